@@ -1,0 +1,76 @@
+"""Transactional messaging inside PostgreSQL."""
+
+from importlib.metadata import version as _version
+
+from postbus.admin import Admin
+from postbus.bus import Bus
+from postbus.errors import (
+    AccessDenied,
+    CommitUnknown,
+    DatabaseUnavailable,
+    DuplicateHandler,
+    EmbeddedError,
+    InvalidHandler,
+    InvalidInput,
+    InvalidOption,
+    InvalidPayload,
+    InvalidTopicName,
+    LeaseLost,
+    MessageNotFound,
+    PayloadNotDecodable,
+    PayloadNotSerializable,
+    PayloadTooDeep,
+    PayloadTooLarge,
+    PostbusError,
+    SchemaError,
+    SchemaMissing,
+    SchemaTooNew,
+    SchemaTooOld,
+    TopicExists,
+    TopicNotEmpty,
+    TopicNotFound,
+)
+from postbus.message import Ack, DeadLetter, Message, Outcome, Outgoing, Retry
+from postbus.middleware import Middleware
+from postbus.options import TopicOptions
+from postbus.retry import RetryPolicy
+
+__version__ = _version("postbus")
+
+__all__ = [
+    "AccessDenied",
+    "Ack",
+    "Admin",
+    "Bus",
+    "CommitUnknown",
+    "DatabaseUnavailable",
+    "DeadLetter",
+    "DuplicateHandler",
+    "EmbeddedError",
+    "InvalidHandler",
+    "InvalidInput",
+    "InvalidOption",
+    "InvalidPayload",
+    "InvalidTopicName",
+    "LeaseLost",
+    "Message",
+    "MessageNotFound",
+    "Middleware",
+    "Outcome",
+    "Outgoing",
+    "PayloadNotDecodable",
+    "PayloadNotSerializable",
+    "PayloadTooDeep",
+    "PayloadTooLarge",
+    "PostbusError",
+    "Retry",
+    "RetryPolicy",
+    "SchemaError",
+    "SchemaMissing",
+    "SchemaTooNew",
+    "SchemaTooOld",
+    "TopicExists",
+    "TopicNotEmpty",
+    "TopicNotFound",
+    "TopicOptions",
+]

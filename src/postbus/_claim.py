@@ -1,0 +1,97 @@
+"""Claiming: messages of one topic to one dispatcher, as many as it has room for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from postbus._dispatch import Dispatcher
+from postbus._log import event
+from postbus._loop import Backoff, pause
+from postbus._settle import HeldLease, Settler
+from postbus._store import Store
+from postbus.errors import DatabaseUnavailable
+from postbus.subscription import Subscription
+
+_FLOOR_AGE = 30.0  # seconds after which a search starts at the beginning again
+_FLOOR_COST = 50  # … and this many times longer than such a search takes
+_MAX_BACKLOG = 4  # unsettled acks, in times of the slots
+
+
+class Claimer:
+    """Keeps one dispatcher busy."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        store: Store,
+        dispatcher: Dispatcher,
+        settler: Settler,
+        *,
+        member: str,
+        bell: asyncio.Event,
+    ) -> None:
+        self._subscription = subscription
+        self._store = store
+        self._dispatcher = dispatcher
+        self._settler = settler
+        self._member = member
+        self._bell = bell
+        self._floor: str | None = None
+        self._floor_until = 0.0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Claim until `stop` is set."""
+        backoff = Backoff()
+        wait = 0.01
+        while not stop.is_set():
+            room = await self._dispatcher.wait_for_room()
+            if self._settler.backlog > _MAX_BACKLOG * max(self._subscription.slots, 250):
+                await self._settler.settled()
+            if stop.is_set():
+                break
+            # Clear before claiming, not after: a message that commits while we claim must wake us again.
+            self._bell.clear()
+            try:
+                asked_again_in = await self.tick(room)
+                backoff.reset()
+            except DatabaseUnavailable as error:
+                self._floor = None
+                wait = backoff.next()
+                event(logging.WARNING, "database.away", loop=f"claim {self._subscription.topic}",
+                      retry_in=f"{wait:.2f}s", error=error.message)  # fmt: skip
+                await pause(wait, stop)
+                continue
+            if asked_again_in == 0:
+                wait = 0.01
+                continue
+            # Look again soon after work, and less and less often while there is none.
+            wait = min(wait * 2, self._subscription.poll, asked_again_in)
+            await pause(wait, self._bell, stop)
+
+    async def tick(self, room: int) -> float:
+        """Claim once. Returns after how many seconds to ask again, unless the bell rings; 0 for at once."""
+        began = time.monotonic()
+        floor = self._floor if began < self._floor_until else None
+        claim = await self._store.claim(
+            self._subscription.topic,
+            member=self._member,
+            max_count=room,
+            lease=self._subscription.lease,
+            floor=floor,
+            max_bytes=self._subscription.max_bytes,
+        )
+        self._floor = claim.floor
+        if floor is None:
+            took = time.monotonic() - began
+            self._floor_until = time.monotonic() + max(_FLOOR_AGE, _FLOOR_COST * took)
+        if claim.token is not None:
+            lease = HeldLease(self._subscription.topic, claim.token, claim.messages, claim.length)
+            self._settler.hold(lease)
+            self._dispatcher.accept(lease, claim.messages)
+        if claim.more:
+            return 0
+        if claim.next_due is not None:
+            return max(claim.next_due.total_seconds(), 0.001)
+        return float("inf")

@@ -1,0 +1,237 @@
+"""Dispatching: claimed messages to handlers, never more at a time than there are slots."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+from postbus._log import event
+from postbus._loop import Backoff
+from postbus._settle import HeldLease, Settler
+from postbus._store import Store, committed
+from postbus.errors import CommitUnknown, DatabaseUnavailable, LeaseLost, PayloadNotDecodable
+from postbus.message import Ack, DeadLetter, Message, Outcome, Retry
+from postbus.middleware import Middleware, handling
+from postbus.subscription import HandlerCall, Subscription
+
+_Delivery = tuple[HeldLease, Message]
+_ACK = Ack()
+
+
+class Dispatcher:
+    """Runs the handler of one subscription."""
+
+    def __init__(
+        self, subscription: Subscription, store: Store, settler: Settler, middleware: Sequence[Middleware] = ()
+    ) -> None:
+        self._subscription = subscription
+        self._call = HandlerCall.of(subscription)
+        self._store = store
+        self._settler = settler
+        self._middleware = middleware
+        self._ready: deque[_Delivery] = deque()
+        self._runners: set[asyncio.Task[None]] = set()
+        self._in_hand = 0
+        self._freed = asyncio.Event()
+        self._threads = (
+            None
+            if subscription.is_async
+            else ThreadPoolExecutor(subscription.concurrency, thread_name_prefix=f"postbus-{subscription.topic}")
+        )
+
+    @property
+    def free(self) -> int:
+        """How many more messages may be claimed."""
+        return self._subscription.slots - self._in_hand
+
+    async def wait_for_room(self) -> int:
+        """Wait until messages may be claimed, preferably many: half of all slots, or what a moment brings."""
+        while self.free == 0:
+            self._freed.clear()
+            await self._freed.wait()
+        if self.free * 2 < self._subscription.slots:
+            self._freed.clear()
+            try:
+                async with asyncio.timeout(0.005):
+                    while self.free * 2 < self._subscription.slots:
+                        self._freed.clear()
+                        await self._freed.wait()
+            except TimeoutError:
+                pass
+        return self.free
+
+    def accept(self, lease: HeldLease, messages: Sequence[Message]) -> None:
+        """Take what was claimed. The caller has asked for no more than is free."""
+        self._in_hand += len(messages)
+        self._ready.extend((lease, message) for message in messages)
+        wanted = math.ceil(len(self._ready) / (self._subscription.batch or 1))
+        for _ in range(min(self._subscription.concurrency - len(self._runners), wanted)):
+            runner = asyncio.create_task(self._run(), name=f"postbus-handler-{self._subscription.name}")
+            self._runners.add(runner)
+            runner.add_done_callback(self._runners.discard)
+
+    async def drain(self) -> None:
+        """Give back what has not begun, and wait for what has."""
+        unbegun: dict[HeldLease, list[int]] = {}
+        for lease, message in self._ready:
+            unbegun.setdefault(lease, []).append(message.id)
+        self._ready.clear()
+        for lease, message_ids in unbegun.items():
+            try:
+                await self._settler.release(lease, message_ids)
+            except DatabaseUnavailable:
+                pass  # the lease ends by itself
+        await asyncio.gather(*self._runners)
+
+    async def abort(self) -> None:
+        """Cancel what has begun. Their leases end by themselves."""
+        self._ready.clear()
+        for runner in self._runners:
+            runner.cancel()
+        await asyncio.gather(*self._runners, return_exceptions=True)
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self) -> None:
+        """Work through what is ready. As many of these run as there may be handlers at a time."""
+        while self._ready:
+            deliveries = self._take()
+            try:
+                await self._handle([delivery for delivery in deliveries if not delivery[0].is_lost])
+            finally:
+                self._in_hand -= len(deliveries)
+                self._freed.set()
+
+    def _take(self) -> list[_Delivery]:
+        if self._subscription.batch is None:
+            return [self._ready.popleft()]
+        return [self._ready.popleft() for _ in range(min(self._subscription.batch, len(self._ready)))]
+
+    async def _handle(self, deliveries: list[_Delivery]) -> None:
+        decoded, payloads = await self._decode(deliveries)
+        if not decoded:
+            return
+        if self._subscription.transactional:
+            outcomes = await self._handle_transactionally(decoded, payloads)
+        else:
+            outcomes = await self._outcomes(decoded, payloads, None)
+        for (lease, message), outcome in zip(decoded, outcomes, strict=True):
+            if outcome is _ACK:
+                self._settler.ack(lease, message.id)
+            elif outcome is not None:
+                await self._settle(lease, message, outcome)
+
+    async def _decode(self, deliveries: list[_Delivery]) -> tuple[list[_Delivery], list[Any]]:
+        """Payloads as the handler wants them. What does not decode never will: it is given up at once."""
+        decode = self._call.decoder
+        if decode is None:
+            return deliveries, [message for _, message in deliveries]
+        decoded, payloads = [], []
+        for delivery in deliveries:
+            message = delivery[1]
+            try:
+                payloads.append(decode(message.payload, message.content_type))
+                decoded.append(delivery)
+            except (PayloadNotDecodable, UnicodeDecodeError) as error:
+                await self._settle(*delivery, DeadLetter(reason=f"the payload does not decode: {error}"))
+        return decoded, payloads
+
+    async def _outcomes(
+        self, deliveries: list[_Delivery], payloads: list[Any], conn: Any
+    ) -> Sequence[Outcome | None]:
+        try:
+            returned = await self._call_handler([message for _, message in deliveries], payloads, conn)
+        except Exception as error:
+            return [Retry(error=_described(error, self._subscription))] * len(deliveries)
+        return self._as_outcomes(returned, len(deliveries))
+
+    async def _call_handler(self, messages: list[Message], payloads: list[Any], conn: Any) -> Any:
+        is_batch = self._subscription.batch is not None
+        named = self._call.named_arguments(messages if is_batch else messages[0], conn)
+        payload = payloads if is_batch else payloads[0]
+
+        async def run() -> Any:
+            if self._threads is None:
+                return await self._subscription.handler(payload, **named)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, lambda: self._subscription.handler(payload, **named))
+
+        if self._subscription.timeout is None:
+            return await (handling(self._middleware, messages, run) if self._middleware else run())
+        async with asyncio.timeout(self._subscription.timeout):
+            return await handling(self._middleware, messages, run)
+
+    def _as_outcomes(self, returned: Any, count: int) -> Sequence[Outcome]:
+        if returned is None or isinstance(returned, Ack):
+            return [_ACK] * count
+        if isinstance(returned, Retry | DeadLetter):
+            return [returned] * count
+        if self._subscription.batch is not None and isinstance(returned, list | tuple) and len(returned) == count:
+            return [self._as_outcomes(one, 1)[0] for one in returned]
+        wrong = f"{self._subscription.name} returned {returned!r:.200}, which is not an outcome"
+        return [DeadLetter(reason=wrong)] * count
+
+    async def _handle_transactionally(
+        self, deliveries: list[_Delivery], payloads: list[Any]
+    ) -> Sequence[Outcome | None]:
+        """Run the handler in the transaction in which its messages are acked. None: settled, or lost."""
+        outcomes: Sequence[Outcome | None] = []
+        try:
+            async with self._store.connection() as conn, committed(conn):
+                outcomes = await self._outcomes(deliveries, payloads, conn)
+                if any(outcome is not _ACK for outcome in outcomes):
+                    raise _RolledBack
+                for lease, message in deliveries:
+                    if await self._store.ack(lease.token, [message.id], conn):
+                        raise LeaseLost(f"the lease of message {message.id} is lost")
+        except _RolledBack:
+            # What the handler did is undone, for the whole batch: nothing of it may count as done.
+            return [Retry() if outcome is _ACK else outcome for outcome in outcomes]
+        except (LeaseLost, CommitUnknown, DatabaseUnavailable) as error:
+            event(logging.WARNING, "message.undone", topic=self._subscription.topic,
+                  messages=[message.id for _, message in deliveries], error=error.message)  # fmt: skip
+        except Exception as error:
+            return [Retry(error=_described(error, self._subscription))] * len(deliveries)
+        for lease, message in deliveries:
+            self._settler.forget(lease, message.id)
+        return [None] * len(deliveries)
+
+    async def _settle(self, lease: HeldLease, message: Message, outcome: Outcome) -> None:
+        """Settle other than by an ack. While the database is away, this waits for it."""
+        backoff = Backoff()
+        while True:
+            try:
+                match outcome:
+                    case Retry(delay=delay, error=error):
+                        policy = self._subscription.retry
+                        wait = policy.delay(message.attempt) if delay is None and policy else _as_timedelta(delay)
+                        limit = policy.max_attempts if policy else None
+                        await self._settler.retry(lease, message, wait, error, limit)
+                    case DeadLetter(reason=reason, error=error):
+                        await self._settler.dead_letter(lease, message, reason, error)
+                return
+            except DatabaseUnavailable:
+                await asyncio.sleep(backoff.next())
+
+
+class _RolledBack(Exception):
+    """Leaves a transaction whose handler did not succeed."""
+
+
+def _as_timedelta(delay: timedelta | float | None) -> timedelta | None:
+    return timedelta(seconds=delay) if isinstance(delay, int | float) else delay
+
+
+def _described(error: Exception, subscription: Subscription) -> str:
+    if isinstance(error, TimeoutError) and subscription.timeout is not None:
+        return f"{subscription.name} took longer than {subscription.timeout} s"
+    return "".join(traceback.format_exception(error))[-4000:]

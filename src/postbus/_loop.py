@@ -1,0 +1,61 @@
+"""The only loop: a tick that is called again and again, and survives that the database is away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+
+from postbus._log import event
+from postbus.errors import DatabaseUnavailable
+
+Tick = Callable[[], Awaitable[float | None]]
+
+_FIRST_WAIT = 0.05
+_LONGEST_WAIT = 5.0
+
+
+class Backoff:
+    """How long to wait while the database is away: longer each time, with jitter."""
+
+    def __init__(self) -> None:
+        self._wait = _FIRST_WAIT
+
+    def reset(self) -> None:
+        self._wait = _FIRST_WAIT
+
+    def next(self) -> float:
+        wait = self._wait * random.uniform(0.8, 1.2)
+        self._wait = min(self._wait * 2, _LONGEST_WAIT)
+        return wait
+
+
+async def pause(seconds: float, *events: asyncio.Event) -> None:
+    """Wait until the time is over or one of the events is set."""
+    if any(event.is_set() for event in events):
+        return
+    waiters = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiters, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for waiter in waiters:
+            waiter.cancel()
+
+
+async def repeat(tick: Tick, *, name: str, every: float, stop: asyncio.Event) -> None:
+    """Call `tick` every `every` seconds, or after as many as it returns, until `stop` is set.
+
+    A tick that cannot reach the database is tried again with backoff. Any other error ends the loop, and
+    with it the worker: a bug must not be retried in silence.
+    """
+    backoff = Backoff()
+    while not stop.is_set():
+        try:
+            asked = await tick()
+            backoff.reset()
+            wait = every if asked is None else asked
+        except DatabaseUnavailable as error:
+            wait = backoff.next()
+            event(logging.WARNING, "database.away", loop=name, retry_in=f"{wait:.2f}s", error=error.message)
+        await pause(wait * random.uniform(0.9, 1.1), stop)

@@ -1,0 +1,166 @@
+"""Brings the schema of a database to what this version of Postbus needs.
+
+Tables come from numbered migrations, each applied once. Functions and views come from the code files,
+which are applied again whenever they have changed. All of it happens in one transaction: a migration
+that fails, or is killed, changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+
+import asyncpg
+
+from postbus.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
+
+_SQL = files("postbus") / "sql"
+_LOCK = "select pg_advisory_xact_lock(hashtext('postbus.migrate'))"
+_REMEDY = "run: postbus migrate"
+
+
+@dataclass(frozen=True)
+class Migration:
+    """One numbered step. `-- breaking` as its first line keeps older clients out."""
+
+    number: int
+    name: str
+    sql: str
+
+    @property
+    def breaking(self) -> bool:
+        return self.sql.startswith("-- breaking")
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """All migrations, in order."""
+    found = sorted((_SQL / "migrations").iterdir(), key=lambda file: file.name)
+    return tuple(
+        Migration(int(file.name[:4]), file.name[5:].removesuffix(".sql"), file.read_text("utf-8"))
+        for file in found
+    )
+
+
+@cache
+def code() -> tuple[tuple[str, str], ...]:
+    """The code files as (name, text), in reading order."""
+    listed = (_SQL / "code" / "contents.txt").read_text("utf-8").splitlines()
+    names = [line for line in listed if line and not line.startswith("#")]
+    return tuple((name, (_SQL / "code").joinpath(name).read_text("utf-8")) for name in names)
+
+
+@cache
+def code_checksum() -> str:
+    """What tells one state of the code files from another."""
+    return hashlib.sha256("\n".join(text for _, text in code()).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class SchemaState:
+    """What a database has."""
+
+    migrations: int = 0
+    breaking: int = 0
+    code_version: str = ""
+    code_checksum: str = ""
+
+    @property
+    def is_current(self) -> bool:
+        return self.migrations >= migrations()[-1].number and self.code_checksum == code_checksum()
+
+
+async def read_state(conn: asyncpg.Connection) -> SchemaState | None:
+    """What the database has, or None where it has no schema postbus."""
+    if await conn.fetchval("select to_regprocedure('postbus.schema_state()')") is None:
+        return None
+    row = await conn.fetchrow("select * from postbus.schema_state()")
+    assert row is not None
+    return SchemaState(**dict(row))
+
+
+async def check(conn: asyncpg.Connection) -> None:
+    """Refuse a database that this version of Postbus cannot serve."""
+    state = await read_state(conn)
+    if state is None:
+        raise SchemaMissing("the database has no schema postbus", remedy=_REMEDY)
+    known = migrations()[-1].number
+    if state.breaking > known:
+        raise SchemaTooNew(
+            f"the database was migrated to {state.breaking} by Postbus {state.code_version}; "
+            f"this is {version('postbus')}, which knows up to {known}",
+            remedy="upgrade this installation of postbus",
+        )
+    if state.migrations < known or _is_older(state):
+        raise SchemaTooOld(
+            f"the database is at migration {state.migrations} with functions of Postbus "
+            f"{state.code_version}; this version needs migration {known} and its own functions",
+            remedy=_REMEDY,
+        )
+
+
+def _is_older(state: SchemaState) -> bool:
+    """Whether the functions in the database are of an older version than ours, and differ from ours."""
+    if state.code_checksum == code_checksum():
+        return False
+    return _as_numbers(state.code_version) <= _as_numbers(version("postbus"))
+
+
+def _as_numbers(version_text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version_text.split(".") if part.isdigit())
+
+
+async def migrate(conn: asyncpg.Connection) -> list[str]:
+    """Bring the database up to date. Returns the names of what was applied, in order.
+
+    Any number of processes may do so at once: the first does the work, the others wait for it.
+    """
+    async with conn.transaction():
+        await conn.execute(_LOCK)
+        state = await read_state(conn) or SchemaState()
+        if state.breaking > migrations()[-1].number:
+            await check(conn)
+        if state.is_current:
+            return []
+        applied = []
+        for name, sql in _steps(state):
+            await conn.execute(sql)
+            applied.append(name)
+        return applied
+
+
+def script() -> str:
+    """The whole schema as one SQL script, for those who run such things themselves."""
+    steps = "\n\n".join(f"-- {name}\n{sql.strip()}" for name, sql in _steps(SchemaState()))
+    return f"begin;\n{_LOCK};\n\n{steps}\n\ncommit;\n"
+
+
+def _steps(state: SchemaState) -> Iterator[tuple[str, str]]:
+    if not state.migrations:
+        yield "schema", "create schema if not exists postbus;"
+    for step in migrations():
+        if step.number > state.migrations:
+            yield f"migration {step.number:04d}_{step.name}", step.sql
+            yield f"note of {step.number:04d}", _noted(step)
+    yield from code()
+    yield "note of the functions", _installed()
+
+
+def _noted(step: Migration) -> str:
+    return (
+        "insert into postbus.migration (number, name, breaking) "
+        f"values ({step.number}, '{step.name}', {str(step.breaking).lower()});"
+    )
+
+
+def _installed() -> str:
+    return (
+        "insert into postbus.installed (code_version, code_checksum) "
+        f"values ('{version('postbus')}', '{code_checksum()}') on conflict (only_row) do update "
+        "set code_version = excluded.code_version, code_checksum = excluded.code_checksum, "
+        "installed_at = clock_timestamp();"
+    )

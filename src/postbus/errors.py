@@ -1,0 +1,199 @@
+"""What can go wrong, grouped by what the caller can do about it.
+
+    PostbusError
+    ├── InvalidInput                 the call is wrong: change it
+    │   ├── InvalidTopicName
+    │   ├── InvalidOption            an option's value, or a combination of them
+    │   ├── InvalidPayload
+    │   │   ├── PayloadTooLarge
+    │   │   ├── PayloadTooDeep
+    │   │   └── PayloadNotSerializable
+    │   ├── InvalidHandler
+    │   │   └── DuplicateHandler
+    │   ├── TopicNotFound
+    │   ├── TopicExists
+    │   ├── TopicNotEmpty
+    │   └── MessageNotFound
+    ├── LeaseLost                    somebody else has the message now: drop what you did
+    ├── PayloadNotDecodable          a stored payload does not fit the handler's type
+    ├── SchemaError                  the database needs another schema: migrate, or upgrade Postbus
+    │   ├── SchemaMissing
+    │   ├── SchemaTooOld
+    │   └── SchemaTooNew
+    ├── AccessDenied                 the database refused the user or the right
+    ├── DatabaseUnavailable          the database is away: try again (the only error loops retry)
+    ├── CommitUnknown                the connection broke during COMMIT: it may have happened
+    └── EmbeddedError                the embedded PostgreSQL cannot run
+
+Errors that the database raises carry an SQLSTATE of class PB; `from_database` turns them into these.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PostbusError(Exception):
+    """The root of all errors of Postbus. `remedy` says what to do, `code` is stable for programs."""
+
+    code: ClassVar[str] = "PB000"
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.remedy})" if self.remedy else self.message
+
+
+class InvalidInput(PostbusError):
+    """The call cannot succeed as it is."""
+
+    code = "PB400"
+
+
+class InvalidTopicName(InvalidInput):
+    """A topic name that breaks the naming rules."""
+
+    code = "PB401"
+
+
+class InvalidOption(InvalidInput):
+    """An option has a value, or a combination of values, that makes no sense."""
+
+    code = "PB402"
+
+
+class InvalidPayload(InvalidInput):
+    """A payload that cannot be published."""
+
+    code = "PB410"
+
+
+class PayloadTooLarge(InvalidPayload):
+    """The payload has more bytes than the topic accepts."""
+
+    code = "PB411"
+
+
+class PayloadTooDeep(InvalidPayload):
+    """The payload is nested deeper than Postbus accepts."""
+
+    code = "PB412"
+
+
+class PayloadNotSerializable(InvalidPayload):
+    """The payload holds something that JSON cannot express."""
+
+    code = "PB413"
+
+
+class InvalidHandler(InvalidInput):
+    """A handler whose signature or options do not fit."""
+
+    code = "PB420"
+
+
+class DuplicateHandler(InvalidHandler):
+    """A second handler for the same thing in one process."""
+
+    code = "PB421"
+
+
+class TopicNotFound(InvalidInput):
+    """No topic has this name."""
+
+    code = "PB404"
+
+
+class TopicExists(InvalidInput):
+    """A topic of this name exists already."""
+
+    code = "PB409"
+
+
+class TopicNotEmpty(InvalidInput):
+    """The topic still holds messages."""
+
+    code = "PB408"
+
+
+class MessageNotFound(InvalidInput):
+    """The message is gone, or never was."""
+
+    code = "PB405"
+
+
+class LeaseLost(PostbusError):
+    """The lease is no longer held: the message went to somebody else, or is finished."""
+
+    code = "PB423"
+
+
+class PayloadNotDecodable(PostbusError):
+    """A stored payload does not fit the type that the handler asks for."""
+
+    code = "PB422"
+
+
+class SchemaError(PostbusError):
+    """The database's schema and this version of Postbus do not fit together."""
+
+    code = "PB500"
+
+
+class SchemaMissing(SchemaError):
+    """The database has no schema postbus."""
+
+    code = "PB501"
+
+
+class SchemaTooOld(SchemaError):
+    """The database has to be migrated."""
+
+    code = "PB502"
+
+
+class SchemaTooNew(SchemaError):
+    """The database was migrated by a newer, incompatible Postbus."""
+
+    code = "PB503"
+
+
+class AccessDenied(PostbusError):
+    """The database refused the user, the password or the right."""
+
+    code = "PB403"
+
+
+class DatabaseUnavailable(PostbusError):
+    """The database cannot be reached at the moment."""
+
+    code = "PB504"
+
+
+class CommitUnknown(PostbusError):
+    """The connection broke while COMMIT was under way: the change may or may not have happened."""
+
+    code = "PB505"
+
+
+class EmbeddedError(PostbusError):
+    """The embedded PostgreSQL cannot be started or used."""
+
+    code = "PB506"
+
+
+def _all_errors(root: type[PostbusError]) -> list[type[PostbusError]]:
+    return [root, *(error for sub in root.__subclasses__() for error in _all_errors(sub))]
+
+
+_BY_CODE = {error.code: error for error in _all_errors(PostbusError)}
+
+
+def from_database(sqlstate: str | None, message: str, hint: str | None) -> PostbusError | None:
+    """The error that SQL raised with a PB code, or None where the error is not ours."""
+    if sqlstate is None or not sqlstate.startswith("PB"):
+        return None
+    return _BY_CODE.get(sqlstate, PostbusError)(message, remedy=hint or "")

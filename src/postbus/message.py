@@ -1,0 +1,64 @@
+"""What travels: messages as handlers see them, messages to be published, and outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """A message as it was published, with what delivery knows of it."""
+
+    id: int
+    topic: str
+    payload: bytes
+    """The payload as it is stored; handlers get it decoded as their first argument."""
+    content_type: str
+    key: str | None
+    """What order is kept by, in an ordered topic."""
+    headers: Mapping[str, str]
+    correlation_id: str | None
+    priority: int
+    attempt: int
+    """1 at the first delivery. Counted before the handler runs."""
+    published_at: datetime
+
+
+class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
+    """A message to be published with options of its own, for `publish_many`."""
+
+    payload: Any
+    key: str | None = None
+    headers: Mapping[str, str] | None = None
+    priority: int | None = None
+    delay: timedelta | None = None
+    deliver_at: datetime | None = None
+    dedup_key: str | None = None
+    correlation_id: str | None = None
+    content_type: str | None = None
+
+
+class Ack(msgspec.Struct, frozen=True):
+    """The message is done. What a handler that returns nothing means."""
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """Try the message again, after `delay` or, without one, after the policy's backoff."""
+
+    delay: timedelta | float | None = None
+    """A timedelta, or seconds."""
+    error: str | None = None
+    """What went wrong, kept with the message."""
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """Give the message up, at once."""
+
+    reason: str
+    error: str | None = None
+
+
+Outcome = Ack | Retry | DeadLetter

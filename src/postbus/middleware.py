@@ -1,0 +1,48 @@
+"""Hooks around publishing and handling, for metrics, tracing, logging and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+from postbus.message import Message, Outgoing
+
+
+class Middleware:
+    """Override one method or both. The middleware that was added first is the outermost."""
+
+    def publishing(
+        self, topic: str, messages: Sequence[Outgoing]
+    ) -> AbstractContextManager[Sequence[Outgoing]]:
+        """Entered before messages are published, left afterwards. What it gives is published."""
+        return _unchanged(messages)
+
+    async def handling(self, messages: Sequence[Message], call_next: Callable[[], Awaitable[Any]]) -> Any:
+        """Called around a handler, with its one message or its batch. Returns what the handler returned."""
+        return await call_next()
+
+
+@contextmanager
+def _unchanged(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
+    yield messages
+
+
+@contextmanager
+def publishing(
+    chain: Sequence[Middleware], topic: str, messages: Sequence[Outgoing]
+) -> Iterator[Sequence[Outgoing]]:
+    """All hooks around a publish."""
+    with ExitStack() as stack:
+        for middleware in chain:
+            messages = stack.enter_context(middleware.publishing(topic, messages))
+        yield messages
+
+
+def handling(
+    chain: Sequence[Middleware], messages: Sequence[Message], handler: Callable[[], Awaitable[Any]]
+) -> Awaitable[Any]:
+    """All hooks around a handler."""
+    if not chain:
+        return handler()
+    return chain[0].handling(messages, lambda: handling(chain[1:], messages, handler))

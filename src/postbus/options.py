@@ -1,0 +1,72 @@
+"""Options of topics, as callers give them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, TypedDict
+
+from postbus.errors import InvalidOption
+
+Duration = timedelta | str | float
+"""A timedelta, seconds, or a text such as "30s", "5 minutes" or "24h"."""
+
+
+class TopicOptions(TypedDict, total=False):
+    """What can be set for a topic. What is left out has the default named here."""
+
+    semantics: str
+    """QUEUE: each message goes to one consumer."""
+    ordered: bool
+    """Messages of one key one after the other; a failing one holds up its key only (False)."""
+    lease: Duration
+    """How long a claimed message is held before it goes to somebody else (30 seconds, prolonged while handled)."""
+    max_attempts: int
+    """Attempts before a message becomes a dead letter (25)."""
+    retry_initial: Duration
+    """Wait before the second attempt (1 second) …"""
+    retry_factor: float
+    """… each further wait is this many times longer (2) …"""
+    retry_max: Duration
+    """… up to this (1 hour)."""
+    retry_jitter: float
+    """Each wait is changed at random by up to this part of it (0.2)."""
+    retention: Duration
+    """How long finished messages are kept; zero deletes them on ack (0)."""
+    dedup_window: Duration
+    """How long a deduplication key is remembered (24 hours)."""
+    max_payload_bytes: int
+    """The largest payload (1 MiB)."""
+    notify: bool
+    """Wake consumers by NOTIFY within the publishing transaction: for publishers that use SQL only (False)."""
+
+
+_TEXT = re.compile(r"\s*(\d+(\.\d+)?)\s*([a-zA-Z]*)\s*")
+_UNITS = {
+    "ms": 0.001, "s": 1, "sec": 1, "second": 1, "seconds": 1, "m": 60, "min": 60, "minute": 60, "minutes": 60,
+    "h": 3600, "hour": 3600, "hours": 3600, "d": 86400, "day": 86400, "days": 86400, "": 1,
+}  # fmt: skip
+
+
+def as_timedelta(value: Duration, *, name: str = "duration") -> timedelta:
+    """A duration, however it was given."""
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return timedelta(seconds=value)
+    if isinstance(value, str) and (match := _TEXT.fullmatch(value)) and match[3].lower() in _UNITS:
+        return timedelta(seconds=float(match[1]) * _UNITS[match[3].lower()])
+    raise InvalidOption(f"{name} {value!r} is not a duration", remedy='use "30s", "5 minutes", "24h" or a timedelta')
+
+
+_DURATIONS = ("lease", "retry_initial", "retry_max", "retention", "dedup_window")
+
+
+def as_json(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as the database takes them."""
+    return {
+        name: f"{as_timedelta(value, name=name).total_seconds()} seconds" if name in _DURATIONS else value
+        for name, value in options.items()
+        if value is not None
+    }

@@ -1,0 +1,144 @@
+"""Publishing: what is asked for, as one statement for the caller's transaction."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from postbus._codec import encode, encode_headers
+from postbus.errors import InvalidOption, InvalidTopicName
+from postbus.message import Outgoing
+
+DEFAULT_PRIORITY = 4
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
+_PUBLISH = (
+    "select postbus.publish($1::text, $2::bytea, $3::text, $4::jsonb, $5::integer, $6::interval, "
+    "$7::timestamptz, $8::text, $9::text, $10::text)"
+)
+_PUBLISH_MANY = (
+    "select postbus.publish_many($1::text, $2::bytea[], $3::text[], $4::jsonb[], $5::integer[], $6::interval[], "
+    "$7::timestamptz[], $8::text[], $9::text[], $10::text[], $11::text)"
+)
+
+
+class Statement(NamedTuple):
+    """SQL with $1, $2, … and its arguments. Its one value is the message's id, or the ids."""
+
+    sql: str
+    args: Sequence[Any]
+
+
+def check_topic_name(name: str) -> None:
+    """Refuse a name that breaks the rules."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidTopicName(
+            f"bad topic name {name!r}",
+            remedy="a name has 1 to 200 letters, digits or . _ - : / and starts with a letter, a digit or _",
+        )
+
+
+def publish_one(topic: str, message: Outgoing) -> Statement:
+    """The statement that publishes one message."""
+    check_topic_name(topic)
+    _check_options(message)
+    payload, content_type = encode(message.payload)
+    return Statement(
+        _PUBLISH,
+        (
+            topic,
+            payload,
+            message.key,
+            encode_headers(message.headers),
+            DEFAULT_PRIORITY if message.priority is None else message.priority,
+            message.delay,
+            message.deliver_at,
+            message.dedup_key,
+            message.correlation_id,
+            message.content_type or content_type,
+        ),
+    )
+
+
+def publish_many(topic: str, messages: Iterable[Any]) -> Statement:
+    """The statement that publishes many messages to one topic: payloads, or `Outgoing`s."""
+    check_topic_name(topic)
+    outgoing = [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in messages]
+    payloads, content_types = [], []
+    for one in outgoing:
+        _check_options(one)
+        payload, content_type = encode(one.payload)
+        payloads.append(payload)
+        content_types.append(one.content_type or content_type)
+    is_uniform = len(set(content_types)) <= 1
+    return Statement(
+        _PUBLISH_MANY,
+        (
+            topic,
+            payloads,
+            _column(one.key for one in outgoing),
+            _column(encode_headers(one.headers) for one in outgoing),
+            _column(one.priority for one in outgoing),
+            _column(one.delay for one in outgoing),
+            _column(one.deliver_at for one in outgoing),
+            _column(one.dedup_key for one in outgoing),
+            _column(one.correlation_id for one in outgoing),
+            None if is_uniform else content_types,
+            content_types[0] if is_uniform and content_types else None,
+        ),
+    )
+
+
+def _column(values: Iterable[Any]) -> list[Any] | None:
+    column = list(values)
+    return column if any(value is not None for value in column) else None
+
+
+def _check_options(message: Outgoing) -> None:
+    if message.priority is not None and not (isinstance(message.priority, int) and 0 <= message.priority <= 9):
+        raise InvalidOption(
+            f"priority {message.priority!r} is out of range",
+            remedy="a priority goes from 0 (last) to 9 (first); 4 is usual",
+        )
+    if message.delay is not None and message.delay < timedelta(0):
+        raise InvalidOption(f"delay {message.delay} is negative", remedy="give a delay of zero or more")
+    if message.delay is not None and message.deliver_at is not None:
+        raise InvalidOption("delay and deliver_at are both given", remedy="give one of them")
+    if message.deliver_at is not None and message.deliver_at.tzinfo is None:
+        raise InvalidOption(
+            f"deliver_at {message.deliver_at} has no time zone", remedy="use datetime.now(timezone.utc) + …"
+        )
+    for name in ("key", "dedup_key", "correlation_id"):
+        value = getattr(message, name)
+        if value is not None and (not isinstance(value, str) or "\0" in value):
+            raise InvalidOption(f"{name} {value!r} is not a text without NUL characters", remedy="give a str")
+
+
+def outgoing(
+    payload: Any,
+    *,
+    key: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    priority: int | None = None,
+    delay: timedelta | float | None = None,
+    deliver_at: datetime | None = None,
+    dedup_key: str | None = None,
+    correlation_id: str | None = None,
+    content_type: str | None = None,
+) -> Outgoing:
+    """A message from what callers give: a payload that is an `Outgoing` is taken as it is."""
+    if isinstance(delay, int | float):
+        delay = timedelta(seconds=delay)
+    return Outgoing(
+        payload=payload,
+        key=key,
+        headers=headers,
+        priority=priority,
+        delay=delay,
+        deliver_at=deliver_at,
+        dedup_key=dedup_key,
+        correlation_id=correlation_id,
+        content_type=content_type,
+    )

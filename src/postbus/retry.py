@@ -1,0 +1,42 @@
+"""When a failed message is tried again."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+
+import msgspec
+
+from postbus.errors import InvalidOption
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Exponential backoff with jitter. A subscription without one uses the topic's."""
+
+    max_attempts: int = 25
+    """After this many the message becomes a dead letter."""
+    initial: float = 1.0
+    """Seconds before the second attempt."""
+    factor: float = 2.0
+    """Each further wait is this many times longer …"""
+    maximum: float = 3600.0
+    """… up to this many seconds."""
+    jitter: float = 0.2
+    """Each wait is changed at random by up to this part of it."""
+
+    def __post_init__(self) -> None:
+        for wrong, rule in (
+            (self.max_attempts < 1, "max_attempts is 1 or more"),
+            (self.initial < 0, "initial is not negative"),
+            (self.factor < 1, "factor is 1 or more"),
+            (self.maximum < self.initial, "maximum is not less than initial"),
+            (not 0 <= self.jitter <= 1, "jitter goes from 0 to 1"),
+        ):
+            if wrong:
+                raise InvalidOption(f"bad retry policy: {rule}")
+
+    def delay(self, attempt: int) -> timedelta:
+        """How long to wait after the given attempt has failed."""
+        grown = self.initial * min(self.factor ** min(attempt - 1, 60), 1e9)
+        spread = 1 + self.jitter * (2 * random.random() - 1)
+        return timedelta(seconds=min(grown, self.maximum) * spread)

@@ -1,0 +1,45 @@
+-- Refuses what cannot be published: one message's size, priority, delay and headers.
+create or replace function postbus.check_message(
+    topic      postbus.topic,
+    size       integer,
+    key        text,
+    headers    jsonb,
+    priority   integer,
+    delay      interval,
+    deliver_at timestamptz,
+    dedup_key  text
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp as $$
+begin
+    if size is null then
+        perform postbus.refuse('PB410', 'the payload is null', 'publish the JSON value null as ''null''::jsonb');
+    elsif size > topic.max_payload_bytes then
+        perform postbus.refuse('PB411',
+            format('the payload has %s bytes, the topic accepts %s', size, topic.max_payload_bytes),
+            'send a reference to the data, or raise max_payload_bytes of the topic');
+    end if;
+    if priority is null or priority not between 0 and 9 then
+        perform postbus.refuse('PB402', format('priority %s is out of range', coalesce(priority::text, 'null')),
+            'a priority goes from 0 (last) to 9 (first); 4 is usual');
+    end if;
+    if delay is not null and deliver_at is not null then
+        perform postbus.refuse('PB402', 'delay and deliver_at are both given', 'give one of them');
+    elsif delay < interval '0' then
+        perform postbus.refuse('PB402', format('delay %s is negative', delay), 'give a delay of zero or more');
+    elsif deliver_at = 'infinity' then
+        perform postbus.refuse('PB402', 'deliver_at is infinity', 'give a point in time');
+    end if;
+    if headers is not null and (
+        jsonb_typeof(headers) <> 'object'
+        or exists (select from jsonb_each(headers) as header where jsonb_typeof(header.value) <> 'string')
+    ) then
+        perform postbus.refuse('PB402', 'headers are not an object of strings', 'give {"name": "text", …} or nothing');
+    end if;
+    if topic.ordered and key is null then
+        perform postbus.refuse('PB402', 'a message of an ordered topic needs a key', 'give key, which order is kept by');
+    end if;
+    if length(key) > 1000 or length(dedup_key) > 1000 then
+        perform postbus.refuse('PB402', 'key or dedup_key has more than 1000 characters', 'use a shorter one, or its hash');
+    end if;
+end $$;

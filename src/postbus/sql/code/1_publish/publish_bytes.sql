@@ -1,0 +1,48 @@
+-- Publishes one message in the caller's transaction and returns its id.
+--
+-- A deduplication key that was used within the topic's window publishes nothing and returns the
+-- id of the message published first.
+--
+-- Writes: queued or delayed; dedup; topic_seen.  Locks: none, but see reserve_dedup.
+create or replace function postbus.publish(
+    topic          text,
+    payload        bytea,
+    key            text default null,
+    headers        jsonb default null,
+    priority       integer default 4,
+    delay          interval default null,
+    deliver_at     timestamptz default null,
+    dedup_key      text default null,
+    correlation_id text default null,
+    content_type   text default 'application/octet-stream'
+) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _topic  postbus.topic := postbus.topic_options(topic);
+    _now    timestamptz := clock_timestamp();
+    _due_at timestamptz := coalesce(deliver_at, _now + delay);
+    _id     bigint;
+    _is_new boolean;
+begin
+    perform postbus.check_message(_topic, length(payload), key, headers, priority, delay, deliver_at, dedup_key);
+    perform postbus.note_topic(_topic, topic);
+    if dedup_key is not null then
+        select message_id, is_new into _id, _is_new from postbus.reserve_dedup(_topic, dedup_key, _now);
+        if not _is_new then
+            return _id;
+        end if;
+    else
+        _id := nextval('postbus.message_id');
+    end if;
+    if _due_at > _now then
+        insert into postbus.delayed (topic_id, id, due_at, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
+        values (_topic.id, _id, _due_at, _now, publish.priority, _topic.ordered, publish.key, publish.correlation_id,
+                publish.content_type, publish.headers, publish.payload);
+    else
+        insert into postbus.queued (topic_id, id, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
+        values (_topic.id, _id, _now, publish.priority, _topic.ordered, publish.key, publish.correlation_id,
+                publish.content_type, publish.headers, publish.payload);
+    end if;
+    return _id;
+end $$;

@@ -1,0 +1,17 @@
+-- Publishes a JSON value: see publish(text, bytea, …).
+create or replace function postbus.publish(
+    topic          text,
+    payload        jsonb,
+    key            text default null,
+    headers        jsonb default null,
+    priority       integer default 4,
+    delay          interval default null,
+    deliver_at     timestamptz default null,
+    dedup_key      text default null,
+    correlation_id text default null
+) returns bigint
+language sql security definer
+set search_path = pg_catalog, pg_temp as $$
+    select postbus.publish(topic, convert_to(payload::text, 'UTF8'), key, headers, priority, delay, deliver_at,
+                           dedup_key, correlation_id, 'application/json')
+$$;

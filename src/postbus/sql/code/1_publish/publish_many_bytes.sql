@@ -1,0 +1,91 @@
+-- Publishes many messages to one topic in the caller's transaction; returns their ids in order.
+--
+-- The arrays other than payloads are null, or as long as payloads. An element that is null means
+-- what leaving the parameter out means in publish.
+--
+-- Writes: queued and delayed; dedup; topic_seen.  Locks: none, but see reserve_dedup.
+create or replace function postbus.publish_many(
+    topic           text,
+    payloads        bytea[],
+    keys            text[] default null,
+    headers         jsonb[] default null,
+    priorities      integer[] default null,
+    delays          interval[] default null,
+    deliver_ats     timestamptz[] default null,
+    dedup_keys      text[] default null,
+    correlation_ids text[] default null,
+    content_types   text[] default null,
+    content_type    text default 'application/octet-stream'
+) returns bigint[]
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _topic postbus.topic := postbus.topic_options(topic);
+    _count integer := coalesce(cardinality(payloads), 0);
+    _now   timestamptz := clock_timestamp();
+    _ids   bigint[];
+begin
+    if _count = 0 then
+        return array[]::bigint[];
+    end if;
+    if exists (
+        select from unnest(array[cardinality(keys), cardinality(headers), cardinality(priorities), cardinality(delays),
+            cardinality(deliver_ats), cardinality(dedup_keys), cardinality(correlation_ids), cardinality(content_types)]) as given (length)
+         where given.length <> _count
+    ) then
+        perform postbus.refuse('PB402', 'the arrays are not as long as payloads', 'give one element per payload, or null');
+    end if;
+
+    if dedup_keys is not null then      -- one by one: each may be a duplicate of the one before
+        select array_agg(postbus.publish(
+                   topic, one.payload, one.key, one.headers, coalesce(one.priority, 4), one.delay, one.deliver_at,
+                   one.dedup_key, one.correlation_id, coalesce(one.content_type, publish_many.content_type)) order by one.n)
+          into _ids
+          from unnest(payloads, keys, publish_many.headers, priorities, delays, deliver_ats, dedup_keys, correlation_ids, content_types)
+               with ordinality as one (payload, key, headers, priority, delay, deliver_at, dedup_key, correlation_id, content_type, n);
+        return _ids;
+    end if;
+
+    -- Only suspects are looked at one by one.
+    perform postbus.check_message(_topic, length(one.payload), one.key, one.headers, coalesce(one.priority, 4),
+                                  one.delay, one.deliver_at, null)
+       from unnest(payloads, keys, publish_many.headers, priorities, delays, deliver_ats)
+            as one (payload, key, headers, priority, delay, deliver_at)
+      where (one.payload is null or length(one.payload) > _topic.max_payload_bytes)
+         or (one.priority is not null and one.priority not between 0 and 9)
+         or one.headers is not null or one.delay is not null or one.deliver_at is not null
+         or length(one.key) > 1000
+         or (_topic.ordered and one.key is null);
+    perform postbus.note_topic(_topic, topic);
+
+    if delays is null and deliver_ats is null then
+        with published as (
+            insert into postbus.queued (topic_id, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
+            select _topic.id, _now, coalesce(one.priority, 4), _topic.ordered, one.key, one.correlation_id,
+                   coalesce(one.content_type, publish_many.content_type), one.headers, one.payload
+              from unnest(payloads, keys, publish_many.headers, priorities, correlation_ids, content_types)
+                   as one (payload, key, headers, priority, correlation_id, content_type)
+            returning id
+        )
+        select array_agg(id) into _ids from published;
+        return _ids;
+    end if;
+
+    with one as materialized (
+        select nextval('postbus.message_id') as id, coalesce(given.deliver_at, _now + given.delay, _now) as due_at, given.*
+          from unnest(payloads, keys, publish_many.headers, priorities, delays, deliver_ats, correlation_ids, content_types)
+               with ordinality as given (payload, key, headers, priority, delay, deliver_at, correlation_id, content_type, n)
+    ), now_due as (
+        insert into postbus.queued (topic_id, id, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
+        select _topic.id, one.id, _now, coalesce(one.priority, 4), _topic.ordered, one.key, one.correlation_id,
+               coalesce(one.content_type, publish_many.content_type), one.headers, one.payload
+          from one where one.due_at <= _now
+    ), later_due as (
+        insert into postbus.delayed (topic_id, id, due_at, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
+        select _topic.id, one.id, one.due_at, _now, coalesce(one.priority, 4), _topic.ordered, one.key, one.correlation_id,
+               coalesce(one.content_type, publish_many.content_type), one.headers, one.payload
+          from one where one.due_at > _now
+    )
+    select array_agg(one.id order by one.n) into _ids from one;
+    return _ids;
+end $$;

@@ -1,0 +1,17 @@
+-- Publishes a text: see publish(text, bytea, …). Cast JSON to jsonb to have it published as JSON.
+create or replace function postbus.publish(
+    topic          text,
+    payload        text,
+    key            text default null,
+    headers        jsonb default null,
+    priority       integer default 4,
+    delay          interval default null,
+    deliver_at     timestamptz default null,
+    dedup_key      text default null,
+    correlation_id text default null
+) returns bigint
+language sql security definer
+set search_path = pg_catalog, pg_temp as $$
+    select postbus.publish(topic, convert_to(payload, 'UTF8'), key, headers, priority, delay, deliver_at,
+                           dedup_key, correlation_id, 'text/plain; charset=utf-8')
+$$;

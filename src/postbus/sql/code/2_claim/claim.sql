@@ -1,0 +1,84 @@
+-- Leases up to max_count due messages of a topic to one member, and at most max_bytes of payload
+-- (but one message always).
+--
+-- The messages come as arrays, one element each; the token is null where there is nothing to do.
+-- floor is to be handed back with the member's next claim of the same topic on this server.
+-- next_due tells how long it is until a delayed message is due.
+--
+-- A claim that finds nothing writes nothing.
+--
+-- Writes: queued, delayed, lease, busy_key.  Locks: queued and delayed rows (skip locked), busy_key.
+create or replace function postbus.claim(
+    topic     text,
+    member    text,
+    max_count integer,
+    lease     interval default null,
+    floor     text default null,
+    max_bytes bigint default 16777216,
+    as_of     timestamptz default clock_timestamp(),
+    out token           uuid,
+    out ends_at         timestamptz,
+    out next_floor      text,
+    out more            boolean,
+    out next_due        interval,
+    out ids             bigint[],
+    out published_ats   timestamptz[],
+    out attempts        integer[],
+    out priorities      smallint[],
+    out keys            text[],
+    out correlation_ids text[],
+    out content_types   text[],
+    out headers         text[],
+    out payloads        bytea[]
+)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _topic    postbus.topic := postbus.topic_options(topic);
+    _floor    postbus.queue_floor := floor::postbus.queue_floor;
+    _search   record;
+    _taken    postbus.queue_message[];
+    _messages postbus.queue_message[] := array[]::postbus.queue_message[];
+begin
+    if max_count is null or max_count < 1 then
+        perform postbus.refuse('PB402', format('max_count %s is less than 1', max_count), 'claim one message or more');
+    elsif lease <= interval '0' then
+        perform postbus.refuse('PB402', format('lease %s is not positive', lease), 'give a lease longer than the work takes');
+    end if;
+    more := false;
+    next_floor := floor;
+    if _topic.paused_at is not null then
+        return;
+    end if;
+
+    _floor := postbus.promote_delayed(_topic.id, _floor, as_of);
+    loop
+        select * into _search
+          from postbus.find_queued(_topic.id, max_count - cardinality(_messages), max_bytes, _floor);
+        _floor := _search.floor;
+        more := _search.more;
+        exit when cardinality(_search.tids) = 0;
+        if _topic.ordered then
+            _taken := postbus.take_ordered(_topic.id, _search.tids);
+        else
+            _taken := postbus.take_queued(_search.tids);
+        end if;
+        _messages := _messages || _taken;
+        exit when not more or not _topic.ordered or cardinality(_messages) >= max_count;
+    end loop;
+    next_floor := _floor::text;
+    if cardinality(_messages) = 0 then
+        select d.due_at - as_of into next_due
+          from postbus.delayed d where d.topic_id = _topic.id and d.due_at > as_of order by d.due_at limit 1;
+        return;
+    end if;
+
+    select array_agg(m.id), array_agg(m.published_at), array_agg(m.attempts), array_agg(m.priority), array_agg(m.key),
+           array_agg(m.correlation_id), array_agg(m.content_type), array_agg(m.headers::text), array_agg(m.payload)
+      into ids, published_ats, attempts, priorities, keys, correlation_ids, content_types, headers, payloads
+      from unnest(_messages) as m;
+    token := gen_random_uuid();
+    ends_at := as_of + coalesce(lease, _topic.lease);
+    insert into postbus.lease (token, topic_id, member, claimed_at, ends_at, ordered, open_ids, messages)
+    values (claim.token, _topic.id, claim.member, as_of, claim.ends_at, _topic.ordered, claim.ids, _messages);
+end $$;

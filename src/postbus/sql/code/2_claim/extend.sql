@@ -1,0 +1,20 @@
+-- Prolongs leases to `lease` from now. Returns the tokens of those that are lost.
+--
+-- Writes: lease.  Locks: lease rows in the order of their tokens.
+create or replace function postbus.extend(
+    tokens uuid[],
+    lease  interval,
+    as_of  timestamptz default clock_timestamp()
+) returns uuid[]
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _held uuid[];
+begin
+    if lease is null or lease <= interval '0' then
+        perform postbus.refuse('PB402', format('lease %s is not positive', lease), 'give a lease longer than the work takes');
+    end if;
+    _held := array(select l.token from postbus.lease l where l.token = any (tokens) order by l.token for update);
+    update postbus.lease l set ends_at = as_of + extend.lease where l.token = any (_held);
+    return array(select wanted.token from unnest(tokens) as wanted (token) where wanted.token <> all (_held));
+end $$;

@@ -1,0 +1,15 @@
+-- Takes messages that were found out of the queue, in the order given. Counts the attempt: it begins now.
+--
+-- Writes: queued.  Locks: none but those of find_queued.
+create or replace function postbus.take_queued(tids tid[]) returns postbus.queue_message[]
+language sql
+set search_path = pg_catalog, pg_temp
+set enable_hashjoin = off
+set enable_mergejoin = off as $$
+    with taken as (
+        delete from postbus.queued q using unnest(tids) with ordinality as wanted (tid, n) where q.ctid = wanted.tid
+        returning wanted.n, row(q.id, q.published_at, q.attempts + 1, q.priority, q.key, q.correlation_id, q.content_type,
+                                q.headers, q.payload)::postbus.queue_message as message
+    )
+    select array_agg(taken.message order by taken.n) from taken
+$$;

@@ -1,0 +1,19 @@
+-- Finishes messages of a lease. Returns the ids of those that are lost.
+--
+-- Writes: lease; see keep_finished.  Locks: the lease row, then busy_key rows.
+create or replace function postbus.ack(token uuid, ids bigint[]) returns bigint[]
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _closed   record;
+    _lease    postbus.lease;
+    _messages postbus.queue_message[];
+begin
+    select * into _closed from postbus.close_messages(token, ids);
+    _lease := _closed.lease;
+    _messages := _closed.messages;
+    if cardinality(_messages) > 0 then
+        perform postbus.keep_finished(_lease.topic_id, _lease.member, _lease.ordered, _messages);
+    end if;
+    return array(select wanted.id from unnest(ids) as wanted (id) where wanted.id <> all (array(select m.id from unnest(_messages) as m)));
+end $$;

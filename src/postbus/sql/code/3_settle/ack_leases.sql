@@ -1,0 +1,20 @@
+-- Finishes all that is open in leases. Returns the tokens of those that are lost.
+--
+-- Writes: lease; see keep_finished.  Locks: lease rows in the order of their tokens, then busy_key.
+create or replace function postbus.ack_leases(tokens uuid[]) returns uuid[]
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off as $$
+declare
+    _held uuid[];
+begin
+    _held := array(select l.token from postbus.lease l where l.token = any (tokens) order by l.token for update);
+    perform postbus.keep_finished(l.topic_id, min(l.member), bool_or(l.ordered), array_agg(message order by l.token))
+       from postbus.lease l
+       left join postbus.topic t on t.id = l.topic_id
+      cross join unnest(l.messages) as message
+      where l.token = any (_held) and (l.ordered or t.retention > interval '0') and message.id = any (l.open_ids)
+      group by l.topic_id;
+    delete from postbus.lease l where l.token = any (_held);
+    return array(select wanted.token from unnest(tokens) as wanted (token) where wanted.token <> all (_held));
+end $$;

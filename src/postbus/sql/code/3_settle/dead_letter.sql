@@ -1,0 +1,26 @@
+-- Gives messages of a lease up: they become dead letters at once.
+-- Returns the ids of those that are lost.
+--
+-- Writes: lease, dead_letter.  Locks: the lease row, then busy_key rows.
+create or replace function postbus.dead_letter(
+    token  uuid,
+    ids    bigint[],
+    reason text,
+    error  text default null,
+    as_of  timestamptz default clock_timestamp()
+) returns bigint[]
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _closed   record;
+    _lease    postbus.lease;
+    _messages postbus.queue_message[];
+begin
+    select * into _closed from postbus.close_messages(token, ids);
+    _lease := _closed.lease;
+    _messages := _closed.messages;
+    if cardinality(_messages) > 0 then
+        perform postbus.bury(_lease.topic_id, _lease.ordered, _messages, coalesce(reason, 'dead-lettered'), error, as_of);
+    end if;
+    return array(select wanted.id from unnest(ids) as wanted (id) where wanted.id <> all (array(select m.id from unnest(_messages) as m)));
+end $$;

@@ -1,0 +1,12 @@
+-- Puts messages that were leased back into the queue, to be claimed at once.
+--
+-- Writes: queued.
+create or replace function postbus.requeue(topic_id bigint, ordered boolean, messages postbus.queue_message[]) returns void
+language sql
+set search_path = pg_catalog, pg_temp as $$
+    insert into postbus.queued (topic_id, id, published_at, attempts, priority, ordered, key, correlation_id, content_type, headers, payload)
+    select requeue.topic_id, m.id, m.published_at, m.attempts, m.priority, requeue.ordered, m.key, m.correlation_id,
+           m.content_type, m.headers, m.payload
+      from unnest(messages) as m
+     order by m.id
+$$;

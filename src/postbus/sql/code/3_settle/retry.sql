@@ -1,0 +1,48 @@
+-- Gives messages of a lease back for another attempt, after `delay` or the topic's backoff. Those
+-- that have had max_attempts (or the topic's) become dead letters.
+-- Says of each id what became of it: 'retried', 'dead' or 'lost'.
+--
+-- In an ordered topic the message stays the head of its key, so the key waits for it.
+--
+-- Writes: lease, delayed or dead_letter.  Locks: the lease row, then busy_key rows.
+create or replace function postbus.retry(
+    token        uuid,
+    ids          bigint[],
+    delay        interval default null,
+    error        text default null,
+    max_attempts integer default null,
+    as_of        timestamptz default clock_timestamp()
+) returns table (message_id bigint, outcome text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _closed   record;
+    _lease    postbus.lease;
+    _messages postbus.queue_message[];
+    _topic    postbus.topic;
+    _limit    integer;
+    _spent    postbus.queue_message[];
+begin
+    if delay < interval '0' then
+        perform postbus.refuse('PB402', format('delay %s is negative', delay), 'give a delay of zero or more');
+    end if;
+    select * into _closed from postbus.close_messages(token, ids);
+    _lease := _closed.lease;
+    _messages := _closed.messages;
+    select * into _topic from postbus.topic t where t.id in (_lease.topic_id, 0) order by t.id = 0 limit 1;
+    _limit := coalesce(max_attempts, _topic.max_attempts);
+    _spent := array(select m from unnest(_messages) as m where m.attempts >= _limit);
+    if cardinality(_spent) > 0 then
+        perform postbus.bury(_lease.topic_id, _lease.ordered, _spent, format('failed %s times', _limit), error, as_of);
+    end if;
+    insert into postbus.delayed (topic_id, id, due_at, published_at, attempts, priority, ordered, key, correlation_id,
+                                 content_type, headers, payload, last_error)
+    select _lease.topic_id, m.id, as_of + coalesce(retry.delay, postbus.backoff(_topic, m.attempts)), m.published_at, m.attempts,
+           m.priority, _lease.ordered, m.key, m.correlation_id, m.content_type, m.headers, m.payload, left(retry.error, 4000)
+      from unnest(_messages) as m
+     where m.attempts < _limit;
+    return query
+    select wanted.id, case when m.id is null then 'lost' when m.attempts < _limit then 'retried' else 'dead' end
+      from unnest(ids) as wanted (id)
+      left join unnest(_messages) as m on m.id = wanted.id;
+end $$;

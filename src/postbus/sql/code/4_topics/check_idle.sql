@@ -1,0 +1,13 @@
+-- Refuses to go on while a topic has messages on their way: dead letters and finished ones do not count.
+create or replace function postbus.check_idle(topic postbus.topic) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp as $$
+begin
+    if exists (select from postbus.queued q where q.topic_id = topic.id)
+       or exists (select from postbus.delayed d where d.topic_id = topic.id)
+       or exists (select from postbus.lease l where l.topic_id = topic.id)
+    then
+        perform postbus.refuse('PB408', format('topic %L has messages', topic.name),
+            'let them be consumed first, or drop them: postbus topics purge ' || topic.name);
+    end if;
+end $$;

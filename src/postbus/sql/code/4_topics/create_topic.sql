@@ -1,0 +1,27 @@
+-- Creates a topic with options, such as {"ordered": true, "lease": "1 minute"}.
+-- Refuses one that exists, and one whose name is in use and would change its order.
+--
+-- Writes: topic.
+create or replace function postbus.create_topic(name text, options jsonb default '{}') returns postbus.topic
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _topic postbus.topic := postbus.topic_options(name);
+begin
+    if _topic.name is not null then
+        perform postbus.refuse('PB409', format('topic %L exists', name), 'change it: postbus topics set ' || name);
+    end if;
+    _topic.name := name;
+    _topic.paused_at := null;
+    _topic.created_at := clock_timestamp();
+    _topic := postbus.with_options(_topic, options);
+    if _topic.ordered then
+        perform postbus.check_idle(_topic);
+    end if;
+    begin
+        insert into postbus.topic values (_topic.*);
+    exception when unique_violation then
+        perform postbus.refuse('PB409', format('topic %L exists', name), 'change it: postbus topics set ' || name);
+    end;
+    return _topic;
+end $$;

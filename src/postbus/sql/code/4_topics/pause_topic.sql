@@ -1,0 +1,11 @@
+-- Pauses a topic: what is published waits, nothing more is claimed. Pausing twice changes nothing.
+--
+-- Writes: topic.
+create or replace function postbus.pause_topic(name text) returns void
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _topic postbus.topic := postbus.existing_topic(name);
+begin
+    update postbus.topic t set paused_at = clock_timestamp() where t.id = _topic.id and t.paused_at is null;
+end $$;

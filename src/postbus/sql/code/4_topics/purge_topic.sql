@@ -1,0 +1,34 @@
+-- Deletes the messages of a topic that wait to be claimed, now or later. What is leased goes on.
+-- Returns how many there are; with dry_run it only counts.
+--
+-- Writes: queued, delayed, busy_key.  Locks: the rows it deletes (skip locked).
+create or replace function postbus.purge_topic(name text, dry_run boolean default false) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _topic postbus.topic := postbus.existing_topic(name);
+    _count bigint;
+begin
+    if dry_run then
+        return (select count(*) from postbus.queued q where q.topic_id = _topic.id)
+             + (select count(*) from postbus.delayed d where d.topic_id = _topic.id);
+    end if;
+    with waiting as (
+        select q.ctid from postbus.queued q where q.topic_id = _topic.id for update skip locked
+    ), later as (
+        select d.ctid from postbus.delayed d where d.topic_id = _topic.id for update skip locked
+    ), gone_now as (
+        delete from postbus.queued q using waiting where q.ctid = waiting.ctid returning q.id
+    ), gone_later as (
+        delete from postbus.delayed d using later where d.ctid = later.ctid returning d.id
+    )
+    select (select count(*) from gone_now) + (select count(*) from gone_later) into _count;
+    if _topic.ordered then      -- keys whose message in hand was among them
+        perform postbus.pass_keys(_topic.id, array(
+            select b.key from postbus.busy_key b
+             where b.topic_id = _topic.id
+               and not exists (select from postbus.lease l where l.topic_id = _topic.id and b.head_id = any (l.open_ids))
+               and not exists (select from postbus.delayed d where d.topic_id = _topic.id and d.id = b.head_id)));
+    end if;
+    return _count;
+end $$;

@@ -1,0 +1,31 @@
+-- A topic's row with options changed. Refuses names and values that do not exist.
+create or replace function postbus.with_options(topic postbus.topic, options jsonb) returns postbus.topic
+language plpgsql
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _known   text[] := array['semantics', 'ordered', 'lease', 'max_attempts', 'retry_initial', 'retry_factor', 'retry_max',
+                             'retry_jitter', 'retention', 'dedup_window', 'max_payload_bytes', 'notify'];
+    _unknown text;
+    _changed postbus.topic;
+begin
+    if jsonb_typeof(options) is distinct from 'object' then
+        perform postbus.refuse('PB402', 'the options are not a JSON object', 'give {"option": value, …}');
+    end if;
+    select option.name into _unknown from jsonb_object_keys(options) as option (name)
+     where option.name <> all (_known) order by 1 limit 1;
+    if _unknown is not null then
+        perform postbus.refuse('PB402', format('a topic has no option %L', _unknown), 'it has ' || array_to_string(_known, ', '));
+    end if;
+    select option.key into _unknown from jsonb_each(options) as option where option.value = 'null' order by 1 limit 1;
+    if _unknown is not null then
+        perform postbus.refuse('PB402', format('option %L is null', _unknown), 'give a value, or leave the option out');
+    end if;
+    begin
+        _changed := jsonb_populate_record(topic, options);
+    exception when data_exception or syntax_error_or_access_rule_violation then
+        perform postbus.refuse('PB402', format('bad option of topic %L: %s', topic.name, sqlerrm),
+            'durations look like 30s, 5 minutes or 24h; numbers and true/false are plain');
+    end;
+    perform postbus.check_topic(_changed);
+    return _changed;
+end $$;

@@ -1,0 +1,37 @@
+-- Gives back what is leased beyond the end of its lease: to the queue, or, where the attempts are
+-- used up, to the dead letters. Returns the number of messages.
+--
+-- Looks at leases that ended after `since` only, if it is given: leases that ended long ago have been
+-- returned already, and stepping over what they left behind costs time.
+--
+-- Writes: lease, queued, dead_letter.  Locks: lease rows (skip locked), then busy_key rows.
+create or replace function postbus.return_expired(
+    max_count integer default 1000,
+    since     timestamptz default '-infinity',
+    as_of     timestamptz default clock_timestamp()
+) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off as $$
+declare
+    _lease postbus.lease;
+    _limit integer;
+    _open  postbus.queue_message[];
+    _count bigint := 0;
+begin
+    for _lease in
+        select l.* from postbus.lease l
+         where l.ends_at > since and l.ends_at <= as_of
+         order by l.ends_at limit max_count for update skip locked
+    loop
+        delete from postbus.lease l where l.token = _lease.token;
+        select t.max_attempts into _limit from postbus.topic t where t.id in (_lease.topic_id, 0) order by t.id = 0 limit 1;
+        _open := array(select m from unnest(_lease.messages) as m where m.id = any (_lease.open_ids));
+        perform postbus.requeue(_lease.topic_id, _lease.ordered, array(select m from unnest(_open) as m where m.attempts < _limit));
+        perform postbus.bury(_lease.topic_id, _lease.ordered, array_agg(m), format('the lease ended %s times without an answer', _limit),
+                             format('last held by %s', _lease.member), as_of)
+           from unnest(_open) as m where m.attempts >= _limit having count(*) > 0;
+        _count := _count + cardinality(_open);
+    end loop;
+    return _count;
+end $$;

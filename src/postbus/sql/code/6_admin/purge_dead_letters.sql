@@ -1,0 +1,34 @@
+-- Deletes dead letters of a topic for good: those with the given ids, those that died before a time,
+-- or all. Returns how many; with dry_run it only counts.
+--
+-- Writes: dead_letter.
+create or replace function postbus.purge_dead_letters(
+    topic       text,
+    ids         bigint[] default null,
+    died_before timestamptz default null,
+    dry_run     boolean default false
+) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _topic  postbus.topic := postbus.existing_topic(topic);
+    _chosen bigint[];
+    _gone   text;
+begin
+    _chosen := array(
+        select d.id from postbus.dead_letter d
+         where d.topic_id = _topic.id
+           and (purge_dead_letters.ids is null or d.id = any (purge_dead_letters.ids))
+           and (died_before is null or d.died_at < died_before)
+           for update);
+    select string_agg(wanted.id::text, ', ') into _gone
+      from unnest(purge_dead_letters.ids) as wanted (id) where wanted.id <> all (_chosen);
+    if _gone is not null then
+        perform postbus.refuse('PB405', format('no dead letter %s in topic %L', _gone, topic),
+            'list them: postbus dead-letters list ' || topic);
+    end if;
+    if not dry_run then
+        delete from postbus.dead_letter d where d.id = any (_chosen);
+    end if;
+    return cardinality(_chosen);
+end $$;

@@ -1,0 +1,65 @@
+-- Puts dead letters of a topic back into the queue, with their attempts at zero: those with the given
+-- ids, or those that match the filters, the oldest first. Returns how many; with dry_run it only counts.
+--
+-- With a rate they come back spread over time: `rate` messages per second.
+-- Refuses ids that are not dead letters of the topic, and then puts none back.
+--
+-- Writes: dead_letter, queued or delayed.  Locks: dead_letter rows.
+create or replace function postbus.redrive(
+    topic       text,
+    ids         bigint[] default null,
+    reason_like text default null,
+    died_after  timestamptz default null,
+    died_before timestamptz default null,
+    key         text default null,
+    max_count   integer default null,
+    rate        double precision default null,
+    dry_run     boolean default false
+) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _topic  postbus.topic := postbus.existing_topic(topic);
+    _now    timestamptz := clock_timestamp();
+    _chosen bigint[];
+    _gone   text;
+begin
+    if rate <= 0 then
+        perform postbus.refuse('PB402', format('rate %s is not positive', rate), 'give messages per second, or leave it out');
+    elsif max_count < 1 then
+        perform postbus.refuse('PB402', format('max_count %s is less than 1', max_count), 'give 1 or more, or leave it out');
+    end if;
+    _chosen := array(
+        select d.id from postbus.dead_letter d
+         where d.topic_id = _topic.id
+           and (redrive.ids is null or d.id = any (redrive.ids))
+           and (reason_like is null or d.reason ilike reason_like or d.last_error ilike reason_like)
+           and (died_after is null or d.died_at >= died_after)
+           and (died_before is null or d.died_at < died_before)
+           and (redrive.key is null or d.key = redrive.key)
+         order by d.id limit max_count for update);
+    select string_agg(wanted.id::text, ', ') into _gone
+      from unnest(redrive.ids) as wanted (id) where wanted.id <> all (_chosen);
+    if _gone is not null then
+        perform postbus.refuse('PB405', format('no dead letter %s in topic %L', _gone, topic),
+            'list them: postbus dead-letters list ' || topic);
+    end if;
+    if dry_run then
+        return cardinality(_chosen);
+    end if;
+
+    with redriven as (
+        delete from postbus.dead_letter d where d.id = any (_chosen) returning d.*
+    ), counted as (
+        select redriven.*, _now + make_interval(secs => (row_number() over (order by redriven.id) - 1) / redrive.rate) as due_at from redriven
+    ), at_once as (
+        insert into postbus.queued (topic_id, id, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
+        select c.topic_id, c.id, c.published_at, c.priority, _topic.ordered, c.key, c.correlation_id, c.content_type, c.headers, c.payload
+          from counted c where c.due_at is null order by c.id
+    )
+    insert into postbus.delayed (topic_id, id, due_at, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
+    select c.topic_id, c.id, c.due_at, c.published_at, c.priority, _topic.ordered, c.key, c.correlation_id, c.content_type, c.headers, c.payload
+      from counted c where c.due_at is not null;
+    perform pg_notify('postbus', _topic.id::text);
+    return cardinality(_chosen);
+end $$;

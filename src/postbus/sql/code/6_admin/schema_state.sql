@@ -1,0 +1,14 @@
+-- What is installed in this database: asked by every client before it starts.
+create or replace function postbus.schema_state(
+    out migrations    integer,      -- the highest number
+    out breaking      integer,      -- the highest number that older clients must refuse
+    out code_version  text,
+    out code_checksum text
+)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp as $$
+    select (select coalesce(max(m.number), 0) from postbus.migration m),
+           (select coalesce(max(m.number), 0) from postbus.migration m where m.breaking),
+           (select i.code_version from postbus.installed i),
+           (select i.code_checksum from postbus.installed i)
+$$;

@@ -1,0 +1,31 @@
+-- Every message that Postbus still has, one row each, with where it is.
+create or replace view postbus.messages as
+with one as (
+    select topic_id, case when parked then 'parked' else 'waiting' end as state, id, published_at, attempts, priority, key,
+           correlation_id, content_type, headers, payload, null::timestamptz as due_at, null::text as member, null::text as last_error
+      from postbus.queued
+    union all
+    select topic_id, case when attempts > 0 then 'retrying' else 'scheduled' end, id, published_at, attempts, priority, key,
+           correlation_id, content_type, headers, payload, due_at, null, last_error
+      from postbus.delayed
+    union all
+    select l.topic_id, 'leased', m.id, m.published_at, m.attempts, m.priority, m.key,
+           m.correlation_id, m.content_type, m.headers, m.payload, l.ends_at, l.member, null
+      from postbus.lease l cross join unnest(l.messages) as m
+     where m.id = any (l.open_ids)
+    union all
+    select f.topic_id, 'finished', m.id, m.published_at, m.attempts, m.priority, m.key,
+           m.correlation_id, m.content_type, m.headers, m.payload, f.finished_at, f.member, null
+      from postbus.finished f cross join unnest(f.messages) as m
+    union all
+    select topic_id, 'dead', id, published_at, attempts, priority, key,
+           correlation_id, content_type, headers, payload, died_at, null, concat_ws(': ', reason, last_error)
+      from postbus.dead_letter
+)
+select coalesce(t.name, (select s.name from postbus.topic_seen s where s.topic_id = one.topic_id limit 1)) as topic,
+       one.id, one.state, one.key, one.priority, one.attempts, one.published_at,
+       one.due_at as at,               -- due, lease ends, finished or died
+       one.member, one.last_error, one.correlation_id, one.content_type, one.headers,
+       postbus.payload_json(one.payload, one.content_type) as payload_json, one.payload
+  from one
+  left join postbus.topic t on t.id = one.topic_id;

@@ -1,0 +1,4 @@
+-- The processes that consume, and how long ago each was heard of.
+create or replace view postbus.workers as
+select w.name, w.host, w.pid, w.topics, w.started_at, w.seen_at, clock_timestamp() - w.seen_at as silent_for
+  from postbus.worker w;

@@ -1,0 +1,53 @@
+-- Who may do what. Everything is taken from everybody first, so that a function added later is closed
+-- until it stands here.
+do $$
+declare
+    _role     text;
+    _grant    record;
+    _view     text;
+begin
+    foreach _role in array array['postbus_producer', 'postbus_consumer', 'postbus_observer', 'postbus_admin'] loop
+        begin
+            if not exists (select from pg_roles where rolname = _role) then
+                execute format('create role %I nologin', _role);
+            end if;
+        exception
+            when duplicate_object or unique_violation then
+                null;       -- another database of this server made it just now
+            when insufficient_privilege then
+                raise warning 'role % is missing and cannot be created by %', _role, current_user
+                    using hint = 'let an administrator run: create role ' || _role;
+        end;
+    end loop;
+
+    revoke all on schema postbus from public;
+    revoke all on all tables in schema postbus from public;
+    revoke all on all sequences in schema postbus from public;
+    revoke all on all functions in schema postbus from public;
+
+    for _grant in
+        select g.role, f.oid::regprocedure as signature
+          from (values
+            ('postbus_producer', array['publish', 'publish_many', 'ring', 'schema_state', 'topic_id']),
+            ('postbus_consumer', array['claim', 'extend', 'ack', 'ack_leases', 'retry', 'dead_letter', 'release', 'return_expired',
+                                       'sweep', 'heartbeat', 'sign_off', 'ensure_topic', 'ring', 'schema_state', 'topic_id']),
+            ('postbus_observer', array['payload_json', 'payload_text', 'schema_state', 'topic_id']),
+            ('postbus_admin',    array['create_topic', 'set_topic', 'pause_topic', 'resume_topic', 'purge_topic', 'delete_topic',
+                                       'redrive', 'purge_dead_letters', 'ensure_topic', 'sweep', 'return_expired',
+                                       'payload_json', 'payload_text', 'schema_state', 'topic_id'])
+          ) as g (role, functions)
+          join pg_roles on pg_roles.rolname = g.role
+          join pg_proc f on f.proname = any (g.functions) and f.pronamespace = 'postbus'::regnamespace
+    loop
+        execute format('grant usage on schema postbus to %I', _grant.role);
+        execute format('grant execute on function %s to %I', _grant.signature, _grant.role);
+    end loop;
+
+    foreach _role in array array['postbus_observer', 'postbus_admin'] loop
+        if exists (select from pg_roles where rolname = _role) then
+            foreach _view in array array['topics', 'messages', 'dead_letters', 'workers'] loop
+                execute format('grant select on postbus.%I to %I', _view, _role);
+            end loop;
+        end if;
+    end loop;
+end $$;

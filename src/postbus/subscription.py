@@ -1,0 +1,189 @@
+"""A handler with its options, checked when it is registered."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from postbus._codec import Decoder, decoder_for
+from postbus.errors import InvalidHandler, InvalidOption
+from postbus.message import Message
+from postbus.publish import check_topic_name
+from postbus.retry import RetryPolicy
+
+Handler = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """What is consumed, by whom, and how."""
+
+    topic: str
+    handler: Handler
+    name: str
+    concurrency: int = 1
+    """Handlers that run at the same time."""
+    batch: int | None = None
+    """Up to this many messages per call; None for one message per call."""
+    transactional: bool = False
+    """The handler gets the connection in which the settlement commits."""
+    retry: RetryPolicy | None = None
+    """None for the topic's policy."""
+    lease: timedelta | None = None
+    """None for the topic's; prolonged while the handler runs."""
+    timeout: float | None = None
+    """Seconds after which an async handler is cancelled, and the message tried again."""
+    poll: float = 1.0
+    """Seconds between looks at the queue while nobody rings."""
+    max_bytes: int = 16 << 20
+    """Payload bytes claimed at once."""
+
+    def __post_init__(self) -> None:
+        check_topic_name(self.topic)
+        for wrong, rule in (
+            (not _is_count(self.concurrency, 10_000), "concurrency goes from 1 to 10000"),
+            (self.batch is not None and not _is_count(self.batch, 10_000), "batch goes from 1 to 10000"),
+            (self.lease is not None and self.lease < timedelta(seconds=1), "lease is 1 second or more"),
+            (self.timeout is not None and self.timeout <= 0, "timeout is positive"),
+            (self.poll <= 0, "poll is positive"),
+            (not _is_count(self.max_bytes, 1 << 30), "max_bytes goes from 1 to 1 GiB"),
+        ):
+            if wrong:
+                raise InvalidOption(f"bad option of the subscription to {self.topic!r}: {rule}")
+        if self.timeout is not None and not self.is_async:
+            raise InvalidHandler(
+                f"{self.name} is not async, so it cannot be stopped after a timeout",
+                remedy="make it async, or leave timeout out",
+            )
+        if self.transactional and not self.is_async:
+            raise InvalidHandler(
+                f"{self.name} is transactional but not async", remedy="make it async: it gets a connection of asyncpg"
+            )
+        HandlerCall.of(self)  # a mistake is told now, not at the first message
+
+    @property
+    def is_async(self) -> bool:
+        return is_async(self.handler)
+
+    @property
+    def slots(self) -> int:
+        """Messages that may be in hand at the same time."""
+        return self.concurrency * (self.batch or 1)
+
+
+def _is_count(value: object, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+
+
+def is_async(handler: Handler) -> bool:
+    """Whether calling the handler gives an awaitable."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+
+
+@dataclass(frozen=True)
+class HandlerCall:
+    """How a handler wants to be called, read from its signature."""
+
+    decoder: Decoder | None
+    """None for a handler whose first argument is the message itself."""
+    message_parameter: str | None
+    connection_parameter: str | None
+
+    @classmethod
+    def of(cls, subscription: Subscription) -> HandlerCall:
+        handler, name = subscription.handler, subscription.name
+        first, *others = _parameters(handler, name)
+        hints = _hints(handler, name)
+        wanted = hints.get(first.name, Any)
+        if subscription.batch is not None:
+            wanted = _element_of(wanted, first.name, name)
+        message_parameter = connection_parameter = None
+        for parameter in others:
+            if _is_message(parameter, hints, is_batch=subscription.batch is not None):
+                message_parameter = parameter.name
+            elif parameter.name in ("conn", "connection"):
+                connection_parameter = parameter.name
+            elif parameter.default is inspect.Parameter.empty:
+                raise InvalidHandler(
+                    f"{name} has a parameter {parameter.name!r} that Postbus does not know",
+                    remedy="a handler takes (payload), (payload, message) or, if transactional, "
+                    "(payload, message, conn)",
+                )
+        if (connection_parameter is not None) != subscription.transactional:
+            raise InvalidHandler(
+                f"{name} takes a connection but is not transactional"
+                if connection_parameter
+                else f"{name} is transactional but takes no connection",
+                remedy="use transactional=True together with a parameter named conn",
+            )
+        return cls(_decoder(wanted, first.name, name), message_parameter, connection_parameter)
+
+    def named_arguments(self, message: Any, conn: Any) -> dict[str, Any]:
+        """What the handler gets beside the payload."""
+        named = {}
+        if self.message_parameter is not None:
+            named[self.message_parameter] = message
+        if self.connection_parameter is not None:
+            named[self.connection_parameter] = conn
+        return named
+
+
+def _parameters(handler: Handler, name: str) -> list[inspect.Parameter]:
+    try:
+        parameters = list(inspect.signature(handler).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise InvalidHandler(f"{name} is not a function: {error}", remedy="register a function") from error
+    plain = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if not plain or plain[0].kind is inspect.Parameter.KEYWORD_ONLY:
+        raise InvalidHandler(
+            f"{name} takes no payload", remedy="a handler takes (payload) or (payload, message)"
+        )
+    return plain
+
+
+def _hints(handler: Handler, name: str) -> dict[str, Any]:
+    function = handler if inspect.isroutine(handler) else type(handler).__call__  # type: ignore[operator]
+    try:
+        return typing.get_type_hints(inspect.unwrap(function))
+    except (NameError, TypeError) as error:
+        raise InvalidHandler(
+            f"an annotation of {name} cannot be resolved: {error}",
+            remedy="define the type at the top level of its module",
+        ) from error
+
+
+def _element_of(wanted: Any, parameter: str, name: str) -> Any:
+    if wanted is Any:
+        return Any
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin is not None and isinstance(origin, type) and issubclass(list, origin) and len(arguments) == 1:
+        return arguments[0]
+    if wanted is list:
+        return Any
+    raise InvalidHandler(
+        f"{name} gets batches, but its parameter {parameter!r} is a {wanted}",
+        remedy="annotate it as a list, such as list[Order], or leave batch out",
+    )
+
+
+def _is_message(parameter: inspect.Parameter, hints: dict[str, Any], *, is_batch: bool) -> bool:
+    wanted = hints.get(parameter.name)
+    if wanted is Message or (is_batch and Message in typing.get_args(wanted)):
+        return True
+    return wanted is None and parameter.name == ("messages" if is_batch else "message")
+
+
+def _decoder(wanted: Any, parameter: str, name: str) -> Decoder | None:
+    if wanted is Message:
+        return None
+    try:
+        return decoder_for(wanted)
+    except TypeError as error:
+        raise InvalidHandler(
+            f"{name} cannot get its parameter {parameter!r}: {error}",
+            remedy="annotate it with a dataclass, a msgspec struct, a pydantic model, dict, list, str or bytes",
+        ) from error

@@ -1,0 +1,96 @@
+"""Data folders, users in processes of their own, and the proof that no process remains."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from embedded.helpers import Eventually, NewUser, Processes, User, processes_of
+from postbus.embedded import EmbeddedPostgres
+
+
+@pytest.fixture
+def eventually() -> Eventually:
+    def wait(holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 30
+        while not holds():
+            assert time.monotonic() < deadline, "it never came true"
+            time.sleep(0.005)
+
+    return wait
+
+
+@pytest.fixture(autouse=True, scope="session")
+def plain_environment() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for name in [name for name in os.environ if name.startswith("POSTBUS_")]:
+            monkeypatch.delenv(name)
+        yield
+
+
+def open_folder() -> Path:
+    """A new folder that the server's account can enter, unlike pytest's `tmp_path`."""
+    path = Path(tempfile.mkdtemp(prefix="postbus-")).resolve()
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture(scope="session")
+def prepared(plain_environment: None) -> Iterator[Path]:
+    """A data folder that has been started once, to be copied."""
+    path = open_folder()
+    EmbeddedPostgres.start(path / "data", version=18).close()
+    yield path / "data"
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """A folder of this test's own; no process works on anything in it when the test has ended."""
+    path = open_folder()
+    yield path
+    remaining = processes_of(path)
+    shutil.rmtree(path)
+    assert not remaining, "processes remain"
+
+
+@pytest.fixture
+def fresh_folder(base: Path) -> Path:
+    """A data folder that does not exist yet."""
+    return base / "fresh"
+
+
+@pytest.fixture
+def folder(base: Path, prepared: Path) -> Path:
+    """A data folder of PostgreSQL 18, as its last user left it."""
+    path = base / "data"
+    subprocess.run(["cp", "-a", prepared, path], check=True)
+    return path
+
+
+@pytest.fixture
+def new_user(base: Path) -> Iterator[NewUser]:
+    """Starts a process that uses the server of the given folder."""
+    users: list[User] = []
+
+    def start(folder: Path) -> User:
+        users.append(User(folder))
+        return users[-1]
+
+    yield start
+    for user in users:
+        with user.process:  # closes its stdin, which makes it leave, and waits for it
+            pass
+
+
+@pytest.fixture
+def processes(base: Path) -> Processes:
+    """The pids of all keepers and servers of this test."""
+    return lambda: processes_of(base)

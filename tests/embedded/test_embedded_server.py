@@ -1,0 +1,151 @@
+"""One user: the server starts, answers, keeps its data and ends."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from embedded.helpers import Processes, query
+from postbus.embedded import EmbeddedPostgres, default_data_dir
+from postbus.errors import EmbeddedError
+
+
+@pytest.mark.parametrize("version", [16, 18])
+def test_a_fresh_folder_becomes_a_server_that_survives_power_failures(
+    fresh_folder: Path, version: int
+) -> None:
+    """A server starts in a folder that did not exist, with fsync on, in the version asked for."""
+    with EmbeddedPostgres.start(fresh_folder, version=version) as postgres:
+        assert postgres.version == version
+        assert query(postgres, "show server_version").startswith(f"{version}.")
+        assert query(postgres, "show fsync") == "on"
+        assert query(postgres, "show server_encoding") == "UTF8"
+
+
+def test_data_is_there_after_a_restart(folder: Path, processes: Processes) -> None:
+    """What was written before the last user closed is read after the next start."""
+    with EmbeddedPostgres.start(folder) as postgres:
+        query(postgres, "create table kept as select 42 as answer")
+    assert processes() == []
+
+    with EmbeddedPostgres.start(folder) as postgres:
+        assert query(postgres, "select answer from kept") == 42
+
+
+def test_an_existing_folder_starts_quickly(folder: Path) -> None:
+    """Starting an existing folder takes less than a second."""
+    EmbeddedPostgres.start(folder).close()
+    began = time.monotonic()
+
+    EmbeddedPostgres.start(folder).close()
+
+    assert time.monotonic() - began < 1
+
+
+def test_psycopg_takes_the_same_dsn(folder: Path) -> None:
+    """The DSN names any database, for psycopg as for asyncpg."""
+    psycopg = pytest.importorskip("psycopg")
+    with EmbeddedPostgres.start(folder) as postgres:
+        query(postgres, 'create database "a b/c"')
+
+        with psycopg.connect(postgres.dsn("a b/c")) as connection:
+            assert connection.execute("select current_database()").fetchone() == ("a b/c",)
+
+
+def test_the_dsn_is_complete(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings of the user's shell that are meant for another server do not lead astray."""
+    for name, value in {"PGPORT": "1", "PGHOST": "/nowhere", "PGDATA": "/nowhere", "PGUSER": "me"}.items():
+        monkeypatch.setenv(name, value)
+
+    with EmbeddedPostgres.start(folder) as postgres:
+        assert query(postgres, "select current_user") == "postgres"
+
+
+def test_only_the_servers_account_reaches_the_socket(folder: Path) -> None:
+    """The server listens on no network address, and its socket is in a folder that is closed to others."""
+    with EmbeddedPostgres.start(folder) as postgres:
+        assert query(postgres, "show listen_addresses") == ""
+        socket_dir = Path(query(postgres, "show unix_socket_directories").strip('"'))
+        found = socket_dir.stat()
+
+    assert stat.S_IMODE(found.st_mode) == 0o700
+    assert found.st_uid == (folder / "pgdata").stat().st_uid
+
+
+def test_a_long_path_gets_its_socket_elsewhere(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data folder whose path is too long for a socket works, and leaves nothing outside of it."""
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    with EmbeddedPostgres.start(base / ("long" * 25)) as postgres:
+        socket_dir = Path(query(postgres, "show unix_socket_directories").strip('"'))
+
+        assert not socket_dir.is_relative_to(base)
+        assert stat.S_IMODE(socket_dir.stat().st_mode) == 0o700
+
+    assert not socket_dir.exists()
+
+
+def test_a_socket_folder_that_others_can_enter_is_refused(folder: Path) -> None:
+    """The server, which trusts whoever reaches its socket, does not start when others could."""
+    EmbeddedPostgres.start(folder).close()
+    (folder / "run").chmod(0o755)
+
+    with pytest.raises(EmbeddedError, match="not private"):
+        EmbeddedPostgres.start(folder)
+
+
+def test_settings_override_those_of_postbus(folder: Path) -> None:
+    """A setting given at the start replaces ours, and ours replace PostgreSQL's."""
+    with EmbeddedPostgres.start(folder, settings={"max_connections": "17"}) as postgres:
+        assert query(postgres, "show max_connections") == "17"
+        assert query(postgres, "show jit") == "off"
+        assert query(postgres, "show max_prepared_transactions") == "10"
+
+
+def test_settings_that_carry_the_connection_are_refused(fresh_folder: Path) -> None:
+    """A setting that would open or move the socket is refused before anything is made."""
+    with pytest.raises(EmbeddedError, match="listen_addresses cannot be set"):
+        EmbeddedPostgres.start(fresh_folder, settings={"listen_addresses": "*"})
+
+    assert not fresh_folder.exists()
+
+
+def test_other_settings_than_the_running_servers_are_refused(folder: Path) -> None:
+    """Who attaches cannot change settings, and is told so; without settings one shares what runs."""
+    with EmbeddedPostgres.start(folder, settings={"max_connections": "17"}):
+        EmbeddedPostgres.start(folder).close()
+        EmbeddedPostgres.start(folder, settings={"max_connections": "17"}).close()
+
+        with pytest.raises(EmbeddedError, match=r"max_connections.*17"):
+            EmbeddedPostgres.start(folder, settings={"max_connections": "18"})
+
+
+def test_close_may_be_called_twice(folder: Path) -> None:
+    """The second close of one user does not count as another user's close."""
+    with EmbeddedPostgres.start(folder) as stays:
+        leaves = EmbeddedPostgres.start(folder)
+        leaves.close()
+        leaves.close()
+
+        assert query(stays, "select 1") == 1
+
+
+def test_the_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment decides, then root's or the user's place for data; each version has its own."""
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    expected = "/var/lib/postbus/pg16" if os.geteuid() == 0 else "/data/postbus/pg16"
+    assert default_data_dir(16) == Path(expected)
+
+    monkeypatch.setenv("POSTBUS_DATA_DIR", "/elsewhere")
+    assert default_data_dir(16) == Path("/elsewhere")
+
+
+def test_the_environment_names_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """POSTBUS_DATA_DIR is where the server keeps its data when the call names no folder."""
+    monkeypatch.setenv("POSTBUS_DATA_DIR", str(folder))
+
+    with EmbeddedPostgres.start() as postgres:
+        assert postgres.data_dir == folder

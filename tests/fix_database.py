@@ -1,0 +1,116 @@
+"""A real PostgreSQL for the tests: one server for all of them, one fresh database for each."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from eventually import eventually
+
+from postbus import Bus
+from postbus._migrate import migrate
+from postbus.embedded import EmbeddedPostgres
+
+_DEBIAN = "/usr/lib/postgresql/{}/bin"
+_TEMPLATE = "postbus_template"
+
+Connect = Callable[[], Awaitable[Any]]
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[EmbeddedPostgres]:
+    """The server that PG names: 18 or 16 from the wheel, others from Debian's packages."""
+    version = int(os.environ.get("PG", "18"))
+    bin_dir = None if version in (16, 18) else _DEBIAN.format(version)
+    # The processes of one parallel run share a server, so its folder's name comes from the run.
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", secrets.token_hex(8))
+    folder = Path(tempfile.gettempdir()) / f"postbus-test-{run[:16]}"
+    settings = {"max_connections": "300", "max_prepared_transactions": "20"}
+    with EmbeddedPostgres.start(folder, version=version, bin_dir=bin_dir, settings=settings) as postgres:
+        yield postgres
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+async def dsn(server: EmbeddedPostgres) -> AsyncIterator[str]:
+    """A database of the test's own, with the schema. Nothing of ours may be connected to it afterwards."""
+    root: Any = await asyncpg.connect(server.dsn())
+    name = f"test_{secrets.token_hex(8)}"
+    try:
+        await _make_template(root, server)
+        await root.execute(f"create database {name} template {_TEMPLATE}")
+        yield server.dsn(name)
+
+        async def nobody_is_connected() -> None:
+            left = await root.fetch(
+                "select pid, application_name, query from pg_stat_activity "
+                "where datname = $1 and backend_type = 'client backend'",
+                name,
+            )
+            assert not left, f"connections remain: {left}"
+
+        await eventually(nobody_is_connected)
+    finally:
+        await root.execute(f"drop database if exists {name} with (force)")
+        await root.close()
+
+
+async def _make_template(root: Any, server: EmbeddedPostgres) -> None:
+    await root.execute("select pg_advisory_lock(4711)")
+    try:
+        if not await root.fetchval("select exists (select from pg_database where datname = $1)", _TEMPLATE):
+            await root.execute(f"create database {_TEMPLATE}_making")
+            making: Any = await asyncpg.connect(server.dsn(f"{_TEMPLATE}_making"))
+            await migrate(making)
+            await making.close()
+            await root.execute(f"alter database {_TEMPLATE}_making rename to {_TEMPLATE}")
+    finally:
+        await root.execute("select pg_advisory_unlock(4711)")
+
+
+@pytest.fixture
+async def empty_dsn(server: EmbeddedPostgres) -> AsyncIterator[str]:
+    """A database without the schema."""
+    root: Any = await asyncpg.connect(server.dsn())
+    name = f"empty_{secrets.token_hex(8)}"
+    await root.execute(f"create database {name} template template0")
+    try:
+        yield server.dsn(name)
+    finally:
+        await root.execute(f"drop database if exists {name} with (force)")
+        await root.close()
+
+
+@pytest.fixture
+async def connect(dsn: str) -> AsyncIterator[Connect]:
+    """Makes connections to the test's database: for tests with several sessions."""
+    connections: list[Any] = []
+
+    async def new() -> Any:
+        conn: Any = await asyncpg.connect(dsn)
+        connections.append(conn)
+        return conn
+
+    yield new
+    for conn in connections:
+        conn.terminate()
+
+
+@pytest.fixture
+async def conn(connect: Connect) -> Any:
+    """A connection of asyncpg to the test's database."""
+    return await connect()
+
+
+@pytest.fixture
+async def bus(dsn: str) -> AsyncIterator[Bus]:
+    """A bus on the test's database."""
+    async with Bus.open(dsn) as opened:
+        yield opened
