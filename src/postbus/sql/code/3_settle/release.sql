@@ -14,7 +14,8 @@ begin
     _lease := _closed.lease;
     _messages := _closed.messages;
     perform postbus.requeue(_lease.topic_id, _lease.ordered, array(
-        select row(m.id, m.published_at, m.attempts - 1, m.priority, m.key, m.correlation_id, m.content_type, m.headers, m.payload)::postbus.queue_message
+        select row(m.id, m.published_at, m.attempts - 1, m.priority, m.key, m.correlation_id, m.content_type,
+                   m.headers, m.payload)::postbus.queue_message
           from unnest(_messages) as m));
     return array(select wanted.id from unnest(ids) as wanted (id) where wanted.id <> all (array(select m.id from unnest(_messages) as m)));
 end $$;

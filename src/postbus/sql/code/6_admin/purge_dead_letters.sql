@@ -1,7 +1,7 @@
 -- Deletes dead letters of a topic for good: those with the given ids, those that died before a time,
 -- or all. Returns how many; with dry_run it only counts.
 --
--- Writes: dead_letter.
+-- Writes: dead_letter.  Locks: dead_letter rows.
 create or replace function postbus.purge_dead_letters(
     topic       text,
     ids         bigint[] default null,

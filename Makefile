@@ -1,0 +1,57 @@
+# Postbus. `make` alone prints what there is.
+PYTHON ?= python3
+PG     ?= 18
+TESTS  ?= tests
+BIN    := .venv/bin
+
+help: ## print this
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: .venv/ready ## make the virtual environment .venv with all that the other targets need
+
+run: .venv/ready ## start an embedded PostgreSQL with live demo traffic; Ctrl-C ends all of it
+	@$(BIN)/postbus up --demo
+
+test: .venv/ready server-$(PG) ## run the tests; PG=16 or PG=15 for another server, TESTS=tests/sql for some
+	@PG=$(PG) $(BIN)/python -m pytest -n 2 --dist loadfile -q $(TESTS)
+
+check: .venv/ready ## format, lint, types, import layers, SQL rules
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/python tools/check_layers.py
+	@$(BIN)/python tools/check_sql.py
+
+format: .venv/ready ## format the code
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: .venv/ready ## measure the queue beside a hand-written one (about 15 minutes)
+	@$(BIN)/postbus bench queue
+
+lock: .venv/ready ## pin the newest versions of all dependencies in requirements.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	    --no-header --group dev --upgrade pyproject.toml --no-emit-package postbus -o requirements.lock
+
+clean: ## remove what the other targets made
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+
+.venv/ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo "Python 3.11 or later is needed; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "setting up .venv (once) ..."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+server-16 server-18: # in a wheel of their own
+
+server-%:
+	@test -x /usr/lib/postgresql/$*/bin/postgres || { \
+	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	        apt-get update -qq && apt-get install -y -qq --no-install-recommends postgresql-$*; \
+	    else echo "PostgreSQL $* is not installed; let an administrator run: apt-get install postgresql-$*" >&2; exit 1; \
+	    fi; }
+
+.PHONY: help setup run test check format bench lock clean

@@ -1,0 +1,38 @@
+"""The queue's SQL functions, short to call from tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+async def publish(conn: Any, *payloads: str, topic: str = "t", **options: Any) -> list[int]:
+    named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 3))
+    return [
+        await conn.fetchval(f"select postbus.publish($1, $2::text{named})", topic, payload, *options.values())
+        for payload in payloads
+    ]
+
+
+async def claim(conn: Any, count: int = 10, *, topic: str = "t", member: str = "a", **options: Any) -> Any:
+    named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 4))
+    row = await conn.fetchrow(f"select * from postbus.claim($1, $2, $3{named})", topic, member, count, *options.values())
+    return row
+
+
+def payloads(claimed: Any) -> list[str]:
+    return [payload.decode() for payload in claimed["payloads"] or []]
+
+
+async def states(conn: Any) -> dict[str, int]:
+    return dict(await conn.fetch("select state, count(*)::int from postbus.messages group by state"))
+
+
+async def ack(conn: Any, claimed: Any) -> None:
+    """Finish all that a claim brought."""
+    lost = await conn.fetchval("select postbus.ack_leases(array[$1::uuid])", claimed["token"])
+    assert lost == []
+
+
+async def is_waiting(conn: Any, pid: int) -> bool:
+    """Whether a session waits for another one's lock."""
+    return bool(await conn.fetchval("select cardinality(pg_blocking_pids($1)) > 0", pid))

@@ -1,0 +1,59 @@
+"""Imports go downwards only: each module may import from the layers below its own."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+SOURCE = Path(__file__).parent.parent / "src" / "postbus"
+
+# From the top to the bottom. A name without a dot stands for the module or for the whole package.
+LAYERS = [
+    ["cli"],
+    ["demo", "bench"],
+    ["__init__"],
+    ["bus"],
+    ["worker", "admin"],
+    ["_claim", "_upkeep"],
+    ["_dispatch"],
+    ["_settle", "_send", "_wake"],
+    ["_store"],
+    ["_migrate", "subscription", "embedded", "_drivers"],
+    ["publish", "_keeper"],
+    ["_codec", "_commit", "_loop", "options", "retry", "middleware"],
+    ["_log", "message"],
+    ["errors"],
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """The modules of postbus that a module imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "postbus":
+            found |= {alias.name if alias.name in LEVEL else "__init__" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("postbus."):
+            found.add(node.module.split(".")[1])
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("postbus.")}
+    return found
+
+
+def main() -> int:
+    problems = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        if name not in LEVEL:
+            problems.append(f"{path.name}: {name} has no layer; give it one in {Path(__file__).name}")
+            continue
+        for used in imported(ast.parse(path.read_text("utf-8"))):
+            if used != name and LEVEL.get(used, -1) <= LEVEL[name]:
+                problems.append(f"{path.relative_to(SOURCE)} imports {used}, which is not below it")
+    print("\n".join(problems) or "import layers: ok")
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
