@@ -87,7 +87,9 @@ class Claimer:
             took = time.monotonic() - began
             self._floor_until = time.monotonic() + max(_FLOOR_AGE, _FLOOR_COST * took)
         if claim.token is not None:
-            lease = HeldLease(self._subscription.topic, claim.token, claim.messages, claim.length)
+            lease = HeldLease(
+                self._subscription.topic, claim.token, claim.messages, claim.length, ordered=claim.ordered
+            )
             self._settler.hold(lease)
             self._dispatcher.accept(lease, claim.messages)
         if claim.more:

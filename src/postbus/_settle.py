@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from uuid import UUID
 
@@ -20,10 +21,13 @@ _PARTIAL_AFTER = 0.05  # seconds that acks wait for the rest of their lease
 class HeldLease:
     """A lease in this process: which of its messages are still in hand, and which wait to be acked."""
 
-    __slots__ = ("_acked_since", "acked", "in_hand", "is_lost", "length", "prolong_at", "token", "topic")
+    __slots__ = ("_acked_since", "acked", "in_hand", "is_lost", "length", "ordered", "prolong_at", "token", "topic")
 
-    def __init__(self, topic: str, token: UUID, messages: list[Message], length: timedelta) -> None:
+    def __init__(
+        self, topic: str, token: UUID, messages: list[Message], length: timedelta, *, ordered: bool = False
+    ) -> None:
         self.topic = topic
+        self.ordered = ordered
         self.token = token
         self.in_hand = {message.id for message in messages}
         self.acked: list[int] = []
@@ -53,8 +57,9 @@ class HeldLease:
 class Settler:
     """Sends acks in batches. Whole leases go as one; what has to wait for others goes soon by itself."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, ring: Callable[[str], None]) -> None:
         self._store = store
+        self._ring = ring
         self.leases: dict[UUID, HeldLease] = {}
         self._unsettled: dict[UUID, HeldLease] = {}
         self._acked = asyncio.Event()
@@ -75,9 +80,15 @@ class Settler:
     def forget(self, lease: HeldLease, message_id: int) -> None:
         """The message has been settled otherwise."""
         lease.in_hand.discard(message_id)
+        self._tell_next(lease)
         if not lease.in_hand:
             self.leases.pop(lease.token, None)
             self._acked.set()
+
+    def _tell_next(self, lease: HeldLease) -> None:
+        """In an ordered topic the next message of the key can be claimed now, and nobody else rings for it."""
+        if lease.ordered:
+            self._ring(lease.topic)
 
     @property
     def backlog(self) -> int:
@@ -116,6 +127,7 @@ class Settler:
                     _tell_lost(lease, lease.acked)
                 lease.acked.clear()
                 del self._unsettled[token]
+                self._tell_next(lease)
         for lease in ripe:
             if lease.token not in whole:
                 ids = list(lease.acked)
@@ -125,6 +137,7 @@ class Settler:
                 del lease.acked[: len(ids)]
                 if not lease.acked:
                     del self._unsettled[lease.token]
+                self._tell_next(lease)
         if not self._unsettled:
             self._settled.set()
 

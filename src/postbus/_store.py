@@ -56,6 +56,7 @@ class Claim(msgspec.Struct, frozen=True):
     length: timedelta
     """Of the lease."""
     floor: str | None
+    ordered: bool
     more: bool
     """A limit ended the search: asking again is worth it."""
     next_due: timedelta | None
@@ -124,7 +125,7 @@ class Store:
         assert row is not None
         messages = [] if row["token"] is None else _messages(topic, row)
         length = row["length"] or timedelta(0)
-        return Claim(row["token"], messages, length, row["next_floor"], row["more"], row["next_due"])
+        return Claim(row["token"], messages, length, row["next_floor"], row["ordered"], row["more"], row["next_due"])
 
     async def extend(self, tokens: Sequence[UUID], lease: timedelta) -> set[UUID]:
         """Prolong leases; the answer holds those that are lost."""

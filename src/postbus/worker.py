@@ -27,7 +27,7 @@ from postbus._upkeep import (
     LeaseKeeper,
     Sweeper,
 )
-from postbus._wake import Bells, Listener
+from postbus._wake import Bells, Listener, topic_id
 from postbus.errors import PostbusError
 from postbus.middleware import Middleware
 from postbus.subscription import Subscription
@@ -87,7 +87,7 @@ class Worker:
                     await store.close()
 
     async def _consume(self, store: Store, upkeep_store: Store, handler_store: Store) -> None:
-        settler = Settler(store)
+        settler = Settler(store, lambda topic: self._bells.ring(topic_id(topic)))
         dispatchers = [Dispatcher(one, handler_store, settler, self._middleware) for one in self._subscriptions]
         claimers = [
             Claimer(one, store, dispatcher, settler, member=self.name, bell=self._bells.add(one.topic))

@@ -3,7 +3,8 @@
 --
 -- The messages come as arrays, one element each; the token is null where there is nothing to do.
 -- floor is to be handed back with the member's next claim of the same topic on this server.
--- next_due tells how long it is until a delayed message is due.
+-- more says that asking again at once is worth it; next_due tells, where nothing was found, how long it is
+-- until something is expected.
 --
 -- A claim that finds nothing writes nothing.
 --
@@ -20,6 +21,7 @@ create or replace function postbus.claim(
     out ends_at         timestamptz,
     out next_floor      text,
     out more            boolean,
+    out ordered         boolean,
     out next_due        interval,
     out ids             bigint[],
     out published_ats   timestamptz[],
@@ -37,8 +39,9 @@ declare
     _topic    postbus.topic := postbus.topic_options(topic);
     _floor    postbus.queue_floor := floor::postbus.queue_floor;
     _search   record;
-    _taken    postbus.queue_message[];
-    _messages postbus.queue_message[] := array[]::postbus.queue_message[];
+    _taken    record;
+    _is_left  boolean := false;
+    _messages postbus.queue_message[];
 begin
     if max_count is null or max_count < 1 then
         perform postbus.refuse('PB402', format('max_count %s is less than 1', max_count), 'claim one message or more');
@@ -52,22 +55,28 @@ begin
     end if;
 
     _floor := postbus.promote_delayed(_topic.id, _floor, as_of);
-    loop
-        select * into _search
-          from postbus.find_queued(_topic.id, max_count - cardinality(_messages), max_bytes, _floor);
-        _floor := _search.floor;
-        more := _search.more;
-        exit when cardinality(_search.tids) = 0;
-        if _topic.ordered then
-            _taken := postbus.take_ordered(_topic.id, _search.tids);
-        else
-            _taken := postbus.take_queued(_search.tids);
+    if _topic.ordered then
+        -- Many are looked at, since all of a key that is in hand are only parked.
+        select * into _search from postbus.find_queued(_topic.id, greatest(max_count, 500), 1 << 30, _floor);
+        select * into _taken from postbus.take_ordered(_topic.id, _search.tids, max_count, max_bytes);
+        _messages := _taken.messages;
+        _is_left := _taken.is_left;
+        if not _is_left then
+            _floor := _search.floor;
         end if;
-        _messages := _messages || _taken;
-        exit when not more or not _topic.ordered or cardinality(_messages) >= max_count;
-    end loop;
+    else
+        select * into _search from postbus.find_queued(_topic.id, max_count, max_bytes, _floor);
+        _messages := postbus.take_queued(_search.tids);
+        _floor := _search.floor;
+    end if;
+    ordered := _topic.ordered;
+    more := _search.more or cardinality(_messages) = max_count;
     next_floor := _floor::text;
-    if cardinality(_messages) = 0 then
+    if _messages is null then
+        if _is_left then
+            next_due := interval '10 ms';
+            return;
+        end if;
         select d.due_at - as_of into next_due
           from postbus.delayed d where d.topic_id = _topic.id and d.due_at > as_of order by d.due_at limit 1;
         return;

@@ -1,44 +1,73 @@
--- Takes of the messages of an ordered topic that were found those that are the first of their key.
--- The others are parked behind their key and come back when it is their turn: see pass_keys.
+-- Takes of the messages of an ordered topic that were found those that are the first of their key, up to
+-- max_count of them and max_bytes of payload. The others are parked behind their key and come back when
+-- it is their turn: see pass_keys. is_left says that some were left where they are: beyond a limit, or of
+-- a key that somebody else is taking or passing on.
 --
--- busy_key has a row for each key with a message in hand, be it leased or waiting for its next
--- attempt; only its head_id may be taken. Who takes or passes a key holds the lock of that row, so
--- a key is neither taken twice nor left alone with parked messages.
+-- busy_key has a row for each key with a message in hand, be it leased or waiting for its next attempt;
+-- only its head_id may be taken. Who takes or passes a key holds the lock of that row, so a key is
+-- neither taken twice nor left alone with parked messages.
+--
+-- Waits only for claimers that are taking a key for the first time, in the order of the keys; so claimers
+-- cannot wait for one another in a circle, and nobody waits for the transaction of a handler.
 --
 -- Messages published before the topic was ordered go as they come.
 --
--- Writes: queued, busy_key.  Locks: busy_key rows in the order of their keys.
-create or replace function postbus.take_ordered(topic_id bigint, tids tid[]) returns postbus.queue_message[]
+-- Writes: queued, busy_key.  Locks: busy_key rows (skip locked).
+create or replace function postbus.take_ordered(
+    topic_id     bigint,
+    tids         tid[],
+    max_count    integer,
+    max_bytes    bigint,
+    out messages postbus.queue_message[],
+    out is_left  boolean
+)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 set plan_cache_mode = force_generic_plan as $$
 declare
     _keys   text[] := array(select distinct q.key from postbus.queued q where q.ctid = any (tids) and q.ordered order by q.key);
-    _held   integer := 0;
-    _taken  postbus.queue_message[];
+    _busy   text[];
+    _held   text[];
+    _heads  tid[];
+    _parked integer;
 begin
-    while _held < cardinality(_keys) loop       -- again, if a key was passed for the last time in between
+    _busy := array(select b.key from postbus.busy_key b where b.topic_id = take_ordered.topic_id and b.key = any (_keys));
+    _held := array(select b.key from postbus.busy_key b
+                    where b.topic_id = take_ordered.topic_id and b.key = any (_busy)
+                      for update skip locked);
+    with fresh as (
         insert into postbus.busy_key (topic_id, key)
         select take_ordered.topic_id, wanted.key from unnest(_keys) as wanted (key)
-        on conflict on constraint busy_key_pkey do nothing;
-        perform from postbus.busy_key b
-          where b.topic_id = take_ordered.topic_id and b.key = any (_keys)
-          order by b.key for update;
-        get diagnostics _held = row_count;
-    end loop;
-
+         where wanted.key <> all (_busy) order by wanted.key
+        on conflict on constraint busy_key_pkey do nothing
+        returning busy_key.key
+    )
+    select _held || coalesce(array_agg(fresh.key), array[]::text[]) into _held from fresh;
     -- The first message of a key that nobody had need not be among those found.
     update postbus.busy_key b
        set head_id = (select q.id from postbus.queued q
                        where q.topic_id = b.topic_id and q.key = b.key and q.ordered
                        order by q.topic_id, q.key, q.id limit 1)
-     where b.topic_id = take_ordered.topic_id and b.key = any (_keys) and b.head_id is null;
+     where b.topic_id = take_ordered.topic_id and b.key = any (_held) and b.head_id is null;
 
-    _taken := postbus.take_queued(array(
-        select q.ctid from postbus.queued q
-          left join postbus.busy_key b on b.topic_id = q.topic_id and b.key = q.key
-         where q.ctid = any (tids) and (b.head_id = q.id or not q.ordered)));
-    update postbus.queued q set parked = true where q.ctid = any (tids);
-    return _taken;
+    select array_agg(head.tid order by head.n) into _heads
+      from (select found.tid, found.n,
+                   row_number() over in_order as count_before,
+                   sum(length(q.payload)) over in_order - length(q.payload) as bytes_before
+              from unnest(tids) with ordinality as found (tid, n)
+              join postbus.queued q on q.ctid = found.tid
+              left join postbus.busy_key b on b.topic_id = q.topic_id and b.key = q.key
+             where (b.head_id = q.id and b.key = any (_held)) or not q.ordered
+            window in_order as (order by found.n)) as head
+     where head.count_before <= max_count and head.bytes_before < max_bytes;
+    messages := postbus.take_queued(_heads);
+
+    update postbus.queued q set parked = true
+      from postbus.busy_key b
+     where q.ctid = any (tids) and q.ordered and b.topic_id = q.topic_id and b.key = q.key and b.key = any (_held) and b.head_id <> q.id;
+    get diagnostics _parked = row_count;
+    is_left := coalesce(cardinality(_heads), 0) + _parked < cardinality(tids);
 end $$;

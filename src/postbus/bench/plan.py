@@ -1,0 +1,44 @@
+"""How much is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+BATCH = 1000
+"""Messages per call of publish_many, and per bulk insert beside it."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The sizes of a run. The defaults are those of a full one."""
+
+    messages: int = 1_000_000
+    """Waiting in the large backlog, and drained while memory is watched."""
+    per_round: int = 50_000
+    """Published in bulk, or drained, per round."""
+    few: int = 10_000
+    """Waiting in the small backlog."""
+    singles: int = 2_000
+    """Published one by one, per round."""
+    rounds: int = 5
+    """How often each measurement is made, alternating with those it is compared to."""
+    latency_seconds: float = 20.0
+    """How long latency is measured."""
+    old_seconds: float = 300.0
+    """How long a transaction has been open before draining beside it is measured."""
+
+    @classmethod
+    def quick(cls) -> Self:
+        """Some seconds for each part: shows that it works, not how fast it is."""
+        return cls(messages=20_000, per_round=4_000, few=2_000, singles=200, rounds=2,
+                   latency_seconds=3.0, old_seconds=4.0)  # fmt: skip
+
+    def changed(self, *, messages: int | None = None, seconds: float | None = None) -> Self:
+        """The plan with another size of the backlog, or age of the old transaction."""
+        plan = self
+        if messages is not None:
+            plan = replace(plan, messages=messages, per_round=max(messages // 20, 1), few=max(messages // 100, 1))
+        if seconds is not None:
+            plan = replace(plan, old_seconds=seconds)
+        return plan

@@ -1,0 +1,49 @@
+"""Telling how far a run is: on standard error, and only if somebody looks."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+
+class Progress:
+    """A bar with the name of the part that is running. Without `shown` it does nothing.
+
+    It is drawn between parts only: a thread that draws would take time from what is measured.
+    """
+
+    def __init__(self, parts: int, *, shown: bool) -> None:
+        self._parts = parts
+        self._shown = shown
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        if self._shown:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import Progress as Bar
+
+            columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+            self._bar = Bar(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
+            self._task = self._bar.add_task("starting", total=self._parts)
+            self._bar.start()
+        return self
+
+    def begin(self, part: str) -> None:
+        """Show that a part begins."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=part)
+            self._bar.refresh()
+
+    def end(self) -> None:
+        """Show that it is done."""
+        if self._bar is not None:
+            self._bar.advance(self._task)
+            self._bar.refresh()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()

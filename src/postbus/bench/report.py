@@ -1,0 +1,54 @@
+"""What a run found out: figures, and checks of them against goals."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<": operator.lt}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One figure and what it should be, such as ">= 0.8"."""
+
+    name: str
+    value: float
+    goal: str
+    ok: bool
+
+
+@dataclass
+class Report:
+    """The outcome of one scenario."""
+
+    scenario: str
+    machine: dict[str, Any]
+    settings: dict[str, Any]
+    figures: dict[str, float] = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
+
+    def add(self, **figures: float) -> None:
+        """Add figures. A name tells the unit."""
+        self.figures.update({name: shortened(value) for name, value in figures.items()})
+
+    def check(self, name: str, value: float, comparison: str, goal: float) -> None:
+        """Add a check: the value as it was measured decides, not as it is shown."""
+        is_met = _COMPARISONS[comparison](value, goal)
+        self.checks.append(Check(name, shortened(value), f"{comparison} {goal:g}", is_met))
+
+    @property
+    def ok(self) -> bool:
+        """Whether all checks hold."""
+        return all(check.ok for check in self.checks)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report for JSON."""
+        return asdict(self)
+
+
+def shortened(value: float) -> float:
+    """A number without the digits that mean nothing: whole from 1000 on, else with four digits."""
+    return round(value) if abs(value) >= 1000 else float(f"{value:.4g}")

@@ -1,0 +1,39 @@
+"""Measuring several things by turns, so that a busy moment of the machine hits all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from statistics import median
+
+Measure = Callable[[], Awaitable[float]]
+
+
+class Rates:
+    """What alternating rounds measured, by name: one rate per round."""
+
+    def __init__(self, by_name: Mapping[str, list[float]]) -> None:
+        self._by_name = by_name
+
+    def median(self, name: str) -> float:
+        return median(self._by_name[name])
+
+    def medians(self) -> dict[str, float]:
+        return {name: median(rates) for name, rates in self._by_name.items()}
+
+    def fastest(self, *names: str) -> str:
+        return max(names, key=self.median)
+
+    def ratio(self, name: str, beside: str) -> float:
+        """The median of the rounds' ratios: both sides of each were measured within the same seconds."""
+        pairs = zip(self._by_name[name], self._by_name[beside], strict=True)
+        return median(one / other for one, other in pairs)
+
+
+async def alternate(measures: Mapping[str, Measure], *, rounds: int) -> Rates:
+    """Take each measurement once per round, every other round in reverse order."""
+    rates: dict[str, list[float]] = {name: [] for name in measures}
+    for number in range(rounds):
+        names = list(measures)
+        for name in names if number % 2 == 0 else reversed(names):
+            rates[name].append(await measures[name]())
+    return Rates(rates)
