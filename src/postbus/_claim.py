@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 
 from postbus._dispatch import Dispatcher
@@ -40,12 +41,13 @@ class Claimer:
         self._bell = bell
         self._floor: str | None = None
         self._floor_until = 0.0
+        self._left = math.inf if subscription.limit is None else subscription.limit
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Claim until `stop` is set."""
+        """Claim until `stop` is set, or as many as the subscription wants have been claimed."""
         backoff = Backoff()
         wait = 0.01
-        while not stop.is_set():
+        while not stop.is_set() and self._left > 0:
             room = await self._dispatcher.wait_for_room()
             if self._settler.backlog > _MAX_BACKLOG * max(self._subscription.slots, 250):
                 await self._settler.settled()
@@ -77,7 +79,7 @@ class Claimer:
         claim = await self._store.claim(
             self._subscription.topic,
             member=self._member,
-            max_count=room,
+            max_count=int(min(room, self._left)),
             lease=self._subscription.lease,
             floor=floor,
             max_bytes=self._subscription.max_bytes,
@@ -92,6 +94,7 @@ class Claimer:
             )
             self._settler.hold(lease)
             self._dispatcher.accept(lease, claim.messages)
+            self._left -= len(claim.messages)
         if claim.more:
             return 0
         if claim.next_due is not None:

@@ -227,10 +227,9 @@ class Store:
     async def workers(self) -> list[dict[str, Any]]:
         return await self._rows("select * from postbus.workers order by name")
 
-    async def messages(self, topic: str, *, after_id: int, limit: int) -> list[dict[str, Any]]:
-        return await self._rows(
-            "select * from postbus.messages where topic = $1 and id > $2 order by id limit $3", topic, after_id, limit
-        )
+    async def messages(self, topic: str, *, after_id: int, limit: int, newest: bool) -> list[dict[str, Any]]:
+        chosen = f"select * from postbus.messages where topic = $1 and id > $2 order by id {'desc' if newest else ''} limit $3"
+        return await self._rows(f"select * from ({chosen}) as chosen order by id", topic, after_id, limit)
 
     async def dead_letters(self, topic: str | None, *, limit: int, after_id: int = 0) -> list[dict[str, Any]]:
         return await self._rows(

@@ -58,9 +58,11 @@ class Admin:
         """The processes that consume."""
         return await (await self._store()).workers()
 
-    async def messages(self, topic: str, *, after_id: int = 0, limit: int = 100) -> list[dict[str, Any]]:
-        """Messages of a topic that are still there, in whatever state, by id."""
-        return await (await self._store()).messages(topic, after_id=after_id, limit=limit)
+    async def messages(
+        self, topic: str, *, after_id: int = 0, limit: int = 100, newest: bool = False
+    ) -> list[dict[str, Any]]:
+        """Messages of a topic that are still there, in whatever state, by id: the first ones, or the newest."""
+        return await (await self._store()).messages(topic, after_id=after_id, limit=limit, newest=newest)
 
     async def dead_letters(
         self, topic: str | None = None, *, after_id: int = 0, limit: int = 100

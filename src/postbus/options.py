@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypedDict
 
@@ -56,7 +57,8 @@ def as_timedelta(value: Duration, *, name: str = "duration") -> timedelta:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return timedelta(seconds=value)
     if isinstance(value, str) and (match := _TEXT.fullmatch(value)) and match[3].lower() in _UNITS:
-        return timedelta(seconds=float(match[1]) * _UNITS[match[3].lower()])
+        with suppress(OverflowError):
+            return timedelta(seconds=float(match[1]) * _UNITS[match[3].lower()])
     raise InvalidOption(f"{name} {value!r} is not a duration", remedy='use "30s", "5 minutes", "24h" or a timedelta')
 
 

@@ -41,6 +41,8 @@ class Subscription:
     """Seconds between looks at the queue while nobody rings."""
     max_bytes: int = 16 << 20
     """Payload bytes claimed at once."""
+    limit: int | None = None
+    """Messages to claim in all; None for as many as come."""
 
     def __post_init__(self) -> None:
         check_topic_name(self.topic)
@@ -51,6 +53,7 @@ class Subscription:
             (self.timeout is not None and self.timeout <= 0, "timeout is positive"),
             (self.poll <= 0, "poll is positive"),
             (not _is_count(self.max_bytes, 1 << 30), "max_bytes goes from 1 to 1 GiB"),
+            (self.limit is not None and not _is_count(self.limit, 1 << 62), "limit is 1 or more"),
         ):
             if wrong:
                 raise InvalidOption(f"bad option of the subscription to {self.topic!r}: {rule}")

@@ -65,6 +65,10 @@ class Worker:
         self._stop.set()
 
     @property
+    def is_stopping(self) -> bool:
+        return self._stop.is_set()
+
+    @property
     def was_aborted(self) -> bool:
         return self._abort.is_set()
 

@@ -16,7 +16,14 @@ import asyncpg
 from postbus._migrate import migrate
 from postbus.embedded import EmbeddedPostgres
 
-_SETTINGS = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size")
+_SETTINGS = (
+    "server_version",
+    "fsync",
+    "synchronous_commit",
+    "full_page_writes",
+    "shared_buffers",
+    "max_wal_size",
+)
 
 
 class Lab:

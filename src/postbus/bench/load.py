@@ -48,9 +48,14 @@ def _text(rng: random.Random, length: int) -> str:
     return base64.urlsafe_b64encode(rng.randbytes(length)).decode("ascii")[:length]
 
 
+def encode(given: Payload) -> bytes:
+    """The JSON of a payload."""
+    return msgspec.json.encode(given)
+
+
 def entropy(given: Sequence[Payload]) -> float:
     """Shannon's entropy of the payloads' bytes, in bits per byte."""
-    counts = Counter(b"".join(msgspec.json.encode(one) for one in given))
+    counts = Counter(b"".join(map(encode, given)))
     return -sum(n / counts.total() * math.log2(n / counts.total()) for n in counts.values())
 
 

@@ -66,7 +66,9 @@ async def read_all(conn: asyncpg.Connection, *, batch: int) -> int:
     """The raw limit: read and decode all rows, and finish none."""
     count = 0
     async with conn.transaction():
-        async for row in conn.cursor("select payload from plain", prefetch=batch):
-            _decoder.decode(row["payload"])
-            count += 1
+        cursor = await conn.cursor("select payload from plain")
+        while rows := await cursor.fetch(batch):
+            for row in rows:
+                _decoder.decode(row["payload"])
+            count += len(rows)
     return count

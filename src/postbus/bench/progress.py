@@ -24,7 +24,12 @@ class Progress:
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
             from rich.progress import Progress as Bar
 
-            columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+            columns = (
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("{task.description}"),
+            )
             self._bar = Bar(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
             self._task = self._bar.add_task("starting", total=self._parts)
             self._bar.start()

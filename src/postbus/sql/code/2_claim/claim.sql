@@ -49,6 +49,7 @@ begin
         perform postbus.refuse('PB402', format('lease %s is not positive', lease), 'give a lease longer than the work takes');
     end if;
     more := false;
+    ordered := _topic.ordered;
     next_floor := floor;
     if _topic.paused_at is not null then
         return;
@@ -69,7 +70,6 @@ begin
         _messages := postbus.take_queued(_search.tids);
         _floor := _search.floor;
     end if;
-    ordered := _topic.ordered;
     more := _search.more or cardinality(_messages) = max_count;
     next_floor := _floor::text;
     if _messages is null then

@@ -1,0 +1,63 @@
+"""Running a scenario and showing what it found out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sized
+
+from postbus.bench import queue
+from postbus.bench.lab import Lab
+from postbus.bench.plan import Plan
+from postbus.bench.progress import Progress
+from postbus.bench.report import Report
+
+SCENARIOS: dict[str, tuple[Callable[[Lab, Plan, Progress], Awaitable[Report]], Sized]] = {
+    "queue": (queue.run, queue.PARTS),
+}
+
+
+def run(
+    scenario: str,
+    *,
+    dsn: str | None = None,
+    as_json: bool = False,
+    quick: bool = False,
+    messages: int | None = None,
+    seconds: float | None = None,
+) -> int:
+    """Run a scenario and print its report. Returns the exit code: 0 if all checks hold."""
+    measure, parts = SCENARIOS[scenario]
+    plan = (Plan.quick() if quick else Plan()).changed(messages=messages, seconds=seconds)
+
+    async def measured() -> Report:
+        return await measure(lab, plan, progress)
+
+    with Lab.open(dsn) as lab, Progress(len(parts), shown=not as_json) as progress:
+        report = asyncio.run(measured())
+    if as_json:
+        print(json.dumps(report.as_dict(), indent=2))
+    else:
+        show(report)
+    return 0 if report.ok else 1
+
+
+def show(report: Report) -> None:
+    """Print a report as tables."""
+    from rich.console import Console
+    from rich.table import Table
+
+    about = Table(title=f"postbus bench {report.scenario}", show_header=False)
+    for name, value in (*report.machine.items(), *report.settings.items()):
+        about.add_row(name, str(value))
+    figures = Table("figure", "value")
+    figures.columns[1].justify = "right"
+    for name, value in report.figures.items():
+        figures.add_row(name, f"{value:,}")
+    checks = Table("check", "value", "goal", "")
+    for check in report.checks:
+        checks.add_row(
+            check.name, f"{check.value:,}", check.goal, "[green]ok[/]" if check.ok else "[red]missed[/]"
+        )
+    for table in (about, figures, checks):
+        Console().print(table)

@@ -1,0 +1,6 @@
+"""`python -m postbus.cli`, for where the script is not on the PATH."""
+
+from postbus.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Commands: the options that all of them have, how they run, and how their errors are told."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import sys
+import typing
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from postbus.bus import Bus
+from postbus.cli._exits import OK, report, usage_error
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+_PANEL = "Options of all commands"
+DsnOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dsn",
+        metavar="DSN",
+        help="The database. Without one: the embedded server. [env POSTBUS_DSN]",
+        rich_help_panel=_PANEL,
+    ),
+]
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        help="Where the embedded server keeps its data. [env POSTBUS_DATA_DIR]",
+        rich_help_panel=_PANEL,
+    ),
+]
+JsonOption = Annotated[
+    bool,
+    typer.Option("--json", help="Write JSON, for programs; errors too, on stderr.", rich_help_panel=_PANEL),
+]
+
+
+@dataclass(frozen=True)
+class Cli:
+    """What all commands are told: which database, and how to write."""
+
+    dsn: str | None = None
+    data_dir: Path | None = None
+    as_json: bool = False
+
+    def over(self, earlier: Cli) -> Cli:
+        """These options, and for what is missing those that stood before the command's name."""
+        chosen = Cli(self.dsn or earlier.dsn, self.data_dir or earlier.data_dir, self.as_json or earlier.as_json)
+        if chosen.dsn and chosen.data_dir:
+            raise usage_error(
+                "--dsn and --data-dir are both given",
+                remedy="--dsn names a server of yours, --data-dir the embedded one: leave one out",
+            )
+        return chosen
+
+    @property
+    def server_dsn(self) -> str | None:
+        """The DSN of a server that is not ours, or None for the embedded one."""
+        if self.data_dir is not None:
+            return None  # said on the command line, so it counts more than the environment
+        return self.dsn or os.environ.get("POSTBUS_DSN") or None
+
+    def open_bus(self) -> Bus:
+        """A bus that is not connected yet. Starts the embedded server where it is needed."""
+        if self.server_dsn is not None:
+            return Bus.open(self.server_dsn)
+        from postbus.embedded import EmbeddedPostgres
+
+        server = EmbeddedPostgres.start(self.data_dir)
+        return Bus(server.dsn(), server=server, migrate=True)
+
+
+def command(
+    app: typer.Typer,
+    name: str,
+    *,
+    options: Sequence[inspect.Parameter] = (),
+    help: str | None = None,
+) -> Callable[[C], C]:
+    """Register a function, async or not, whose first parameter is a `Cli`.
+
+    It gets the options that all commands have as that `Cli`, and `options` as its **keywords.
+    """
+
+    def register(function: C) -> C:
+        app.command(name, help=help)(_as_typer_wants_it(function, options))
+        return function
+
+    return register
+
+
+def _as_typer_wants_it(function: Callable[..., Any], options: Sequence[inspect.Parameter]) -> Callable[..., None]:
+    """A function with one parameter per option, since that is what Typer reads options from."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    _, *own = inspect.signature(function).parameters.values()
+    named = [
+        one.replace(annotation=hints[one.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for one in own
+        if one.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+
+    def run(ctx: typer.Context, dsn: str | None, data_dir: Path | None, as_json: bool, **given: Any) -> None:
+        earlier: Cli = ctx.obj or Cli()
+        code = _run(lambda: function(Cli(dsn, data_dir, as_json).over(earlier), **given), earlier.as_json or as_json)
+        if code != OK:
+            raise typer.Exit(code)
+
+    parameters = [
+        _keyword("ctx", typer.Context, inspect.Parameter.empty),
+        *named,
+        *options,
+        _keyword("dsn", DsnOption),
+        _keyword("data_dir", DataDirOption),
+        _keyword("as_json", JsonOption, False),
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__doc__ = function.__doc__
+    return run
+
+
+def _keyword(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def option(name: str, kind: Any, help: str, *, flag: str | None = None) -> inspect.Parameter:
+    """An option that may be left out, for `command(options=…)`."""
+    flag = flag or f"--{name.replace('_', '-')}"
+    return _keyword(name, Annotated[kind | None, typer.Option(flag, help=help)])
+
+
+def _run(function: Callable[[], Any], as_json: bool) -> int:
+    """Run a command. Returns the exit code, which a command may return itself."""
+    try:
+        result = function()
+        if inspect.iscoroutine(result):
+            result = _run_coroutine(result)
+        sys.stdout.flush()
+        return result or OK
+    except typer.Exit:
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        return report(error, as_json=as_json)
+
+
+def _run_coroutine(coroutine: Coroutine[Any, Any, int | None]) -> int | None:
+    try:
+        return asyncio.run(coroutine)
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None

@@ -1,0 +1,106 @@
+"""How a command ends: exit codes, and errors as people and as programs read them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+
+import asyncpg
+
+from postbus.errors import (
+    AccessDenied,
+    DatabaseUnavailable,
+    EmbeddedError,
+    InvalidInput,
+    MessageNotFound,
+    PostbusError,
+    SchemaError,
+    TopicNotFound,
+)
+
+OK, FAILED, USAGE, NOT_FOUND, REFUSED, NO_DATABASE, WRONG_SCHEMA, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
+
+EXIT_CODES = {
+    OK: "ok",
+    FAILED: "error",
+    USAGE: "usage",
+    NOT_FOUND: "topic or message not found",
+    REFUSED: "refused, or invalid input",
+    NO_DATABASE: "database away, or access denied",
+    WRONG_SCHEMA: "schema missing, too old or too new",
+    INTERRUPTED: "interrupted",
+}
+
+_BY_ERROR: tuple[tuple[type[PostbusError], int], ...] = (
+    (TopicNotFound, NOT_FOUND),
+    (MessageNotFound, NOT_FOUND),
+    (InvalidInput, REFUSED),
+    (AccessDenied, NO_DATABASE),
+    (DatabaseUnavailable, NO_DATABASE),
+    (EmbeddedError, NO_DATABASE),
+    (SchemaError, WRONG_SCHEMA),
+)
+
+
+class CommandError(Exception):
+    """What only the command line can get wrong."""
+
+    def __init__(self, message: str, *, remedy: str = "", code: str = "failed", exit_code: int = FAILED) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.code = code
+        self.exit_code = exit_code
+
+
+def usage_error(message: str, *, remedy: str = "") -> CommandError:
+    return CommandError(message, remedy=remedy, code="usage", exit_code=USAGE)
+
+
+def refusal(message: str, *, remedy: str = "") -> CommandError:
+    return CommandError(message, remedy=remedy, code=InvalidInput.code, exit_code=REFUSED)
+
+
+def exit_code_of(error: PostbusError) -> int:
+    return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), FAILED)
+
+
+def report(error: BaseException, *, as_json: bool) -> int:
+    """Tell an error on stderr, without a traceback. Returns the exit code."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        leave_pipe()
+        return OK
+    if isinstance(error, CommandError):
+        tell(error.code, error.message, error.remedy, as_json=as_json)
+        return error.exit_code
+    if isinstance(error, PostbusError):
+        tell(error.code, error.message, error.remedy, as_json=as_json)
+        return exit_code_of(error)
+    if isinstance(error, asyncpg.PostgresError):
+        tell(error.sqlstate or "database", f"the database refused: {error}", error.hint or "", as_json=as_json)
+        return REFUSED if isinstance(error, asyncpg.DataError) else FAILED
+    if os.environ.get("POSTBUS_DEBUG"):
+        traceback.print_exception(error)
+    last_line = traceback.format_exception_only(error)[-1].strip()
+    tell("unexpected", last_line, "set POSTBUS_DEBUG=1 to see where, and report it", as_json=as_json)
+    return FAILED
+
+
+def tell(code: str, message: str, remedy: str, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"error": {"code": code, "message": message, "remedy": remedy}}), file=sys.stderr)
+        return
+    print(f"error: {message.rstrip()}", file=sys.stderr)
+    if remedy:
+        print(f"remedy: {remedy}", file=sys.stderr)
+
+
+def leave_pipe() -> None:
+    """Whoever read our output has left: nothing more is written, also not when the interpreter ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,0 +1,115 @@
+"""What people type: points in time, payloads, headers, confirmations."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from datetime import datetime, timedelta, timezone
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from postbus._codec import BYTES, JSON, TEXT, encode
+from postbus.cli._exits import refusal
+from postbus.errors import InvalidOption, InvalidPayload, PayloadTooDeep
+from postbus.message import Outgoing
+from postbus.options import as_timedelta
+
+
+class Form(Enum):
+    """How the bytes of a payload are meant."""
+
+    DETECT = "detect"
+    JSON = "json"
+    TEXT = "text"
+    BYTES = "bytes"
+
+
+def as_payload(given: bytes, form: Form) -> Outgoing:
+    """A message of the bytes as they were given, with the content type that fits them."""
+    if form is Form.BYTES:
+        return Outgoing(payload=given, content_type=BYTES)
+    stripped = given.strip()
+    if form in (Form.DETECT, Form.JSON) and (problem := _why_not_json(stripped)) is None:
+        return Outgoing(payload=stripped, content_type=JSON)
+    if form is Form.JSON:
+        raise InvalidPayload(f"the payload is not JSON: {problem}", remedy="correct it, or publish it with --text")
+    text = given.removesuffix(b"\n").removesuffix(b"\r")
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if form is Form.DETECT:
+            return Outgoing(payload=given, content_type=BYTES)
+        raise InvalidPayload(f"the payload is not UTF-8: {error}", remedy="publish it with --bytes") from error
+    return Outgoing(payload=text, content_type=TEXT)
+
+
+def _why_not_json(text: bytes) -> str | None:
+    try:
+        encode(msgspec.json.decode(text))
+    except PayloadTooDeep:
+        raise
+    except RecursionError:
+        raise PayloadTooDeep("the payload is nested too deeply", remedy="flatten it, or use --text") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return str(error)
+    return None
+
+
+def as_headers(given: Iterable[str]) -> dict[str, str] | None:
+    """name=value pairs."""
+    headers = {}
+    for one in given:
+        name, separator, value = one.partition("=")
+        if not separator or not name:
+            raise InvalidOption(f"header {one!r} is not name=value", remedy="such as --header tenant=acme")
+        headers[name] = value
+    return headers or None
+
+
+def as_moment(given: str | None, *, name: str) -> datetime | None:
+    """A point in time in ISO format; without an offset it is local."""
+    if given is None:
+        return None
+    try:
+        return datetime.fromisoformat(given).astimezone()
+    except (ValueError, OverflowError) as error:
+        raise InvalidOption(
+            f"{name} {given!r} is not a point in time", remedy="such as 2030-01-31T18:00 or 2030-01-31T18:00:00+00:00"
+        ) from error
+
+
+def as_past_moment(given: str | None, *, name: str) -> datetime | None:
+    """A point in time, or how long ago: 2h."""
+    if given is None:
+        return None
+    try:
+        return datetime.now(timezone.utc) - as_timedelta(given)
+    except InvalidOption:
+        return as_moment(given, name=name)
+    except OverflowError as error:
+        raise InvalidOption(f"{name} {given!r} is too long ago", remedy="give a shorter time, such as 30d") from error
+
+
+def as_duration(given: str | None, *, name: str) -> timedelta | None:
+    return None if given is None else as_timedelta(given, name=name)
+
+
+def confirm(question: str) -> None:
+    """Go on only if a person says yes."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer:
+        print(file=sys.stderr)
+    if answer.strip().lower() not in ("y", "yes"):
+        raise refusal("not confirmed, nothing was done", remedy="answer y, or add --yes")
+
+
+def only_one(**flags: Any) -> str | None:
+    """The name of the flag that is set; refuses two."""
+    chosen = [name for name, is_set in flags.items() if is_set]
+    if len(chosen) > 1:
+        listed = " and ".join(f"--{name.replace('_', '-')}" for name in chosen)
+        raise InvalidOption(f"{listed} exclude each other", remedy="give one of them")
+    return chosen[0] if chosen else None

@@ -1,0 +1,170 @@
+"""Writing results: tables and lines for people, JSON for programs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from postbus._codec import decoder_for
+from postbus.errors import PayloadNotDecodable
+
+_UNLIMITED = 1_000_000  # columns, where no terminal sets a limit
+_decode = decoder_for(Any)
+
+
+def console() -> Console:
+    """Stdout. What is no terminal has no width, so that nothing is cut or folded there."""
+    width = None if sys.stdout.isatty() else _UNLIMITED
+    return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False, soft_wrap=width is not None)
+
+
+def note(text: str) -> None:
+    """Something for a person who looks on; not part of the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+# JSON
+
+
+def write_json(value: Any) -> None:
+    """One JSON value on a line of its own."""
+    # Lone surrogates, which a payload may hold, have no UTF-8: they stay escapes.
+    text = json.dumps(value, default=_plain, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value, default=_plain)
+    print(text, flush=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise TypeError(f"{type(value)} has no JSON")
+
+
+def message_json(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of messages or dead letters: the payload decoded, or `payload_base64` if it is no text."""
+    fields = {name: value for name, value in row.items() if name not in ("payload", "payload_json", "headers")}
+    fields["headers"] = _headers(row["headers"])
+    payload = decoded(row["payload"], row["content_type"])
+    return fields | ({"payload_base64": payload} if isinstance(payload, bytes) else {"payload": payload})
+
+
+def _headers(stored: Any) -> dict[str, str]:
+    return dict(json.loads(stored) if isinstance(stored, str) else stored or {})
+
+
+def decoded(payload: bytes, content_type: str) -> Any:
+    """The value of a payload; bytes where it is neither JSON nor text."""
+    try:
+        return _decode(payload, content_type)
+    except (PayloadNotDecodable, UnicodeDecodeError):
+        return payload
+
+
+# for people
+
+
+def write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
+    """A table; on a terminal, what is too long is folded and never cut."""
+    out = console()
+    table = Table(box=SIMPLE_HEAD if out.is_terminal else None, pad_edge=False, show_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(
+            column, justify="right" if column in right else "left", overflow="fold", no_wrap=not out.is_terminal
+        )
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(printable(cell)) for cell in row))
+    if out.is_terminal:
+        out.print(table)
+        return
+    with out.capture() as capture:
+        out.print(table)
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def write_facts(facts: Mapping[str, Any]) -> None:
+    """Names and values, one per line."""
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        print(f"{name:<{width}}  {printable(value)}".rstrip())
+
+
+def printable(value: Any) -> str:
+    """A value on one line, without anything that a terminal would obey."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    if isinstance(value, timedelta):
+        return duration(value)
+    text = value if isinstance(value, str) else str(value)
+    return text if text.isprintable() else "".join(one if one.isprintable() else _escaped(one) for one in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+_UNITS = (("d", 86400), ("h", 3600), ("m", 60))
+
+
+def duration(length: timedelta) -> str:
+    """Such as 2d 3h, 5m 20s or 0.5s: the two largest units."""
+    seconds = max(length.total_seconds(), 0)
+    if seconds < 60:
+        return f"{seconds:.1f}".removesuffix(".0") + "s"
+    parts = []
+    for unit, size in _UNITS:
+        count, seconds = divmod(seconds, size)
+        if count or parts:
+            parts.append(f"{int(count)}{unit}")
+    parts.append(f"{int(seconds)}s")
+    return " ".join(part for part in parts[:2] if not part.startswith("0"))
+
+
+def age(moment: datetime | None) -> str:
+    return "" if moment is None else duration(datetime.now(timezone.utc) - moment)
+
+
+def payload_line(payload: bytes, content_type: str) -> str:
+    """A payload on one line: text as it is, anything else as base64."""
+    value = decoded(payload, content_type)
+    if isinstance(value, bytes):
+        return "base64:" + base64.b64encode(value).decode()
+    return printable(payload.decode("utf-8", "backslashreplace").strip())
+
+
+def payload_text(payload: bytes, content_type: str) -> str:
+    """A payload to be read: JSON indented."""
+    value = decoded(payload, content_type)
+    if isinstance(value, bytes):
+        return "base64:" + base64.b64encode(value).decode()
+    if isinstance(value, str):
+        return "\n".join(printable(line) for line in value.splitlines())
+    return json.dumps(value, indent=2, ensure_ascii=True)
+
+
+def message_line(*, message_id: int, at: datetime, key: str | None, remark: str, payload: str) -> str:
+    """A message on one line; cut only on a terminal, to its width."""
+    line = f"{message_id:>8}  {at.astimezone():%H:%M:%S}  {remark:<9}  {printable(key) or '-':<12}  {payload}"
+    out = console()
+    if out.is_terminal and len(line) > out.width:
+        return line[: out.width - 1] + "…"
+    return line

