@@ -21,7 +21,7 @@ LAYERS = [
     ["_store"],
     ["_migrate", "subscription", "embedded", "_drivers"],
     ["publish", "_keeper"],
-    ["_codec", "_commit", "_loop", "options", "retry", "middleware"],
+    ["_codec", "_commit", "_loop", "_watch", "options", "retry", "middleware"],
     ["_log", "message"],
     ["errors"],
 ]

@@ -17,7 +17,6 @@ from postbus.subscription import Subscription
 
 _FLOOR_AGE = 30.0  # seconds after which a search starts at the beginning again
 _FLOOR_COST = 50  # … and this many times longer than such a search takes
-_MAX_BACKLOG = 4  # unsettled acks, in times of the slots
 
 
 class Claimer:
@@ -49,8 +48,6 @@ class Claimer:
         wait = 0.01
         while not stop.is_set() and self._left > 0:
             room = await self._dispatcher.wait_for_room()
-            if self._settler.backlog > _MAX_BACKLOG * max(self._subscription.slots, 250):
-                await self._settler.settled()
             if stop.is_set():
                 break
             # Clear before claiming, not after: a message that commits while we claim must wake us again.
@@ -90,7 +87,12 @@ class Claimer:
             self._floor_until = time.monotonic() + max(_FLOOR_AGE, _FLOOR_COST * took)
         if claim.token is not None:
             lease = HeldLease(
-                self._subscription.topic, claim.token, claim.messages, claim.length, ordered=claim.ordered
+                self._subscription.topic,
+                claim.token,
+                claim.messages,
+                claim.length,
+                ordered=claim.ordered,
+                on_settled=self._dispatcher.was_settled,
             )
             self._settler.hold(lease)
             self._dispatcher.accept(lease, claim.messages)

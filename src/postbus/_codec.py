@@ -10,8 +10,8 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -25,7 +25,10 @@ MAX_DEPTH = 100
 
 Decoder = Callable[[bytes, str], Any]
 
-_NOT_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\[\]{}"]+', re.DOTALL)
+_ESCAPE = re.compile(rb"\\.", re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_ONE_BRACKET = bytes.maketrans(b"{}", b"[]")
+_SUSPECTS_OF_NAN = (b"null", b'"nan"', b'"inf"', b'"-inf"')  # how msgspec writes them, as values and as keys
 
 
 def encode(payload: Any) -> tuple[bytes, str]:
@@ -34,8 +37,6 @@ def encode(payload: Any) -> tuple[bytes, str]:
         return bytes(payload), BYTES
     if isinstance(payload, str):
         return payload.encode("utf-8", "surrogatepass"), TEXT
-    if _is_pydantic(type(payload)):
-        payload = payload.model_dump(mode="json")
     encoded = _encode_json(payload)
     if encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
         _check_depth(encoded)
@@ -44,31 +45,47 @@ def encode(payload: Any) -> tuple[bytes, str]:
 
 def _encode_json(payload: Any) -> bytes:
     try:
-        encoded = msgspec.json.encode(payload)
-        if b"null" in encoded:  # which is how msgspec writes NaN and infinity
-            _refuse_nan(msgspec.to_builtins(payload))
-    except UnicodeEncodeError:
-        plain = msgspec.to_builtins(payload)
-        _refuse_nan(plain)
-        return json.dumps(plain, ensure_ascii=True, separators=(",", ":")).encode("ascii")
+        return _written(payload)
+    except PayloadNotSerializable:
+        raise
     except RecursionError:
         raise _too_deep() from None
-    except (TypeError, ValueError, OverflowError) as error:
+    except Exception as error:  # anything: the code of a model may run here
         raise PayloadNotSerializable(
             f"the payload cannot be written as JSON: {error}",
             remedy="publish dicts, lists, dataclasses, msgspec structs, pydantic models, str or bytes",
         ) from error
+
+
+def _written(payload: Any) -> bytes:
+    try:
+        encoded = msgspec.json.encode(payload, enc_hook=_as_plain)
+    except UnicodeEncodeError:
+        _refuse_nan(msgspec.to_builtins(payload, enc_hook=_as_plain))
+        plain = msgspec.to_builtins(payload, enc_hook=_as_plain, str_keys=True)
+        return json.dumps(plain, ensure_ascii=True, separators=(",", ":")).encode("ascii")
+    if any(suspect in encoded for suspect in _SUSPECTS_OF_NAN):
+        _refuse_nan(msgspec.to_builtins(payload, enc_hook=_as_plain))
     return encoded
+
+
+def _as_plain(value: Any) -> Any:
+    """What msgspec does not know, as something that it does."""
+    if _is_pydantic(type(value)):
+        return value.model_dump(mode="json")
+    raise NotImplementedError(f"objects of type {type(value).__qualname__} are not supported")
 
 
 def _refuse_nan(value: Any) -> None:
     if isinstance(value, float):
         if not math.isfinite(value):
             raise PayloadNotSerializable(
-                f"the payload holds {value}, which JSON cannot express", remedy="publish null or a string instead"
+                f"the payload holds {value}, which JSON cannot express",
+                remedy="publish null or a string instead",
             )
     elif isinstance(value, dict):
-        for item in value.values():
+        for name, item in value.items():
+            _refuse_nan(name)
             _refuse_nan(item)
     elif isinstance(value, list | tuple):
         for item in value:
@@ -76,82 +93,148 @@ def _refuse_nan(value: Any) -> None:
 
 
 def _check_depth(encoded: bytes) -> None:
-    depth = 0
-    for bracket in _NOT_BRACKETS.sub(b"", encoded):
-        depth += 1 if bracket in b"[{" else -1
-        if depth > MAX_DEPTH:
-            raise _too_deep()
+    unescaped = _ESCAPE.sub(b"", encoded) if b"\\" in encoded else encoded
+    outside_of_texts = b"".join(unescaped.split(b'"')[::2])
+    brackets = outside_of_texts.translate(_ONE_BRACKET, _NOT_BRACKETS)
+    for _ in range(MAX_DEPTH):  # the innermost pairs go first: one level each time
+        brackets = brackets.replace(b"[]", b"")
+    if brackets:
+        raise _too_deep()
 
 
 def _too_deep() -> PayloadTooDeep:
-    return PayloadTooDeep(f"the payload is nested deeper than {MAX_DEPTH} levels", remedy="flatten it")
+    return PayloadTooDeep(
+        f"the payload is nested deeper than {MAX_DEPTH} levels",
+        remedy="flatten it, or see whether it contains itself",
+    )
 
 
 def encode_headers(headers: Mapping[str, str] | None) -> str | None:
     """Headers as a JSON object of strings."""
     if headers is None:
         return None
+    if not isinstance(headers, Mapping):
+        raise InvalidOption(
+            f"headers {headers!r} are not a mapping", remedy='give {"name": "text", …} or nothing'
+        )
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidOption(f"header {name!r} is not a pair of strings", remedy="convert it to str")
-        if "\0" in name or "\0" in value:
-            raise InvalidOption(f"header {name!r} holds a NUL character", remedy="put it into the payload")
+        if not is_storable(name) or not is_storable(value):
+            raise InvalidOption(
+                f"header {name!r} holds a NUL character or a lone surrogate", remedy="put it into the payload"
+            )
     return json.dumps(dict(headers))
 
 
+def is_storable(text: str) -> bool:
+    """Whether PostgreSQL can hold a text: it knows neither NUL characters nor lone surrogates."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
+
+
 def decoder_for(wanted: Any) -> Decoder:
-    """What turns stored bytes into the type a handler asks for."""
+    """What turns stored bytes into the type a handler asks for. It raises PayloadNotDecodable only."""
     if wanted is bytes:
         return lambda payload, content_type: payload
-    if wanted is Any:
-        return _decode_by_content_type
+    if wanted is Any or wanted is object:
+        return _guarded(_decode_by_content_type)
     if _is_pydantic(wanted):
-        return _pydantic_decoder(wanted)
-    try:
-        typed = msgspec.json.Decoder(wanted)
-    except TypeError as error:
-        raise TypeError(f"{wanted!r} is not a type that payloads can be decoded to: {error}") from error
+        return _guarded(lambda payload, content_type: _decode_pydantic(wanted, payload))
+    for unknown in _custom_types(msgspec.inspect.type_info(wanted), set()):
+        if not _is_pydantic(unknown):
+            raise TypeError(f"{unknown!r} is not a type that payloads can be decoded to")
+    typed = msgspec.json.Decoder(wanted, dec_hook=_from_plain)
 
     def decode(payload: bytes, content_type: str) -> Any:
         if wanted is str and not _is_json(content_type):
             return payload.decode("utf-8", "surrogatepass")
         try:
             return typed.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return _convert_leniently(payload, wanted, error)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError as error:
+            return msgspec.convert(
+                _read_leniently(payload, error), wanted, str_keys=True, dec_hook=_from_plain
+            )
 
-    return decode
+    return _guarded(decode)
+
+
+def _guarded(decode: Decoder) -> Decoder:
+    def guarded(payload: bytes, content_type: str) -> Any:
+        try:
+            return decode(payload, content_type)
+        except PayloadNotDecodable:
+            raise
+        except UnicodeDecodeError as error:
+            raise PayloadNotDecodable(f"the payload is not UTF-8: {error}") from error
+        except ValueError as error:
+            raise PayloadNotDecodable(str(error)) from error
+        except Exception as error:  # anything: the code of the handler's type may run here
+            raise PayloadNotDecodable(f"{type(error).__name__}: {error}") from error
+
+    return guarded
+
+
+def _custom_types(info: Any, seen: set[int]) -> Iterator[Any]:
+    """The types within a type that are not msgspec's own."""
+    if isinstance(info, msgspec.inspect.CustomType):
+        yield info.cls
+    elif isinstance(info, tuple):
+        for part in info:
+            yield from _custom_types(part, seen)
+    elif isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field) and id(info) not in seen:
+        seen.add(id(info))
+        for name in info.__struct_fields__:
+            yield from _custom_types(getattr(info, name), seen)
+
+
+def _from_plain(wanted: Any, value: Any) -> Any:
+    return wanted.model_validate_json(msgspec.json.encode(value))
 
 
 def _decode_by_content_type(payload: bytes, content_type: str) -> Any:
     if _is_json(content_type):
         try:
             return msgspec.json.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return _convert_leniently(payload, Any, error)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError as error:
+            return _read_leniently(payload, error)
     if content_type.startswith("text/"):
         return payload.decode("utf-8", "surrogatepass")
     return payload
 
 
-def _convert_leniently(payload: bytes, wanted: Any, error: Exception) -> Any:
-    """Decode what msgspec refuses: lone surrogates, and numbers beyond its range."""
-    if isinstance(error, msgspec.ValidationError):
-        raise PayloadNotDecodable(str(error)) from error
+def _decode_pydantic(model: Any, payload: bytes) -> Any:
     try:
-        return msgspec.convert(json.loads(payload), wanted)
-    except (ValueError, RecursionError):
+        return model.model_validate_json(payload)
+    except ValueError as error:
+        if b"\\ud" not in payload.lower():
+            raise
+        return model.model_validate(_read_leniently(payload, error))
+
+
+def _read_leniently(payload: bytes, error: Exception) -> Any:
+    """Read JSON that holds lone surrogates. What is not JSON raises `error`, in our words."""
+    try:
+        return json.loads(payload.decode("utf-8"), parse_constant=_refuse_number, parse_float=_finite)
+    except ValueError:
         raise PayloadNotDecodable(f"the payload is not JSON: {error}") from error
 
 
-def _pydantic_decoder(model: Any) -> Decoder:
-    def decode(payload: bytes, content_type: str) -> Any:
-        try:
-            return model.model_validate_json(payload)
-        except ValueError as error:
-            raise PayloadNotDecodable(str(error)) from error
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        _refuse_number(number)
+    return value
 
-    return decode
+
+def _refuse_number(number: str) -> NoReturn:
+    raise ValueError(f"{number} is not a number of JSON")
 
 
 def _is_json(content_type: str) -> bool:
@@ -159,4 +242,6 @@ def _is_json(content_type: str) -> bool:
 
 
 def _is_pydantic(kind: Any) -> bool:
-    return isinstance(kind, type) and hasattr(kind, "model_validate_json") and not dataclasses.is_dataclass(kind)
+    return (
+        isinstance(kind, type) and hasattr(kind, "model_validate_json") and not dataclasses.is_dataclass(kind)
+    )

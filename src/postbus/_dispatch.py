@@ -17,12 +17,13 @@ from postbus._loop import Backoff
 from postbus._settle import HeldLease, Settler
 from postbus._store import Store, committed
 from postbus.errors import CommitUnknown, DatabaseUnavailable, LeaseLost, PayloadNotDecodable
-from postbus.message import Ack, DeadLetter, Message, Outcome, Retry
+from postbus.message import Ack, DeadLetter, Message, Outcome, Release, Retry
 from postbus.middleware import Middleware, handling
 from postbus.subscription import HandlerCall, Subscription
 
 _Delivery = tuple[HeldLease, Message]
 _ACK = Ack()
+_MOMENT = 0.005  # seconds
 
 
 class Dispatcher:
@@ -39,6 +40,7 @@ class Dispatcher:
         self._ready: deque[_Delivery] = deque()
         self._runners: set[asyncio.Task[None]] = set()
         self._in_hand = 0
+        self._unsettled = 0
         self._freed = asyncio.Event()
         self._threads = (
             None
@@ -47,29 +49,37 @@ class Dispatcher:
         )
 
     @property
-    def free(self) -> int:
-        """How many more messages may be claimed."""
-        return self._subscription.slots - self._in_hand
+    def room(self) -> int:
+        """How many more messages may be claimed: as many as there are free slots.
+
+        What is handled but not settled yet occupies no slot, but there is no more of that than slots either.
+        """
+        slots = self._subscription.slots
+        return min(slots - self._in_hand, 2 * slots - self._unsettled)
 
     async def wait_for_room(self) -> int:
         """Wait until messages may be claimed, preferably many: half of all slots, or what a moment brings."""
-        while self.free == 0:
+        while self.room <= 0:
             self._freed.clear()
             await self._freed.wait()
-        if self.free * 2 < self._subscription.slots:
-            self._freed.clear()
-            try:
-                async with asyncio.timeout(0.005):
-                    while self.free * 2 < self._subscription.slots:
-                        self._freed.clear()
-                        await self._freed.wait()
-            except TimeoutError:
-                pass
-        return self.free
+        try:
+            async with asyncio.timeout(_MOMENT):
+                while self.room * 2 < self._subscription.slots:
+                    self._freed.clear()
+                    await self._freed.wait()
+        except TimeoutError:
+            pass
+        return self.room
+
+    def was_settled(self, count: int) -> None:
+        """Messages of ours have been settled."""
+        self._unsettled -= count
+        self._freed.set()
 
     def accept(self, lease: HeldLease, messages: Sequence[Message]) -> None:
         """Take what was claimed. The caller has asked for no more than is free."""
         self._in_hand += len(messages)
+        self._unsettled += len(messages)
         self._ready.extend((lease, message) for message in messages)
         wanted = math.ceil(len(self._ready) / (self._subscription.batch or 1))
         for _ in range(min(self._subscription.concurrency - len(self._runners), wanted)):
@@ -82,6 +92,7 @@ class Dispatcher:
         unbegun: dict[HeldLease, list[int]] = {}
         for lease, message in self._ready:
             unbegun.setdefault(lease, []).append(message.id)
+        self._in_hand -= len(self._ready)
         self._ready.clear()
         for lease, message_ids in unbegun.items():
             try:
@@ -106,7 +117,7 @@ class Dispatcher:
         while self._ready:
             deliveries = self._take()
             try:
-                await self._handle([delivery for delivery in deliveries if not delivery[0].is_lost])
+                await self._handle(self._still_ours(deliveries))
             finally:
                 self._in_hand -= len(deliveries)
                 self._freed.set()
@@ -115,6 +126,13 @@ class Dispatcher:
         if self._subscription.batch is None:
             return [self._ready.popleft()]
         return [self._ready.popleft() for _ in range(min(self._subscription.batch, len(self._ready)))]
+
+    def _still_ours(self, deliveries: list[_Delivery]) -> list[_Delivery]:
+        """Without those whose lease is known to be lost: they are somebody else's now."""
+        for lease, message in deliveries:
+            if lease.is_lost:
+                self._settler.forget(lease, message.id)
+        return [delivery for delivery in deliveries if not delivery[0].is_lost]
 
     async def _handle(self, deliveries: list[_Delivery]) -> None:
         decoded, payloads = await self._decode(deliveries)
@@ -173,7 +191,7 @@ class Dispatcher:
     def _as_outcomes(self, returned: Any, count: int) -> Sequence[Outcome]:
         if returned is None or isinstance(returned, Ack):
             return [_ACK] * count
-        if isinstance(returned, Retry | DeadLetter):
+        if isinstance(returned, Retry | DeadLetter | Release):
             return [returned] * count
         if self._subscription.batch is not None and isinstance(returned, list | tuple) and len(returned) == count:
             return [self._as_outcomes(one, 1)[0] for one in returned]
@@ -218,6 +236,8 @@ class Dispatcher:
                         await self._settler.retry(lease, message, wait, error, limit)
                     case DeadLetter(reason=reason, error=error):
                         await self._settler.dead_letter(lease, message, reason, error)
+                    case Release():
+                        await self._settler.release(lease, [message.id])
                 return
             except DatabaseUnavailable:
                 await asyncio.sleep(backoff.next())

@@ -6,13 +6,14 @@ not imported already.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+import weakref
+from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
-from postbus.errors import InvalidInput, from_database
+from postbus._watch import Action, IsOver, when_over
+from postbus.errors import InvalidInput, PostbusError, from_database
 
 
 class AsyncConnection(Protocol):
@@ -29,7 +30,7 @@ class Driver(Protocol):
     def run(self, conn: Any, sql: str, args: Sequence[Any]) -> Any:
         """The statement's one value, or an awaitable of it."""
 
-    def after_commit(self, conn: Any, action: Callable[[], None]) -> None:
+    def after_commit(self, conn: Any, action: Action) -> None:
         """Call `action` soon after the connection's transaction has ended."""
 
 
@@ -47,15 +48,22 @@ def driver_of(conn: Any) -> Driver:
 
 def translate_from(driver_error: BaseException) -> BaseException:
     """Our error, where SQL raised one of ours; otherwise the caller's error as it is."""
-    original = getattr(driver_error, "orig", None) or driver_error.__cause__ or driver_error
-    for error in (driver_error, original, original.__cause__ or original):
-        diagnostics = getattr(error, "diag", None)
-        sqlstate = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-        message = getattr(diagnostics, "message_primary", None) or str(error)
-        hint = getattr(diagnostics, "message_hint", None) or getattr(error, "hint", None)
-        if ours := from_database(sqlstate, message, hint):
-            return ours
-    return driver_error
+    ours: PostbusError | None = None
+    error: BaseException | None = driver_error
+    seen = set[int]()
+    while error is not None and id(error) not in seen:  # libraries wrap the driver's error, which says most
+        seen.add(id(error))
+        ours = _ours(error) or ours
+        error = getattr(error, "orig", None) or error.__cause__
+    return ours or driver_error
+
+
+def _ours(error: Any) -> PostbusError | None:
+    diagnostics = getattr(error, "diag", None)
+    sqlstate = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    message = getattr(diagnostics, "message_primary", None) or getattr(error, "message", None) or str(error)
+    hint = getattr(diagnostics, "message_hint", None) or getattr(error, "hint", None)
+    return from_database(sqlstate, message, hint)
 
 
 _PLACEHOLDER = re.compile(r"\$(\d+)")
@@ -69,28 +77,14 @@ def _named(sql: str) -> str:
     return _PLACEHOLDER.sub(r":p\1", sql).replace("::", r"\:\:")
 
 
-def _watch(is_over: Callable[[], bool], action: Callable[[], None]) -> None:
-    """Call `action` when `is_over`, which costs nothing to ask. Asks soon at first, then less and less often.
+_IDLE, _UNKNOWN = 0, 4  # of libpq's PGTransactionStatusType; the latter of a broken connection
 
-    The drivers have no hook for this. Nothing depends on it: who is not woken up finds the message by polling.
-    """
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        action()
-        return
 
-    def look(wait: float) -> None:
-        try:
-            over = is_over()
-        except Exception:
-            over = True  # the connection went back to its pool, or is otherwise no longer the caller's
-        if over:
-            action()
-        elif wait < 30:
-            loop.call_later(wait, look, wait * 1.3)
-
-    loop.call_soon(look, 0.0005)
+def _is_over(conn: Any) -> bool:
+    """Whether a connection of asyncpg or psycopg is in no transaction."""
+    if hasattr(conn, "is_in_transaction"):
+        return conn.is_closed() or not conn.is_in_transaction()
+    return conn.closed or conn.info.transaction_status in (_IDLE, _UNKNOWN)
 
 
 class _Asyncpg:
@@ -99,39 +93,57 @@ class _Asyncpg:
     async def run(self, conn: Any, sql: str, args: Sequence[Any]) -> Any:
         return await conn.fetchval(sql, *args)
 
-    def after_commit(self, conn: Any, action: Callable[[], None]) -> None:
-        _watch(lambda: conn.is_closed() or not conn.is_in_transaction(), action)
+    def after_commit(self, conn: Any, action: Action) -> None:
+        when_over(conn, _is_over, action)
 
 
 class _Psycopg:
     is_async = False
 
-    def run(self, conn: Any, sql: str, args: Sequence[Any]) -> Any:
-        return conn.execute(_percent(sql), args).fetchone()[0]
+    def __init__(self) -> None:
+        self._transactions: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
 
-    def after_commit(self, conn: Any, action: Callable[[], None]) -> None:
-        _watch(lambda: conn.closed or conn.info.transaction_status == 0, action)
+    def run(self, conn: Any, sql: str, args: Sequence[Any]) -> Any:
+        with self._cursor("Cursor", conn) as cursor:
+            cursor.execute(self._with_transaction(sql), args)
+            answer, self._transactions[conn] = cursor.fetchone()
+        return answer
+
+    def after_commit(self, conn: Any, action: Action) -> None:
+        when_over(conn, _is_over, action, transaction=self._transactions.get(conn))
+
+    @staticmethod
+    def _cursor(kind: str, conn: Any) -> Any:
+        """A cursor with %s and tuples, whatever the connection's own are like."""
+        return getattr(sys.modules["psycopg"], kind)(conn, row_factory=sys.modules["psycopg.rows"].tuple_row)
+
+    @staticmethod
+    def _with_transaction(sql: str) -> str:
+        published = f"({_percent(sql)}) as published (answer)"
+        return f"select answer, pg_current_xact_id_if_assigned()::text from {published}"
 
 
 class _AsyncPsycopg(_Psycopg):
     is_async = True
 
     async def run(self, conn: Any, sql: str, args: Sequence[Any]) -> Any:
-        cursor = await conn.execute(_percent(sql), args)
-        return (await cursor.fetchone())[0]
+        async with self._cursor("AsyncCursor", conn) as cursor:
+            await cursor.execute(self._with_transaction(sql), args)
+            answer, self._transactions[conn] = await cursor.fetchone()
+        return answer
 
 
 class _SqlAlchemy:
+    """A Connection. It tells of a commit before, not after it, so it is looked at."""
+
     is_async = False
 
     def run(self, conn: Any, sql: str, args: Sequence[Any]) -> Any:
         return conn.execute(*self._statement(sql, args)).scalar_one()
 
-    def after_commit(self, conn: Any, action: Callable[[], None]) -> None:
-        target = getattr(conn, "sync_session", None) or getattr(conn, "sync_connection", None) or conn
-        event = sys.modules["sqlalchemy.event"]
-        name = "after_commit" if hasattr(target, "sync_session_class") or hasattr(target, "identity_map") else "commit"
-        event.listen(target, name, lambda _: action(), once=True)
+    def after_commit(self, conn: Any, action: Action) -> None:
+        conn = getattr(conn, "sync_connection", conn)
+        when_over(conn, _end_of_transaction(conn), action)
 
     @staticmethod
     def _statement(sql: str, args: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
@@ -140,13 +152,66 @@ class _SqlAlchemy:
 
 
 class _AsyncSqlAlchemy(_SqlAlchemy):
+    """An AsyncConnection."""
+
     is_async = True
 
     async def run(self, conn: Any, sql: str, args: Sequence[Any]) -> Any:
         return (await conn.execute(*self._statement(sql, args))).scalar_one()
 
 
+class _SqlAlchemySession(_SqlAlchemy):
+    """A Session. It tells of its end, to one listener for good: one that is being called cannot be removed."""
+
+    def __init__(self) -> None:
+        self._waiting: weakref.WeakKeyDictionary[Any, list[tuple[Any, IsOver, Action]]]
+        self._waiting = weakref.WeakKeyDictionary()
+
+    def after_commit(self, conn: Any, action: Action) -> None:
+        session = conn.registry() if hasattr(conn, "registry") else conn
+        session = getattr(session, "sync_session", session)
+        connection = session.connection()
+        is_over = _end_of_transaction(connection)
+        if is_over(connection):
+            action()
+            return
+        if session not in self._waiting:
+            self._waiting[session] = []
+            sys.modules["sqlalchemy.event"].listen(session, "after_transaction_end", self._ended)
+        self._waiting[session].append((connection, is_over, action))
+
+    def _ended(self, session: Any, transaction: Any) -> None:
+        if transaction.parent is None:  # not a savepoint
+            waiting, self._waiting[session] = self._waiting[session], []
+            for connection, is_over, action in waiting:
+                # That is at once, unless the session is part of a larger transaction.
+                when_over(connection, is_over, action)
+
+
+class _AsyncSqlAlchemySession(_AsyncSqlAlchemy, _SqlAlchemySession):
+    """An AsyncSession."""
+
+
+def _end_of_transaction(conn: Any) -> IsOver:
+    """What tells whether the transaction that a Connection of SQLAlchemy is in now has ended."""
+    transaction = conn.get_transaction()
+    if transaction is None or _is_autocommit(conn):
+        return lambda _: True
+    this = weakref.ref(transaction)
+    return lambda conn: conn.closed or conn.get_transaction() is None or conn.get_transaction() is not this()
+
+
+def _is_autocommit(conn: Any) -> bool:
+    """Whether a Connection of SQLAlchemy that is in a transaction has none in the database."""
+    try:
+        return _is_over(conn.connection.driver_connection)
+    except AttributeError:
+        return False  # of another driver
+
+
 class _Django:
+    """django.db.connection, or one of django.db.connections."""
+
     is_async = False
 
     def run(self, conn: Any, sql: str, args: Sequence[Any]) -> Any:
@@ -154,27 +219,26 @@ class _Django:
             cursor.execute(_percent(sql), args)
             return cursor.fetchone()[0]
 
-    def after_commit(self, conn: Any, action: Callable[[], None]) -> None:
-        conn.on_commit(action, robust=True)
+    def after_commit(self, conn: Any, action: Action) -> None:
+        if conn.in_atomic_block or conn.get_autocommit():
+            conn.on_commit(action, robust=True)
+        else:  # transactions by hand, for which Django has no hook
+            when_over(conn.connection, _is_over, action)
 
 
-class _DjangoProxy(_Django):
-    """django.db.connection, which stands for the connection of the current thread."""
-
-    def after_commit(self, conn: Any, action: Callable[[], None]) -> None:
-        sys.modules["django.db"].transaction.on_commit(action, using=conn.alias, robust=True)
-
+_SESSION, _ASYNC_SESSION = _SqlAlchemySession(), _AsyncSqlAlchemySession()
 
 _BY_CLASS: dict[str, Driver] = {
     "asyncpg.Connection": _Asyncpg(),
     "asyncpg.PoolConnectionProxy": _Asyncpg(),
     "psycopg.Connection": _Psycopg(),
     "psycopg.AsyncConnection": _AsyncPsycopg(),
-    "sqlalchemy.Session": _SqlAlchemy(),
-    "sqlalchemy.scoped_session": _SqlAlchemy(),
+    "sqlalchemy.Session": _SESSION,
+    "sqlalchemy.scoped_session": _SESSION,
     "sqlalchemy.Connection": _SqlAlchemy(),
-    "sqlalchemy.AsyncSession": _AsyncSqlAlchemy(),
+    "sqlalchemy.AsyncSession": _ASYNC_SESSION,
+    "sqlalchemy.async_scoped_session": _ASYNC_SESSION,
     "sqlalchemy.AsyncConnection": _AsyncSqlAlchemy(),
     "django.BaseDatabaseWrapper": _Django(),
-    "django.ConnectionProxy": _DjangoProxy(),
+    "django.ConnectionProxy": _Django(),
 }

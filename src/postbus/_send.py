@@ -4,18 +4,54 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
+import msgspec
+
+from postbus._codec import encode
 from postbus._store import Store
 from postbus.errors import InvalidInput
 from postbus.message import Outgoing
 from postbus.publish import publish_many
 
 _MAX_BATCH = 1000
+_MAX_BATCH_BYTES = 16 << 20
 
-_Waiting = tuple[str, Outgoing, "asyncio.Future[int]"]
+
+class _Waiting(NamedTuple):
+    topic: str
+    message: Outgoing
+    size: int
+    sent: asyncio.Future[int]
 
 
 class Sender:
+    """Sends messages in two lanes.
+
+    One with a deduplication key may have to wait for somebody else's open transaction. Those without one
+    never have to, and so must not wait behind it.
+    """
+
+    def __init__(self, store: Store, ring: Callable[[str], None]) -> None:
+        self._plain = _Lane(store, ring)
+        self._deduplicated = _Lane(store, ring)
+
+    async def send(self, topic: str, message: Outgoing) -> int:
+        """Publish; returns the id when the message is committed."""
+        payload, content_type = encode(message.payload)
+        message = msgspec.structs.replace(
+            message, payload=payload, content_type=message.content_type or content_type
+        )
+        lane = self._plain if message.dedup_key is None else self._deduplicated
+        return await lane.send(topic, message, len(payload))
+
+    async def close(self) -> None:
+        """Wait until all that was sent is committed."""
+        await self._plain.close()
+        await self._deduplicated.close()
+
+
+class _Lane:
     """Gathers what is sent while a commit is under way, and commits it together next."""
 
     def __init__(self, store: Store, ring: Callable[[str], None]) -> None:
@@ -24,48 +60,66 @@ class Sender:
         self._waiting: list[_Waiting] = []
         self._sending: asyncio.Task[None] | None = None
 
-    async def send(self, topic: str, message: Outgoing) -> int:
-        """Publish; returns the id when the message is committed."""
+    async def send(self, topic: str, message: Outgoing, size: int) -> int:
         sent: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._waiting.append((topic, message, sent))
+        self._waiting.append(_Waiting(topic, message, size, sent))
         if self._sending is None:
             self._sending = asyncio.create_task(self._send_all(), name="postbus-sender")
         return await sent
 
     async def close(self) -> None:
-        """Wait until all that was sent is committed."""
         if self._sending is not None:
             await self._sending
 
     async def _send_all(self) -> None:
+        batch: list[_Waiting] = []
         try:
             while self._waiting:
-                batch, self._waiting = self._waiting[:_MAX_BATCH], self._waiting[_MAX_BATCH:]
-                await self._send_batch(batch)
+                batch = self._take()
+                if batch:
+                    await self._send_batch(batch)
+        except BaseException:
+            for one in (*batch, *self._waiting):  # nobody may wait forever for a task that is cancelled
+                one.sent.cancel()
+            self._waiting.clear()
+            raise
         finally:
             self._sending = None
+
+    def _take(self) -> list[_Waiting]:
+        """What is committed together next. What was cancelled before its turn is left out."""
+        size = count = 0
+        for one in self._waiting[:_MAX_BATCH]:
+            size += one.size
+            if count and size > _MAX_BATCH_BYTES:
+                break
+            count += 1
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        return [one for one in batch if not one.sent.done()]
 
     async def _send_batch(self, batch: list[_Waiting]) -> None:
         try:
             ids = await self._commit(batch)
-        except InvalidInput as error:
-            if len(batch) == 1:
-                _fail(batch, error)
-            else:  # one of them is refused: find out which, the others must not suffer
-                for one in batch:
-                    await self._send_batch([one])
         except Exception as error:
-            _fail(batch, error)
+            if len(batch) > 1 and _may_be_one_only(error):
+                half = len(batch) // 2
+                await self._send_batch(batch[:half])
+                await self._send_batch(batch[half:])
+            else:
+                _fail(batch, error)
         else:
-            for (_, _, sent), message_id in zip(batch, ids, strict=True):
-                if not sent.done():
-                    sent.set_result(message_id)
+            for one, message_id in zip(batch, ids, strict=True):
+                if not one.sent.done():
+                    one.sent.set_result(message_id)
 
     async def _commit(self, batch: list[_Waiting]) -> list[int]:
         by_topic: dict[str, list[int]] = {}
-        for place, (topic, _, _) in enumerate(batch):
-            by_topic.setdefault(topic, []).append(place)
-        statements = [publish_many(topic, [batch[place][1] for place in places]) for topic, places in by_topic.items()]
+        for place, one in enumerate(batch):
+            by_topic.setdefault(one.topic, []).append(place)
+        statements = [
+            publish_many(topic, [batch[place].message for place in places])
+            for topic, places in by_topic.items()
+        ]
         answers = await self._store.publish_batches(statements)
         ids = [0] * len(batch)
         for (topic, places), answer in zip(by_topic.items(), answers, strict=True):
@@ -75,7 +129,15 @@ class Sender:
         return ids
 
 
+def _may_be_one_only(error: Exception) -> bool:
+    """Whether parts of a batch can succeed where it failed as a whole: nothing of it was committed.
+
+    One message was refused, or its deduplication key led to a deadlock with the keys of somebody else.
+    """
+    return isinstance(error, InvalidInput) or str(getattr(error, "sqlstate", "")).startswith("40")
+
+
 def _fail(batch: list[_Waiting], error: Exception) -> None:
-    for _, _, sent in batch:
-        if not sent.done():
-            sent.set_exception(error)
+    for one in batch:
+        if not one.sent.done():
+            one.sent.set_exception(error)

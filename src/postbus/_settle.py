@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -15,47 +15,39 @@ from postbus._store import Store
 from postbus.errors import DatabaseUnavailable
 from postbus.message import Message
 
-_PARTIAL_AFTER = 0.05  # seconds that acks wait for the rest of their lease
-
 
 class HeldLease:
     """A lease in this process: which of its messages are still in hand, and which wait to be acked."""
 
-    __slots__ = ("_acked_since", "acked", "in_hand", "is_lost", "length", "ordered", "prolong_at", "token", "topic")
+    __slots__ = ("acked", "in_hand", "is_lost", "length", "on_settled", "ordered", "prolong_at", "token", "topic")
 
     def __init__(
-        self, topic: str, token: UUID, messages: list[Message], length: timedelta, *, ordered: bool = False
+        self,
+        topic: str,
+        token: UUID,
+        messages: list[Message],
+        length: timedelta,
+        *,
+        ordered: bool = False,
+        on_settled: Callable[[int], None] = lambda count: None,
     ) -> None:
         self.topic = topic
-        self.ordered = ordered
         self.token = token
         self.in_hand = {message.id for message in messages}
         self.acked: list[int] = []
         self.is_lost = False
         self.length = length
+        self.ordered = ordered
+        self.on_settled = on_settled
         self.prolong_at = 0.0
-        self._acked_since = 0.0
         self.was_prolonged()
 
     def was_prolonged(self) -> None:
         self.prolong_at = time.monotonic() + self.length.total_seconds() / 3
 
-    def ack(self, message_id: int) -> None:
-        self.in_hand.discard(message_id)
-        if not self.acked:
-            self._acked_since = time.monotonic()
-        self.acked.append(message_id)
-
-    @property
-    def is_ripe(self) -> bool:
-        """Whether its acks should not wait for the rest any longer."""
-        return bool(self.acked) and (
-            not self.in_hand or time.monotonic() - self._acked_since >= _PARTIAL_AFTER
-        )
-
 
 class Settler:
-    """Sends acks in batches. Whole leases go as one; what has to wait for others goes soon by itself."""
+    """Sends acks: all that gathered while the last ones were under way, and whole leases as one."""
 
     def __init__(self, store: Store, ring: Callable[[str], None]) -> None:
         self._store = store
@@ -70,43 +62,38 @@ class Settler:
         self.leases[lease.token] = lease
 
     def ack(self, lease: HeldLease, message_id: int) -> None:
-        lease.ack(message_id)
+        """The message is done; tell the database soon."""
+        lease.acked.append(message_id)
         self._unsettled[lease.token] = lease
         self._settled.clear()
-        if not lease.in_hand:
-            self._acked.set()
-            self.leases.pop(lease.token, None)
+        self._acked.set()
+        self._drop(lease, message_id)
 
     def forget(self, lease: HeldLease, message_id: int) -> None:
         """The message has been settled otherwise."""
+        self._drop(lease, message_id)
+        self._was_settled(lease, 1)
+
+    def _drop(self, lease: HeldLease, message_id: int) -> None:
         lease.in_hand.discard(message_id)
-        self._tell_next(lease)
         if not lease.in_hand:
             self.leases.pop(lease.token, None)
-            self._acked.set()
 
-    def _tell_next(self, lease: HeldLease) -> None:
-        """In an ordered topic the next message of the key can be claimed now, and nobody else rings for it."""
-        if lease.ordered:
+    def _was_settled(self, lease: HeldLease, count: int) -> None:
+        lease.on_settled(count)
+        if lease.ordered:  # the next message of the key can be claimed now, and nobody else rings for it
             self._ring(lease.topic)
-
-    @property
-    def backlog(self) -> int:
-        return sum(len(lease.acked) for lease in self._unsettled.values())
 
     async def settled(self) -> None:
         """Wait until all acks so far have been sent."""
-        self._acked.set()
         await self._settled.wait()
 
     async def run(self) -> None:
         """Send acks until cancelled."""
         backoff = Backoff()
         while True:
-            try:
-                await asyncio.wait_for(self._acked.wait(), _PARTIAL_AFTER if self._unsettled else None)
-            except TimeoutError:
-                pass
+            await self._acked.wait()
+            # Clear before sending, not after: an ack that is given while we send must wake us again.
             self._acked.clear()
             try:
                 await self.tick()
@@ -117,29 +104,26 @@ class Settler:
                 self._acked.set()
 
     async def tick(self) -> None:
-        """Send what is ripe. What could not be sent stays."""
-        ripe = [lease for lease in self._unsettled.values() if lease.is_ripe]
-        whole = {lease.token: lease for lease in ripe if not lease.in_hand}
+        """Send what is there. What could not be sent stays."""
+        whole = [lease for lease in self._unsettled.values() if not lease.in_hand]
+        parts = [lease for lease in self._unsettled.values() if lease.in_hand]
         if whole:
-            lost_tokens = await self._store.ack_leases(list(whole))
-            for token, lease in whole.items():
-                if token in lost_tokens:
-                    _tell_lost(lease, lease.acked)
-                lease.acked.clear()
-                del self._unsettled[token]
-                self._tell_next(lease)
-        for lease in ripe:
-            if lease.token not in whole:
-                ids = list(lease.acked)
-                lost = await self._store.ack(lease.token, ids)
-                if lost:
-                    _tell_lost(lease, sorted(lost))
-                del lease.acked[: len(ids)]
-                if not lease.acked:
-                    del self._unsettled[lease.token]
-                self._tell_next(lease)
+            lost_tokens = await self._store.ack_leases([lease.token for lease in whole])
+            for lease in whole:
+                self._were_acked(lease, len(lease.acked), lease.acked if lease.token in lost_tokens else ())
+        for lease in parts:
+            ids = list(lease.acked)
+            self._were_acked(lease, len(ids), sorted(await self._store.ack(lease.token, ids)))
         if not self._unsettled:
             self._settled.set()
+
+    def _were_acked(self, lease: HeldLease, count: int, lost: Sequence[int]) -> None:
+        if lost:
+            _tell_lost(lease, lost)
+        del lease.acked[:count]
+        if not lease.acked:
+            del self._unsettled[lease.token]
+        self._was_settled(lease, count)
 
     async def retry(
         self, lease: HeldLease, message: Message, delay: timedelta | None, error: str | None, max_attempts: int | None
@@ -174,6 +158,6 @@ def last_line(error: str | None) -> str:
     return (error or "").strip().rpartition("\n")[2]
 
 
-def _tell_lost(lease: HeldLease, message_ids: list[int]) -> None:
+def _tell_lost(lease: HeldLease, message_ids: Sequence[int]) -> None:
     lease.is_lost = True
-    event(logging.WARNING, "lease.lost", topic=lease.topic, messages=message_ids)
+    event(logging.WARNING, "lease.lost", topic=lease.topic, messages=list(message_ids))

@@ -351,15 +351,17 @@ def translate(error: BaseException) -> PostbusError | None:
     """The error of Postbus that an error of asyncpg means, or None if it means none."""
     if isinstance(error, PostbusError | CommitUnknown):
         return None
-    ours = from_database(getattr(error, "sqlstate", None), str(error), getattr(error, "hint", None))
+    # Not str(error), which has the hint in it too.
+    text = getattr(error, "message", None) or str(error)
+    ours = from_database(getattr(error, "sqlstate", None), text, getattr(error, "hint", None))
     if ours is not None:
         return ours
     if isinstance(error, _DENIED):
-        return AccessDenied(f"the database refused: {error}", remedy="check user, password and granted roles")
+        return AccessDenied(f"the database refused: {text}", remedy="check user, password and granted roles")
     if isinstance(error, asyncpg.exceptions.InvalidCatalogNameError):
-        return InvalidInput(f"{error}", remedy="create the database, or correct the DSN")
+        return InvalidInput(text, remedy="create the database, or correct the DSN")
     if isinstance(error, asyncpg.exceptions.InvalidSchemaNameError | asyncpg.exceptions.UndefinedFunctionError):
-        return SchemaMissing(f"{error}", remedy="run: postbus migrate")
+        return SchemaMissing(text, remedy="run: postbus migrate")
     if isinstance(error, _AWAY):
         return DatabaseUnavailable(
             f"the database cannot be reached: {error or type(error).__name__}",

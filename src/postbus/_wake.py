@@ -11,7 +11,9 @@ import asyncio
 import hashlib
 import logging
 import threading
+import weakref
 from collections import defaultdict
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -20,9 +22,12 @@ import asyncpg
 from postbus._log import event
 from postbus._loop import Backoff, pause
 from postbus._store import Store, translate
+from postbus._watch import look_now
 from postbus.errors import DatabaseUnavailable, PostbusError
 
 CHANNEL = "postbus"
+_RING = "select postbus.ring($1), set_config('synchronous_commit', 'off', true)"
+_STILL_THERE = 60.0  # seconds between two looks at whether the listening connection still lives
 _APART = 0.001  # seconds between two rings through the database, in which further ones are gathered
 
 
@@ -33,14 +38,14 @@ def topic_id(name: str) -> int:
 
 
 class Bells:
-    """The events that this process's consumers wait on, by topic."""
+    """The events that this process's consumers wait on, by topic, for as long as they do."""
 
     def __init__(self) -> None:
-        self._events: defaultdict[int, list[asyncio.Event]] = defaultdict(list)
+        self._events: defaultdict[int, weakref.WeakSet[asyncio.Event]] = defaultdict(weakref.WeakSet)
 
     def add(self, topic: str) -> asyncio.Event:
         bell = asyncio.Event()
-        self._events[topic_id(topic)].append(bell)
+        self._events[topic_id(topic)].add(bell)
         return bell
 
     def ring(self, topic: int) -> None:
@@ -58,13 +63,20 @@ class Doorbell:
     def __init__(self, store: Store, bells: Bells) -> None:
         self._store = store
         self._bells = bells
+        self._loop = asyncio.get_running_loop()
         self._pending: set[int] = set()
         self._ringing: asyncio.Task[None] | None = None
 
     def ring(self, topic: str) -> None:
-        topic_number = topic_id(topic)
-        self._bells.ring(topic_number)
-        self._pending.add(topic_number)
+        if _running_loop() is self._loop:
+            self._ring(topic_id(topic))
+        else:  # somebody publishes in another event loop: bells and connections belong to ours
+            with suppress(RuntimeError):  # which has ended
+                self._loop.call_soon_threadsafe(self._ring, topic_id(topic))
+
+    def _ring(self, topic: int) -> None:
+        self._bells.ring(topic)
+        self._pending.add(topic)
         if self._ringing is None:
             self._ringing = asyncio.create_task(self._ring_through_database(), name="postbus-doorbell")
 
@@ -72,63 +84,100 @@ class Doorbell:
         try:
             while self._pending:
                 topics, self._pending = self._pending, set()
-                await self._store.ring(sorted(topics))
+                try:
+                    await self._store.ring(sorted(topics))
+                except PostbusError as error:  # consumers poll
+                    event(logging.DEBUG, "doorbell.failed", error=error.message)
                 await asyncio.sleep(_APART)
-        except PostbusError as error:  # consumers poll
-            event(logging.DEBUG, "doorbell.failed", error=error.message)
         finally:
             self._ringing = None
 
     async def close(self) -> None:
+        """Ring for all that has been committed."""
+        look_now()
         if self._ringing is not None:
             await self._ringing
 
 
 class ThreadDoorbell:
-    """Rings for topics from threads without an event loop, such as a web worker that uses psycopg."""
+    """Rings for topics from threads without an event loop, such as a web worker that uses psycopg.
+
+    Closing is final: what is rung for afterwards, consumers find by polling.
+    """
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._lock = threading.Lock()
         self._pending: set[int] = set()
         self._rung = threading.Event()
+        self._is_closed = False
         self._thread: threading.Thread | None = None
 
     def ring(self, topic: str) -> None:
         with self._lock:
+            if self._is_closed:
+                return
             self._pending.add(topic_id(topic))
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():  # it does not live on in a forked child
                 self._thread = threading.Thread(target=self._run, name="postbus-doorbell", daemon=True)
                 self._thread.start()
         self._rung.set()
 
     def close(self) -> None:
+        """Ring for all that has been committed, and end the thread."""
+        look_now()
         with self._lock:
-            thread, self._thread = self._thread, None
+            self._is_closed = True
         self._rung.set()
-        if thread is not None:
-            thread.join(timeout=5)
+        if self._thread is not None:
+            self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        asyncio.run(self._ring_through_database())
-
-    async def _ring_through_database(self) -> None:
-        conn: Any = None
-        while await asyncio.to_thread(self._rung.wait):
-            self._rung.clear()
-            with self._lock:
-                topics, self._pending = self._pending, set()
-                is_closed = self._thread is None
-            try:
+        # Waits outside of the event loop: a thread of the loop's executor, unlike this one, would keep the
+        # process from ending.
+        with asyncio.Runner() as runner:
+            conn: Any = None
+            while True:
+                self._rung.wait()
+                self._rung.clear()
+                with self._lock:
+                    topics, self._pending = self._pending, set()
+                    is_closed = self._is_closed
                 if topics:
-                    conn = conn if conn and not conn.is_closed() else await asyncpg.connect(self._dsn, timeout=10)
-                    await conn.execute("select postbus.ring($1)", sorted(topics))
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-                event(logging.DEBUG, "doorbell.failed", error=error)
-            if is_closed:
-                break
-        if conn is not None:
-            await conn.close(timeout=1)
+                    conn = runner.run(self._ring(conn, sorted(topics)))
+                if is_closed:
+                    break
+            if conn is not None:
+                runner.run(_close(conn))
+
+    async def _ring(self, conn: Any, topics: list[int]) -> Any:
+        """Ring on the connection given; on another one if it is lost by now. Returns the one to use next."""
+        is_new = conn is None
+        try:
+            conn = conn or await asyncpg.connect(self._dsn, timeout=10)
+            await conn.execute(_RING, topics, timeout=10)
+            return conn
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            if conn is not None:
+                conn.terminate()
+            if not is_new:
+                return await self._ring(None, topics)
+            event(logging.DEBUG, "doorbell.failed", error=error)  # consumers poll
+            return None
+
+
+async def _close(conn: Any) -> None:
+    try:
+        await conn.close(timeout=1)
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        conn.terminate()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 class Listener:
@@ -157,7 +206,9 @@ class Listener:
             backoff.reset()
             self._bells.ring_all()  # for what was rung while nobody listened
             while not stop.is_set() and not lost.is_set():
-                await pause(60, stop, lost)
+                await pause(_STILL_THERE, stop, lost)
+                if not stop.is_set() and not lost.is_set():  # a dead peer says nothing: ask
+                    await conn.execute("select 1", timeout=10)
         finally:
             conn.terminate()
 

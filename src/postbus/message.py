@@ -61,4 +61,8 @@ class DeadLetter(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-Outcome = Ack | Retry | DeadLetter
+class Release(msgspec.Struct, frozen=True):
+    """Give the message back as if it had not been claimed: for a consumer that cannot work at all."""
+
+
+Outcome = Ack | Retry | DeadLetter | Release

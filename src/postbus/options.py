@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,7 +23,7 @@ class TopicOptions(TypedDict, total=False):
     ordered: bool
     """Messages of one key one after the other; a failing one holds up its key only (False)."""
     lease: Duration
-    """How long a claimed message is held before it goes to somebody else (30 seconds, prolonged while handled)."""
+    """How long a claimed message is held, prolonged while it is handled, before somebody else gets it (30 s)."""
     max_attempts: int
     """Attempts before a message becomes a dead letter (25)."""
     retry_initial: Duration
@@ -40,7 +41,7 @@ class TopicOptions(TypedDict, total=False):
     max_payload_bytes: int
     """The largest payload (1 MiB)."""
     notify: bool
-    """Wake consumers by NOTIFY within the publishing transaction: for publishers that use SQL only (False)."""
+    """Wake consumers by NOTIFY in the publishing transaction: for publishers that use SQL only (False)."""
 
 
 _TEXT = re.compile(r"\s*(\d+(\.\d+)?)\s*([a-zA-Z]*)\s*")
@@ -54,21 +55,32 @@ def as_timedelta(value: Duration, *, name: str = "duration") -> timedelta:
     """A duration, however it was given."""
     if isinstance(value, timedelta):
         return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return timedelta(seconds=value)
-    if isinstance(value, str) and (match := _TEXT.fullmatch(value)) and match[3].lower() in _UNITS:
-        with suppress(OverflowError):
+    with suppress(ValueError, OverflowError):  # not a number, infinite, or longer than a timedelta can be
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return timedelta(seconds=value)
+        if isinstance(value, str) and (match := _TEXT.fullmatch(value)) and match[3].lower() in _UNITS:
             return timedelta(seconds=float(match[1]) * _UNITS[match[3].lower()])
-    raise InvalidOption(f"{name} {value!r} is not a duration", remedy='use "30s", "5 minutes", "24h" or a timedelta')
+    raise InvalidOption(
+        f"{name} {value!r} is not a duration", remedy='use "30s", "5 minutes", "24h" or a timedelta'
+    )
 
 
 _DURATIONS = ("lease", "retry_initial", "retry_max", "retention", "dedup_window")
 
 
 def as_json(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as the database takes them."""
-    return {
-        name: f"{as_timedelta(value, name=name).total_seconds()} seconds" if name in _DURATIONS else value
-        for name, value in options.items()
-        if value is not None
-    }
+    """Options as the database takes them. What they mean is checked there."""
+    return {name: _as_json(name, value) for name, value in options.items()}
+
+
+def _as_json(name: str, value: Any) -> Any:
+    if name in _DURATIONS and value is not None:
+        return f"{as_timedelta(value, name=name).total_seconds():.6f} seconds"
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    raise InvalidOption(
+        f"option {name} has the value {value!r}",
+        remedy="options are numbers, texts, durations, True or False",
+    )

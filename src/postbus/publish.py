@@ -7,20 +7,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from postbus._codec import encode, encode_headers
+from postbus._codec import encode, encode_headers, is_storable
 from postbus.errors import InvalidOption, InvalidTopicName
 from postbus.message import Outgoing
+from postbus.options import as_timedelta
 
 DEFAULT_PRIORITY = 4
+_IN_FUTURE = "use datetime.now(timezone.utc) + …"
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
+# Headers travel as text: what a connection makes of a jsonb parameter is up to its owner.
 _PUBLISH = (
-    "select postbus.publish($1::text, $2::bytea, $3::text, $4::jsonb, $5::integer, $6::interval, "
+    "select postbus.publish($1::text, $2::bytea, $3::text, $4::text::jsonb, $5::integer, $6::interval, "
     "$7::timestamptz, $8::text, $9::text, $10::text)"
 )
 _PUBLISH_MANY = (
-    "select postbus.publish_many($1::text, $2::bytea[], $3::text[], $4::jsonb[], $5::integer[], $6::interval[], "
-    "$7::timestamptz[], $8::text[], $9::text[], $10::text[], $11::text)"
+    "select postbus.publish_many($1::text, $2::bytea[], $3::text[], $4::text[]::jsonb[], $5::integer[], "
+    "$6::interval[], $7::timestamptz[], $8::text[], $9::text[], $10::text[], $11::text)"
 )
 
 
@@ -97,23 +100,30 @@ def _column(values: Iterable[Any]) -> list[Any] | None:
 
 
 def _check_options(message: Outgoing) -> None:
-    if message.priority is not None and not (isinstance(message.priority, int) and 0 <= message.priority <= 9):
+    priority, delay, deliver_at = message.priority, message.delay, message.deliver_at
+    is_count = isinstance(priority, int) and not isinstance(priority, bool)
+    if priority is not None and not (is_count and 0 <= priority <= 9):
         raise InvalidOption(
-            f"priority {message.priority!r} is out of range",
+            f"priority {priority!r} is out of range",
             remedy="a priority goes from 0 (last) to 9 (first); 4 is usual",
         )
-    if message.delay is not None and message.delay < timedelta(0):
-        raise InvalidOption(f"delay {message.delay} is negative", remedy="give a delay of zero or more")
-    if message.delay is not None and message.deliver_at is not None:
+    if delay is not None and not isinstance(delay, timedelta):
+        raise InvalidOption(f"delay {delay!r} is not a timedelta", remedy="give timedelta(seconds=…)")
+    if delay is not None and delay < timedelta(0):
+        raise InvalidOption(f"delay {delay} is negative", remedy="give a delay of zero or more")
+    if delay is not None and deliver_at is not None:
         raise InvalidOption("delay and deliver_at are both given", remedy="give one of them")
-    if message.deliver_at is not None and message.deliver_at.tzinfo is None:
-        raise InvalidOption(
-            f"deliver_at {message.deliver_at} has no time zone", remedy="use datetime.now(timezone.utc) + …"
-        )
-    for name in ("key", "dedup_key", "correlation_id"):
+    if deliver_at is not None and not isinstance(deliver_at, datetime):
+        raise InvalidOption(f"deliver_at {deliver_at!r} is not a datetime", remedy=_IN_FUTURE)
+    if deliver_at is not None and deliver_at.utcoffset() is None:
+        raise InvalidOption(f"deliver_at {deliver_at} has no time zone", remedy=_IN_FUTURE)
+    for name in ("key", "dedup_key", "correlation_id", "content_type"):
         value = getattr(message, name)
-        if value is not None and (not isinstance(value, str) or "\0" in value):
-            raise InvalidOption(f"{name} {value!r} is not a text without NUL characters", remedy="give a str")
+        if value is not None and (not isinstance(value, str) or not is_storable(value)):
+            raise InvalidOption(
+                f"{name} {value!r} is not a text without NUL characters and lone surrogates",
+                remedy="give such a str",
+            )
 
 
 def outgoing(
@@ -129,14 +139,17 @@ def outgoing(
     content_type: str | None = None,
 ) -> Outgoing:
     """A message from what callers give: a payload that is an `Outgoing` is taken as it is."""
-    if isinstance(delay, int | float):
-        delay = timedelta(seconds=delay)
+    options = (key, headers, priority, delay, deliver_at, dedup_key, correlation_id, content_type)
+    if isinstance(payload, Outgoing):
+        if any(option is not None for option in options):
+            raise InvalidOption("options are given beside an Outgoing", remedy="put them into the Outgoing")
+        return payload
     return Outgoing(
         payload=payload,
         key=key,
         headers=headers,
         priority=priority,
-        delay=delay,
+        delay=None if delay is None else as_timedelta(delay, name="delay"),
         deliver_at=deliver_at,
         dedup_key=dedup_key,
         correlation_id=correlation_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
 from collections.abc import Callable
@@ -46,17 +47,24 @@ class Subscription:
 
     def __post_init__(self) -> None:
         check_topic_name(self.topic)
-        for wrong, rule in (
-            (not _is_count(self.concurrency, 10_000), "concurrency goes from 1 to 10000"),
-            (self.batch is not None and not _is_count(self.batch, 10_000), "batch goes from 1 to 10000"),
-            (self.lease is not None and self.lease < timedelta(seconds=1), "lease is 1 second or more"),
-            (self.timeout is not None and self.timeout <= 0, "timeout is positive"),
-            (self.poll <= 0, "poll is positive"),
-            (not _is_count(self.max_bytes, 1 << 30), "max_bytes goes from 1 to 1 GiB"),
-            (self.limit is not None and not _is_count(self.limit, 1 << 62), "limit is 1 or more"),
+        for name, is_right, rule in (
+            ("concurrency", _is_count(self.concurrency, 10_000), "concurrency goes from 1 to 10000"),
+            ("batch", self.batch is None or _is_count(self.batch, 10_000), "batch goes from 1 to 10000"),
+            ("lease", self.lease is None or self.lease >= timedelta(seconds=1), "lease is 1 second or more"),
+            ("timeout", self.timeout is None or self.timeout > 0, "timeout is positive"),
+            ("poll", self.poll > 0, "poll is positive"),
+            ("max_bytes", _is_count(self.max_bytes, 1 << 30), "max_bytes goes from 1 to 1 GiB"),
+            ("limit", self.limit is None or _is_count(self.limit, 1 << 62), "limit is 1 or more"),
+            ("retry", self.retry is None or isinstance(self.retry, RetryPolicy), "retry is a RetryPolicy"),
         ):
-            if wrong:
-                raise InvalidOption(f"bad option of the subscription to {self.topic!r}: {rule}")
+            if not is_right:
+                raise InvalidOption(
+                    f"the subscription to {self.topic!r} has {name} {getattr(self, name)!r}", remedy=rule
+                )
+        if inspect.isgeneratorfunction(self.handler) or inspect.isasyncgenfunction(self.handler):
+            raise InvalidHandler(
+                f"{self.name} is a generator", remedy="make it a function that returns its outcome"
+            )
         if self.timeout is not None and not self.is_async:
             raise InvalidHandler(
                 f"{self.name} is not async, so it cannot be stopped after a timeout",
@@ -64,7 +72,8 @@ class Subscription:
             )
         if self.transactional and not self.is_async:
             raise InvalidHandler(
-                f"{self.name} is transactional but not async", remedy="make it async: it gets a connection of asyncpg"
+                f"{self.name} is transactional but not async",
+                remedy="make it async: it gets a connection of asyncpg",
             )
         HandlerCall.of(self)  # a mistake is told now, not at the first message
 
@@ -84,7 +93,7 @@ def _is_count(value: object, most: int) -> bool:
 
 def is_async(handler: Handler) -> bool:
     """Whether calling the handler gives an awaitable."""
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
 @dataclass(frozen=True)
@@ -106,6 +115,11 @@ class HandlerCall:
             wanted = _element_of(wanted, first.name, name)
         message_parameter = connection_parameter = None
         for parameter in others:
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise InvalidHandler(
+                    f"{name} takes {parameter.name!r} by position only",
+                    remedy="move the / behind the first parameter",
+                )
             if _is_message(parameter, hints, is_batch=subscription.batch is not None):
                 message_parameter = parameter.name
             elif parameter.name in ("conn", "connection"):
@@ -149,10 +163,12 @@ def _parameters(handler: Handler, name: str) -> list[inspect.Parameter]:
 
 
 def _hints(handler: Handler, name: str) -> dict[str, Any]:
-    function = handler if inspect.isroutine(handler) else type(handler).__call__  # type: ignore[operator]
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    function = handler if inspect.isroutine(handler) else type(handler).__call__
     try:
         return typing.get_type_hints(inspect.unwrap(function))
-    except (NameError, TypeError) as error:
+    except Exception as error:  # anything: annotations are code
         raise InvalidHandler(
             f"an annotation of {name} cannot be resolved: {error}",
             remedy="define the type at the top level of its module",
@@ -185,8 +201,8 @@ def _decoder(wanted: Any, parameter: str, name: str) -> Decoder | None:
         return None
     try:
         return decoder_for(wanted)
-    except TypeError as error:
+    except Exception as error:  # anything: the annotations within the type are code
         raise InvalidHandler(
             f"{name} cannot get its parameter {parameter!r}: {error}",
-            remedy="annotate it with a dataclass, a msgspec struct, a pydantic model, dict, list, str or bytes",
+            remedy="annotate it with a dataclass, a msgspec struct, a pydantic model, dict, list, str, bytes",
         ) from error

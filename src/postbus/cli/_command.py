@@ -25,7 +25,7 @@ DsnOption = Annotated[
     typer.Option(
         "--dsn",
         metavar="DSN",
-        help="The database. Without one: the embedded server. [env POSTBUS_DSN]",
+        help="The database. Without one: the embedded server. (env POSTBUS_DSN)",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -34,7 +34,7 @@ DataDirOption = Annotated[
     typer.Option(
         "--data-dir",
         metavar="DIR",
-        help="Where the embedded server keeps its data. [env POSTBUS_DATA_DIR]",
+        help="Where the embedded server keeps its data. (env POSTBUS_DATA_DIR)",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -54,7 +54,9 @@ class Cli:
 
     def over(self, earlier: Cli) -> Cli:
         """These options, and for what is missing those that stood before the command's name."""
-        chosen = Cli(self.dsn or earlier.dsn, self.data_dir or earlier.data_dir, self.as_json or earlier.as_json)
+        chosen = Cli(
+            self.dsn or earlier.dsn, self.data_dir or earlier.data_dir, self.as_json or earlier.as_json
+        )
         if chosen.dsn and chosen.data_dir:
             raise usage_error(
                 "--dsn and --data-dir are both given",
@@ -78,6 +80,28 @@ class Cli:
         server = EmbeddedPostgres.start(self.data_dir)
         return Bus(server.dsn(), server=server, migrate=True)
 
+    def note(self, text: str) -> None:
+        """Tell a person who looks on something that is no part of the result."""
+        if not self.as_json:
+            print(text, file=sys.stderr, flush=True)
+
+
+def group(name: str, help: str) -> typer.Typer:
+    """Commands under one name; without one of them it shows what there is."""
+    app = typer.Typer(name=name, help=help)
+
+    @app.callback(invoke_without_command=True)
+    def help_unless_asked(ctx: typer.Context) -> None:
+        if ctx.invoked_subcommand is None:
+            show_help(ctx)
+
+    return app
+
+
+def show_help(ctx: typer.Context) -> typing.NoReturn:
+    typer.echo(ctx.get_help())
+    raise typer.Exit
+
 
 def command(
     app: typer.Typer,
@@ -98,7 +122,9 @@ def command(
     return register
 
 
-def _as_typer_wants_it(function: Callable[..., Any], options: Sequence[inspect.Parameter]) -> Callable[..., None]:
+def _as_typer_wants_it(
+    function: Callable[..., Any], options: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
     """A function with one parameter per option, since that is what Typer reads options from."""
     hints = typing.get_type_hints(function, include_extras=True)
     _, *own = inspect.signature(function).parameters.values()
@@ -110,7 +136,9 @@ def _as_typer_wants_it(function: Callable[..., Any], options: Sequence[inspect.P
 
     def run(ctx: typer.Context, dsn: str | None, data_dir: Path | None, as_json: bool, **given: Any) -> None:
         earlier: Cli = ctx.obj or Cli()
-        code = _run(lambda: function(Cli(dsn, data_dir, as_json).over(earlier), **given), earlier.as_json or as_json)
+        code = _run(
+            lambda: function(Cli(dsn, data_dir, as_json).over(earlier), **given), earlier.as_json or as_json
+        )
         if code != OK:
             raise typer.Exit(code)
 

@@ -47,7 +47,9 @@ _BY_ERROR: tuple[tuple[type[PostbusError], int], ...] = (
 class CommandError(Exception):
     """What only the command line can get wrong."""
 
-    def __init__(self, message: str, *, remedy: str = "", code: str = "failed", exit_code: int = FAILED) -> None:
+    def __init__(
+        self, message: str, *, remedy: str = "", code: str = "failed", exit_code: int = FAILED
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.remedy = remedy
@@ -81,7 +83,9 @@ def report(error: BaseException, *, as_json: bool) -> int:
         tell(error.code, error.message, error.remedy, as_json=as_json)
         return exit_code_of(error)
     if isinstance(error, asyncpg.PostgresError):
-        tell(error.sqlstate or "database", f"the database refused: {error}", error.hint or "", as_json=as_json)
+        tell(
+            error.sqlstate or "database", f"the database refused: {error}", error.hint or "", as_json=as_json
+        )
         return REFUSED if isinstance(error, asyncpg.DataError) else FAILED
     if os.environ.get("POSTBUS_DEBUG"):
         traceback.print_exception(error)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
 import msgspec
 
 from postbus._codec import BYTES, JSON, TEXT, encode
-from postbus.cli._exits import refusal
+from postbus.cli._exits import refusal, usage_error
 from postbus.errors import InvalidOption, InvalidPayload, PayloadTooDeep
 from postbus.message import Outgoing
 from postbus.options import as_timedelta
@@ -34,14 +34,18 @@ def as_payload(given: bytes, form: Form) -> Outgoing:
     if form in (Form.DETECT, Form.JSON) and (problem := _why_not_json(stripped)) is None:
         return Outgoing(payload=stripped, content_type=JSON)
     if form is Form.JSON:
-        raise InvalidPayload(f"the payload is not JSON: {problem}", remedy="correct it, or publish it with --text")
+        raise InvalidPayload(
+            f"the payload is not JSON: {problem}", remedy="correct it, or publish it with --text"
+        )
     text = given.removesuffix(b"\n").removesuffix(b"\r")
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as error:
         if form is Form.DETECT:
             return Outgoing(payload=given, content_type=BYTES)
-        raise InvalidPayload(f"the payload is not UTF-8: {error}", remedy="publish it with --bytes") from error
+        raise InvalidPayload(
+            f"the payload is not UTF-8: {error}", remedy="publish it with --bytes"
+        ) from error
     return Outgoing(payload=text, content_type=TEXT)
 
 
@@ -76,7 +80,8 @@ def as_moment(given: str | None, *, name: str) -> datetime | None:
         return datetime.fromisoformat(given).astimezone()
     except (ValueError, OverflowError) as error:
         raise InvalidOption(
-            f"{name} {given!r} is not a point in time", remedy="such as 2030-01-31T18:00 or 2030-01-31T18:00:00+00:00"
+            f"{name} {given!r} is not a point in time",
+            remedy="such as 2030-01-31T18:00 or 2030-01-31T18:00:00+00:00",
         ) from error
 
 
@@ -85,15 +90,23 @@ def as_past_moment(given: str | None, *, name: str) -> datetime | None:
     if given is None:
         return None
     try:
-        return datetime.now(timezone.utc) - as_timedelta(given)
+        return datetime.now(UTC) - as_timedelta(given)
     except InvalidOption:
         return as_moment(given, name=name)
     except OverflowError as error:
-        raise InvalidOption(f"{name} {given!r} is too long ago", remedy="give a shorter time, such as 30d") from error
+        raise InvalidOption(
+            f"{name} {given!r} is too long ago", remedy="give a shorter time, such as 30d"
+        ) from error
 
 
 def as_duration(given: str | None, *, name: str) -> timedelta | None:
-    return None if given is None else as_timedelta(given, name=name)
+    """How long: 30s, 5m, 24h, or seconds."""
+    if given is None:
+        return None
+    try:
+        return as_timedelta(given)
+    except InvalidOption as error:
+        raise InvalidOption(f"{name} {given!r} is not a duration", remedy="such as 30s, 5m or 24h") from error
 
 
 def confirm(question: str) -> None:
@@ -111,5 +124,5 @@ def only_one(**flags: Any) -> str | None:
     chosen = [name for name, is_set in flags.items() if is_set]
     if len(chosen) > 1:
         listed = " and ".join(f"--{name.replace('_', '-')}" for name in chosen)
-        raise InvalidOption(f"{listed} exclude each other", remedy="give one of them")
+        raise usage_error(f"{listed} exclude each other", remedy="give one of them")
     return chosen[0] if chosen else None

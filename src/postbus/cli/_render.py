@@ -6,10 +6,11 @@ import base64
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -24,12 +25,9 @@ _decode = decoder_for(Any)
 def console() -> Console:
     """Stdout. What is no terminal has no width, so that nothing is cut or folded there."""
     width = None if sys.stdout.isatty() else _UNLIMITED
-    return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False, soft_wrap=width is not None)
-
-
-def note(text: str) -> None:
-    """Something for a person who looks on; not part of the result."""
-    print(text, file=sys.stderr, flush=True)
+    return Console(
+        file=sys.stdout, width=width, highlight=False, markup=False, emoji=False, soft_wrap=width is not None
+    )
 
 
 # JSON
@@ -58,7 +56,9 @@ def _plain(value: Any) -> Any:
 
 def message_json(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of messages or dead letters: the payload decoded, or `payload_base64` if it is no text."""
-    fields = {name: value for name, value in row.items() if name not in ("payload", "payload_json", "headers")}
+    fields = {
+        name: value for name, value in row.items() if name not in ("payload", "payload_json", "headers")
+    }
     fields["headers"] = _headers(row["headers"])
     payload = decoded(row["payload"], row["content_type"])
     return fields | ({"payload_base64": payload} if isinstance(payload, bytes) else {"payload": payload})
@@ -82,10 +82,15 @@ def decoded(payload: bytes, content_type: str) -> Any:
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
     """A table; on a terminal, what is too long is folded and never cut."""
     out = console()
-    table = Table(box=SIMPLE_HEAD if out.is_terminal else None, pad_edge=False, show_edge=False, header_style="bold")
+    table = Table(
+        box=SIMPLE_HEAD if out.is_terminal else None, pad_edge=False, show_edge=False, header_style="bold"
+    )
     for column in columns:
         table.add_column(
-            column, justify="right" if column in right else "left", overflow="fold", no_wrap=not out.is_terminal
+            column,
+            justify="right" if column in right else "left",
+            overflow="fold",
+            no_wrap=not out.is_terminal,
         )
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(printable(cell)) for cell in row))
@@ -115,7 +120,9 @@ def printable(value: Any) -> str:
     if isinstance(value, timedelta):
         return duration(value)
     text = value if isinstance(value, str) else str(value)
-    return text if text.isprintable() else "".join(one if one.isprintable() else _escaped(one) for one in text)
+    return (
+        text if text.isprintable() else "".join(one if one.isprintable() else _escaped(one) for one in text)
+    )
 
 
 def _escaped(character: str) -> str:
@@ -130,7 +137,7 @@ def duration(length: timedelta) -> str:
     seconds = max(length.total_seconds(), 0)
     if seconds < 60:
         return f"{seconds:.1f}".removesuffix(".0") + "s"
-    parts = []
+    parts: list[str] = []
     for unit, size in _UNITS:
         count, seconds = divmod(seconds, size)
         if count or parts:
@@ -139,8 +146,13 @@ def duration(length: timedelta) -> str:
     return " ".join(part for part in parts[:2] if not part.startswith("0"))
 
 
+def counted(count: int, what: str) -> str:
+    """Such as 1 message, 2 messages."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def age(moment: datetime | None) -> str:
-    return "" if moment is None else duration(datetime.now(timezone.utc) - moment)
+    return "" if moment is None else duration(datetime.now(UTC) - moment)
 
 
 def payload_line(payload: bytes, content_type: str) -> str:
@@ -165,6 +177,6 @@ def message_line(*, message_id: int, at: datetime, key: str | None, remark: str,
     """A message on one line; cut only on a terminal, to its width."""
     line = f"{message_id:>8}  {at.astimezone():%H:%M:%S}  {remark:<9}  {printable(key) or '-':<12}  {payload}"
     out = console()
-    if out.is_terminal and len(line) > out.width:
-        return line[: out.width - 1] + "…"
+    if out.is_terminal and cell_len(line) > out.width:
+        return set_cell_size(line, out.width - 1) + "…"
     return line

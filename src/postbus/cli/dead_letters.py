@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from postbus.cli._command import Cli, command
+from postbus.cli._command import Cli, command, group
 from postbus.cli._exits import usage_error
 from postbus.cli._inputs import as_past_moment
 from postbus.cli._render import (
+    counted,
     message_json,
-    note,
     payload_text,
     printable,
     write_facts,
@@ -19,19 +19,22 @@ from postbus.cli._render import (
     write_table,
 )
 
-app = typer.Typer(name="dead-letters", help="Look at dead letters, put them back, delete them.", no_args_is_help=True)
+app = group("dead-letters", "Look at dead letters, put them back, delete them.")
 
 _BIGINT = 2**63 - 1
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)]
 Ids = Annotated[
-    list[int] | None, typer.Argument(metavar="[ID]…", help="Only these.", min=0, max=_BIGINT, show_default=False)
+    list[int] | None,
+    typer.Argument(metavar="ID", help="Only these.", min=0, max=_BIGINT, show_default=False),
 ]
 All = Annotated[bool, typer.Option("--all", help="All of the topic's: needed where nothing else narrows it.")]
 Before = Annotated[
-    str | None, typer.Option(metavar="WHEN", help="Those that died before this time, or longer ago than 2h, 7d.")
+    str | None,
+    typer.Option(metavar="WHEN", help="Those that died before this time, or longer ago than 2h, 7d."),
 ]
 After = Annotated[
-    str | None, typer.Option(metavar="WHEN", help="Those that died after this time, or less long ago than 2h, 7d.")
+    str | None,
+    typer.Option(metavar="WHEN", help="Those that died after this time, or less long ago than 2h, 7d."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 
@@ -40,10 +43,12 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 async def list_dead_letters(
     cli: Cli,
     topic: Annotated[
-        str | None, typer.Argument(metavar="[TOPIC]", help="Only of this topic.", show_default=False)
+        str | None, typer.Argument(metavar="TOPIC", help="Only of this topic.", show_default=False)
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most this many.")] = 100,
-    after_id: Annotated[int, typer.Option(min=0, max=_BIGINT, help="Those after this id: the next page.")] = 0,
+    after_id: Annotated[
+        int, typer.Option(min=0, max=_BIGINT, help="Those after this id: the next page.")
+    ] = 0,
 ) -> None:
     """Show dead letters, the oldest first."""
     async with cli.open_bus() as bus:
@@ -54,7 +59,7 @@ async def list_dead_letters(
         write_json([message_json(row) for row in found])
         return
     if not found:
-        note("no dead letters")
+        cli.note("no dead letters")
         return
     write_table(
         ["id", "topic", "died", "attempts", "key", "reason"],
@@ -62,7 +67,7 @@ async def list_dead_letters(
         right=("id", "attempts"),
     )
     if len(found) == limit:
-        note(f"there may be more: --after-id {found[-1]['id']}")
+        cli.note(f"there may be more: --after-id {found[-1]['id']}")
 
 
 def _why(row: dict[str, Any]) -> str:
@@ -102,11 +107,15 @@ def _indented(text: str) -> str:
 @command(app, "redrive")
 async def redrive(
     cli: Cli,
+    *,
     topic: Topic,
     ids: Ids = None,
     all_of_them: All = False,
     reason_like: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="Those whose reason or error is like this; % stands for anything.")
+        str | None,
+        typer.Option(
+            metavar="PATTERN", help="Those whose reason or error is like this; % stands for anything."
+        ),
     ] = None,
     before: Before = None,
     after: After = None,
@@ -128,19 +137,25 @@ async def redrive(
     _check_choice(all_of_them, filters)
     async with cli.open_bus() as bus:
         count = await bus.admin.redrive(topic, **filters, max_count=max_count, rate=rate, dry_run=dry_run)
-    _tell(cli, topic, count, "redrive", "redrove", dry_run)
+    _tell(cli, topic, count, "redrive", past="redrove", dry_run=dry_run)
 
 
 @command(app, "purge")
 async def purge(
-    cli: Cli, topic: Topic, ids: Ids = None, all_of_them: All = False, before: Before = None, dry_run: DryRun = False
+    cli: Cli,
+    *,
+    topic: Topic,
+    ids: Ids = None,
+    all_of_them: All = False,
+    before: Before = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Delete dead letters for good."""
     filters: dict[str, Any] = {"ids": ids or None, "died_before": as_past_moment(before, name="--before")}
     _check_choice(all_of_them, filters)
     async with cli.open_bus() as bus:
         count = await bus.admin.purge_dead_letters(topic, **filters, dry_run=dry_run)
-    _tell(cli, topic, count, "delete", "deleted", dry_run)
+    _tell(cli, topic, count, "delete", past="deleted", dry_run=dry_run)
 
 
 def _check_choice(all_of_them: bool, filters: dict[str, Any]) -> None:
@@ -151,8 +166,8 @@ def _check_choice(all_of_them: bool, filters: dict[str, Any]) -> None:
         raise usage_error("--all together with ids or a filter", remedy="leave one of them out")
 
 
-def _tell(cli: Cli, topic: str, count: int, verb: str, past: str, dry_run: bool) -> None:
+def _tell(cli: Cli, topic: str, count: int, verb: str, *, past: str, dry_run: bool) -> None:
     if cli.as_json:
         write_json({"topic": topic, "count": count, "dry_run": dry_run})
     else:
-        print(f"{f'would {verb}' if dry_run else past} {count} dead letters of {topic}")
+        print(f"{f'would {verb}' if dry_run else past} {counted(count, 'dead letter')} of {topic}")

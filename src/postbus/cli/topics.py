@@ -6,13 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from postbus.cli._command import Cli, command, option
+from postbus.cli._command import Cli, command, group, option
 from postbus.cli._exits import usage_error
-from postbus.cli._inputs import confirm
-from postbus.cli._render import age, note, write_facts, write_json, write_table
-from postbus.options import as_timedelta
+from postbus.cli._inputs import as_duration, confirm
+from postbus.cli._render import age, counted, write_facts, write_json, write_table
 
-app = typer.Typer(name="topics", help="List, create and change topics.", no_args_is_help=True)
+app = group("topics", "List, create and change topics.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
@@ -46,7 +45,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if value is not None}
     for name in _DURATIONS:
         if name in given:
-            given[name] = as_timedelta(given[name], name=f"--{name.replace('_', '-')}")
+            given[name] = as_duration(given[name], name=f"--{name.replace('_', '-')}")
     return given
 
 
@@ -58,12 +57,15 @@ async def list_topics(cli: Cli) -> None:
     if cli.as_json:
         write_json(topics)
     elif not topics:
-        note("no topics yet: publish something, or postbus topics create NAME")
+        cli.note("no topics yet: publish something, or postbus topics create NAME")
     else:
         counts = ("waiting", "delayed", "leased", "dead")
         write_table(
             ["topic", *counts, "oldest", "remarks"],
-            [[one["name"], *(one[name] for name in counts), age(one["oldest_at"]), _remarks(one)] for one in topics],
+            [
+                [one["name"], *(one[name] for name in counts), age(one["oldest_at"]), _remarks(one)]
+                for one in topics
+            ],
             right=(*counts, "oldest"),
         )
 
@@ -71,7 +73,11 @@ async def list_topics(cli: Cli) -> None:
 def _remarks(topic: dict[str, Any]) -> str:
     return ", ".join(
         remark
-        for remark, applies in (("paused", topic["paused_at"]), ("ordered", topic["ordered"]), ("notify", topic["notify"]))
+        for remark, applies in (
+            ("paused", topic["paused_at"]),
+            ("ordered", topic["ordered"]),
+            ("notify", topic["notify"]),
+        )
         if applies
     )
 
@@ -155,7 +161,7 @@ async def delete(
         write_json({"deleted": name})
     else:
         lost = sum(topic[count] for count in ("waiting", "delayed", "leased", "dead"))
-        print(f"deleted {name}" + (f" and {lost} messages" if lost else ""))
+        print(f"deleted {name}" + (f" and {counted(lost, 'message')}" if lost else ""))
 
 
 @command(app, "purge")
@@ -166,4 +172,4 @@ async def purge(cli: Cli, name: Name, dry_run: DryRun = False) -> None:
     if cli.as_json:
         write_json({"topic": name, "count": count, "dry_run": dry_run})
     else:
-        print(f"{'would delete' if dry_run else 'deleted'} {count} waiting messages of {name}")
+        print(f"{'would delete' if dry_run else 'deleted'} {counted(count, 'waiting message')} of {name}")

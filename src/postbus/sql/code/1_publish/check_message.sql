@@ -1,4 +1,4 @@
--- Refuses what cannot be published: one message's size, priority, delay and headers.
+-- Refuses what cannot be published: one message's size, priority, delay, headers and keys.
 create or replace function postbus.check_message(
     topic      postbus.topic,
     size       integer,
@@ -27,8 +27,10 @@ begin
         perform postbus.refuse('PB402', 'delay and deliver_at are both given', 'give one of them');
     elsif delay < interval '0' then
         perform postbus.refuse('PB402', format('delay %s is negative', delay), 'give a delay of zero or more');
-    elsif deliver_at = 'infinity' then
-        perform postbus.refuse('PB402', 'deliver_at is infinity', 'give a point in time');
+    elsif delay > interval '1000 years' then      -- infinity too
+        perform postbus.refuse('PB402', format('delay %s is longer than 1000 years', delay), 'give a shorter delay');
+    elsif not isfinite(deliver_at) then
+        perform postbus.refuse('PB402', format('deliver_at is %s', deliver_at), 'give a point in time');
     end if;
     if headers is not null and (
         jsonb_typeof(headers) <> 'object'
@@ -39,7 +41,10 @@ begin
     if topic.ordered and key is null then
         perform postbus.refuse('PB402', 'a message of an ordered topic needs a key', 'give key, which order is kept by');
     end if;
-    if length(key) > 1000 or length(dedup_key) > 1000 then
-        perform postbus.refuse('PB402', 'key or dedup_key has more than 1000 characters', 'use a shorter one, or its hash');
+    -- An index entry has room for about 2700 bytes.
+    if length(key) > 1000 or octet_length(key) > 2000 then
+        perform postbus.refuse('PB402', 'key has more than 1000 characters or 2000 bytes', 'use a shorter one, or its hash');
+    elsif length(dedup_key) > 1000 or octet_length(dedup_key) > 2000 then
+        perform postbus.refuse('PB402', 'dedup_key has more than 1000 characters or 2000 bytes', 'use a shorter one, or its hash');
     end if;
 end $$;

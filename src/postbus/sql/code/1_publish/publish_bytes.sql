@@ -21,11 +21,12 @@ set search_path = pg_catalog, pg_temp as $$
 declare
     _topic  postbus.topic := postbus.topic_options(topic);
     _now    timestamptz := clock_timestamp();
-    _due_at timestamptz := coalesce(deliver_at, _now + delay);
+    _due_at timestamptz;
     _id     bigint;
     _is_new boolean;
 begin
     perform postbus.check_message(_topic, length(payload), key, headers, priority, delay, deliver_at, dedup_key);
+    _due_at := coalesce(deliver_at, _now + delay);
     perform postbus.note_topic(_topic, topic);
     if dedup_key is not null then
         select message_id, is_new into _id, _is_new from postbus.reserve_dedup(_topic, dedup_key, _now);
@@ -38,11 +39,11 @@ begin
     if _due_at > _now then
         insert into postbus.delayed (topic_id, id, due_at, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
         values (_topic.id, _id, _due_at, _now, publish.priority, _topic.ordered, publish.key, publish.correlation_id,
-                publish.content_type, publish.headers, publish.payload);
+                coalesce(publish.content_type, 'application/octet-stream'), publish.headers, publish.payload);
     else
         insert into postbus.queued (topic_id, id, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
         values (_topic.id, _id, _now, publish.priority, _topic.ordered, publish.key, publish.correlation_id,
-                publish.content_type, publish.headers, publish.payload);
+                coalesce(publish.content_type, 'application/octet-stream'), publish.headers, publish.payload);
     end if;
     return _id;
 end $$;

@@ -54,7 +54,7 @@ begin
       where (one.payload is null or length(one.payload) > _topic.max_payload_bytes)
          or (one.priority is not null and one.priority not between 0 and 9)
          or one.headers is not null or one.delay is not null or one.deliver_at is not null
-         or length(one.key) > 1000
+         or octet_length(one.key) > 1000
          or (_topic.ordered and one.key is null);
     perform postbus.note_topic(_topic, topic);
 
@@ -62,7 +62,7 @@ begin
         with published as (
             insert into postbus.queued (topic_id, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
             select _topic.id, _now, coalesce(one.priority, 4), _topic.ordered, one.key, one.correlation_id,
-                   coalesce(one.content_type, publish_many.content_type), one.headers, one.payload
+                   coalesce(one.content_type, publish_many.content_type, 'application/octet-stream'), one.headers, one.payload
               from unnest(payloads, keys, publish_many.headers, priorities, correlation_ids, content_types)
                    as one (payload, key, headers, priority, correlation_id, content_type)
             returning id
@@ -78,12 +78,12 @@ begin
     ), now_due as (
         insert into postbus.queued (topic_id, id, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
         select _topic.id, one.id, _now, coalesce(one.priority, 4), _topic.ordered, one.key, one.correlation_id,
-               coalesce(one.content_type, publish_many.content_type), one.headers, one.payload
+               coalesce(one.content_type, publish_many.content_type, 'application/octet-stream'), one.headers, one.payload
           from one where one.due_at <= _now
     ), later_due as (
         insert into postbus.delayed (topic_id, id, due_at, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
         select _topic.id, one.id, one.due_at, _now, coalesce(one.priority, 4), _topic.ordered, one.key, one.correlation_id,
-               coalesce(one.content_type, publish_many.content_type), one.headers, one.payload
+               coalesce(one.content_type, publish_many.content_type, 'application/octet-stream'), one.headers, one.payload
           from one where one.due_at > _now
     )
     select array_agg(one.id order by one.n) into _ids from one;

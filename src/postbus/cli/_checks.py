@@ -1,0 +1,338 @@
+"""What the doctor looks at. Each check is a function of its own, and says what to do about what it finds."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+import asyncpg
+
+from postbus import _migrate
+from postbus._store import translate
+from postbus.cli._render import counted, duration
+from postbus.errors import SchemaError
+
+_OLDEST_SERVER = 140000
+_ROLES = ("postbus_producer", "postbus_consumer", "postbus_observer", "postbus_admin")
+_FEW_CONNECTIONS = 20
+_LONG = timedelta(minutes=5)
+_SILENT = timedelta(seconds=60)  # six heartbeats
+_CLOCKS_APART = 2.0
+_HEARD_WITHIN = 3.0
+
+
+class Level(StrEnum):
+    OK = "ok"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found, and what to do about it."""
+
+    check: str
+    level: Level
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Patient:
+    """What the checks look at."""
+
+    dsn: str
+    conn: Any
+
+
+Check = Callable[[Patient], Awaitable[list[Finding]]]
+
+
+def _ok(check: str, text: str) -> list[Finding]:
+    return [Finding(check, Level.OK, text)]
+
+
+async def version(patient: Patient) -> list[Finding]:
+    number = int(await patient.conn.fetchval("select current_setting('server_version_num')"))
+    text = "PostgreSQL " + await patient.conn.fetchval("select current_setting('server_version')")
+    if number < _OLDEST_SERVER:
+        return [Finding("version", Level.ERROR, f"{text} is too old", "upgrade the server to 14 or newer")]
+    return _ok("version", text)
+
+
+async def schema(patient: Patient) -> list[Finding]:
+    try:
+        await _migrate.check(patient.conn)
+    except SchemaError as error:
+        return [Finding("schema", Level.ERROR, error.message, error.remedy)]
+    state = await _migrate.read_state(patient.conn)
+    assert state is not None
+    text = f"migration {state.migrations}, functions of postbus {state.code_version}"
+    if not state.is_current:
+        return [
+            Finding(
+                "schema",
+                Level.INFO,
+                f"{text}, newer than this installation",
+                "upgrade this one when it suits",
+            )
+        ]
+    return _ok("schema", text)
+
+
+async def roles(patient: Patient) -> list[Finding]:
+    rows = await patient.conn.fetch(
+        "select rolname, pg_has_role(current_user, oid, 'member') as granted, "
+        "(select rolsuper from pg_roles where rolname = current_user) as is_superuser "
+        "from pg_roles where rolname = any ($1)",
+        _ROLES,
+    )
+    user = await patient.conn.fetchval("select current_user")
+    if missing := [role for role in _ROLES if role not in {row["rolname"] for row in rows}]:
+        remedy = "; ".join(f"create role {role} nologin" for role in missing) + "; then: postbus migrate"
+        return [Finding("roles", Level.WARNING, f"missing: {', '.join(missing)}", remedy)]
+    if rows and rows[0]["is_superuser"]:
+        return _ok("roles", f"all four exist; {user} is a superuser, and may do anything")
+    granted = [row["rolname"] for row in rows if row["granted"]]
+    if not granted:
+        return [
+            Finding(
+                "roles", Level.WARNING, f"{user} has none of them", f"grant {_ROLES[0]} to {user}, or another"
+            )
+        ]
+    return _ok("roles", f"all four exist; {user} has {', '.join(granted)}")
+
+
+_HARMFUL = (
+    ("fsync", "off", Level.ERROR, "a crash of the machine can destroy the database"),
+    ("full_page_writes", "off", Level.ERROR, "a crash of the machine can damage the database"),
+    ("synchronous_commit", "off", Level.WARNING, "a crash of the server can lose published messages"),
+    ("autovacuum", "off", Level.WARNING, "tables of the queue will grow, and claims slow down"),
+)  # fmt: skip
+
+
+async def settings(patient: Patient) -> list[Finding]:
+    names = [name for name, *_ in _HARMFUL]
+    found = dict(
+        await patient.conn.fetch("select name, setting from pg_settings where name = any ($1)", names)
+    )
+    bad = [
+        Finding(
+            "settings",
+            level,
+            f"{name} is {value}: {harm}",
+            f"alter system set {name} = on; select pg_reload_conf()",
+        )
+        for name, value, level, harm in _HARMFUL
+        if found.get(name) == value
+    ]
+    return bad or _ok("settings", ", ".join(f"{name} {found[name]}" for name in names))
+
+
+async def connections(patient: Patient) -> list[Finding]:
+    row = await patient.conn.fetchrow(
+        "select current_setting('max_connections')::int "
+        "- current_setting('superuser_reserved_connections')::int as most, "
+        "(select count(*) from pg_stat_activity where backend_type = 'client backend') as used"
+    )
+    text = f"{row['used']} of {row['most']} in use"
+    remedy = "raise max_connections, or put a connection pooler before the server"
+    if row["most"] < _FEW_CONNECTIONS:
+        return [Finding("connections", Level.WARNING, f"{text}; a worker uses up to ten or more", remedy)]
+    if row["used"] > 0.8 * row["most"]:
+        return [Finding("connections", Level.WARNING, text, remedy)]
+    return _ok("connections", text)
+
+
+async def transactions(patient: Patient) -> list[Finding]:
+    """Old transactions keep dead rows alive, which a queue has many of."""
+    rows = await patient.conn.fetch(
+        "select pid, usename, application_name, state, clock_timestamp() - xact_start as age "
+        "from pg_stat_activity where pid <> pg_backend_pid() and xact_start is not null "
+        "and backend_type = 'client backend' order by xact_start limit 3"
+    )
+    old = [row for row in rows if row["age"] > _LONG]
+    if not old:
+        return _ok(
+            "transactions", f"the oldest is {duration(rows[0]['age'])} old" if rows else "none is open"
+        )
+    timeout = await patient.conn.fetchval("select current_setting('idle_in_transaction_session_timeout')")
+    return [_old_transaction(row, has_timeout=timeout != "0") for row in old]
+
+
+def _old_transaction(row: Any, *, has_timeout: bool) -> Finding:
+    who = " ".join(filter(None, (row["usename"], row["application_name"])))
+    text = f"pid {row['pid']} ({who}, {row['state']}) has had one open for {duration(row['age'])}"
+    remedy = f"end it: select pg_terminate_backend({row['pid']})"
+    if str(row["state"]).startswith("idle in transaction") and not has_timeout:
+        remedy += "; and set idle_in_transaction_session_timeout, which is 0"
+    return Finding("transactions", Level.WARNING, text, remedy)
+
+
+async def prepared_transactions(patient: Patient) -> list[Finding]:
+    rows = await patient.conn.fetch(
+        "select gid, clock_timestamp() - prepared as age from pg_prepared_xacts "
+        "where prepared < clock_timestamp() - $1::interval order by prepared limit 3",
+        _LONG,
+    )
+    return [
+        Finding(
+            "prepared transactions",
+            Level.WARNING,
+            f"{row['gid']!r} has been lying around for {duration(row['age'])}",
+            f"commit prepared '{row['gid']}', or rollback prepared",
+        )
+        for row in rows
+    ] or _ok("prepared transactions", "none is lying around")
+
+
+async def replication_slots(patient: Patient) -> list[Finding]:
+    rows = await patient.conn.fetch(
+        "select slot_name, age(xmin) as age from pg_replication_slots where xmin is not null and not active "
+        "order by age(xmin) desc limit 3"
+    )
+    return [
+        Finding(
+            "replication slots",
+            Level.WARNING,
+            f"{row['slot_name']!r} is not in use and holds back the cleaning by {row['age']} transactions",
+            f"select pg_drop_replication_slot('{row['slot_name']}'), unless its standby comes back",
+        )
+        for row in rows
+    ] or _ok("replication slots", "none holds back the cleaning")
+
+
+async def compression(patient: Patient) -> list[Finding]:
+    has_lz4 = await patient.conn.fetchval(
+        "select coalesce('lz4' = any (enumvals), false) from pg_settings "
+        "where name = 'default_toast_compression'"
+    )
+    if has_lz4:
+        return _ok("compression", "lz4 is there for large payloads")
+    return [
+        Finding("compression", Level.INFO, "this server has no lz4: large payloads are stored uncompressed")
+    ]
+
+
+async def clock(patient: Patient) -> list[Finding]:
+    before = datetime.now(UTC)
+    servers = await patient.conn.fetchval("select clock_timestamp()")
+    after = datetime.now(UTC)
+    apart = (servers - (before + (after - before) / 2)).total_seconds()
+    text = f"the server's clock is {abs(apart):.3f} s {'ahead' if apart > 0 else 'behind'}"
+    if abs(apart) > _CLOCKS_APART:
+        return [
+            Finding(
+                "clock", Level.WARNING, text, "synchronise both by NTP: --deliver-at means the server's clock"
+            )
+        ]
+    return _ok("clock", text)
+
+
+async def listening(patient: Patient) -> list[Finding]:
+    channel = f"postbus_doctor_{secrets.token_hex(8)}"
+    heard = asyncio.Event()
+    listener: Any = await asyncpg.connect(patient.dsn, timeout=10)
+    try:
+        await listener.add_listener(channel, lambda *_: heard.set())
+        await patient.conn.execute("select pg_notify($1, '')", channel)
+        async with asyncio.timeout(_HEARD_WITHIN):
+            await heard.wait()
+    except TimeoutError:
+        remedy = "give workers a DSN that goes to the server itself, or use session pooling"
+        text = "LISTEN does not work, as behind pgbouncer in transaction mode: consumers poll every second"
+        return [Finding("listen", Level.WARNING, text, remedy)]
+    finally:
+        listener.terminate()
+    return _ok("listen", "consumers can be woken up")
+
+
+async def workers(patient: Patient) -> list[Finding]:
+    rows = await patient.conn.fetch("select name, silent_for from postbus.workers order by silent_for desc")
+    silent = [row["name"] for row in rows if row["silent_for"] > _SILENT]
+    alive = len(rows) - len(silent)
+    waiting = await patient.conn.fetchval("select coalesce(sum(waiting), 0)::bigint from postbus.topics")
+    found = _ok("workers", f"{alive} alive")
+    if not alive and waiting:
+        text = f"none is alive, though messages wait: {waiting}"
+        found = [Finding("workers", Level.WARNING, text, "start one: postbus worker MODULE:BUS")]
+    if silent:
+        text = f"silent for up to {duration(rows[0]['silent_for'])}: {', '.join(silent[:5])}"
+        text += f" and {len(silent) - 5} more" if len(silent) > 5 else ""
+        remedy = "look whether their processes live; dead ones are forgotten after a day"
+        found.append(Finding("workers", Level.WARNING, text, remedy))
+    return found
+
+
+async def leases(patient: Patient) -> list[Finding]:
+    row = await patient.conn.fetchrow(
+        "select count(*) as count, clock_timestamp() - min(at) as age from postbus.messages "
+        "where state = 'leased' and at < clock_timestamp() - interval '15 seconds'"
+    )
+    if not row["count"]:
+        return _ok("leases", "none has expired without being returned")
+    have = "has" if row["count"] == 1 else "have"
+    text = (
+        f"{counted(row['count'], 'message')} {have} an expired lease, the oldest for {duration(row['age'])}"
+    )
+    return [
+        Finding("leases", Level.WARNING, text, "start a worker: each one returns expired leases every second")
+    ]
+
+
+async def topics(patient: Patient) -> list[Finding]:
+    rows = await patient.conn.fetch("select name, dead, waiting, paused_at from postbus.topics order by name")
+    found = [_paused(row) for row in rows if row["paused_at"] is not None]
+    dead = {row["name"]: row["dead"] for row in rows if row["dead"]}
+    if dead:
+        listed = ", ".join(f"{count} in {name}" for name, count in dead.items())
+        found.append(Finding("dead letters", Level.WARNING, listed, "postbus dead-letters list"))
+    else:
+        found += _ok("dead letters", "none")
+    return found
+
+
+def _paused(row: Any) -> Finding:
+    text = f"{row['name']} is paused, {row['waiting']} messages wait"
+    return Finding("topics", Level.INFO, text, f"postbus topics resume {row['name']}")
+
+
+ON_EVERY_SERVER: tuple[Check, ...] = (
+    version,
+    settings,
+    connections,
+    transactions,
+    prepared_transactions,
+    replication_slots,
+    compression,
+    clock,
+    listening,
+)
+WITH_THE_SCHEMA: tuple[Check, ...] = (roles, workers, leases, topics)
+
+
+async def examine(patient: Patient) -> list[Finding]:
+    """All checks. One that the user may not make is a finding too."""
+    findings = [finding for check in ON_EVERY_SERVER for finding in await _made(check, patient)]
+    of_the_schema = await _made(schema, patient)
+    findings += of_the_schema
+    if all(finding.level is not Level.ERROR for finding in of_the_schema):
+        findings += [finding for check in WITH_THE_SCHEMA for finding in await _made(check, patient)]
+    return findings
+
+
+async def _made(check: Check, patient: Patient) -> list[Finding]:
+    name = check.__name__.replace("_", " ")
+    try:
+        return await check(patient)
+    except asyncpg.InsufficientPrivilegeError as error:
+        return [Finding(name, Level.WARNING, f"cannot look: {error}", "grant postbus_observer to this user")]
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        told = translate(error)
+        return [Finding(name, Level.ERROR, told.message if told else str(error), told.remedy if told else "")]

@@ -1,0 +1,167 @@
+"""postbus consume"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import typer
+
+from postbus._wake import Bells
+from postbus.cli._command import Cli
+from postbus.cli._exec import CommandMissing, Executor
+from postbus.cli._exits import INTERRUPTED, OK, CommandError
+from postbus.cli._logging import LogFormat, configure_logging
+from postbus.cli._render import counted, decoded, message_line, payload_line, write_json
+from postbus.errors import TopicNotFound
+from postbus.message import Ack, Message, Outcome, Release
+from postbus.subscription import Subscription
+from postbus.worker import Worker
+
+Work = Callable[[Message], Awaitable[Outcome]]
+
+
+async def consume(
+    cli: Cli,
+    *,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)],
+    execute: Annotated[
+        str | None,
+        typer.Option(
+            "--exec",
+            metavar="COMMAND",
+            help="Run this in a shell for each message, with the payload on stdin and POSTBUS_ID, "
+            "POSTBUS_TOPIC, POSTBUS_KEY, POSTBUS_ATTEMPT and POSTBUS_HEADERS (JSON) in its environment. "
+            "Exit 0: done; 65: dead letter; anything else, such as 75: try again, stderr kept as the error.",
+        ),
+    ] = None,
+    max_count: Annotated[
+        int | None, typer.Option("--max", min=1, help="End after this many messages.")
+    ] = None,
+    idle: Annotated[
+        float | None, typer.Option(min=0, help="End when nothing came for this many seconds.")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Messages handled at the same time.")] = 1,
+) -> int:
+    """Consume a topic: print each message and ack it, or hand it to a command.
+
+    Ctrl-C lets what has begun finish; a second Ctrl-C does not wait for it.
+    """
+    configure_logging("WARNING", LogFormat.JSON if cli.as_json else LogFormat.TEXT)
+    async with cli.open_bus() as bus:
+        try:
+            await bus.admin.topic(topic)
+        except TopicNotFound:
+            cli.note(f"nothing was published to {topic} so far; waiting for it")
+        work = Executor(execute, cli.as_json).run if execute else Printer(cli).run
+        consumer = _Consumer(bus.dsn, topic, work, max_count, concurrency)
+        await consumer.run(idle)
+    cli.note(f"handled {counted(consumer.handled, 'message')}")
+    return INTERRUPTED if consumer.worker.was_aborted else OK
+
+
+class _Consumer:
+    """A worker of one subscription that knows when it has had enough."""
+
+    def __init__(self, dsn: str, topic: str, work: Work, max_count: int | None, concurrency: int) -> None:
+        async def handler(message: Message) -> Outcome:
+            return await self._handle(message)
+
+        subscription = Subscription(
+            topic=topic, handler=handler, name="postbus consume", concurrency=concurrency, limit=max_count
+        )
+        self.worker = Worker(dsn, [subscription], bells=Bells())
+        self.handled = 0
+        self._work = work
+        self._max_count = max_count
+        self._running = 0
+        self._busy_at = time.monotonic()
+        self._failure: Exception | None = None
+
+    async def run(self, idle: float | None) -> None:
+        """Consume until there is a reason to end. Raises what made going on pointless."""
+        self._busy_at = time.monotonic()
+        watcher = None if idle is None else asyncio.create_task(self._stop_when_idle(idle))
+        try:
+            await self.worker.run()
+        finally:
+            if watcher is not None:
+                watcher.cancel()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _handle(self, message: Message) -> Outcome:
+        self._running += 1
+        try:
+            outcome = await self._work(message)
+        except (BrokenPipeError, CommandMissing) as error:
+            # Our trouble, not the message's.
+            self._failure = error if isinstance(error, BrokenPipeError) else _told(error)
+            self._stop()
+            return Release()
+        finally:
+            self._running -= 1
+            self._busy_at = time.monotonic()
+        self.handled += 1
+        if self.handled == self._max_count:
+            self._stop()
+        return outcome
+
+    async def _stop_when_idle(self, seconds: float) -> None:
+        left = seconds
+        while left > 0:
+            await asyncio.sleep(left)
+            left = seconds if self._running else self._busy_at + seconds - time.monotonic()
+        self._stop()
+
+    def _stop(self) -> None:
+        if not self.worker.is_stopping:  # a second stop would abort what still runs
+            self.worker.stop()
+
+
+def _told(error: CommandMissing) -> CommandError:
+    return CommandError(str(error), remedy="correct --exec; the message is back in its topic, as it was")
+
+
+class Printer:
+    """Writes messages to stdout."""
+
+    def __init__(self, cli: Cli) -> None:
+        self._as_json = cli.as_json
+        self._turn = asyncio.Lock()
+
+    async def run(self, message: Message) -> Outcome:
+        # In a thread: a reader that takes its time must not keep us from prolonging the leases.
+        async with self._turn:
+            await asyncio.to_thread(self._write, message)
+        return Ack()
+
+    def _write(self, message: Message) -> None:
+        if self._as_json:
+            write_json(as_json(message))
+            return
+        remark = "" if message.attempt == 1 else f"attempt {message.attempt}"
+        payload = payload_line(message.payload, message.content_type)
+        line = message_line(
+            message_id=message.id, at=message.published_at, key=message.key, remark=remark, payload=payload
+        )
+        print(line, flush=True)
+
+
+def as_json(message: Message) -> dict[str, object]:
+    """A message as it is consumed."""
+    payload = decoded(message.payload, message.content_type)
+    return {
+        "id": message.id,
+        "topic": message.topic,
+        "key": message.key,
+        "attempt": message.attempt,
+        "priority": message.priority,
+        "published_at": message.published_at,
+        "correlation_id": message.correlation_id,
+        "content_type": message.content_type,
+        "headers": dict(message.headers),
+        "payload_base64" if isinstance(payload, bytes) else "payload": payload,
+    }

@@ -1,0 +1,75 @@
+"""postbus doctor"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import asyncpg
+from rich.text import Text
+
+from postbus._store import translated_errors
+from postbus.bus import Bus
+from postbus.cli._checks import Finding, Level, Patient, examine
+from postbus.cli._command import Cli
+from postbus.cli._exits import FAILED, OK
+from postbus.cli._render import console, printable, write_json
+from postbus.errors import PostbusError
+
+_STYLES = {Level.OK: "green", Level.INFO: "cyan", Level.WARNING: "yellow", Level.ERROR: "bold red"}
+
+
+async def doctor(cli: Cli) -> int:
+    """Check the database and what it holds. Exit code 0 unless something is an error."""
+    findings = await _findings(cli)
+    is_well = all(finding.level is not Level.ERROR for finding in findings)
+    if cli.as_json:
+        listed = [vars(finding) for finding in findings]
+        write_json({"ok": is_well, "checks": listed})
+    else:
+        _write(findings)
+    return OK if is_well else FAILED
+
+
+async def _findings(cli: Cli) -> list[Finding]:
+    try:
+        bus = cli.open_bus()
+    except PostbusError as error:
+        return [_unreachable(error)]
+    try:
+        if cli.server_dsn is None:
+            await bus.connect()  # which migrates: nobody else does that for an embedded server
+        return await _examine(bus)
+    except PostbusError as error:
+        return [_unreachable(error)]
+    finally:
+        await bus.close()
+
+
+async def _examine(bus: Bus) -> list[Finding]:
+    began = time.monotonic()
+    with translated_errors():
+        conn: Any = await asyncpg.connect(bus.dsn, timeout=10)
+    took = (time.monotonic() - began) * 1000
+    try:
+        where = await conn.fetchval("select format('database %I as %I', current_database(), current_user)")
+        return [
+            Finding("connection", Level.OK, f"{where}, in {took:.0f} ms"),
+            *await examine(Patient(bus.dsn, conn)),
+        ]
+    finally:
+        conn.terminate()
+
+
+def _unreachable(error: PostbusError) -> Finding:
+    return Finding("connection", Level.ERROR, error.message, error.remedy)
+
+
+def _write(findings: list[Finding]) -> None:
+    out = console()
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        mark = Text(f"{finding.level.value:<7}", style=_STYLES[finding.level])
+        out.print(mark, f"{finding.check:<{width}}", printable(finding.text), soft_wrap=True)
+        if finding.remedy:
+            out.print(" " * (width + 8), f"→ {printable(finding.remedy)}", soft_wrap=True)

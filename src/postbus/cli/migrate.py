@@ -1,0 +1,49 @@
+"""postbus migrate"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import asyncpg
+import typer
+
+from postbus import _migrate
+from postbus._store import translated_errors
+from postbus.cli._command import Cli
+from postbus.cli._render import write_json
+
+
+async def migrate(
+    cli: Cli,
+    print_script: Annotated[
+        bool, typer.Option("--print", help="Write the whole SQL script to stdout, without connecting.")
+    ] = False,
+) -> None:
+    """Bring the database's schema up to date. Safe to run again, and from many processes at once."""
+    if print_script:
+        write_json({"script": _migrate.script()}) if cli.as_json else print(_migrate.script(), end="")
+        return
+    applied, state = await _apply(cli)
+    migrations = [name.removeprefix("migration ") for name in applied if name.startswith("migration ")]
+    if cli.as_json:
+        write_json({"applied": applied, "migrations": migrations, "migration": state.migrations})
+        return
+    for name in migrations:
+        print(f"applied migration {name}")
+    if applied:
+        print(f"installed the functions of postbus {state.code_version}")
+    print(f"the schema is {'now ' if applied else ''}up to date, at migration {state.migrations}")
+
+
+async def _apply(cli: Cli) -> tuple[list[str], _migrate.SchemaState]:
+    bus = cli.open_bus()
+    try:
+        with translated_errors():
+            conn: Any = await asyncpg.connect(bus.dsn, timeout=10)
+            try:
+                applied = await _migrate.migrate(conn)
+                return applied, await _migrate.read_state(conn) or _migrate.SchemaState()
+            finally:
+                await conn.close()
+    finally:
+        await bus.close()

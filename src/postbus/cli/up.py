@@ -1,0 +1,146 @@
+"""postbus up"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NoReturn
+
+import asyncpg
+import typer
+
+from postbus._loop import pause
+from postbus._store import translated_errors
+from postbus.bus import Bus
+from postbus.cli._command import Cli
+from postbus.cli._exits import INTERRUPTED, OK, usage_error
+from postbus.cli._render import write_json
+from postbus.demo.stage import perform
+from postbus.demo.views import view_for, write_summary
+from postbus.embedded import default_data_dir
+from postbus.errors import DatabaseUnavailable
+
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def up(
+    cli: Cli,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Run a small shop that shows what Postbus does.")
+    ] = False,
+    seconds: Annotated[float | None, typer.Option(min=0, help="End by itself after this long.")] = None,
+) -> int:
+    """Run the embedded PostgreSQL until Ctrl-C, for all processes of this machine that use the same folder.
+
+    With --demo it shows what Postbus does; on a server of yours with --dsn.
+    """
+    if cli.server_dsn is not None and not demo:
+        raise usage_error(
+            "up runs the embedded server, but a DSN is given",
+            remedy="leave out --dsn and POSTBUS_DSN, or add --demo to run the demo there",
+        )
+    with _stops_by_signal():
+        try:
+            if cli.server_dsn is None:
+                cli.note("starting PostgreSQL …")
+            return asyncio.run(_run(cli.open_bus(), cli, demo, seconds))
+        except KeyboardInterrupt:
+            return OK
+
+
+@contextmanager
+def _stops_by_signal() -> Iterator[None]:
+    """While there is no event loop yet that could be told, all signals that end us are as Ctrl-C."""
+
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in _ENDINGS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@dataclass
+class _Ending:
+    """Set by the first signal, and by the second."""
+
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    abort: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def listen(self) -> None:
+        for number in _ENDINGS:
+            asyncio.get_running_loop().add_signal_handler(number, self._hear)
+
+    def _hear(self) -> None:
+        (self.abort if self.stop.is_set() else self.stop).set()
+
+
+async def _run(bus: Bus, cli: Cli, demo: bool, seconds: float | None) -> int:
+    ending = _Ending()
+    ending.listen()
+    try:
+        await bus.connect()
+        if demo:
+            await _demo(bus, cli, ending, seconds)
+        else:
+            _tell_address(bus, cli)
+            await _serve(bus, ending.stop, seconds)
+    finally:
+        await bus.close()
+    return INTERRUPTED if ending.abort.is_set() else OK
+
+
+async def _demo(bus: Bus, cli: Cli, ending: _Ending, seconds: float | None) -> None:
+    target = _target(cli)
+    view = view_for(as_json=cli.as_json, title=_shown(bus.dsn), target=target)
+    tally = await perform(bus, view, stop=ending.stop, abort=ending.abort, seconds=seconds)
+    write_summary(tally, as_json=cli.as_json, target=target)
+
+
+def _target(cli: Cli) -> str:
+    """What other commands need to find the same database."""
+    if cli.dsn is not None:
+        return f" --dsn {shlex.quote(_shown(cli.dsn))}"
+    return "" if cli.data_dir is None else f" --data-dir {shlex.quote(str(cli.data_dir))}"
+
+
+def _shown(dsn: str) -> str:
+    """A DSN without its password."""
+    before, at, after = dsn.rpartition("@")
+    scheme, separator, login = before.partition("://")
+    return f"{scheme}{separator}{login.partition(':')[0]}{at}{after}"
+
+
+def _tell_address(bus: Bus, cli: Cli) -> None:
+    data_dir = cli.data_dir or default_data_dir()
+    if cli.as_json:
+        write_json({"dsn": bus.dsn, "data_dir": str(data_dir)})
+        return
+    print(f"PostgreSQL runs, with the schema of Postbus. Its data is in {data_dir}\n")
+    print(f"  export POSTBUS_DSN={shlex.quote(bus.dsn)}")
+    print(f"  psql {shlex.quote(bus.dsn)}\n")
+    print("Other postbus commands find it by themselves. Ctrl-C ends it.", flush=True)
+
+
+async def _serve(bus: Bus, stop: asyncio.Event, seconds: float | None) -> None:
+    """Wait for the end: ours, or the server's."""
+    with translated_errors():
+        watch: Any = await asyncpg.connect(bus.dsn, timeout=10)
+    lost = asyncio.Event()
+    watch.add_termination_listener(lambda _: lost.set())
+    try:
+        if seconds is not None:
+            asyncio.get_running_loop().call_later(seconds, stop.set)
+        while not stop.is_set() and not lost.is_set():
+            await pause(3600, stop, lost)
+        if lost.is_set() and not stop.is_set():
+            raise DatabaseUnavailable("the server has ended", remedy="start it again: postbus up")
+    finally:
+        watch.terminate()

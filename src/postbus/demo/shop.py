@@ -1,0 +1,53 @@
+"""What the shop consists of: its orders, its table and its topics."""
+
+from __future__ import annotations
+
+import msgspec
+
+from postbus.bus import Bus
+from postbus.errors import InvalidInput
+from postbus.options import TopicOptions
+
+ORDERS, PAYMENTS, EMAILS = "orders.placed", "payments", "emails"
+
+TOPICS: dict[str, TopicOptions] = {
+    # Short leases, so that one sees what a killed worker held come back.
+    ORDERS: {"lease": 5},
+    PAYMENTS: {"lease": 5, "ordered": True, "max_attempts": 4, "retry_initial": 0.5, "retry_max": 4},
+    EMAILS: {"lease": 5},
+}
+
+_TABLES = """
+create schema if not exists postbus_demo;
+create table if not exists postbus_demo.demo_orders (
+    id        bigint generated always as identity primary key,
+    customer  text not null,
+    cents     integer not null,
+    state     text not null default 'placed',
+    placed_at timestamptz not null default now()
+);
+"""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What travels through all topics of the shop."""
+
+    id: int
+    customer: str
+    cents: int
+
+
+async def open_shop(bus: Bus) -> None:
+    """Make the table and the topics, unless a shop was here before."""
+    existing = {topic["name"] for topic in await bus.admin.topics()}
+    async with bus.transaction() as conn:
+        is_ours = await conn.fetchval("select to_regnamespace('postbus_demo') is not null")
+        if not is_ours and (taken := sorted(existing & TOPICS.keys())):
+            raise InvalidInput(
+                f"the database has topics of the demo's names: {', '.join(taken)}",
+                remedy="run the demo in a database of its own, or without --dsn on the embedded server",
+            )
+        await conn.execute(_TABLES)
+    for name, options in TOPICS.items():
+        if name not in existing:
+            await bus.admin.create_topic(name, **options)

@@ -1,0 +1,60 @@
+"""A program per driver, and a database that the tests of a module share."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+from fix_database import _make_template
+
+from api.drivers import PROGRAMS, Program
+from api.ear import Ear
+from postbus._wake import Bells, Listener
+from postbus.embedded import EmbeddedPostgres
+
+
+@pytest.fixture(scope="module")
+def module_dsn(server: EmbeddedPostgres) -> Iterator[str]:
+    """A database for tests that need none of their own: each has its own topic in it."""
+    name = f"module_{secrets.token_hex(8)}"
+    asyncio.run(_on(server, f"create database {name} template postbus_template"))
+    yield server.dsn(name)
+    asyncio.run(_on(server, f"drop database {name} with (force)"))
+
+
+async def _on(server: EmbeddedPostgres, sql: str) -> None:
+    root: Any = await asyncpg.connect(server.dsn())
+    await _make_template(root, server)
+    await root.execute(sql)
+    await root.close()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic that no other test uses."""
+    return f"topic-{secrets.token_hex(8)}"
+
+
+@pytest.fixture(params=PROGRAMS)
+async def program(request: pytest.FixtureRequest, dsn: str) -> AsyncIterator[Program]:
+    """A program that publishes, with each driver in turn."""
+    async with PROGRAMS[request.param](dsn) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def ear(dsn: str, conn: Any, topic: str) -> AsyncIterator[Ear]:
+    """Listens for the test's topic."""
+    bells = Bells()
+    heard = Ear(bells, conn)
+    heard.listen(topic)
+    stop = asyncio.Event()
+    listening = asyncio.create_task(Listener(dsn, bells).run(stop))
+    await heard.hears(topic)  # a new listener rings once for itself
+    yield heard
+    stop.set()
+    await listening

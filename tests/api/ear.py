@@ -1,0 +1,33 @@
+"""Hearing what is rung through the database."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from postbus._wake import Bells, topic_id
+
+
+class Ear:
+    """Hears, in a connection of its own, what is rung for topics."""
+
+    def __init__(self, bells: Bells, conn: Any) -> None:
+        self._bells = bells
+        self._conn = conn
+        self._fence = bells.add("fence")
+        self._heard: dict[str, asyncio.Event] = {}
+
+    def listen(self, topic: str) -> None:
+        self._heard[topic] = self._bells.add(topic)
+
+    async def hears(self, topic: str, *, within: float = 1) -> None:
+        """It is rung for the topic, sooner than anybody polls."""
+        await asyncio.wait_for(self._heard[topic].wait(), within)
+        self._heard[topic].clear()
+
+    async def has_heard(self, topic: str) -> bool:
+        """Whether it has been rung for the topic by now: notifications come in order."""
+        self._fence.clear()
+        await self._conn.execute("select postbus.ring(array[$1::bigint])", topic_id("fence"))
+        await self._fence.wait()
+        return self._heard[topic].is_set()

@@ -1,0 +1,40 @@
+"""The command line on the test's database, and folders for embedded servers."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.helpers import STARTED, Cli, processes_of
+
+
+@pytest.fixture(autouse=True)
+async def end_what_was_started() -> AsyncIterator[None]:
+    """No command outlives its test, also not one that failed."""
+    yield
+    for process in STARTED:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    STARTED.clear()
+
+
+@pytest.fixture
+def cli(dsn: str, tmp_path: Path) -> Cli:
+    """Runs `postbus` in a process of its own, in a folder of its own."""
+    return Cli(dsn, tmp_path)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A data folder that the server's account can enter. No process works on it when the test has ended."""
+    base = Path(tempfile.mkdtemp(prefix="postbus-cli-")).resolve()
+    base.chmod(0o755)
+    yield base / "data"
+    remaining = processes_of(base)
+    shutil.rmtree(base)
+    assert not remaining, f"processes remain: {remaining}"

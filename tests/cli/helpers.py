@@ -1,0 +1,149 @@
+"""Running the command line as users do: in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from eventually import eventually
+from postbus.cli._app import run
+
+STARTED: list[asyncio.subprocess.Process] = []
+POSTBUS = (sys.executable, "-m", "postbus.cli")
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        """A stream of JSON objects."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def error(self) -> dict[str, str]:
+        """The error in --json mode, which is the last line of stderr."""
+        return dict(json.loads(self.err.splitlines()[-1])["error"])
+
+    def done(self) -> Result:
+        """This result, if the command succeeded."""
+        assert self.code == 0, self.err
+        return self
+
+    def failed(self, code: int) -> Result:
+        """This result, if the command told an error in plain words and ended with the given code."""
+        assert self.code == code, f"{self.code}: {self.out} {self.err}"
+        assert "Traceback" not in self.err + self.out
+        return self
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """The environment of a user who has set nothing but what is given."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("POSTBUS_")}
+    return kept | {"COLUMNS": "80", "PYTHONWARNINGS": "error::ResourceWarning"} | variables
+
+
+async def start(
+    *args: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    program: tuple[str, ...] = POSTBUS,
+    new_session: bool = False,
+) -> asyncio.subprocess.Process:
+    """A command that goes on running; killed at the end of the test unless it has ended by then."""
+    process = await asyncio.create_subprocess_exec(
+        *program,
+        *args,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment(**(env or {})),
+        cwd=cwd,
+        start_new_session=new_session,
+    )
+    STARTED.append(process)
+    return process
+
+
+async def finish(process: asyncio.subprocess.Process, given: bytes = b"") -> Result:
+    """What a command that was started says until it ends."""
+    try:
+        async with asyncio.timeout(60):
+            out, err = await process.communicate(given)
+    except TimeoutError:
+        process.kill()
+        raise
+    assert process.returncode is not None
+    return Result(process.returncode, out.decode(), err.decode())
+
+
+async def deliver(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Send a signal and wait until it has arrived: a second one that is sent meanwhile would be lost."""
+    process.send_signal(number)
+
+    async def none_is_pending() -> None:
+        assert re.search(r"ShdPnd:\s*0+\n", _status(process.pid))
+
+    await eventually(none_is_pending)
+
+
+def _status(pid: int) -> str:
+    return Path(f"/proc/{pid}/status").read_text()
+
+
+class Cli:
+    """The command, with the DSN of the test's database in its environment."""
+
+    def __init__(self, dsn: str, cwd: Path) -> None:
+        self.env = {"POSTBUS_DSN": dsn}
+        self.cwd = cwd
+
+    async def __call__(self, *args: str, given: str | bytes = b"") -> Result:
+        process = await start(*args, env=self.env, cwd=self.cwd)
+        return await finish(process, given.encode() if isinstance(given, str) else given)
+
+    async def quick(self, *args: str) -> Result:
+        """The same within this process, for what needs neither stdin nor signals."""
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = await asyncio.to_thread(run, ["--dsn", self.env["POSTBUS_DSN"], *args])
+        return Result(code, out.getvalue(), err.getvalue())
+
+    async def start(self, *args: str) -> asyncio.subprocess.Process:
+        return await start(*args, env=self.env, cwd=self.cwd)
+
+
+def processes_of(folder: Path) -> list[str]:
+    """All processes that have to do with a folder, or with a server in it."""
+    return [told for process in psutil.process_iter() if (told := _if_about(process, str(folder)))]
+
+
+def _if_about(process: psutil.Process, folder: str) -> str:
+    try:
+        command = " ".join(process.cmdline())
+        about = [command, process.cwd(), *process.environ().values()]
+        is_alive = process.status() != psutil.STATUS_ZOMBIE
+        return f"{process.pid} {command}" if is_alive and any(folder in one for one in about) else ""
+    except (psutil.Error, OSError):
+        return ""

@@ -1,0 +1,229 @@
+"""What all commands have in common: options, errors, exit codes, help."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+import postbus
+from cli.helpers import Cli, Result, finish, start
+from postbus import EmbeddedError, PostbusError, _migrate
+from postbus.cli._exits import EXIT_CODES, exit_code_of
+
+NOWHERE = "postgresql://postgres@127.0.0.1:1/postgres"
+
+COMMANDS = (
+    "topics list",
+    "topics create x",
+    "topics show x",
+    "topics set x --lease 1m",
+    "topics pause x",
+    "topics resume x",
+    "topics delete x --yes",
+    "topics purge x",
+    "publish x 1",
+    "tail x",
+    "consume x --max 1",
+    "dead-letters list",
+    "dead-letters show 1",
+    "dead-letters redrive x --all",
+    "dead-letters purge x --all",
+    "migrate",
+)
+
+
+async def run(*args: str, **env: str) -> Result:
+    return await finish(await start(*args, env=env))
+
+
+@pytest.mark.parametrize("args", COMMANDS)
+async def test_a_server_that_is_away(cli: Cli, args: str) -> None:
+    """Every command says that the database cannot be reached, and ends with 5."""
+    cli.env["POSTBUS_DSN"] = NOWHERE
+
+    failed = (await cli.quick(*args.split(), "--json")).failed(5)
+
+    assert failed.error["code"] == "PB504"
+    assert "--dsn, POSTBUS_DSN" in failed.error["remedy"]
+
+
+@pytest.mark.parametrize("args", [args for args in COMMANDS if args != "migrate"])
+async def test_a_database_without_the_schema(empty_dsn: str, tmp_path: Path, args: str) -> None:
+    """Every command says that the schema is missing, and ends with 6."""
+    failed = (await Cli(empty_dsn, tmp_path).quick(*args.split())).failed(6)
+
+    assert failed.err == "error: the database has no schema postbus\nremedy: run: postbus migrate\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "told"),
+    [
+        ({"path": "/nosuchdatabase"}, 4, 'database "nosuchdatabase" does not exist'),
+        ({"netloc": "nosuchuser@"}, 5, 'role "nosuchuser" does not exist'),
+        ({"scheme": "mysql"}, 4, "bad DSN"),
+    ],
+)
+async def test_a_wrong_dsn(cli: Cli, dsn: str, change: dict[str, str], code: int, told: str) -> None:
+    """Database, user and form of the DSN are told apart."""
+    cli.env["POSTBUS_DSN"] = urlsplit(dsn)._replace(**change).geturl()
+
+    failed = (await cli.quick("topics", "list")).failed(code)
+
+    assert told in failed.err
+
+
+async def test_a_user_without_rights(cli: Cli, dsn: str, conn: Any) -> None:
+    """Missing rights end with 5, and the remedy names the roles."""
+    role = f"nobody_{conn.get_server_pid()}"
+    await conn.execute(f"create role {role} login")
+    try:
+        cli.env["POSTBUS_DSN"] = urlsplit(dsn)._replace(netloc=f"{role}@").geturl()
+
+        failed = (await cli.quick("topics", "list")).failed(5)
+
+        assert "granted roles" in failed.err
+    finally:
+        await conn.execute(f"drop role {role}")
+
+
+@pytest.mark.parametrize(("number", "told"), [(0, "PB502"), (999, "PB503")])
+async def test_a_schema_of_another_version(cli: Cli, conn: Any, number: int, told: str) -> None:
+    """A schema that is too old or too new ends with 6."""
+    await conn.execute("update postbus.migration set number = $1, breaking = true", number)
+
+    failed = (await cli.quick("topics", "list", "--json")).failed(6)
+
+    assert failed.error["code"] == told
+
+
+async def test_options_stand_before_or_after_the_command(cli: Cli, dsn: str) -> None:
+    """--dsn and --json mean the same wherever they stand."""
+    before, after = await asyncio.gather(
+        run("--dsn", dsn, "--json", "topics", "list"), run("topics", "list", "--json", "--dsn", dsn)
+    )
+
+    assert before.done().out == after.done().out == "[]\n"
+
+
+async def test_two_databases(cli: Cli) -> None:
+    """--dsn and --data-dir exclude each other."""
+    failed = (await cli.quick("topics", "list", "--data-dir", "/nowhere")).failed(2)
+
+    assert "both given" in failed.err
+
+
+@pytest.mark.parametrize(
+    "args", ["nonsense", "topics nonsense", "topics list extra", "topics list --nonsense", "--dsn"]
+)
+async def test_usage(cli: Cli, args: str) -> None:
+    """What no command understands ends with 2, and points to the help."""
+    failed = (await cli.quick(*args.split())).failed(2)
+
+    assert re.search(r"^remedy: see postbus( topics( list)?)? --help$", failed.err, re.MULTILINE)
+
+
+async def test_usage_as_json(cli: Cli) -> None:
+    """A usage error is JSON too, if that was asked for."""
+    assert (await cli.quick("topics", "nonsense", "--json")).failed(2).error["code"] == "usage"
+
+
+async def test_help_has_all_exit_codes(cli: Cli) -> None:
+    """The help of the program names each exit code."""
+    shown = (await cli.quick("--help")).done().out
+
+    plain = re.sub(r"\s+", " ", shown)
+    assert all(f"{code} {meaning}" in plain for code, meaning in EXIT_CODES.items())
+
+
+@pytest.mark.parametrize("args", ["", "topics", "dead-letters", "up --help", "bench --help"])
+async def test_help(cli: Cli, args: str) -> None:
+    """Without a command there is help, and nothing is wrong with asking for it."""
+    assert "Usage: postbus" in (await cli.quick(*args.split())).done().out
+
+
+async def test_version(cli: Cli) -> None:
+    """The version, by option and by command."""
+    option, command = await cli.quick("--version"), await cli.quick("version", "--json")
+
+    assert option.done().out == f"postbus {postbus.__version__}\n"
+    assert command.done().json["postbus"] == postbus.__version__
+
+
+def test_every_error_has_an_exit_code() -> None:
+    """Each error of Postbus ends with a code that is documented."""
+
+    def all_errors(root: type[PostbusError]) -> list[type[PostbusError]]:
+        return [root, *(error for sub in root.__subclasses__() for error in all_errors(sub))]
+
+    assert all(exit_code_of(error("x")) in EXIT_CODES for error in all_errors(PostbusError))
+    assert exit_code_of(EmbeddedError("x")) == 5
+
+
+async def test_without_typer(tmp_path: Path) -> None:
+    """Where the extra is not installed, one line says how to install it."""
+    (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(\"No module named 'typer'\", name='typer')")
+    program = (sys.executable, "-c", "from postbus.cli import main; main()")
+    process = await start(program=program, env={"PYTHONPATH": str(tmp_path)})
+
+    failed = (await finish(process)).failed(2)
+
+    assert failed.err == 'error: typer is not installed: pip install "postbus[cli]"\n'
+
+
+async def test_without_a_dsn_the_embedded_server_is_used(folder: Path) -> None:
+    """Commands that name the same folder share its server, whose data stays when they end."""
+    published = await run("publish", "jobs", "hello", "--data-dir", str(folder))
+    # A DSN in the environment counts less than a folder on the command line.
+    shown = await run("tail", "jobs", "--once", "--data-dir", str(folder), POSTBUS_DSN=NOWHERE)
+    examined = await run("doctor", POSTBUS_DATA_DIR=str(folder))
+
+    assert published.done().out == "1\n"
+    assert shown.done().out.endswith("hello\n")
+    assert "ok      connection" in examined.done().out
+
+
+async def test_an_embedded_server_that_cannot_start(cli: Cli, tmp_path: Path) -> None:
+    """A folder that is not ours is refused with 5."""
+    (tmp_path / "precious").touch()
+
+    failed = await run("topics", "list", "--data-dir", str(tmp_path), "--json")
+
+    assert failed.failed(5).error["code"] == "PB506"
+
+
+async def test_migrate(empty_dsn: str, tmp_path: Path) -> None:
+    """Tells what was applied, and that nothing is left to do."""
+    cli = Cli(empty_dsn, tmp_path)
+
+    first, second = await cli("migrate"), await cli.quick("migrate", "--json")
+
+    assert "applied migration 0001_initial\n" in first.done().out
+    assert second.done().json["applied"] == []
+
+
+async def test_migrate_refuses_a_newer_schema(cli: Cli, conn: Any) -> None:
+    """A database that a newer version migrated is left alone."""
+    await conn.execute("update postbus.migration set number = 999, breaking = true")
+
+    (await cli.quick("migrate")).failed(6)
+
+
+async def test_migrate_prints_the_script(empty_dsn: str, tmp_path: Path) -> None:
+    """--print needs no database, and what it prints makes the schema."""
+    printed = (await run("migrate", "--print", POSTBUS_DSN=NOWHERE)).done().out
+
+    conn: Any = await asyncpg.connect(empty_dsn)
+    try:
+        await conn.execute(printed)
+        state = await _migrate.read_state(conn)
+    finally:
+        await conn.close()
+    assert state is not None
+    assert state.is_current

@@ -1,0 +1,161 @@
+"""postbus consume"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+
+from cli.helpers import Cli, deliver, finish
+from postbus import Bus
+
+
+async def test_it_prints_and_acks(cli: Cli, bus: Bus) -> None:
+    """Each message is printed and then gone; --max ends it."""
+    await bus.send("jobs", {"n": 1}, key="k")
+    await bus.send("jobs", {"n": 2})
+
+    consumed = await cli("consume", "jobs", "--max", "1")
+
+    assert consumed.done().out.endswith('k             {"n":1}\n')
+    assert (await bus.admin.topic("jobs"))["waiting"] == 1
+
+
+async def test_max_is_never_exceeded(cli: Cli, bus: Bus) -> None:
+    """Also with concurrency, no message beyond --max is touched."""
+    async with bus.transaction() as conn:
+        await bus.publish_many(conn, "jobs", range(20))
+
+    consumed = await cli("consume", "jobs", "--max", "7", "--concurrency", "5", "--json")
+
+    assert sorted(one["payload"] for one in consumed.done().lines) == list(range(7))
+    left = await bus.admin.messages("jobs")
+    assert {(row["state"], row["attempts"]) for row in left} == {("waiting", 0)}
+    assert len(left) == 13
+
+
+async def test_idle_ends_it(cli: Cli, bus: Bus) -> None:
+    """It ends by itself when nothing came for a while, with all that was there consumed."""
+    await bus.send("jobs", b"\xff")
+
+    consumed = await cli("consume", "jobs", "--idle", "0.5", "--json")
+
+    (message,) = consumed.done().lines
+    assert (message["payload_base64"], message["attempt"]) == ("/w==", 1)
+    assert (await bus.admin.topic("jobs"))["waiting"] == 0
+
+
+async def test_ctrl_c_drains(cli: Cli, bus: Bus) -> None:
+    """The first Ctrl-C lets the command finish, whose message is acked then. Exit code 0."""
+    await bus.send("jobs", "x")
+    process = await cli.start(
+        "consume", "jobs", "--exec", "echo begun; read line; test -e done && echo ended"
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"begun\n"
+    (cli.cwd / "done").touch()
+
+    process.send_signal(signal.SIGINT)
+
+    ended = (await finish(process)).done()
+    assert ended.out == "ended\n" or "attempt" in ended.err
+    assert "handled 1 message" in ended.err
+
+
+async def test_a_second_ctrl_c_aborts(cli: Cli, bus: Bus) -> None:
+    """The second Ctrl-C kills the command. Exit code 130, and the message is not acked."""
+    await bus.send("jobs", "x")
+    process = await cli.start("consume", "jobs", "--exec", "echo begun; exec sleep 1000")
+    assert process.stdout is not None
+    await process.stdout.readline()
+
+    await deliver(process, signal.SIGINT)
+    await deliver(process, signal.SIGINT)
+
+    assert await process.wait() == 130
+    assert await process.stdout.read() == b""  # nobody holds the pipe any more: the command is gone
+    assert (await bus.admin.topic("jobs"))["leased"] == 1
+
+
+async def test_exec_gets_the_message(cli: Cli, bus: Bus) -> None:
+    """The command has the payload on stdin, and the rest in its environment."""
+    message_id = await bus.send("jobs", {"n": 1}, key="k", headers={"h": "v"})
+    command = 'cat; echo " $POSTBUS_ID $POSTBUS_TOPIC $POSTBUS_KEY $POSTBUS_ATTEMPT $POSTBUS_HEADERS"'
+
+    consumed = await cli("consume", "jobs", "--exec", command, "--max", "1")
+
+    assert consumed.done().out == f'{{"n":1}} {message_id} jobs k 1 {{"h": "v"}}\n'
+
+
+async def test_exit_codes_are_outcomes(cli: Cli, bus: Bus) -> None:
+    """Exit code 0 acks, 65 makes a dead letter, 75 and others try again with stderr kept as the error."""
+    await bus.admin.create_topic("jobs", retry_initial=3600, retry_max=3600)
+    for code in (0, 65, 75, 1):
+        await bus.send("jobs", code)
+    command = 'read code; echo "said $code" >&2; exit $code'
+
+    consumed = await cli("consume", "jobs", "--exec", command, "--max", "4", "--json")
+
+    told = {one["exit_code"]: one for one in consumed.done().lines}
+    assert {code: one["outcome"] for code, one in told.items()} == {
+        0: "acked",
+        65: "dead",
+        75: "retried",
+        1: "retried",
+    }
+    assert told[0]["stderr"] == "said 0\n"
+    left = {row["payload"]: row for row in await bus.admin.messages("jobs")}
+    assert {payload: row["state"] for payload, row in left.items()} == {
+        b"65": "dead",
+        b"75": "retrying",
+        b"1": "retrying",
+    }
+    assert left[b"75"]["last_error"] == "said 75\nthe command ended with exit code 75"
+    (dead,) = await bus.admin.dead_letters("jobs")
+    assert (dead["reason"], dead["last_error"]) == ("said 65", "said 65\n")
+
+
+async def test_a_command_that_does_not_exist(cli: Cli, bus: Bus) -> None:
+    """A typo in --exec ends it at once, and costs no message an attempt."""
+    await bus.send("jobs", 1)
+
+    failed = await cli("consume", "jobs", "--exec", "no-such-command")
+
+    assert "the command cannot be run" in failed.failed(1).err
+    (row,) = await bus.admin.messages("jobs")
+    assert (row["state"], row["attempts"]) == ("waiting", 0)
+
+
+async def test_a_reader_that_leaves(cli: Cli, bus: Bus) -> None:
+    """What could not be written because nobody reads any more is given back untouched."""
+    async with bus.transaction() as conn:
+        await bus.publish_many(conn, "jobs", ["x" * 10_000] * 50)
+    process = await cli.start("consume", "jobs")
+    assert process.stdout is not None
+    assert process.stderr is not None
+
+    await process.stdout.readline()
+    process.stdout._transport.close()  # type: ignore[attr-defined]
+
+    async with asyncio.timeout(20):
+        assert b"Traceback" not in await process.stderr.read()
+        assert await process.wait() == 0
+    left = await bus.admin.messages("jobs")
+    assert left
+    assert {(row["state"], row["attempts"]) for row in left} == {("waiting", 0)}
+
+
+async def test_waiting_for_a_topic(cli: Cli, bus: Bus) -> None:
+    """A topic that nobody used so far may be consumed: it is said, and what comes is printed."""
+    process = await cli.start("consume", "jobs", "--max", "1", "--json")
+    await bus.send("jobs", "hello")
+
+    consumed = await finish(process)
+
+    assert json.loads(consumed.done().out)["payload"] == "hello"
+
+
+async def test_bad_options(cli: Cli) -> None:
+    """Numbers out of range are a matter of usage."""
+    for args in (["--max", "0"], ["--concurrency", "0"], ["--idle", "-1"], ["--max", "x"]):
+        (await cli.quick("consume", "jobs", *args)).failed(2)

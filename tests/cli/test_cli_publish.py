@@ -1,0 +1,163 @@
+"""postbus publish"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from cli.helpers import Cli
+from postbus import Bus
+
+
+async def test_the_payload_is_an_argument(cli: Cli, bus: Bus) -> None:
+    """Prints the id of the message that it published."""
+    published = await cli("publish", "jobs", '{"a": 1}')
+
+    (row,) = await bus.admin.messages("jobs")
+    assert published.done().out == f"{row['id']}\n"
+    assert (row["payload"], row["content_type"]) == (b'{"a": 1}', "application/json")
+
+
+@pytest.mark.parametrize("args", [["-"], []])
+async def test_the_payload_comes_from_stdin(cli: Cli, bus: Bus, args: list[str]) -> None:
+    """A dash, or nothing, means stdin; the line's end is not part of a text."""
+    await cli("publish", "jobs", *args, given="hello\n")
+
+    (row,) = await bus.admin.messages("jobs")
+    assert (row["payload"], row["content_type"]) == (b"hello", "text/plain; charset=utf-8")
+
+
+@pytest.mark.parametrize(
+    ("flag", "given", "stored"),
+    [
+        (None, b"[1]\n", (b"[1]", "application/json")),
+        (None, b"NaN", (b"NaN", "text/plain; charset=utf-8")),
+        (None, b"\xff\n", (b"\xff\n", "application/octet-stream")),
+        ("--text", b"[1]\n", (b"[1]", "text/plain; charset=utf-8")),
+        ("--json-payload", b'"x"', (b'"x"', "application/json")),
+        ("--bytes", b"[1]\n", (b"[1]\n", "application/octet-stream")),
+    ],
+)
+async def test_forms_of_payloads(
+    cli: Cli, bus: Bus, flag: str | None, given: bytes, stored: tuple[bytes, str]
+) -> None:
+    """JSON, text and bytes are told apart, unless a flag says what it is."""
+    await cli("publish", "jobs", *filter(None, [flag]), given=given)
+
+    (row,) = await bus.admin.messages("jobs")
+    assert (row["payload"], row["content_type"]) == stored
+
+
+async def test_all_options_arrive(cli: Cli, bus: Bus) -> None:
+    """Key, headers, priority, delay and correlation id are the message's afterwards."""
+    options = "--key k --header a=1 --header b=x=y --priority 9 --delay 1h --correlation-id c"
+
+    await cli.quick("publish", "jobs", "1", *options.split())
+
+    (row,) = await bus.admin.messages("jobs")
+    assert (row["key"], row["priority"], row["correlation_id"]) == ("k", 9, "c")
+    assert row["headers"] == '{"a": "1", "b": "x=y"}'
+    assert row["at"] - row["published_at"] == timedelta(hours=1)
+
+
+async def test_deliver_at(cli: Cli, bus: Bus) -> None:
+    """A point in time with an offset is taken as it is."""
+    await cli.quick("publish", "jobs", "1", "--deliver-at", "2040-01-31T18:00:00+00:00")
+
+    (row,) = await bus.admin.messages("jobs")
+    assert row["at"] == datetime(2040, 1, 31, 18, tzinfo=UTC)
+
+
+async def test_a_dedup_key_gives_the_same_id(cli: Cli) -> None:
+    """A second message of the same deduplication key is the first one."""
+    first = await cli.quick("publish", "jobs", "1", "--dedup-key", "d", "--json")
+    second = await cli("publish", "jobs", "2", "--dedup-key", "d", "--json")
+
+    assert first.done().json["topic"] == "jobs"
+    assert first.json == second.json
+
+
+async def test_lines(cli: Cli, bus: Bus) -> None:
+    """Each line that is not empty is a message, in order, whatever its form."""
+    published = await cli("publish", "jobs", "--lines", given='a\n\n{"b": 2}\r\nc')
+
+    rows = await bus.admin.messages("jobs")
+    assert [row["payload"] for row in rows] == [b"a", b'{"b": 2}', b"c"]
+    assert published.done().out.split() == [str(row["id"]) for row in rows]
+
+
+async def test_many_lines_of_a_file(cli: Cli, bus: Bus) -> None:
+    """A file of more lines than a batch has is published as a whole; --json has an object per message."""
+    file = cli.cwd / "lines.txt"
+    file.write_text("".join(f"{number}\n" for number in range(2500)))
+
+    published = await cli("publish", "jobs", "--lines", "--file", str(file), "--json")
+
+    assert len(published.done().lines) == 2500
+    assert (await bus.admin.topic("jobs"))["waiting"] == 2500
+
+
+async def test_a_bad_line_is_told_with_its_number(cli: Cli, bus: Bus) -> None:
+    """The batches before a bad line are published, its own is not."""
+    lines = "1\n" * 1500 + "{\n"
+
+    failed = await cli("publish", "jobs", "--lines", "--json-payload", given=lines)
+
+    assert "line 1501: the payload is not JSON" in failed.failed(4).err
+    assert "the 1000 messages before its batch are published" in failed.err
+    assert (await bus.admin.topic("jobs"))["waiting"] == 1000
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "told"),
+    [
+        ("jobs {bad --json-payload", 4, "the payload is not JSON"),
+        ("jobs hi --text --bytes", 2, "--text and --bytes exclude each other"),
+        ("jobs hi --priority 10", 4, "priority 10 is out of range"),
+        ("jobs hi --priority high", 2, "--priority"),
+        ("jobs hi --header x", 4, "header 'x' is not name=value"),
+        ("jobs hi --delay soon", 4, "--delay 'soon' is not a duration"),
+        ("jobs hi --delay 99999999d", 4, "delay"),
+        ("jobs hi --deliver-at soon", 4, "--deliver-at 'soon' is not a point in time"),
+        ("jobs hi --delay 1s --deliver-at 2040-01-01", 4, "both given"),
+        ("jobs hi --file nothing.txt", 2, "both given"),
+        ("jobs --file nothing.txt", 2, "cannot read nothing.txt"),
+        ("jobs hi --lines", 2, "--lines reads stdin"),
+        ("jobs --lines --dedup-key d", 2, "--dedup-key"),
+        ("bad!name hi", 4, "bad topic name"),
+        ("", 2, "TOPIC"),
+    ],
+)
+async def test_mistakes_are_told(cli: Cli, args: str, code: int, told: str) -> None:
+    """What cannot be published is refused with the reason."""
+    failed = await cli.quick("publish", *args.split())
+
+    assert told in failed.failed(code).err
+
+
+async def test_payloads_at_the_limits(cli: Cli, bus: Bus) -> None:
+    """Too large and too deep payloads are refused, in words."""
+    await bus.admin.create_topic("jobs", max_payload_bytes=100)
+
+    large, deep, deepest = await asyncio.gather(
+        cli("publish", "jobs", "x" * 101),
+        cli("publish", "jobs", "[" * 101 + "]" * 101),
+        cli("publish", "jobs", given="[" * 100_000 + "]" * 100_000),
+    )
+
+    assert "the topic accepts 100" in large.failed(4).err
+    assert "nested" in deep.failed(4).err
+    assert "nested" in deepest.failed(4).err
+
+
+async def test_a_file_is_one_payload(cli: Cli, bus: Bus, tmp_path: Path) -> None:
+    """Without --lines the whole file is the payload."""
+    (tmp_path / "two.txt").write_bytes(b"one\ntwo\n")
+
+    await cli("publish", "jobs", "--file", "two.txt")
+
+    (row,) = await bus.admin.messages("jobs")
+    assert row["payload"] == b"one\ntwo"

@@ -1,0 +1,46 @@
+"""How values are written."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from postbus.cli._render import duration, payload_line, payload_text, printable, write_json
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1, "0s"), (0, "0s"), (0.25, "0.2s"), (59, "59s"), (60, "1m"), (61, "1m 1s"), (3600, "1h"),
+        (3661, "1h 1m"), (86400, "1d"), (90000, "1d 1h"), (864000, "10d"),
+    ],
+)  # fmt: skip
+def test_durations(seconds: float, text: str) -> None:
+    """A duration has its two largest units."""
+    assert duration(timedelta(seconds=seconds)) == text
+
+
+def test_values_on_one_line() -> None:
+    """Nothing breaks the line or is obeyed by a terminal; other characters stay."""
+    assert printable("grün\t\x1b[0m\r\n\u2028") == "grün\\t\\x1b[0m\\r\\n\\u2028"
+    assert (printable(None), printable(True), printable(3)) == ("", "yes", "3")
+
+
+def test_payloads() -> None:
+    """JSON and text are shown as they are, what is neither as base64."""
+    assert payload_line(b'{"a":\n1}', "application/json") == '{"a":\\n1}'
+    assert payload_line(b"{bad", "application/json") == "base64:e2JhZA=="
+    assert payload_line(b"\xff", "text/plain") == "base64:/w=="
+    assert payload_text(b"[1]", "application/json") == "[\n  1\n]"
+    assert payload_text(b"a\nb\x07", "text/plain") == "a\nb\\x07"
+
+
+def test_json_of_what_has_no_utf8(capsys: pytest.CaptureFixture[str]) -> None:
+    """Lone surrogates are written as escapes, so the line is valid UTF-8 and valid JSON."""
+    write_json({"a": "\ud800", "b": "grün"})
+
+    line = capsys.readouterr().out
+    assert line.isascii()
+    assert json.loads(line) == {"a": "\ud800", "b": "grün"}

@@ -1,0 +1,173 @@
+"""postbus topics …"""
+
+from __future__ import annotations
+
+from typing import Any, get_type_hints
+
+import pytest
+
+from cli.helpers import Cli
+from postbus import Bus, TopicOptions
+from postbus.cli.topics import TOPIC_OPTIONS
+
+
+def test_every_option_of_a_topic_can_be_given() -> None:
+    """Topics have no option that the command line does not know, and the other way round."""
+    assert {option.name for option in TOPIC_OPTIONS} == get_type_hints(TopicOptions).keys()
+
+
+GIVEN = {
+    "semantics": "QUEUE",
+    "ordered": True,
+    "lease": 60.0,
+    "max_attempts": 5,
+    "retry_initial": 2.0,
+    "retry_factor": 3.0,
+    "retry_max": 7200.0,
+    "retry_jitter": 0.5,
+    "retention": 86400.0,
+    "dedup_window": 3600.0,
+    "max_payload_bytes": 1000,
+    "notify": True,
+}
+
+
+async def test_create_with_all_options(cli: Cli) -> None:
+    """What is given to create is what the topic has afterwards."""
+    flags = "--ordered --lease 1m --max-attempts 5 --retry-initial 2s --retry-factor 3 --retry-max 2h"
+    more = "--retry-jitter 0.5 --retention 24h --dedup-window 1h --max-payload-bytes 1000 --notify"
+
+    made = await cli(
+        "topics", "create", "jobs", *flags.split(), *more.split(), "--semantics", "QUEUE", "--json"
+    )
+
+    assert made.done().json.items() >= GIVEN.items()
+
+
+async def test_set_changes_only_what_is_given(cli: Cli, bus: Bus) -> None:
+    """Options that are not given stay as they are."""
+    await bus.admin.create_topic("jobs", ordered=True, max_attempts=7)
+
+    await cli("topics", "set", "jobs", "--no-ordered", "--lease", "90")
+
+    topic = await bus.admin.topic("jobs")
+    assert (topic["ordered"], topic["lease"].total_seconds(), topic["max_attempts"]) == (False, 90, 7)
+
+
+async def test_list_and_show(cli: Cli, bus: Bus) -> None:
+    """A list has a line per topic, and show has a line per option."""
+    await bus.admin.create_topic("jobs", notify=True)
+    await bus.send("a-topic-with-a-name-so-long-that-a-terminal-of-eighty-columns-would-fold-it-or-cut-it", 1)
+
+    listed, shown = await cli.quick("topics", "list"), await cli.quick("topics", "show", "jobs")
+
+    assert (
+        "a-topic-with-a-name-so-long-that-a-terminal-of-eighty-columns-would-fold-it-or-cut-it  "
+        in listed.out
+    )
+    assert "notify" in listed.out
+    assert "max_attempts       25\n" in shown.done().out
+
+
+async def test_list_as_json(cli: Cli, bus: Bus) -> None:
+    """The list is one JSON array, with durations in seconds and times in ISO format."""
+    await bus.send("jobs", 1)
+
+    listed = (await cli.quick("topics", "list", "--json")).done().json
+
+    assert [(one["name"], one["waiting"], one["lease"]) for one in listed] == [("jobs", 1, 30.0)]
+    assert "T" in listed[0]["oldest_at"]
+
+
+async def test_an_empty_list_says_what_to_do(cli: Cli) -> None:
+    """Without topics stdout is empty, and a hint goes to stderr."""
+    listed = (await cli.quick("topics", "list")).done()
+
+    assert (listed.out, "postbus topics create" in listed.err) == ("", True)
+
+
+async def test_pause_and_resume(cli: Cli, bus: Bus) -> None:
+    """A paused topic is listed as such until it is resumed."""
+    await bus.admin.create_topic("jobs")
+
+    paused = await cli.quick("topics", "pause", "jobs", "--json")
+    resumed = await cli.quick("topics", "resume", "jobs", "--json")
+
+    assert paused.done().json["paused_at"] is not None
+    assert resumed.done().json["paused_at"] is None
+
+
+async def test_purge_counts_first(cli: Cli, bus: Bus) -> None:
+    """A dry run of purge deletes nothing; without it the messages are gone."""
+    await bus.send("jobs", 1)
+
+    would = await cli.quick("topics", "purge", "jobs", "--dry-run")
+    did = await cli.quick("topics", "purge", "jobs", "--json")
+
+    assert would.done().out == "would delete 1 waiting message of jobs\n"
+    assert did.done().json == {"topic": "jobs", "count": 1, "dry_run": False}
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 4), ("", 4)])
+async def test_delete_asks(cli: Cli, bus: Bus, answer: str, code: int) -> None:
+    """A topic is deleted only after a yes; no answer is a no."""
+    await bus.admin.create_topic("jobs")
+
+    asked = await cli("topics", "delete", "jobs", given=answer)
+
+    assert asked.code == code
+    assert [topic["name"] for topic in await bus.admin.topics()] == ([] if code == 0 else ["jobs"])
+
+
+async def test_delete_of_messages_needs_force(cli: Cli, bus: Bus) -> None:
+    """--yes answers the question, but only --force deletes messages."""
+    await bus.send("jobs", 1)
+
+    refused = await cli.quick("topics", "delete", "jobs", "--yes")
+    forced = await cli.quick("topics", "delete", "jobs", "--force")
+
+    assert "has messages" in refused.failed(4).err
+    assert forced.done().out == "deleted jobs and 1 message\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "told"),
+    [
+        ("create jobs", 4, "exists"),
+        ("create bad --lease soon", 4, "--lease 'soon' is not a duration"),
+        ("create bad --lease 99999999999d", 4, "is not a duration"),
+        ("create bad --max-attempts 0", 4, "max_attempts goes from 1"),
+        ("create bad --max-attempts many", 2, "--max-attempts"),
+        ("create bad --colour red", 2, "--colour"),
+        ("create", 2, "NAME"),
+        ("create not/a!name", 4, "bad topic name"),
+        ("set jobs", 2, "nothing to set"),
+        ("set gone --lease 1m", 3, "there is no topic 'gone'"),
+        ("show gone", 3, "there is no topic 'gone'"),
+        ("pause gone", 3, "there is no topic 'gone'"),
+        ("purge gone", 3, "there is no topic 'gone'"),
+        ("delete gone --yes", 3, "there is no topic 'gone'"),
+    ],
+)
+async def test_mistakes_are_told(cli: Cli, bus: Bus, args: str, code: int, told: str) -> None:
+    """A mistake ends with its exit code, the reason and a remedy, each on one line."""
+    await bus.admin.create_topic("jobs")
+
+    failed = (await cli.quick("topics", *args.split())).failed(code)
+
+    error, remedy = failed.err.splitlines()
+    assert error.startswith("error: ")
+    assert remedy.startswith("remedy: ")
+    assert told in failed.err
+
+
+async def test_an_error_as_json(cli: Cli) -> None:
+    """With --json an error is an object with code, message and remedy on stderr, and stdout is empty."""
+    failed = (await cli("topics", "show", "gone", "--json")).failed(3)
+
+    expected: dict[str, Any] = {
+        "code": "PB404",
+        "message": "there is no topic 'gone'",
+        "remedy": "create it: postbus topics create gone",
+    }
+    assert (failed.error, failed.out) == (expected, "")

@@ -1,0 +1,201 @@
+"""postbus up, and the demo"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import termios
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import psutil
+import pytest
+from rich.console import Console
+
+from cli.helpers import POSTBUS, Cli, environment, finish, processes_of, start
+from eventually import eventually
+from postbus import Bus
+from postbus.demo.tally import Tally
+from postbus.demo.views import _screen
+
+
+async def next_line(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    async with asyncio.timeout(60):
+        return (await process.stdout.readline()).decode()
+
+
+async def wait_for_workers(process: asyncio.subprocess.Process) -> None:
+    """Read lines of the demo until both workers are at work."""
+    while " workers 2" not in (line := await next_line(process)):
+        assert line, "it has ended"
+
+
+async def nothing_remains(folder: Path) -> None:
+    async def none() -> None:
+        assert processes_of(folder) == []
+
+    await eventually(none, within=30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_up_runs_until_it_is_told_to_end(folder: Path, number: signal.Signals) -> None:
+    """It prints an address that works, and a signal ends it with 0 and everything with it."""
+    process = await start("up", "--data-dir", str(folder))
+    text = "".join([await next_line(process) for _ in range(6)])
+    dsn = text.partition("export POSTBUS_DSN='")[2].partition("'")[0]
+    conn: Any = await asyncpg.connect(dsn)
+    topics = await conn.fetch("select * from postbus.topics")
+    await conn.close()
+
+    process.send_signal(number)
+
+    (await finish(process)).done()
+    assert topics == []
+    assert f"psql '{dsn}'" in text
+    assert processes_of(folder) == []
+
+
+async def test_up_notices_that_the_server_ends(folder: Path) -> None:
+    """A server that is killed ends `up` with 5."""
+    process = await start("up", "--data-dir", str(folder), "--json")
+    await next_line(process)
+
+    os.kill(json.loads((folder / "server.json").read_text())["keeper"], signal.SIGKILL)
+
+    (await finish(process)).failed(5)
+
+
+async def test_the_demo_runs_and_ends_by_itself(folder: Path) -> None:
+    """Without a terminal it writes a line per second and then what it did; nothing stays behind."""
+    process = await start("up", "--demo", "--seconds", "5", "--data-dir", str(folder))
+
+    ended = (await finish(process)).done()
+
+    assert processes_of(folder) == []
+    lines = ended.out.splitlines()
+    assert sum("published" in line and "/s" in line for line in lines) >= 4
+    assert "messages of these that were seen: 0" in ended.out
+    assert "handled" in lines[-3]
+
+
+async def test_ctrl_c_ends_the_demo(folder: Path) -> None:
+    """Ctrl-C ends workers and server too, with 0, after a summary."""
+    process = await start("up", "--demo", "--data-dir", str(folder), new_session=True)
+    await wait_for_workers(process)
+
+    os.killpg(process.pid, signal.SIGINT)
+
+    ended = (await finish(process)).done()
+    assert "orders were committed" in ended.out
+    assert processes_of(folder) == []
+
+
+async def test_nothing_survives_a_killed_demo(folder: Path) -> None:
+    """Even after kill -9 of the demo, its workers and its server end by themselves."""
+    process = await start("up", "--demo", "--data-dir", str(folder))
+    await wait_for_workers(process)
+    assert len(processes_of(folder)) > 5
+
+    process.kill()
+
+    await nothing_remains(folder)
+    await process.communicate()
+
+
+async def test_a_killed_worker_is_replaced(cli: Cli) -> None:
+    """A worker of the demo that is killed gets a successor, and the demo goes on."""
+    process = await cli.start("up", "--demo")
+    await wait_for_workers(process)
+    first, _ = psutil.Process(process.pid).children()
+
+    first.kill()
+
+    async def another_runs() -> None:
+        pids = {child.pid for child in psutil.Process(process.pid).children()}
+        assert len(pids - {first.pid}) == 2
+
+    await eventually(another_runs)
+    process.send_signal(signal.SIGTERM)
+    (await finish(process)).done()
+
+
+async def test_the_demo_on_a_server_of_ones_own(cli: Cli, bus: Bus, conn: Any) -> None:
+    """With a DSN it runs there. Each order that was committed had its message, and no other had."""
+    ended = await cli("up", "--demo", "--seconds", "3", "--json")
+
+    *_, last = ended.done().lines
+    summary = last["summary"]
+    orders = await conn.fetchval("select count(*) from postbus_demo.demo_orders")
+    assert summary["orders"] == orders > 0
+    assert summary["messages_of_rolled_back_orders"] == 0
+    assert summary["handled"] > 0
+    assert {topic["name"] for topic in await bus.admin.topics()} == {"orders.placed", "payments", "emails"}
+
+
+async def test_the_demo_leaves_topics_of_others_alone(cli: Cli, bus: Bus) -> None:
+    """A database that has a topic of the demo's name, but no demo, is refused."""
+    await bus.admin.create_topic("payments")
+
+    failed = (await cli("up", "--demo")).failed(4)
+
+    assert "topics of the demo's names: payments" in failed.err
+
+
+async def test_up_with_a_dsn_needs_the_demo(cli: Cli) -> None:
+    """There is nothing to run on a server that runs already."""
+    assert "add --demo" in (await cli.quick("up")).failed(2).err
+
+
+async def test_the_live_view(cli: Cli) -> None:
+    """In a terminal it shows a live view in the alternate screen, and a summary when it has left it."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    variables = environment(**cli.env, TERM="xterm-256color") | {"COLUMNS": "", "LINES": ""}
+    process = await asyncio.create_subprocess_exec(
+        *POSTBUS, "up", "--demo", "--seconds", "2", stdin=theirs, stdout=theirs, stderr=theirs, env=variables
+    )
+    os.close(theirs)
+    shown = await asyncio.to_thread(read_all, ours)
+
+    assert await process.wait() == 0
+    live, left, after = shown.partition("\x1b[?1049l")
+    assert "Postbus demo" in live
+    assert "orders.placed" in live
+    assert left
+    assert "orders were committed" in after
+
+
+def read_all(terminal: int) -> str:
+    """What is written to a terminal until its last writer has ended."""
+    parts = []
+    try:
+        while part := os.read(terminal, 65536):
+            parts.append(part)
+    except OSError:
+        pass  # how Linux says that nobody has it open any more
+    os.close(terminal)
+    return b"".join(parts).decode(errors="replace")
+
+
+@pytest.mark.parametrize(("width", "height"), [(200, 60), (100, 30), (80, 24), (60, 12), (30, 6), (10, 3)])
+def test_the_view_fits_the_terminal(width: int, height: int) -> None:
+    """Whatever the terminal's size is, the view does not grow beyond it."""
+    tally = Tally()
+    for number in range(100):
+        tally.hear(
+            f"worker-{number}",
+            {"event": "message.dead", "fields": {"topic": "x" * 99, "id": 1, "error": "e" * 300}},
+        )
+    console = Console(width=width, height=height, force_terminal=True, legacy_windows=False)
+
+    lines = console.render_lines(_screen("a title\nanother line", tally, width, height), pad=False)
+
+    assert len(lines) <= height
+    assert all(sum(segment.cell_length for segment in line) <= width for line in lines)

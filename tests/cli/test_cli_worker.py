@@ -1,0 +1,186 @@
+"""postbus worker"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.helpers import Cli, deliver, finish
+from postbus import Bus
+from postbus.cli._exits import CommandError
+from postbus.cli.worker import load_bus
+
+NOWHERE = "postgresql://postgres@127.0.0.1:1/postgres"
+
+SHOP = """
+from postbus import Bus
+
+shop = bus = Bus.open()
+number = 7
+
+@bus.subscribe("jobs")
+async def handle(payload):
+    print("handling", payload, flush=True)
+    if payload == "forever":
+        import asyncio
+        await asyncio.sleep(1000)
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+
+
+async def started(cli: Cli, *args: str) -> asyncio.subprocess.Process:
+    process = await cli.start("worker", *args)
+    assert process.stdout is not None
+    assert (await process.stdout.readline()).startswith(b"handling")
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_the_first_signal_drains(cli: Cli, bus: Bus, shop: None, number: signal.Signals) -> None:
+    """It runs the handlers of a module in the current directory, and ends with 0 when told to stop."""
+    await bus.send("jobs", "one")
+    process = await started(cli, "shop", "--name", "me")
+
+    process.send_signal(number)
+
+    ended = (await finish(process)).done()
+    assert "INFO    worker.started worker=me topics=['jobs']" in ended.err
+    assert "worker.stopped worker=me" in ended.err
+    assert (await bus.admin.topic("jobs"))["waiting"] == 0
+
+
+async def test_the_second_signal_aborts(cli: Cli, bus: Bus, shop: None) -> None:
+    """A second signal cancels what runs. Exit code 130."""
+    await bus.send("jobs", "forever")
+    process = await started(cli, "shop:shop")
+
+    await deliver(process, signal.SIGTERM)
+    await deliver(process, signal.SIGTERM)
+
+    (await finish(process)).failed(130)
+
+
+async def test_logs_as_json(cli: Cli, bus: Bus, shop: None) -> None:
+    """Each log event is an object with its name and its fields."""
+    await bus.send("jobs", "one")
+    process = await started(cli, "shop:bus", "--log-format", "json")
+
+    process.send_signal(signal.SIGTERM)
+
+    events = [json.loads(line) for line in (await finish(process)).done().err.splitlines()]
+    assert [one["event"] for one in events] == ["worker.started", "worker.stopping", "worker.stopped"]
+    assert (events[0]["topics"], events[0]["level"]) == (["jobs"], "info")
+
+
+async def test_log_level(cli: Cli, bus: Bus, shop: None) -> None:
+    """Nothing below the chosen level is written."""
+    await bus.send("jobs", "one")
+    process = await started(cli, "shop", "--log-level", "warning")
+
+    process.send_signal(signal.SIGTERM)
+
+    assert (await finish(process)).done().err == ""
+
+
+async def test_dsn_is_for_the_module(cli: Cli, bus: Bus, shop: None, dsn: str) -> None:
+    """--dsn says which database the module's Bus.open() opens."""
+    await bus.send("jobs", "one")
+    cli.env["POSTBUS_DSN"] = "postgresql://nobody@127.0.0.1:1/nowhere"
+    process = await started(cli, "shop", "--dsn", dsn)
+
+    process.send_signal(signal.SIGTERM)
+
+    (await finish(process)).done()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "code", "told"),
+    [
+        (None, "nosuch", 2, "there is no module 'nosuch'"),
+        (None, "nosuch.deeper:bus", 2, "there is no module 'nosuch'"),
+        ("", "it", 2, "it has no 'bus'"),
+        (SHOP, "it:number", 2, "it:number is no Bus but of type int"),
+        (SHOP, "it:nothing", 2, "name the bus: it:shop or it:bus"),
+        (SHOP, "it.py:bus", 2, "postbus worker it:bus"),
+        ("import nosuch", "it", 1, "importing it failed: ModuleNotFoundError: No module named 'nosuch'"),
+        ("def f():\n    return 1 / 0\nf()\n", "it", 1, "ZeroDivisionError: division by zero"),
+        ("def f(:\n", "it", 1, "importing it failed: SyntaxError"),
+        ("raise SystemExit('no config')", "it", 1, "no config"),
+    ],
+)
+def test_a_module_that_cannot_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, target: str, code: int, told: str
+) -> None:
+    """Each reason is told in words, with the exit code that fits it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("POSTBUS_DSN", NOWHERE)
+    if source is not None:
+        (tmp_path / "it.py").write_text(source)
+
+    try:
+        with pytest.raises(CommandError) as failed:
+            load_bus(target)
+    finally:
+        sys.modules.pop("it", None)
+
+    assert failed.value.exit_code == code
+    assert told in f"{failed.value.message} {failed.value.remedy}"
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "code", "told"),
+    [
+        (None, "nosuch", 2, "there is no module 'nosuch'"),
+        ("1 / 0", "it", 1, "ZeroDivisionError: division by zero"),
+        ("from postbus import Bus\nbus = Bus.open()\n", "it", 4, "no handler is registered"),
+        (
+            "from postbus import Bus\nbus = Bus.open()\nbus.subscribe('a!')(print)\n",
+            "it",
+            4,
+            "bad topic name",
+        ),
+        (SHOP.replace("open()", f"open('{NOWHERE}')"), "it", 5, "cannot be reached"),
+        (SHOP.replace("open()", f"open('{NOWHERE}')"), "it --dsn postgresql:///y", 2, "--dsn has no effect"),
+        (SHOP, "it --log-level loud", 2, "--log-level"),
+    ],
+)
+async def test_mistakes_are_told(cli: Cli, source: str | None, target: str, code: int, told: str) -> None:
+    """What cannot be run is told in words, without our traceback."""
+    if source is not None:
+        (cli.cwd / "it.py").write_text(source)
+
+    failed = await cli("worker", *target.split())
+
+    assert told in failed.failed(code).err
+
+
+async def test_where_an_import_failed(cli: Cli) -> None:
+    """The remedy names the file and the line in the user's code."""
+    (cli.cwd / "it.py").write_text("def f():\n    return 1 / 0\nf()\n")
+
+    failed = await cli("worker", "it", "--json")
+
+    assert failed.failed(1).error["remedy"] == f"see {cli.cwd / 'it.py'}, line 2"
+
+
+async def test_a_failing_worker(cli: Cli, bus: Bus, dsn: str, shop: None) -> None:
+    """A worker that cannot go on because of a bug logs it with a traceback, and ends with 1."""
+    (cli.cwd / "it.py").write_text(
+        SHOP + "\nfrom postbus import worker\n"
+        "async def tick(self):\n    raise TypeError('a bug')\nworker.Heartbeat.tick = tick\n"
+    )
+
+    failed = await cli("worker", "it")
+
+    assert failed.code == 1
+    assert "TypeError: a bug" in failed.err

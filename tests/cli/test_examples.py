@@ -1,0 +1,48 @@
+"""The examples run, and do what they say."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.helpers import finish, start
+from postbus import Bus
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+async def run(name: str, dsn: str) -> list[str]:
+    process = await start(program=(sys.executable, str(EXAMPLES / name)), env={"POSTBUS_DSN": dsn})
+    return (await finish(process)).done().out.splitlines()
+
+
+async def test_order_service(dsn: str) -> None:
+    """Handlers see the orders that were committed, and no other."""
+    said = await run("order_service.py", dsn)
+
+    assert said[0] == "rolled back: nobody cannot order"
+    assert sorted(said[1:]) == ["thank you for order 1, ada", "thank you for order 3, eve"]
+
+
+async def test_exactly_once(dsn: str) -> None:
+    """The failed attempt leaves no trace, so the amount is booked once."""
+    said = await run("exactly_once.py", dsn)
+
+    assert said[1:] == ["booked", "balance: 150"]
+
+
+async def test_sqlalchemy_publisher(dsn: str, bus: Bus) -> None:
+    """Only the message of the session that was committed is there."""
+    (said,) = await run("sqlalchemy_publisher.py", dsn)
+
+    (row,) = await bus.admin.messages("users.registered")
+    assert said == f"published message {row['id']}"
+    assert row["payload"] == b'{"id":1,"name":"ada"}'
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_every_example_has_a_test(path: Path) -> None:
+    """No example is left out here."""
+    assert f"test_{path.stem}" in globals()

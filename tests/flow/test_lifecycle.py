@@ -1,0 +1,188 @@
+"""Starting, stopping, losing the database, and coming back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from eventually import eventually
+from queue_sql import states
+from running import running
+
+from postbus import Bus, InvalidHandler, PostbusError
+from postbus.embedded import EmbeddedPostgres
+
+
+async def test_a_stop_drains(bus: Bus, conn: Any) -> None:
+    """What runs is finished and settled, what has not begun is given back with its attempts, the rest stays."""
+    begun, finish = asyncio.Event(), asyncio.Event()
+
+    @bus.subscribe("t", concurrency=1, batch=1)
+    async def handle(payloads: list[list[int]]) -> None:
+        begun.set()
+        await finish.wait()
+
+    async with bus.transaction() as tx:
+        await bus.publish_many(tx, "t", [[n] for n in range(5)])
+    run = asyncio.create_task(bus.run())
+    await begun.wait()
+    bus.stop()
+    finish.set()
+
+    assert await run is True
+    assert await states(conn) == {"waiting": 4}
+    assert {row["attempts"] for row in await conn.fetch("select attempts from postbus.queued")} == {0}
+
+
+async def test_a_second_stop_aborts(bus: Bus, conn: Any) -> None:
+    """Handlers are cancelled; their messages stay leased until the leases end."""
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+
+    @bus.subscribe("t")
+    async def handle(payload: Any) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    await bus.send("t", 1)
+    run = asyncio.create_task(bus.run())
+    await begun.wait()
+    bus.stop()
+    await asyncio.sleep(0)
+    bus.stop()
+
+    assert await run is False
+    assert cancelled.is_set()
+    assert await states(conn) == {"leased": 1}
+
+
+async def test_stopping_before_anything_runs_is_safe(bus: Bus) -> None:
+    """A bus can be stopped unstarted, and run again after it was stopped."""
+    bus.stop()
+
+    @bus.subscribe("t")
+    async def handle(payload: Any) -> None: ...
+
+    for _ in range(3):
+        async with running(bus):
+            pass
+
+
+async def test_running_without_a_handler_is_refused(bus: Bus) -> None:
+    """There is nothing to run."""
+    with pytest.raises(InvalidHandler, match="no handler"):
+        await bus.run()
+
+
+async def test_a_bug_in_the_worker_ends_it(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that is not about the database being away is not retried in silence."""
+
+    @bus.subscribe("t")
+    async def handle(payload: Any) -> None: ...
+
+    async def broken(self: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("postbus._upkeep.Sweeper.sweep", broken)
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(bus.run(), 10)
+
+
+async def test_workers_are_listed_while_they_run(bus: Bus) -> None:
+    """A heartbeat shows the process and its topics; it signs off when it stops."""
+
+    @bus.subscribe("t")
+    async def handle(payload: Any) -> None: ...
+
+    async def listed() -> None:
+        assert [worker["topics"] for worker in await bus.admin.workers()] == [["t"]]
+
+    async with running(bus):
+        await eventually(listed)
+    assert await bus.admin.workers() == []
+
+
+async def send_surely(bus: Bus, n: int) -> None:
+    """Send until it is known to be sent; the deduplication key makes repeating safe."""
+    while True:
+        try:
+            await bus.send("t", {"n": n}, dedup_key=str(n))
+            return
+        except (PostbusError, asyncpg.PostgresError):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_worker_survives_that_its_connections_are_cut(bus: Bus, conn: Any) -> None:
+    """Every connection is lost again and again while messages flow; all are handled."""
+    got: set[int] = set()
+
+    @bus.subscribe("t", concurrency=4, lease="2s")
+    async def handle(payload: Any) -> None:
+        got.add(payload["n"])
+
+    async def all_handled() -> None:
+        assert got == set(range(60))
+
+    async with running(bus):
+        for round_number in range(6):
+            sends = asyncio.gather(*(send_surely(bus, round_number * 10 + n) for n in range(10)))
+            await conn.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity "
+                "where datname = current_database() and pid <> pg_backend_pid()"
+            )
+            await sends
+        await eventually(all_handled, within=40)
+
+
+async def refused(dsn: str) -> None:
+    """The server takes no connection."""
+    try:
+        conn: Any = await asyncpg.connect(dsn)
+    except (OSError, asyncpg.PostgresError):
+        return
+    await conn.close()
+    raise AssertionError("the server still answers")
+
+
+@pytest.fixture
+def own_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="postbus-restart-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+async def test_a_worker_waits_for_a_server_that_was_killed(own_folder: Path) -> None:
+    """The server is killed under a running worker and started again: the worker goes on by itself."""
+    got: set[int] = set()
+
+    async def handled(n: int) -> None:
+        assert n in got
+
+    home = own_folder / "pg"
+    with EmbeddedPostgres.start(home) as server:
+        async with Bus(server.dsn(), migrate=True) as bus:
+
+            @bus.subscribe("t")
+            async def handle(payload: Any) -> None:
+                got.add(payload["n"])
+
+            async with running(bus):
+                await send_surely(bus, 1)
+                await eventually(lambda: handled(1))
+                os.kill(int((home / "pgdata" / "postmaster.pid").read_text().splitlines()[0]), signal.SIGKILL)
+                await eventually(lambda: refused(server.dsn()))
+                with EmbeddedPostgres.start(home):
+                    await send_surely(bus, 3)
+                    await eventually(lambda: handled(3), within=30)
+                    bus.stop()

@@ -1,0 +1,157 @@
+"""Transactional handlers: the effect and the settlement commit together."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from eventually import eventually
+from queue_sql import states
+from running import running
+
+from postbus import Bus, DeadLetter, Message, Retry, RetryPolicy
+
+SOON = RetryPolicy(initial=0.001, factor=1, maximum=0.001, max_attempts=3)
+
+
+class Order(msgspec.Struct):
+    id: int
+
+
+@pytest.fixture(autouse=True)
+async def effects(conn: Any) -> None:
+    await conn.execute("create table effect (id int, attempt int, unique (id) deferrable initially deferred)")
+
+
+async def effects_of(conn: Any) -> list[tuple[int, int]]:
+    return [tuple(row) for row in await conn.fetch("select id, attempt from effect order by id, attempt")]
+
+
+async def settled(conn: Any, **expected: int) -> None:
+    async def as_expected() -> None:
+        assert await states(conn) == expected
+
+    await eventually(as_expected)
+
+
+async def test_effect_and_settlement_commit_together(bus: Bus, conn: Any) -> None:
+    """The handler writes on the connection whose transaction settles its message."""
+
+    @bus.subscribe("t", transactional=True, concurrency=4)
+    async def handle(order: Order, message: Message, conn: Any) -> None:
+        await conn.execute("insert into effect values ($1, $2)", order.id, message.attempt)
+        leased = await conn.fetchval("select count(*) from postbus.lease where $1 = any (open_ids)", message.id)
+        assert leased == 1
+
+    async with running(bus):
+        for n in range(20):
+            await bus.send("t", Order(n))
+        await settled(conn)
+    assert await effects_of(conn) == [(n, 1) for n in range(20)]
+
+
+async def test_an_error_rolls_the_effect_back(bus: Bus, conn: Any) -> None:
+    """What a failed attempt wrote is undone; the attempt that succeeds counts."""
+
+    @bus.subscribe("t", transactional=True, retry=SOON)
+    async def handle(order: Order, message: Message, conn: Any) -> Any:
+        await conn.execute("insert into effect values ($1, $2)", order.id, message.attempt)
+        if message.attempt == 1:
+            raise RuntimeError("undo")
+        return Retry(delay=0) if message.attempt == 2 else None
+
+    async with running(bus):
+        await bus.send("t", Order(1))
+        await settled(conn)
+    assert await effects_of(conn) == [(1, 3)]
+
+
+async def test_a_dead_letter_rolls_the_effect_back(bus: Bus, conn: Any) -> None:
+    """A message that is given up leaves no effect."""
+
+    @bus.subscribe("t", transactional=True)
+    async def handle(order: Order, conn: Any) -> DeadLetter:
+        await conn.execute("insert into effect values ($1, 1)", order.id)
+        return DeadLetter("no")
+
+    async with running(bus):
+        await bus.send("t", Order(1))
+        await settled(conn, dead=1)
+    assert await effects_of(conn) == []
+
+
+async def test_a_lost_lease_rolls_the_effect_back(bus: Bus, conn: Any) -> None:
+    """When the message went to somebody else meanwhile, the handler's effect does not happen."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @bus.subscribe("t", transactional=True)
+    async def handle(order: Order, message: Message, conn: Any) -> None:
+        await conn.execute("insert into effect values ($1, $2)", order.id, message.attempt)
+        if message.attempt == 1:
+            begun.set()
+            await go_on.wait()
+
+    async with running(bus):
+        await bus.send("t", Order(1))
+        await begun.wait()
+        returned = await conn.fetchval("select postbus.return_expired(as_of => clock_timestamp() + interval '1 day')")
+        assert returned == 1
+        go_on.set()
+        await settled(conn)
+    assert await effects_of(conn) == [(1, 2)]
+
+
+async def test_an_error_of_the_commit_is_an_error_of_the_handler(bus: Bus, conn: Any) -> None:
+    """A deferred constraint that fails at COMMIT undoes everything, and the message is tried again."""
+    await conn.execute("insert into effect values (1, 0)")
+
+    @bus.subscribe("t", transactional=True, retry=SOON)
+    async def handle(order: Order, message: Message, conn: Any) -> None:
+        await conn.execute("insert into effect values ($1, $2)", order.id, message.attempt)
+
+    async with running(bus):
+        await bus.send("t", Order(1))
+        await settled(conn, dead=1)
+    assert await effects_of(conn) == [(1, 0)]
+    assert "effect_id_key" in (await bus.admin.dead_letters("t"))[0]["last_error"]
+
+
+async def test_a_batch_commits_as_one(bus: Bus, conn: Any) -> None:
+    """All effects of a batch happen with the settlement of all its messages, or none."""
+    rounds = 0
+
+    @bus.subscribe("t", transactional=True, batch=5, retry=SOON)
+    async def handle(orders: list[Order], messages: list[Message], conn: Any) -> None:
+        nonlocal rounds
+        rounds += 1
+        for order, message in zip(orders, messages, strict=True):
+            await conn.execute("insert into effect values ($1, $2)", order.id, message.attempt)
+        if rounds == 1:
+            raise RuntimeError("undo")
+
+    async with bus.transaction() as tx:
+        await bus.publish_many(tx, "t", [Order(n) for n in range(5)])
+    async with running(bus):
+        await settled(conn)
+    assert await effects_of(conn) == [(n, 2) for n in range(5)]
+
+
+async def test_publishing_in_the_handlers_transaction_is_part_of_it(bus: Bus, conn: Any) -> None:
+    """Consume, transform, produce: the next message exists exactly if this one is settled."""
+
+    @bus.subscribe("t", transactional=True, retry=SOON)
+    async def handle(order: Order, message: Message, conn: Any) -> None:
+        await bus.publish(conn, "next", {"from": message.attempt})
+        if message.attempt == 1:
+            raise RuntimeError("undo")
+
+    async with running(bus):
+        await bus.send("t", Order(1))
+
+        async def one_is_next() -> None:
+            assert [one["payload_json"] for one in await bus.admin.messages("next")] == ['{"from": 2}']
+
+        await eventually(one_is_next)
+        await settled(conn, waiting=1)
