@@ -13,6 +13,7 @@ from postbus import Bus
 async def running(bus: Bus) -> AsyncIterator[asyncio.Task[bool]]:
     """The bus consumes within the block, and drains at its end."""
     run = asyncio.create_task(bus.run())
+    await asyncio.sleep(0)  # so that it can be stopped
     try:
         yield run
     finally:

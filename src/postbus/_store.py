@@ -95,7 +95,11 @@ class Store:
     async def connection(self) -> AsyncIterator[PoolConnection]:
         with translated_errors():
             async with self._pool.acquire(timeout=10) as conn:
-                yield conn
+                try:
+                    yield conn
+                except asyncpg.InternalClientError:
+                    conn.terminate()  # the driver has lost track of a connection that broke
+                    raise
 
     # publish
 
@@ -317,6 +321,7 @@ async def committed(conn: Any) -> AsyncIterator[None]:
     await commit(transaction, conn)
 
 
+_DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _AWAY = (
     asyncpg.PostgresConnectionError,
     asyncpg.exceptions.AdminShutdownError,
@@ -340,7 +345,7 @@ def translated_errors() -> Iterator[None]:
     """Turn errors of the driver into errors of Postbus."""
     try:
         yield
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+    except (*_DRIVER_ERRORS, OSError, TimeoutError) as error:
         translated = translate(error)
         if translated is None:
             raise
@@ -369,7 +374,7 @@ def translate(error: BaseException) -> PostbusError | None:
         )
     if isinstance(error, asyncpg.exceptions.ClientConfigurationError):
         return _bad_dsn(error)
-    if isinstance(error, asyncpg.InterfaceError):
+    if isinstance(error, asyncpg.InterfaceError | asyncpg.InternalClientError):
         return DatabaseUnavailable(f"the connection is lost: {error}")
     return None
 

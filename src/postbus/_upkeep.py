@@ -15,7 +15,7 @@ from postbus._log import event
 from postbus._settle import Settler
 from postbus._store import Store
 
-LOOK_AT_LEASES = 1.0
+LOOK_AT_LEASES = 0.2  # seconds; leases are of 1 second at least
 HEARTBEAT = 10.0
 SWEEP = 5.0
 RETURN_EXPIRED = 1.0

@@ -230,11 +230,11 @@ class Bus:
         """Consume until SIGTERM, SIGINT or `stop()`. Returns False if a second one cut the draining short."""
         if not self._subscriptions:
             raise InvalidHandler("nothing to run: no handler is registered", remedy="use @bus.subscribe(topic)")
-        await self.connect()
         self._worker = Worker(
             self.dsn, self.subscriptions, bells=self._bells, middleware=self._middleware, name=name
         )
         try:
+            await self.connect()
             await self._worker.run()
             return not self._worker.was_aborted
         finally:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import io
 import json
 import os
+import pty
 import re
 import signal
+import struct
 import sys
+import termios
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -147,3 +151,22 @@ def _if_about(process: psutil.Process, folder: str) -> str:
         return f"{process.pid} {command}" if is_alive and any(folder in one for one in about) else ""
     except (psutil.Error, OSError):
         return ""
+
+
+def open_terminal(*, width: int, height: int) -> tuple[int, int]:
+    """A terminal: our end and theirs."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+    return ours, theirs
+
+
+def read_all(terminal: int) -> str:
+    """What is written to a terminal until its last writer has ended."""
+    parts = []
+    try:
+        while part := os.read(terminal, 65536):
+            parts.append(part)
+    except OSError:
+        pass  # how Linux says that nobody has it open any more
+    os.close(terminal)
+    return b"".join(parts).decode(errors="replace")

@@ -112,6 +112,11 @@ async def test_options_stand_before_or_after_the_command(cli: Cli, dsn: str) -> 
     assert before.done().out == after.done().out == "[]\n"
 
 
+async def test_an_empty_dsn(cli: Cli) -> None:
+    """An empty --dsn, as from a variable that is not set, does not mean the embedded server."""
+    assert "--dsn is empty" in (await run("topics", "list", "--dsn", "")).failed(2).err
+
+
 async def test_two_databases(cli: Cli) -> None:
     """--dsn and --data-dir exclude each other."""
     failed = (await cli.quick("topics", "list", "--data-dir", "/nowhere")).failed(2)
@@ -227,3 +232,10 @@ async def test_migrate_prints_the_script(empty_dsn: str, tmp_path: Path) -> None
         await conn.close()
     assert state is not None
     assert state.is_current
+
+
+async def test_a_terminal_without_utf8(dsn: str) -> None:
+    """Characters that stdout cannot show are escaped."""
+    examined = await run("doctor", POSTBUS_DSN=NOWHERE, PYTHONIOENCODING="ascii")
+
+    assert "\\u2192 check that the server runs" in examined.failed(1).out

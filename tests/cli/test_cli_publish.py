@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from cli.helpers import Cli
+from cli.helpers import POSTBUS, Cli, environment, finish, open_terminal, read_all
 from postbus import Bus
 
 
@@ -161,3 +162,31 @@ async def test_a_file_is_one_payload(cli: Cli, bus: Bus, tmp_path: Path) -> None
 
     (row,) = await bus.admin.messages("jobs")
     assert row["payload"] == b"one\ntwo"
+
+
+async def test_progress_does_not_touch_the_ids(cli: Cli) -> None:
+    """A progress bar on the terminal leaves a piped stdout alone."""
+    (cli.cwd / "lines.txt").write_text("x\n" * 3000)
+    ours, theirs = open_terminal(width=100, height=30)
+    process = await asyncio.create_subprocess_exec(
+        *POSTBUS, "publish", "jobs", "--lines", "--file", "lines.txt",
+        stdin=theirs, stdout=asyncio.subprocess.PIPE, stderr=theirs, cwd=cli.cwd, env=environment(**cli.env),
+    )  # fmt: skip
+    os.close(theirs)
+    shown, (ids, _) = await asyncio.gather(asyncio.to_thread(read_all, ours), process.communicate())
+
+    assert len(ids.split()) == 3000
+    assert "publishing to jobs" in shown
+    assert "published 3000 messages to jobs" in shown
+
+
+async def test_a_reader_that_leaves_stops_nothing(cli: Cli, bus: Bus) -> None:
+    """All lines are published, also if nobody reads the ids."""
+    process = await cli.start("publish", "jobs", "--lines")
+    assert process.stdout is not None
+    process.stdout._transport.close()  # type: ignore[attr-defined]
+
+    ended = await finish(process, b"x\n" * 3000)
+
+    assert ended.done().err == "published 3000 messages to jobs\n"
+    assert (await bus.admin.topic("jobs"))["waiting"] == 3000

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
-import pty
 import signal
-import struct
-import termios
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +14,17 @@ import psutil
 import pytest
 from rich.console import Console
 
-from cli.helpers import POSTBUS, Cli, environment, finish, processes_of, start
+from cli.helpers import (
+    POSTBUS,
+    Cli,
+    deliver,
+    environment,
+    finish,
+    open_terminal,
+    processes_of,
+    read_all,
+    start,
+)
 from eventually import eventually
 from postbus import Bus
 from postbus.demo.tally import Tally
@@ -109,6 +115,20 @@ async def test_nothing_survives_a_killed_demo(folder: Path) -> None:
     await process.communicate()
 
 
+async def test_a_second_ctrl_c_does_not_wait(cli: Cli) -> None:
+    """A worker that does not end holds the demo up only until the second signal. Exit code 130."""
+    process = await cli.start("up", "--demo")
+    await wait_for_workers(process)
+    children = psutil.Process(process.pid).children()
+    children[0].suspend()
+
+    await deliver(process, signal.SIGTERM)
+    await deliver(process, signal.SIGTERM)
+
+    (await finish(process)).failed(130)
+    assert not any(child.is_running() for child in children)
+
+
 async def test_a_killed_worker_is_replaced(cli: Cli) -> None:
     """A worker of the demo that is killed gets a successor, and the demo goes on."""
     process = await cli.start("up", "--demo")
@@ -128,7 +148,7 @@ async def test_a_killed_worker_is_replaced(cli: Cli) -> None:
 
 async def test_the_demo_on_a_server_of_ones_own(cli: Cli, bus: Bus, conn: Any) -> None:
     """With a DSN it runs there. Each order that was committed had its message, and no other had."""
-    ended = await cli("up", "--demo", "--seconds", "3", "--json")
+    ended = await cli("up", "--demo", "--seconds", "2", "--json")
 
     *_, last = ended.done().lines
     summary = last["summary"]
@@ -155,9 +175,8 @@ async def test_up_with_a_dsn_needs_the_demo(cli: Cli) -> None:
 
 async def test_the_live_view(cli: Cli) -> None:
     """In a terminal it shows a live view in the alternate screen, and a summary when it has left it."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-    variables = environment(**cli.env, TERM="xterm-256color") | {"COLUMNS": "", "LINES": ""}
+    ours, theirs = open_terminal(width=100, height=30)
+    variables = environment(**cli.env, TERM="xterm-256color", COLUMNS="", LINES="")
     process = await asyncio.create_subprocess_exec(
         *POSTBUS, "up", "--demo", "--seconds", "2", stdin=theirs, stdout=theirs, stderr=theirs, env=variables
     )
@@ -170,18 +189,6 @@ async def test_the_live_view(cli: Cli) -> None:
     assert "orders.placed" in live
     assert left
     assert "orders were committed" in after
-
-
-def read_all(terminal: int) -> str:
-    """What is written to a terminal until its last writer has ended."""
-    parts = []
-    try:
-        while part := os.read(terminal, 65536):
-            parts.append(part)
-    except OSError:
-        pass  # how Linux says that nobody has it open any more
-    os.close(terminal)
-    return b"".join(parts).decode(errors="replace")
 
 
 @pytest.mark.parametrize(("width", "height"), [(200, 60), (100, 30), (80, 24), (60, 12), (30, 6), (10, 3)])

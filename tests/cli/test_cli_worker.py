@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,16 @@ async def handle(payload):
 @pytest.fixture
 def shop(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current directory, from which modules are imported for the length of a test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("POSTBUS_DSN", NOWHERE)
+    yield tmp_path
+    sys.modules.pop("it", None)
 
 
 async def started(cli: Cli, *args: str) -> asyncio.subprocess.Process:
@@ -118,20 +129,14 @@ async def test_dsn_is_for_the_module(cli: Cli, bus: Bus, shop: None, dsn: str) -
     ],
 )
 def test_a_module_that_cannot_be_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, target: str, code: int, told: str
+    here: Path, source: str | None, target: str, code: int, told: str
 ) -> None:
     """Each reason is told in words, with the exit code that fits it."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setenv("POSTBUS_DSN", NOWHERE)
     if source is not None:
-        (tmp_path / "it.py").write_text(source)
+        (here / "it.py").write_text(source)
 
-    try:
-        with pytest.raises(CommandError) as failed:
-            load_bus(target)
-    finally:
-        sys.modules.pop("it", None)
+    with pytest.raises(CommandError) as failed:
+        load_bus(target)
 
     assert failed.value.exit_code == code
     assert told in f"{failed.value.message} {failed.value.remedy}"

@@ -133,7 +133,11 @@ async def test_a_worker_survives_that_its_connections_are_cut(bus: Bus, conn: An
     async def all_handled() -> None:
         assert got == set(range(60))
 
+    async def started() -> None:
+        assert await bus.admin.workers()
+
     async with running(bus):
+        await eventually(started)
         for round_number in range(6):
             sends = asyncio.gather(*(send_surely(bus, round_number * 10 + n) for n in range(10)))
             await conn.execute(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 
@@ -14,4 +15,7 @@ def main() -> None:
             raise
         print(f'error: {error.name} is not installed: pip install "postbus[cli]"', file=sys.stderr)
         sys.exit(2)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 is no reason to fail
     sys.exit(run(sys.argv[1:]))

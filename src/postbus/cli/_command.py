@@ -57,6 +57,8 @@ class Cli:
         chosen = Cli(
             self.dsn or earlier.dsn, self.data_dir or earlier.data_dir, self.as_json or earlier.as_json
         )
+        if "" in (self.dsn, earlier.dsn):
+            raise usage_error("--dsn is empty", remedy="give a DSN, or leave it out for the embedded server")
         if chosen.dsn and chosen.data_dir:
             raise usage_error(
                 "--dsn and --data-dir are both given",

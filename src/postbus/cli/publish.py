@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from postbus.bus import Bus
 from postbus.cli._command import Cli
-from postbus.cli._exits import CommandError, exit_code_of, usage_error
+from postbus.cli._exits import CommandError, exit_code_of, leave_pipe, usage_error
 from postbus.cli._inputs import Form, as_duration, as_headers, as_moment, as_payload, only_one
 from postbus.cli._render import counted, write_json
 from postbus.errors import InvalidInput, PostbusError
@@ -119,8 +119,12 @@ async def _publish(bus: Bus, topic: str, messages: list[Outgoing]) -> list[int]:
 
 
 def _print_ids(cli: Cli, topic: str, ids: list[int]) -> None:
-    for one in ids:
-        write_json({"id": one, "topic": topic}) if cli.as_json else print(one)
+    try:
+        for one in ids:
+            write_json({"id": one, "topic": topic}) if cli.as_json else print(one)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        leave_pipe()  # that nobody wants the ids is no reason to publish only some of the messages
 
 
 async def _publish_lines(
@@ -129,21 +133,20 @@ async def _publish_lines(
     """One transaction per batch; what was published before an error stays published."""
     assert source is not None
     published = 0
-    with ExitStack() as stack:
-        try:
-            async with cli.open_bus() as bus:
-                progress = stack.enter_context(_progress())
-                task = progress.add_task(f"publishing to {topic}", total=None)
+    try:
+        async with cli.open_bus() as bus:
+            with _progress(topic) as advance:
                 for numbered in _batches(source):
                     messages = [_line(number, line, form, options) for number, line in numbered]
                     ids = await _publish(bus, topic, messages)
                     published += len(ids)
-                    _advance(progress, task, published)
-                    _print_ids(cli, topic, ids)
-        except InvalidInput as error:
-            if not published:
-                raise
-            raise _told_with(published, error) from error
+                    advance(published)
+                    if cli.as_json or not sys.stdout.isatty():
+                        _print_ids(cli, topic, ids)
+    except InvalidInput as error:
+        if not published:
+            raise
+        raise _told_with(published, error) from error
     cli.note(f"published {counted(published, 'message')} to {topic}")
 
 
@@ -175,12 +178,19 @@ def _batches(source: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:
         yield batch
 
 
-def _progress() -> Progress:
-    """On stderr, and only if a person sees it."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+@contextmanager
+def _progress(topic: str) -> Iterator[Callable[[int], None]]:
+    """How many were published so far, on stderr, and only if a person sees it."""
     console = Console(stderr=True)
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-
-
-def _advance(progress: Progress, task: TaskID, published: int) -> None:
-    progress.update(task, completed=published)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # Stdout is left alone: it may lead elsewhere.
+    with Progress(
+        *columns,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ) as progress:
+        task = progress.add_task(f"publishing to {topic}", total=None)
+        yield lambda published: progress.update(task, completed=published)

@@ -24,7 +24,9 @@ from postbus.demo.views import view_for, write_summary
 from postbus.embedded import default_data_dir
 from postbus.errors import DatabaseUnavailable
 
-_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# A hangup is not for us if whoever started us (nohup) lets us ignore it.
+_IGNORES_HANGUP = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, *([] if _IGNORES_HANGUP else [signal.SIGHUP]))
 
 
 def up(

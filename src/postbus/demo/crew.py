@@ -10,7 +10,6 @@ from contextlib import suppress
 
 from postbus.demo.tally import Tally
 
-_END_WITHIN = 10.0
 _PAUSE_BEFORE_RESTART = 0.5
 
 
@@ -79,13 +78,6 @@ class Crew:
                 self._tally.hear(_short(name), json.loads(line))
             except ValueError:  # not a report: it has a complaint
                 self._tally.tell(_short(name), line.decode("utf-8", "replace").rstrip())
-
-    async def ended(self, running: asyncio.Task[None]) -> None:
-        """Wait until all have ended; kill those that take too long."""
-        done, _ = await asyncio.wait([running], timeout=_END_WITHIN)
-        if not done:
-            self.kill()
-        await running
 
 
 def _short(name: str) -> str:

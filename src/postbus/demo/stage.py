@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import AbstractContextManager, suppress
-from typing import Protocol
+from typing import Any, Protocol
 
-from postbus._loop import pause
 from postbus.bus import Bus
 from postbus.demo.crew import Crew
 from postbus.demo.service import OrderService
 from postbus.demo.shop import open_shop
 from postbus.demo.tally import Tally
 from postbus.errors import DatabaseUnavailable
+
+_END_WITHIN = 10.0
 
 
 class View(AbstractContextManager[None], Protocol):
@@ -31,43 +33,43 @@ async def perform(
     await open_shop(bus)
     tally = Tally()
     crew = Crew(bus.dsn, tally)
-    service = OrderService(bus, tally)
     if seconds is not None:
         asyncio.get_running_loop().call_later(seconds, stop.set)
     working = asyncio.create_task(crew.run(), name="demo-crew")
-    ordering = asyncio.create_task(service.run(stop), name="demo-service")
+    ordering = asyncio.create_task(OrderService(bus, tally).run(stop), name="demo-service")
     try:
         with view:
-            await _watch(bus, tally, view, stop, working, ordering)
+            await _until(stop, _watch(bus, tally, view), working, ordering)
     finally:
         stop.set()
-        aborting = asyncio.create_task(_kill_on(abort, crew))
         crew.end()
-        await crew.ended(working)
-        await ordering
-        aborting.cancel()
-    await _last_look(bus, tally)
+        await _until(abort, asyncio.wait([working, ordering], timeout=_END_WITHIN))
+        crew.kill()
+        ordering.cancel()
+        await asyncio.gather(working, ordering, return_exceptions=True)
+    with suppress(DatabaseUnavailable):  # then the figures of the look before stay
+        await tally.look(bus)
     return tally
 
 
-async def _watch(bus: Bus, tally: Tally, view: View, stop: asyncio.Event, *tasks: asyncio.Task[None]) -> None:
-    while not stop.is_set():
+async def _until(flag: asyncio.Event, work: Coroutine[Any, Any, Any], *others: asyncio.Task[None]) -> None:
+    """Do the work until the flag is set. What fails meanwhile, here or in the others, is raised."""
+    tasks = [asyncio.create_task(flag.wait()), asyncio.create_task(work)]
+    try:
+        done, _ = await asyncio.wait([*tasks, *others], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
         for task in tasks:
-            if task.done():
-                task.result()
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _watch(bus: Bus, tally: Tally, view: View) -> None:
+    while True:
         try:
             await tally.look(bus)
         except DatabaseUnavailable as error:
             tally.tell("demo", error.message)
         view.show(tally)
-        await pause(view.every, stop)
-
-
-async def _kill_on(abort: asyncio.Event, crew: Crew) -> None:
-    await abort.wait()
-    crew.kill()
-
-
-async def _last_look(bus: Bus, tally: Tally) -> None:
-    with suppress(DatabaseUnavailable):  # then the figures of the look before stay
-        await tally.look(bus)
+        await asyncio.sleep(view.every)

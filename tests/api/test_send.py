@@ -1,0 +1,232 @@
+"""bus.send(): concurrent calls share commits, and each knows what became of its own message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from eventually import eventually
+from queue_sql import is_waiting
+
+from api.ear import Ear
+from postbus import Bus, DatabaseUnavailable, InvalidOption, Outgoing, PayloadTooLarge
+from postbus import _send as sender
+
+
+@pytest.fixture
+def dsn(module_dsn: str) -> str:
+    return module_dsn
+
+
+@pytest.fixture
+async def held(connect: Any, topic: str) -> AsyncIterator[Any]:
+    """A transaction of somebody else that has published under the deduplication key "held", and is open."""
+    other = await connect()
+    await other.execute("begin")
+    await other.execute("select postbus.publish($1, 'x'::text, dedup_key => 'held')", topic)
+    yield other
+    await other.execute("rollback")
+
+
+async def _count(conn: Any, topic: str) -> int:
+    return int(await conn.fetchval("select count(*) from postbus.messages where topic = $1", topic))
+
+
+async def test_the_id_is_that_of_a_committed_message(bus: Bus, conn: Any, topic: str, ear: Ear) -> None:
+    """When send() returns, the message can be seen by others, has its options, and consumers are woken."""
+    message_id = await bus.send(topic, {"n": 1}, key="k", headers={"a": "b"}, priority=2, correlation_id="c")
+
+    row = await conn.fetchrow("select * from postbus.messages where id = $1", message_id)
+
+    await ear.hears(topic)
+    assert (row["topic"], row["payload"], row["key"], row["priority"]) == (topic, b'{"n":1}', "k", 2)
+    assert (row["headers"], row["correlation_id"]) == ('{"a": "b"}', "c")
+    assert row["content_type"] == "application/json"
+
+
+async def test_concurrent_calls_share_commits(bus: Bus, conn: Any, topic: str) -> None:
+    """500 calls at once need a few transactions, and each gets its own id."""
+    await bus.connect()
+    count = "select xmin::text::bigint from postbus.queued where id = any ($1::bigint[])"
+
+    ids = await asyncio.gather(*(bus.send(topic, number) for number in range(500)))
+
+    assert len(set(ids)) == 500
+    rows = await conn.fetch("select payload from postbus.messages where topic = $1 order by id", topic)
+    assert [int(row["payload"]) for row in rows] == list(range(500))
+    assert len({row[0] for row in await conn.fetch(count, ids)}) <= 3
+
+
+async def test_topics_share_a_commit_too(bus: Bus, conn: Any, topic: str) -> None:
+    """Messages to several topics go in one transaction, and the ids do not get mixed up."""
+    topics = [f"{topic}.{number % 3}" for number in range(30)]
+
+    ids = await asyncio.gather(*(bus.send(name, number) for number, name in enumerate(topics)))
+
+    for number, (message_id, name) in enumerate(zip(ids, topics, strict=True)):
+        row = await conn.fetchrow("select topic, payload from postbus.messages where id = $1", message_id)
+        assert (row["topic"], int(row["payload"])) == (name, number)
+
+
+async def test_one_that_is_refused_fails_alone(bus: Bus, conn: Any, topic: str) -> None:
+    """What the database refuses is told to its sender; the others of the same commit are published."""
+    await bus.admin.create_topic(topic, max_payload_bytes=10)
+
+    answers = await asyncio.gather(
+        *(bus.send(topic, "x" * (11 if number in (3, 40) else 10)) for number in range(50)),
+        return_exceptions=True,
+    )
+
+    refused = [number for number, answer in enumerate(answers) if isinstance(answer, BaseException)]
+    assert refused == [3, 40]
+    assert isinstance(answers[3], PayloadTooLarge)
+    assert await _count(conn, topic) == 48
+
+
+async def test_bad_options_are_told_before_anything_is_sent(bus: Bus, conn: Any, topic: str) -> None:
+    """What can be seen without asking the database concerns nobody else."""
+    answers = await asyncio.gather(
+        bus.send(topic, "x"), bus.send(topic, "x", priority=10), bus.send(topic, "x"), return_exceptions=True
+    )
+
+    assert isinstance(answers[1], InvalidOption)
+    assert await _count(conn, topic) == 2
+
+
+async def test_a_duplicate_gets_the_first_id(bus: Bus, conn: Any, topic: str) -> None:
+    """The same deduplication key, in one commit or in another, publishes once."""
+    ids = await asyncio.gather(*(bus.send(topic, "x", dedup_key="d") for _ in range(3)))
+
+    assert {*ids, await bus.send(topic, "x", dedup_key="d")} == {ids[0]}
+    assert await _count(conn, topic) == 1
+
+
+async def test_an_outgoing_is_sent_as_it_is(bus: Bus, conn: Any, topic: str) -> None:
+    """A message with options of its own needs none beside it, and may have none."""
+    message_id = await bus.send(topic, Outgoing(payload="x", key="k"))
+    with pytest.raises(InvalidOption, match="beside an Outgoing"):
+        await bus.send(topic, Outgoing(payload="x", key="k"), priority=1)
+
+    assert await conn.fetchval("select key from postbus.messages where id = $1", message_id) == "k"
+    assert await _count(conn, topic) == 1
+
+
+async def test_large_messages_do_not_share_a_commit(
+    bus: Bus, conn: Any, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit holds so many bytes at most, unless one message alone has more."""
+    monkeypatch.setattr(sender, "_MAX_BATCH_BYTES", 2500)
+
+    ids = await asyncio.gather(*(bus.send(topic, b"x" * size) for size in (1000, 1000, 1000, 5000, 10)))
+
+    rows = await conn.fetch(
+        "select xmin::text from postbus.queued where id = any ($1) order by id", list(ids)
+    )
+    commits = [row["xmin"] for row in rows]
+    assert [commits.index(one) for one in commits] == [0, 0, 2, 3, 4]
+
+
+async def test_a_send_that_waits_holds_up_no_other(bus: Bus, conn: Any, topic: str, held: Any) -> None:
+    """A message whose deduplication key is in an open transaction waits for it, others are sent meanwhile."""
+    waiting = asyncio.create_task(bus.send(topic, "x", dedup_key="held"))
+
+    async def it_waits() -> None:
+        assert await conn.fetchval(
+            "select exists (select from pg_stat_activity where $1 = any (pg_blocking_pids(pid)))",
+            held.get_server_pid(),
+        )
+
+    await eventually(it_waits)
+    await asyncio.wait_for(bus.send(topic, "y"), 5)
+
+    assert not waiting.done()
+    await held.execute("rollback")
+    await waiting
+    assert await _count(conn, topic) == 2
+    await held.execute("begin")
+
+
+async def test_a_cancelled_send_hangs_nobody(bus: Bus, conn: Any, topic: str, held: Any) -> None:
+    """One that is cancelled before its turn is not published; those around it are."""
+    first = asyncio.create_task(bus.send(topic, "first", dedup_key="held"))
+
+    async def it_waits() -> None:
+        assert await conn.fetchval(
+            "select exists (select from pg_stat_activity where $1 = any (pg_blocking_pids(pid)))",
+            held.get_server_pid(),
+        )
+
+    await eventually(it_waits)
+    second = asyncio.create_task(bus.send(topic, "second", dedup_key="2"))
+    third = asyncio.create_task(bus.send(topic, "third", dedup_key="3"))
+    await asyncio.sleep(0)
+    second.cancel()
+    await held.execute("commit")
+
+    await asyncio.gather(first, third)
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    rows = await conn.fetch("select payload from postbus.messages where topic = $1 order by id", topic)
+    assert [row["payload"] for row in rows] == [b"x", b"third"]
+    await held.execute("begin")
+
+
+async def test_a_deadlock_with_somebody_else_fails_nobody(
+    bus: Bus, conn: Any, connect: Any, topic: str
+) -> None:
+    """Two messages whose keys another transaction uses the other way round are sent one after the other."""
+    other = await connect()
+    await other.execute("set deadlock_timeout = '1min'")  # so that it is not the one to be ended
+    await other.execute("begin")
+    publish = "select postbus.publish($1, 'x'::text, dedup_key => $2)"
+    await other.execute(publish, topic, "b")
+
+    both = asyncio.gather(bus.send(topic, "x", dedup_key="a"), bus.send(topic, "x", dedup_key="b"))
+    sender_pid = await eventually(lambda: _blocked_by(conn, other.get_server_pid()))
+    theirs = asyncio.create_task(other.fetchval(publish, topic, "a"))
+
+    async def they_wait_too() -> None:
+        assert theirs.done() or await is_waiting(conn, other.get_server_pid())
+
+    await eventually(they_wait_too)
+    their_a = await asyncio.wait_for(theirs, 10)
+    await other.execute("commit")
+    ids = await asyncio.wait_for(both, 10)
+
+    assert sender_pid
+    assert ids[0] == their_a
+    assert await _count(conn, topic) == 2
+
+
+async def _blocked_by(conn: Any, pid: int) -> int:
+    blocked = await conn.fetchval(
+        "select pid from pg_stat_activity where $1 = any (pg_blocking_pids(pid))", pid
+    )
+    assert blocked is not None
+    return int(blocked)
+
+
+async def test_closing_sends_what_is_under_way(dsn: str, conn: Any, topic: str) -> None:
+    """close() returns when all that was sent before is committed."""
+    bus = Bus(dsn)
+    await bus.connect()
+    sending = [asyncio.create_task(bus.send(topic, number)) for number in range(10)]
+    await asyncio.sleep(0)
+    await bus.close()
+
+    assert await _count(conn, topic) == 10
+    await asyncio.gather(*sending)
+
+
+async def test_a_server_that_is_away_is_told(topic: str) -> None:
+    """Without a server send() raises DatabaseUnavailable, with what to do."""
+    bus = Bus("postgresql://postgres@127.0.0.1:1/nowhere")
+
+    with pytest.raises(DatabaseUnavailable) as away:
+        await bus.send(topic, "x")
+
+    assert away.value.code == "PB504"
+    assert "check that the server runs" in away.value.remedy
+    await bus.close()
