@@ -12,8 +12,8 @@ from typing import Any
 
 import asyncpg
 import pytest
-from eventually import eventually
 
+from eventually import eventually
 from postbus import Bus
 from postbus._migrate import migrate
 from postbus.embedded import EmbeddedPostgres

@@ -15,8 +15,9 @@ async def publish(conn: Any, *payloads: str, topic: str = "t", **options: Any) -
 
 async def claim(conn: Any, count: int = 10, *, topic: str = "t", member: str = "a", **options: Any) -> Any:
     named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 4))
-    row = await conn.fetchrow(f"select * from postbus.claim($1, $2, $3{named})", topic, member, count, *options.values())
-    return row
+    return await conn.fetchrow(
+        f"select * from postbus.claim($1, $2, $3{named})", topic, member, count, *options.values()
+    )
 
 
 def payloads(claimed: Any) -> list[str]:

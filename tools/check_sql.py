@@ -51,9 +51,7 @@ def main() -> int:
     existing = {str(path.relative_to(CODE)) for path in CODE.rglob("*.sql")}
     problems = [f"{name}: not in contents.txt" for name in sorted(existing - set(listed))]
     problems += [f"{name}: in contents.txt, but not there" for name in sorted(set(listed) - existing)]
-    problems += [
-        f"{name}: {problem}" for name in listed if name in existing for problem in problems_of(CODE / name)
-    ]
+    problems += [f"{name}: {problem}" for name in listed if name in existing for problem in problems_of(CODE / name)]
     print("\n".join(problems) or "SQL rules: ok")
     return bool(problems)
 

@@ -30,7 +30,7 @@ from postbus.errors import (
     TopicNotEmpty,
     TopicNotFound,
 )
-from postbus.message import Ack, DeadLetter, Message, Outcome, Outgoing, Retry
+from postbus.message import Ack, DeadLetter, Message, Outcome, Outgoing, PublishOptions, Retry
 from postbus.middleware import Middleware
 from postbus.options import TopicOptions
 from postbus.retry import RetryPolicy
@@ -63,6 +63,7 @@ __all__ = [
     "PayloadTooDeep",
     "PayloadTooLarge",
     "PostbusError",
+    "PublishOptions",
     "Retry",
     "RetryPolicy",
     "SchemaError",

@@ -72,7 +72,9 @@ def _written(payload: Any) -> bytes:
 def _as_plain(value: Any) -> Any:
     """What msgspec does not know, as something that it does."""
     if _is_pydantic(type(value)):
-        return value.model_dump(mode="json")
+        plain = value.model_dump(mode="json", by_alias=True)  # by the names that it is read by
+        _refuse_vanished(value.model_dump(by_alias=True), plain)
+        return plain
     raise NotImplementedError(f"objects of type {type(value).__qualname__} are not supported")
 
 
@@ -90,6 +92,18 @@ def _refuse_nan(value: Any) -> None:
     elif isinstance(value, list | tuple):
         for item in value:
             _refuse_nan(item)
+
+
+def _refuse_vanished(value: Any, plain: Any) -> None:
+    """Refuse NaN and infinity where pydantic has turned them into null."""
+    if plain is None:
+        _refuse_nan(value)
+    elif isinstance(plain, dict) and isinstance(value, dict):
+        for inner, plain_inner in zip(value.values(), plain.values(), strict=False):
+            _refuse_vanished(inner, plain_inner)
+    elif isinstance(plain, list) and isinstance(value, list | tuple):
+        for inner, plain_inner in zip(value, plain, strict=False):
+            _refuse_vanished(inner, plain_inner)
 
 
 def _check_depth(encoded: bytes) -> None:
@@ -114,9 +128,7 @@ def encode_headers(headers: Mapping[str, str] | None) -> str | None:
     if headers is None:
         return None
     if not isinstance(headers, Mapping):
-        raise InvalidOption(
-            f"headers {headers!r} are not a mapping", remedy='give {"name": "text", …} or nothing'
-        )
+        raise InvalidOption(f"headers {headers!r} are not a mapping", remedy='give {"name": "text", …} or nothing')
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidOption(f"header {name!r} is not a pair of strings", remedy="convert it to str")
@@ -156,9 +168,7 @@ def decoder_for(wanted: Any) -> Decoder:
         except msgspec.ValidationError:
             raise
         except msgspec.DecodeError as error:
-            return msgspec.convert(
-                _read_leniently(payload, error), wanted, str_keys=True, dec_hook=_from_plain
-            )
+            return msgspec.convert(_read_leniently(payload, error), wanted, str_keys=True, dec_hook=_from_plain)
 
     return _guarded(decode)
 
@@ -193,7 +203,7 @@ def _custom_types(info: Any, seen: set[int]) -> Iterator[Any]:
 
 
 def _from_plain(wanted: Any, value: Any) -> Any:
-    return wanted.model_validate_json(msgspec.json.encode(value))
+    return _decode_pydantic(wanted, _written(value))
 
 
 def _decode_by_content_type(payload: bytes, content_type: str) -> Any:
@@ -242,6 +252,4 @@ def _is_json(content_type: str) -> bool:
 
 
 def _is_pydantic(kind: Any) -> bool:
-    return (
-        isinstance(kind, type) and hasattr(kind, "model_validate_json") and not dataclasses.is_dataclass(kind)
-    )
+    return isinstance(kind, type) and hasattr(kind, "model_validate_json") and not dataclasses.is_dataclass(kind)

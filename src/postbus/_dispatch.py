@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import traceback
@@ -15,7 +16,7 @@ from typing import Any
 from postbus._log import event
 from postbus._loop import Backoff
 from postbus._settle import HeldLease, Settler
-from postbus._store import Store, committed
+from postbus._store import Store, clean, committed
 from postbus.errors import CommitUnknown, DatabaseUnavailable, LeaseLost, PayloadNotDecodable
 from postbus.message import Ack, DeadLetter, Message, Outcome, Release, Retry
 from postbus.middleware import Middleware, handling
@@ -30,7 +31,11 @@ class Dispatcher:
     """Runs the handler of one subscription."""
 
     def __init__(
-        self, subscription: Subscription, store: Store, settler: Settler, middleware: Sequence[Middleware] = ()
+        self,
+        subscription: Subscription,
+        store: Store,
+        settler: Settler,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         self._subscription = subscription
         self._call = HandlerCall.of(subscription)
@@ -95,10 +100,8 @@ class Dispatcher:
         self._in_hand -= len(self._ready)
         self._ready.clear()
         for lease, message_ids in unbegun.items():
-            try:
+            with contextlib.suppress(DatabaseUnavailable):  # then the lease ends by itself
                 await self._settler.release(lease, message_ids)
-            except DatabaseUnavailable:
-                pass  # the lease ends by itself
         await asyncio.gather(*self._runners)
 
     async def abort(self) -> None:
@@ -163,9 +166,7 @@ class Dispatcher:
                 await self._settle(*delivery, DeadLetter(reason=f"the payload does not decode: {error}"))
         return decoded, payloads
 
-    async def _outcomes(
-        self, deliveries: list[_Delivery], payloads: list[Any], conn: Any
-    ) -> Sequence[Outcome | None]:
+    async def _outcomes(self, deliveries: list[_Delivery], payloads: list[Any], conn: Any) -> Sequence[Outcome | None]:
         try:
             returned = await self._call_handler([message for _, message in deliveries], payloads, conn)
         except Exception as error:
@@ -254,4 +255,4 @@ def _as_timedelta(delay: timedelta | float | None) -> timedelta | None:
 def _described(error: Exception, subscription: Subscription) -> str:
     if isinstance(error, TimeoutError) and subscription.timeout is not None:
         return f"{subscription.name} took longer than {subscription.timeout} s"
-    return "".join(traceback.format_exception(error))[-4000:]
+    return clean("".join(traceback.format_exception(error))[-4000:])

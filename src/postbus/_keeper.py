@@ -347,9 +347,7 @@ class Keeper:
         )
         return asked.wait() == 0
 
-    def _spawn(
-        self, program: str, *options: str, death_signal: int, quiet: bool = False
-    ) -> subprocess.Popen[bytes]:
+    def _spawn(self, program: str, *options: str, death_signal: int, quiet: bool = False) -> subprocess.Popen[bytes]:
         account = self._plan.account
         output = subprocess.DEVNULL if quiet else None
         return subprocess.Popen(

@@ -41,8 +41,7 @@ def migrations() -> tuple[Migration, ...]:
     """All migrations, in order."""
     found = sorted((_SQL / "migrations").iterdir(), key=lambda file: file.name)
     return tuple(
-        Migration(int(file.name[:4]), file.name[5:].removesuffix(".sql"), file.read_text("utf-8"))
-        for file in found
+        Migration(int(file.name[:4]), file.name[5:].removesuffix(".sql"), file.read_text("utf-8")) for file in found
     )
 
 

@@ -39,9 +39,7 @@ class Sender:
     async def send(self, topic: str, message: Outgoing) -> int:
         """Publish; returns the id when the message is committed."""
         payload, content_type = encode(message.payload)
-        message = msgspec.structs.replace(
-            message, payload=payload, content_type=message.content_type or content_type
-        )
+        message = msgspec.structs.replace(message, payload=payload, content_type=message.content_type or content_type)
         lane = self._plain if message.dedup_key is None else self._deduplicated
         return await lane.send(topic, message, len(payload))
 
@@ -117,8 +115,7 @@ class _Lane:
         for place, one in enumerate(batch):
             by_topic.setdefault(one.topic, []).append(place)
         statements = [
-            publish_many(topic, [batch[place].message for place in places])
-            for topic, places in by_topic.items()
+            publish_many(topic, [batch[place].message for place in places]) for topic, places in by_topic.items()
         ]
         answers = await self._store.publish_batches(statements)
         ids = [0] * len(batch)

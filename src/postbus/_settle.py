@@ -19,7 +19,17 @@ from postbus.message import Message
 class HeldLease:
     """A lease in this process: which of its messages are still in hand, and which wait to be acked."""
 
-    __slots__ = ("acked", "in_hand", "is_lost", "length", "on_settled", "ordered", "prolong_at", "token", "topic")
+    __slots__ = (
+        "acked",
+        "in_hand",
+        "is_lost",
+        "length",
+        "on_settled",
+        "ordered",
+        "prolong_at",
+        "token",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -126,7 +136,12 @@ class Settler:
         self._was_settled(lease, count)
 
     async def retry(
-        self, lease: HeldLease, message: Message, delay: timedelta | None, error: str | None, max_attempts: int | None
+        self,
+        lease: HeldLease,
+        message: Message,
+        delay: timedelta | None,
+        error: str | None,
+        max_attempts: int | None,
     ) -> None:
         outcomes = await self._store.retry(
             lease.token, [message.id], delay=delay, error=error, max_attempts=max_attempts

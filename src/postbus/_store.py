@@ -9,7 +9,7 @@ import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, overload
 from uuid import UUID
 
 import asyncpg
@@ -19,7 +19,6 @@ from postbus import _migrate
 from postbus._commit import commit
 from postbus.errors import (
     AccessDenied,
-    CommitUnknown,
     DatabaseUnavailable,
     InvalidInput,
     PostbusError,
@@ -37,8 +36,7 @@ PoolConnection = asyncpg.pool.PoolConnectionProxy
 _RELAXED = "set_config('synchronous_commit', 'off', true)"
 
 _CLAIM = (
-    f"select c.*, c.ends_at - clock_timestamp() as length, {_RELAXED} "
-    "from postbus.claim($1, $2, $3, $4, $5, $6) as c"
+    f"select c.*, c.ends_at - clock_timestamp() as length, {_RELAXED} from postbus.claim($1, $2, $3, $4, $5, $6) as c"
 )
 _EXTEND = f"select postbus.extend($1, $2), {_RELAXED}"
 _HEARTBEAT = f"select postbus.heartbeat($1, $2, $3, $4), {_RELAXED}"
@@ -161,7 +159,12 @@ class Store:
         """What became of each message: 'retried', 'dead' or 'lost'."""
         async with self.connection() as conn:
             rows = await conn.fetch(
-                "select * from postbus.retry($1, $2, $3, $4, $5)", token, ids, delay, clean(error), max_attempts
+                "select * from postbus.retry($1, $2, $3, $4, $5)",
+                token,
+                ids,
+                delay,
+                clean(error),
+                max_attempts,
             )
         return {row["message_id"]: row["outcome"] for row in rows}
 
@@ -232,12 +235,15 @@ class Store:
         return await self._rows("select * from postbus.workers order by name")
 
     async def messages(self, topic: str, *, after_id: int, limit: int, newest: bool) -> list[dict[str, Any]]:
-        chosen = f"select * from postbus.messages where topic = $1 and id > $2 order by id {'desc' if newest else ''} limit $3"
-        return await self._rows(f"select * from ({chosen}) as chosen order by id", topic, after_id, limit)
+        chosen = "select * from postbus.messages where topic = $1 and id > $2 order by id"
+        if newest:
+            chosen += " desc"
+        return await self._rows(f"select * from ({chosen} limit $3) as chosen order by id", topic, after_id, limit)
 
     async def dead_letters(self, topic: str | None, *, limit: int, after_id: int = 0) -> list[dict[str, Any]]:
         return await self._rows(
-            "select * from postbus.dead_letters where ($1::text is null or topic = $1) and id > $2 order by id limit $3",
+            "select * from postbus.dead_letters "
+            "where ($1::text is null or topic = $1) and id > $2 order by id limit $3",
             topic,
             after_id,
             limit,
@@ -249,7 +255,9 @@ class Store:
 
     async def redrive(self, topic: str, filters: Mapping[str, Any]) -> int:
         named = ", ".join(f"{name} => ${place}" for place, name in enumerate(filters, 2))
-        return int(await self._run(f"select postbus.redrive($1{', ' if named else ''}{named})", topic, *filters.values()))
+        return int(
+            await self._run(f"select postbus.redrive($1{', ' if named else ''}{named})", topic, *filters.values())
+        )
 
     async def purge_dead_letters(
         self, topic: str, *, ids: Sequence[int] | None, died_before: datetime | None, dry_run: bool
@@ -300,6 +308,14 @@ def _messages(topic: str, row: Any) -> list[Message]:
     ]
 
 
+@overload
+def clean(text: str) -> str: ...
+
+
+@overload
+def clean(text: None) -> None: ...
+
+
 def clean(text: str | None) -> str | None:
     """A text that PostgreSQL can store: an error's text may hold anything."""
     if text is None:
@@ -321,6 +337,7 @@ async def committed(conn: Any) -> AsyncIterator[None]:
     await commit(transaction, conn)
 
 
+_DSN_REMEDY = "it looks like postgresql://user@host:5432/database"
 _DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _AWAY = (
     asyncpg.PostgresConnectionError,
@@ -340,6 +357,36 @@ _DENIED = (
 )
 
 
+_MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[PostbusError], str, str], ...] = (
+    (_DENIED, AccessDenied, "the database refused: {}", "check user, password and granted roles"),
+    (
+        (asyncpg.exceptions.InvalidCatalogNameError,),
+        InvalidInput,
+        "{}",
+        "create the database, or correct the DSN (--dsn, POSTBUS_DSN)",
+    ),
+    (
+        (asyncpg.exceptions.InvalidSchemaNameError, asyncpg.exceptions.UndefinedFunctionError),
+        SchemaMissing,
+        "{}",
+        "run: postbus migrate",
+    ),
+    (
+        _AWAY,
+        DatabaseUnavailable,
+        "the database cannot be reached: {}",
+        "check that the server runs and that the DSN (--dsn, POSTBUS_DSN) is right",
+    ),
+    ((asyncpg.exceptions.ClientConfigurationError,), InvalidInput, "bad DSN: {}", _DSN_REMEDY),
+    (
+        (asyncpg.InterfaceError, asyncpg.InternalClientError),
+        DatabaseUnavailable,
+        "the connection is lost: {}",
+        "it is made again by itself",
+    ),
+)
+
+
 @contextmanager
 def translated_errors() -> Iterator[None]:
     """Turn errors of the driver into errors of Postbus."""
@@ -354,30 +401,14 @@ def translated_errors() -> Iterator[None]:
 
 def translate(error: BaseException) -> PostbusError | None:
     """The error of Postbus that an error of asyncpg means, or None if it means none."""
-    if isinstance(error, PostbusError | CommitUnknown):
-        return None
-    # Not str(error), which has the hint in it too.
-    text = getattr(error, "message", None) or str(error)
-    ours = from_database(getattr(error, "sqlstate", None), text, getattr(error, "hint", None))
+    ours = from_database(getattr(error, "sqlstate", None), str(error), getattr(error, "hint", None))
     if ours is not None:
         return ours
-    if isinstance(error, _DENIED):
-        return AccessDenied(f"the database refused: {text}", remedy="check user, password and granted roles")
-    if isinstance(error, asyncpg.exceptions.InvalidCatalogNameError):
-        return InvalidInput(text, remedy="create the database, or correct the DSN")
-    if isinstance(error, asyncpg.exceptions.InvalidSchemaNameError | asyncpg.exceptions.UndefinedFunctionError):
-        return SchemaMissing(text, remedy="run: postbus migrate")
-    if isinstance(error, _AWAY):
-        return DatabaseUnavailable(
-            f"the database cannot be reached: {error or type(error).__name__}",
-            remedy="check that the server runs and that the DSN (--dsn, POSTBUS_DSN) is right",
-        )
-    if isinstance(error, asyncpg.exceptions.ClientConfigurationError):
-        return _bad_dsn(error)
-    if isinstance(error, asyncpg.InterfaceError | asyncpg.InternalClientError):
-        return DatabaseUnavailable(f"the connection is lost: {error}")
+    for kinds, kind, message, remedy in _MEANINGS:
+        if isinstance(error, kinds):
+            return kind(message.format(str(error) or type(error).__name__), remedy=remedy)
     return None
 
 
 def _bad_dsn(error: BaseException) -> InvalidInput:
-    return InvalidInput(f"bad DSN: {error}", remedy="it looks like postgresql://user@host:5432/database")
+    return InvalidInput(f"bad DSN: {error}", remedy=_DSN_REMEDY)

@@ -37,14 +37,11 @@ class LeaseKeeper:
                 due[lease.length].append(token)
         for length, tokens in due.items():
             lost = await self._store.extend(tokens, length)
-            for token in tokens:
-                lease = self._settler.leases.get(token)
-                if lease is None:
-                    continue
-                lease.was_prolonged()
-                if token in lost:
-                    lease.is_lost = True
-                    event(logging.WARNING, "lease.lost", topic=lease.topic, messages=sorted(lease.in_hand))
+            for held in [self._settler.leases[token] for token in tokens if token in self._settler.leases]:
+                held.was_prolonged()
+                if held.token in lost:
+                    held.is_lost = True
+                    event(logging.WARNING, "lease.lost", topic=held.topic, messages=sorted(held.in_hand))
 
 
 class Heartbeat:

@@ -74,7 +74,9 @@ class Admin:
         """One dead letter, with reason and last error."""
         found = await (await self._store()).dead_letter_by_id(message_id)
         if found is None:
-            raise MessageNotFound(f"there is no dead letter {message_id}", remedy="list them: postbus dead-letters list")
+            raise MessageNotFound(
+                f"there is no dead letter {message_id}", remedy="list them: postbus dead-letters list"
+            )
         return found
 
     async def redrive(

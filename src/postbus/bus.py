@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 import asyncpg
 
@@ -19,7 +18,7 @@ from postbus._store import Store, committed, translated_errors
 from postbus._wake import Bells, Doorbell, ThreadDoorbell
 from postbus.admin import Admin
 from postbus.errors import DuplicateHandler, InvalidHandler, PostbusError
-from postbus.message import Outgoing
+from postbus.message import Outgoing, PublishOptions
 from postbus.middleware import Middleware, publishing
 from postbus.options import Duration, as_timedelta
 from postbus.publish import Statement, outgoing, publish_many, publish_one
@@ -79,21 +78,13 @@ class Bus:
 
     @overload
     def publish(
-        self, conn: AsyncConnection, topic: str, payload: Any, *, key: str | None = ...,
-        headers: Mapping[str, str] | None = ..., priority: int | None = ..., delay: timedelta | float | None = ...,
-        deliver_at: datetime | None = ..., dedup_key: str | None = ..., correlation_id: str | None = ...,
-        content_type: str | None = ...,
-    ) -> Awaitable[int]: ...  # fmt: skip
+        self, conn: AsyncConnection, topic: str, payload: Any, **options: Unpack[PublishOptions]
+    ) -> Awaitable[int]: ...
 
     @overload
-    def publish(
-        self, conn: object, topic: str, payload: Any, *, key: str | None = ...,
-        headers: Mapping[str, str] | None = ..., priority: int | None = ..., delay: timedelta | float | None = ...,
-        deliver_at: datetime | None = ..., dedup_key: str | None = ..., correlation_id: str | None = ...,
-        content_type: str | None = ...,
-    ) -> int: ...  # fmt: skip
+    def publish(self, conn: object, topic: str, payload: Any, **options: Unpack[PublishOptions]) -> int: ...
 
-    def publish(self, conn: Any, topic: str, payload: Any, **options: Any) -> Any:
+    def publish(self, conn: Any, topic: str, payload: Any, **options: Unpack[PublishOptions]) -> Any:
         """Publish a message in the transaction of `conn`: it exists exactly if that commits.
 
         Returns the message's id; on an async connection, an awaitable of it.
@@ -101,7 +92,9 @@ class Bus:
         return self._publish(conn, topic, [outgoing(payload, **options)], lambda given: publish_one(topic, given[0]))
 
     @overload
-    def publish_many(self, conn: AsyncConnection, topic: str, messages: Iterable[Any]) -> Awaitable[list[int]]: ...
+    def publish_many(  # type: ignore[overload-overlap]  # an object that is an AsyncConnection is meant as one
+        self, conn: AsyncConnection, topic: str, messages: Iterable[Any]
+    ) -> Awaitable[list[int]]: ...
 
     @overload
     def publish_many(self, conn: object, topic: str, messages: Iterable[Any]) -> list[int]: ...
@@ -112,7 +105,11 @@ class Bus:
         return self._publish(conn, topic, given, lambda given: publish_many(topic, given))
 
     def _publish(
-        self, conn: Any, topic: str, messages: list[Outgoing], statement: Callable[[Sequence[Outgoing]], Statement]
+        self,
+        conn: Any,
+        topic: str,
+        messages: list[Outgoing],
+        statement: Callable[[Sequence[Outgoing]], Statement],
     ) -> Any:
         driver = driver_of(conn)
         if driver.is_async:
@@ -141,28 +138,12 @@ class Bus:
         driver.after_commit(conn, lambda: self._ring(topic))
         return answer
 
-    async def send(
-        self,
-        topic: str,
-        payload: Any,
-        *,
-        key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        priority: int | None = None,
-        delay: timedelta | float | None = None,
-        deliver_at: datetime | None = None,
-        dedup_key: str | None = None,
-        correlation_id: str | None = None,
-        content_type: str | None = None,
-    ) -> int:
+    async def send(self, topic: str, payload: Any, **options: Unpack[PublishOptions]) -> int:
         """Publish without a transaction of one's own; returns the id once the message is committed.
 
         Concurrent calls share a commit, so this is fast when called many times at once.
         """
-        message = outgoing(
-            payload, key=key, headers=headers, priority=priority, delay=delay, deliver_at=deliver_at,
-            dedup_key=dedup_key, correlation_id=correlation_id, content_type=content_type,
-        )  # fmt: skip
+        message = outgoing(payload, **options)
         await self.connect()
         assert self._sender is not None
         with publishing(self._middleware, topic, [message]) as (given,):
@@ -199,7 +180,7 @@ class Bus:
             subscription = Subscription(
                 topic=topic,
                 handler=handler,
-                name=name or getattr(handler, "__qualname__", type(handler).__qualname__),
+                name=name or str(getattr(handler, "__qualname__", type(handler).__qualname__)),
                 concurrency=concurrency,
                 batch=batch,
                 transactional=transactional,
@@ -230,9 +211,7 @@ class Bus:
         """Consume until SIGTERM, SIGINT or `stop()`. Returns False if a second one cut the draining short."""
         if not self._subscriptions:
             raise InvalidHandler("nothing to run: no handler is registered", remedy="use @bus.subscribe(topic)")
-        self._worker = Worker(
-            self.dsn, self.subscriptions, bells=self._bells, middleware=self._middleware, name=name
-        )
+        self._worker = Worker(self.dsn, self.subscriptions, bells=self._bells, middleware=self._middleware, name=name)
         try:
             await self.connect()
             await self._worker.run()

@@ -131,9 +131,7 @@ def default_data_dir(version: int = 18) -> Path:
 class _Starter:
     """One attempt to get a running server."""
 
-    def __init__(
-        self, home: Home, binaries: _Binaries, settings: Mapping[str, str] | None, deadline: float
-    ) -> None:
+    def __init__(self, home: Home, binaries: _Binaries, settings: Mapping[str, str] | None, deadline: float) -> None:
         self._home = home
         self._binaries = binaries
         self._settings = settings
@@ -443,6 +441,4 @@ def _make_private(folder: Path, account: Account | None) -> None:
     found = folder.lstat()
     wanted_owner = account.uid if account else os.geteuid()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != wanted_owner or found.st_mode & 0o077:
-        raise EmbeddedError(
-            f"{folder} is not private to the server's account", remedy=f"remove it: rm -r {folder}"
-        )
+        raise EmbeddedError(f"{folder} is not private to the server's account", remedy=f"remove it: rm -r {folder}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -39,6 +39,25 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     dedup_key: str | None = None
     correlation_id: str | None = None
     content_type: str | None = None
+
+
+class PublishOptions(TypedDict, total=False):
+    """What can be said of a message beside its payload."""
+
+    key: str | None
+    """What order is kept by, in an ordered topic."""
+    headers: Mapping[str, str] | None
+    priority: int | None
+    """0 (last) to 9 (first); 4 is usual."""
+    delay: timedelta | float | None
+    """Deliver after this time: a timedelta, or seconds."""
+    deliver_at: datetime | None
+    """Deliver at this time; not together with `delay`."""
+    dedup_key: str | None
+    """Publishing again with the same key, within the topic's window, publishes nothing and returns the first id."""
+    correlation_id: str | None
+    content_type: str | None
+    """What the bytes of the payload are; told by the payload's type otherwise."""
 
 
 class Ack(msgspec.Struct, frozen=True):

@@ -12,9 +12,7 @@ from postbus.message import Message, Outgoing
 class Middleware:
     """Override one method or both. The middleware that was added first is the outermost."""
 
-    def publishing(
-        self, topic: str, messages: Sequence[Outgoing]
-    ) -> AbstractContextManager[Sequence[Outgoing]]:
+    def publishing(self, topic: str, messages: Sequence[Outgoing]) -> AbstractContextManager[Sequence[Outgoing]]:
         """Entered before messages are published, left afterwards. What it gives is published."""
         return _unchanged(messages)
 
@@ -29,9 +27,7 @@ def _unchanged(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
 
 
 @contextmanager
-def publishing(
-    chain: Sequence[Middleware], topic: str, messages: Sequence[Outgoing]
-) -> Iterator[Sequence[Outgoing]]:
+def publishing(chain: Sequence[Middleware], topic: str, messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
     """All hooks around a publish."""
     with ExitStack() as stack:
         for middleware in chain:

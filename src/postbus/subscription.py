@@ -62,9 +62,7 @@ class Subscription:
                     f"the subscription to {self.topic!r} has {name} {getattr(self, name)!r}", remedy=rule
                 )
         if inspect.isgeneratorfunction(self.handler) or inspect.isasyncgenfunction(self.handler):
-            raise InvalidHandler(
-                f"{self.name} is a generator", remedy="make it a function that returns its outcome"
-            )
+            raise InvalidHandler(f"{self.name} is a generator", remedy="make it a function that returns its outcome")
         if self.timeout is not None and not self.is_async:
             raise InvalidHandler(
                 f"{self.name} is not async, so it cannot be stopped after a timeout",
@@ -156,9 +154,7 @@ def _parameters(handler: Handler, name: str) -> list[inspect.Parameter]:
         raise InvalidHandler(f"{name} is not a function: {error}", remedy="register a function") from error
     plain = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if not plain or plain[0].kind is inspect.Parameter.KEYWORD_ONLY:
-        raise InvalidHandler(
-            f"{name} takes no payload", remedy="a handler takes (payload) or (payload, message)"
-        )
+        raise InvalidHandler(f"{name} takes no payload", remedy="a handler takes (payload) or (payload, message)")
     return plain
 
 

@@ -109,10 +109,15 @@ class Worker:
             repeat(sweeper.sweep, name="sweep", every=SWEEP, stop=ended),
         )
         claiming = _started(*(claimer.run(self._stop) for claimer in claimers))
-        event(logging.INFO, "worker.started", worker=self.name, topics=[one.topic for one in self._subscriptions])
+        event(
+            logging.INFO,
+            "worker.started",
+            worker=self.name,
+            topics=[one.topic for one in self._subscriptions],
+        )
         try:
-            await self._until(self._stop, *claiming, *upkeep)
-            await self._until(self._abort, self._drain(claiming, dispatchers, settler), *upkeep)
+            await _over(self._stop.wait(), beside=[*claiming, *upkeep])
+            await _over(_drain(claiming, dispatchers, settler), self._abort.wait(), beside=upkeep)
         finally:
             for task in (*claiming, *upkeep):
                 task.cancel()
@@ -123,33 +128,32 @@ class Worker:
             await _leave_quietly(heartbeat.sign_off())
         event(logging.INFO, "worker.stopped", worker=self.name)
 
-    async def _drain(
-        self, claiming: Sequence[asyncio.Task[None]], dispatchers: Sequence[Dispatcher], settler: Settler
-    ) -> None:
-        # A claim that is under way must be awaited: what it brings has to be given back.
-        await asyncio.gather(*claiming)
-        await asyncio.gather(*(dispatcher.drain() for dispatcher in dispatchers))
-        await settler.settled()
 
-    async def _until(self, flag: asyncio.Event, *work: asyncio.Task[None] | Coroutine[Any, Any, None]) -> None:
-        """Wait for the flag, or for the first coroutine given. A task that fails is an error of the worker's."""
-        tasks = [one if isinstance(one, asyncio.Task) else asyncio.create_task(one) for one in work]
-        ends = [task for task, one in zip(tasks, work, strict=True) if task is not one]
-        waiter = asyncio.create_task(flag.wait())
-        try:
-            while not flag.is_set() and not any(task.done() for task in ends):
-                await asyncio.wait([waiter, *(t for t in tasks if not t.done())], return_when=asyncio.FIRST_COMPLETED)
-                for task in tasks:
-                    if task.done():
-                        task.result()
-        finally:
-            for task in (waiter, *ends):
-                task.cancel()
-            await asyncio.gather(waiter, *ends, return_exceptions=True)
+async def _drain(claiming: Sequence[asyncio.Task[None]], dispatchers: Sequence[Dispatcher], settler: Settler) -> None:
+    # A claim that is under way must be awaited: what it brings has to be given back.
+    await asyncio.gather(*claiming)
+    await asyncio.gather(*(dispatcher.drain() for dispatcher in dispatchers))
+    await settler.settled()
+
+
+async def _over(*ends: Coroutine[Any, Any, Any], beside: Sequence[asyncio.Task[None]]) -> None:
+    """Wait until one of the ends is reached. A task beside it that fails ends the worker with its error."""
+    ending = [asyncio.create_task(end) for end in ends]
+    try:
+        while not any(end.done() for end in ending):
+            running = [task for task in (*ending, *beside) if not task.done()]
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in (*ending, *beside):
+                if task.done():
+                    task.result()
+    finally:
+        for end in ending:
+            end.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
 
 
 def _started(*coroutines: Coroutine[Any, Any, None]) -> list[asyncio.Task[None]]:
-    return [asyncio.create_task(one, name=f"postbus-{one.__qualname__}") for one in coroutines]
+    return [asyncio.create_task(one, name=f"postbus-{getattr(one, '__qualname__', one)}") for one in coroutines]
 
 
 async def _leave_quietly(farewell: Coroutine[Any, Any, None]) -> None:

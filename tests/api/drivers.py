@@ -226,9 +226,7 @@ def _django(name: str) -> Callable[[str], Any]:
         with ThreadPoolExecutor(1) as thread:
             conn = django.db.connection
             if name == "default":
-                conn = await asyncio.get_running_loop().run_in_executor(
-                    thread, lambda: connections["default"]
-                )
+                conn = await asyncio.get_running_loop().run_in_executor(thread, lambda: connections["default"])
             program = Django(conn, django.db.Error, thread)
             yield program
             await program.call(connections.close_all)

@@ -47,9 +47,7 @@ async def test_a_commit_publishes_with_all_options(program: Program, bus: Bus, c
         "content_type": "application/vnd.order+json",
         "at": at,
     }
-    assert (
-        await conn.fetchval("select dedup_key from postbus.dedup where message_id = $1", message_id) == "d'1"
-    )
+    assert await conn.fetchval("select dedup_key from postbus.dedup where message_id = $1", message_id) == "d'1"
 
 
 async def test_a_commit_publishes_with_defaults(program: Program, bus: Bus, conn: Any, topic: str) -> None:
@@ -106,9 +104,7 @@ async def test_a_savepoint_that_is_rolled_back_takes_its_messages_along(
     assert await _payloads(conn, topic) == ["before", "after"]
 
 
-async def test_many_messages_have_their_ids_in_order(
-    program: Program, bus: Bus, conn: Any, topic: str
-) -> None:
+async def test_many_messages_have_their_ids_in_order(program: Program, bus: Bus, conn: Any, topic: str) -> None:
     """Payloads and `Outgoing`s may be mixed; the ids come back in the order in which they were given."""
     at = datetime(2100, 1, 1, tzinfo=timezone.utc)
     await program.begin()
@@ -142,9 +138,7 @@ async def test_many_messages_have_their_ids_in_order(
     ]
 
 
-async def test_many_duplicates_have_the_ids_of_the_first(
-    program: Program, bus: Bus, conn: Any, topic: str
-) -> None:
+async def test_many_duplicates_have_the_ids_of_the_first(program: Program, bus: Bus, conn: Any, topic: str) -> None:
     """Among many messages each may be a duplicate of one before."""
     await program.begin()
     ids = await program.publish_many(
@@ -165,9 +159,7 @@ async def test_no_messages_at_all(program: Program, bus: Bus, conn: Any, topic: 
     assert await _payloads(conn, topic) == []
 
 
-async def test_what_the_database_refuses_is_an_error_of_ours(
-    program: Program, bus: Bus, conn: Any, topic: str
-) -> None:
+async def test_what_the_database_refuses_is_an_error_of_ours(program: Program, bus: Bus, conn: Any, topic: str) -> None:
     """A refusal by SQL has our class, the message and the remedy, and nothing of the driver's in them."""
     await bus.admin.create_topic(topic, max_payload_bytes=5)
     await program.begin()
@@ -202,9 +194,7 @@ async def test_a_failed_transaction_is_an_error_of_the_drivers(
     assert await _payloads(conn, topic) == []
 
 
-async def test_a_lost_connection_is_an_error_of_the_drivers(
-    program: Program, bus: Bus, conn: Any, topic: str
-) -> None:
+async def test_a_lost_connection_is_an_error_of_the_drivers(program: Program, bus: Bus, conn: Any, topic: str) -> None:
     """When the server ends the connection, publishing raises what the driver raises."""
     await program.begin()
     await program.publish(bus, topic, "x")

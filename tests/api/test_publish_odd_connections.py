@@ -31,9 +31,7 @@ async def _headers(conn: Any, topic: str) -> list[str]:
 async def test_asyncpg_with_a_codec_for_jsonb(dsn: str, bus: Bus, conn: Any, topic: str) -> None:
     """A connection that turns Python values into jsonb by itself does not change the headers."""
     async with asyncpg_connection(dsn) as program:
-        await program.conn.set_type_codec(
-            "jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog"
-        )
+        await program.conn.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
 
         await program.publish(bus, topic, "x", headers={"a": "1"})
         await program.publish_many(bus, topic, [Outgoing(payload="x", headers={"a": "1"})])
@@ -76,9 +74,7 @@ async def test_psycopg_with_autocommit_publishes_at_once(dsn: str, bus: Bus, ear
         await ear.hears(topic)
 
 
-@pytest.mark.parametrize(
-    "name", ["SQLAlchemy Connection", "SQLAlchemy Session", "SQLAlchemy AsyncSession asyncpg"]
-)
+@pytest.mark.parametrize("name", ["SQLAlchemy Connection", "SQLAlchemy Session", "SQLAlchemy AsyncSession asyncpg"])
 async def test_sqlalchemy_with_autocommit_publishes_at_once(
     dsn: str, bus: Bus, ear: Ear, topic: str, name: str
 ) -> None:
@@ -113,9 +109,7 @@ async def test_django_with_transactions_by_hand(dsn: str, bus: Bus, ear: Ear, to
         await ear.hears(topic)
 
 
-async def test_a_connection_that_is_dropped_is_not_kept_open(
-    dsn: str, conn: Any, bus: Bus, topic: str
-) -> None:
+async def test_a_connection_that_is_dropped_is_not_kept_open(dsn: str, conn: Any, bus: Bus, topic: str) -> None:
     """Waiting for the end of a transaction does not keep its connection alive, nor what it has locked."""
     async with psycopg_sync(dsn) as program:
         dropped = await program.call(lambda: psycopg.connect(dsn, application_name=topic))

@@ -115,9 +115,7 @@ async def test_a_session_does_not_gather_listeners(dsn: str, bus: Bus, topic: st
         assert len(list(program.conn.dispatch.after_transaction_end)) == 1
 
 
-async def test_a_session_within_a_larger_transaction_rings_at_its_end(
-    dsn: str, bus: Bus, ear: Ear, topic: str
-) -> None:
+async def test_a_session_within_a_larger_transaction_rings_at_its_end(dsn: str, bus: Bus, ear: Ear, topic: str) -> None:
     """A session of SQLAlchemy that joined a transaction commits nothing by itself."""
     import sqlalchemy.orm
 

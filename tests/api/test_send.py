@@ -121,9 +121,7 @@ async def test_large_messages_do_not_share_a_commit(
 
     ids = await asyncio.gather(*(bus.send(topic, b"x" * size) for size in (1000, 1000, 1000, 5000, 10)))
 
-    rows = await conn.fetch(
-        "select xmin::text from postbus.queued where id = any ($1) order by id", list(ids)
-    )
+    rows = await conn.fetch("select xmin::text from postbus.queued where id = any ($1) order by id", list(ids))
     commits = [row["xmin"] for row in rows]
     assert [commits.index(one) for one in commits] == [0, 0, 2, 3, 4]
 
@@ -173,9 +171,7 @@ async def test_a_cancelled_send_hangs_nobody(bus: Bus, conn: Any, topic: str, he
     await held.execute("begin")
 
 
-async def test_a_deadlock_with_somebody_else_fails_nobody(
-    bus: Bus, conn: Any, connect: Any, topic: str
-) -> None:
+async def test_a_deadlock_with_somebody_else_fails_nobody(bus: Bus, conn: Any, connect: Any, topic: str) -> None:
     """Two messages whose keys another transaction uses the other way round are sent one after the other."""
     other = await connect()
     await other.execute("set deadlock_timeout = '1min'")  # so that it is not the one to be ended
@@ -201,9 +197,7 @@ async def test_a_deadlock_with_somebody_else_fails_nobody(
 
 
 async def _blocked_by(conn: Any, pid: int) -> int:
-    blocked = await conn.fetchval(
-        "select pid from pg_stat_activity where $1 = any (pg_blocking_pids(pid))", pid
-    )
+    blocked = await conn.fetchval("select pid from pg_stat_activity where $1 = any (pg_blocking_pids(pid))", pid)
     assert blocked is not None
     return int(blocked)
 

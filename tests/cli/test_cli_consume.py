@@ -48,9 +48,7 @@ async def test_idle_ends_it(cli: Cli, bus: Bus) -> None:
 async def test_ctrl_c_drains(cli: Cli, bus: Bus) -> None:
     """The first Ctrl-C lets the command finish, whose message is acked then. Exit code 0."""
     await bus.send("jobs", "x")
-    process = await cli.start(
-        "consume", "jobs", "--exec", "echo begun; read line; test -e done && echo ended"
-    )
+    process = await cli.start("consume", "jobs", "--exec", "echo begun; read line; test -e done && echo ended")
     assert process.stdout is not None
     assert await process.stdout.readline() == b"begun\n"
     (cli.cwd / "done").touch()

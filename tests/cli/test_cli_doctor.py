@@ -145,9 +145,7 @@ async def test_a_prepared_transaction(dsn: str, conn: Any, monkeypatch: pytest.M
 
 async def test_a_silent_worker(dsn: str, conn: Any) -> None:
     """A worker without a heartbeat is a warning, beside those that are alive."""
-    await conn.execute(
-        "select postbus.heartbeat('alive', 'host', 1, '{}'), postbus.heartbeat('gone', 'host', 2, '{}')"
-    )
+    await conn.execute("select postbus.heartbeat('alive', 'host', 1, '{}'), postbus.heartbeat('gone', 'host', 2, '{}')")
     await conn.execute("update postbus.worker set seen_at = seen_at - interval '2 hours' where name = 'gone'")
 
     alive, gone = await _checks.workers(Patient(dsn, conn))

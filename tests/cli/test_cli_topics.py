@@ -37,9 +37,7 @@ async def test_create_with_all_options(cli: Cli) -> None:
     flags = "--ordered --lease 1m --max-attempts 5 --retry-initial 2s --retry-factor 3 --retry-max 2h"
     more = "--retry-jitter 0.5 --retention 24h --dedup-window 1h --max-payload-bytes 1000 --notify"
 
-    made = await cli(
-        "topics", "create", "jobs", *flags.split(), *more.split(), "--semantics", "QUEUE", "--json"
-    )
+    made = await cli("topics", "create", "jobs", *flags.split(), *more.split(), "--semantics", "QUEUE", "--json")
 
     assert made.done().json.items() >= GIVEN.items()
 
@@ -61,10 +59,7 @@ async def test_list_and_show(cli: Cli, bus: Bus) -> None:
 
     listed, shown = await cli.quick("topics", "list"), await cli.quick("topics", "show", "jobs")
 
-    assert (
-        "a-topic-with-a-name-so-long-that-a-terminal-of-eighty-columns-would-fold-it-or-cut-it  "
-        in listed.out
-    )
+    assert "a-topic-with-a-name-so-long-that-a-terminal-of-eighty-columns-would-fold-it-or-cut-it  " in listed.out
     assert "notify" in listed.out
     assert "max_attempts       25\n" in shown.done().out
 
@@ -130,35 +125,34 @@ async def test_delete_of_messages_needs_force(cli: Cli, bus: Bus) -> None:
     assert forced.done().out == "deleted jobs and 1 message\n"
 
 
-@pytest.mark.parametrize(
-    ("args", "code", "told"),
-    [
-        ("create jobs", 4, "exists"),
-        ("create bad --lease soon", 4, "--lease 'soon' is not a duration"),
-        ("create bad --lease 99999999999d", 4, "is not a duration"),
-        ("create bad --max-attempts 0", 4, "max_attempts goes from 1"),
-        ("create bad --max-attempts many", 2, "--max-attempts"),
-        ("create bad --colour red", 2, "--colour"),
-        ("create", 2, "NAME"),
-        ("create not/a!name", 4, "bad topic name"),
-        ("set jobs", 2, "nothing to set"),
-        ("set gone --lease 1m", 3, "there is no topic 'gone'"),
-        ("show gone", 3, "there is no topic 'gone'"),
-        ("pause gone", 3, "there is no topic 'gone'"),
-        ("purge gone", 3, "there is no topic 'gone'"),
-        ("delete gone --yes", 3, "there is no topic 'gone'"),
-    ],
-)
-async def test_mistakes_are_told(cli: Cli, bus: Bus, args: str, code: int, told: str) -> None:
+MISTAKES = [
+    ("create jobs", 4, "exists"),
+    ("create bad --lease soon", 4, "--lease 'soon' is not a duration"),
+    ("create bad --lease 99999999999d", 4, "is not a duration"),
+    ("create bad --max-attempts 0", 4, "max_attempts goes from 1"),
+    ("create bad --max-attempts many", 2, "--max-attempts"),
+    ("create bad --colour red", 2, "--colour"),
+    ("create", 2, "NAME"),
+    ("create not/a!name", 4, "bad topic name"),
+    ("set jobs", 2, "nothing to set"),
+    ("set gone --lease 1m", 3, "there is no topic 'gone'"),
+    ("show gone", 3, "there is no topic 'gone'"),
+    ("pause gone", 3, "there is no topic 'gone'"),
+    ("purge gone", 3, "there is no topic 'gone'"),
+    ("delete gone --yes", 3, "there is no topic 'gone'"),
+]
+
+
+async def test_mistakes_are_told(cli: Cli, bus: Bus) -> None:
     """A mistake ends with its exit code, the reason and a remedy, each on one line."""
     await bus.admin.create_topic("jobs")
+    for args, code, told in MISTAKES:
+        failed = (await cli.quick("topics", *args.split())).failed(code)
 
-    failed = (await cli.quick("topics", *args.split())).failed(code)
-
-    error, remedy = failed.err.splitlines()
-    assert error.startswith("error: ")
-    assert remedy.startswith("remedy: ")
-    assert told in failed.err
+        error, remedy = failed.err.splitlines()
+        assert error.startswith("error: ")
+        assert remedy.startswith("remedy: ")
+        assert told in failed.err
 
 
 async def test_an_error_as_json(cli: Cli) -> None:

@@ -128,9 +128,7 @@ async def test_dsn_is_for_the_module(cli: Cli, bus: Bus, shop: None, dsn: str) -
         ("raise SystemExit('no config')", "it", 1, "no config"),
     ],
 )
-def test_a_module_that_cannot_be_loaded(
-    here: Path, source: str | None, target: str, code: int, told: str
-) -> None:
+def test_a_module_that_cannot_be_loaded(here: Path, source: str | None, target: str, code: int, told: str) -> None:
     """Each reason is told in words, with the exit code that fits it."""
     if source is not None:
         (here / "it.py").write_text(source)

@@ -84,9 +84,7 @@ def _works_on(process: Path, folder: Path) -> bool:
     try:
         command = (process / "cmdline").read_bytes()
         ours = b"_keeper.py" in command or b"postgres" in command or b"initdb" in command
-        return ours and (
-            os.fsencode(folder) in command or (process / "cwd").readlink().is_relative_to(folder)
-        )
+        return ours and (os.fsencode(folder) in command or (process / "cwd").readlink().is_relative_to(folder))
     except OSError:
         return False
 

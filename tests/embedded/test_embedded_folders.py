@@ -81,9 +81,7 @@ def test_a_prepared_folder_decides_whom_the_server_runs_as(fresh_folder: Path) -
 
 
 @needs_root
-def test_the_environment_decides_whom_the_server_runs_as(
-    fresh_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_decides_whom_the_server_runs_as(fresh_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """POSTBUS_PG_USER names the server's account, which then is that of the data."""
     monkeypatch.setenv("POSTBUS_PG_USER", "nobody")
     EmbeddedPostgres.start(fresh_folder).close()
@@ -155,9 +153,7 @@ def test_a_folder_without_binaries_is_refused(fresh_folder: Path) -> None:
         EmbeddedPostgres.start(fresh_folder, bin_dir="/nowhere")
 
 
-def test_without_the_wheel_the_error_says_what_to_install(
-    fresh_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_wheel_the_error_says_what_to_install(fresh_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the binaries are not installed, the remedy is the command that installs them."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 

@@ -15,9 +15,7 @@ from postbus.errors import EmbeddedError
 
 
 @pytest.mark.parametrize("version", [16, 18])
-def test_a_fresh_folder_becomes_a_server_that_survives_power_failures(
-    fresh_folder: Path, version: int
-) -> None:
+def test_a_fresh_folder_becomes_a_server_that_survives_power_failures(fresh_folder: Path, version: int) -> None:
     """A server starts in a folder that did not exist, with fsync on, in the version asked for."""
     with EmbeddedPostgres.start(fresh_folder, version=version) as postgres:
         assert postgres.version == version

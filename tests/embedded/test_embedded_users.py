@@ -42,9 +42,7 @@ def test_a_second_process_attaches(folder: Path, new_user: NewUser) -> None:
         assert new_user(folder).server() == state(folder)["pid"]
 
 
-def test_the_server_outlives_the_process_that_started_it(
-    folder: Path, new_user: NewUser, processes: Processes
-) -> None:
+def test_the_server_outlives_the_process_that_started_it(folder: Path, new_user: NewUser, processes: Processes) -> None:
     """The server is not the first user's: it runs until the last one has closed."""
     first = new_user(folder)
     first.server()
@@ -55,9 +53,7 @@ def test_the_server_outlives_the_process_that_started_it(
     assert processes() == []
 
 
-def test_a_user_that_ends_without_closing_leaves_nothing(
-    folder: Path, new_user: NewUser, processes: Processes
-) -> None:
+def test_a_user_that_ends_without_closing_leaves_nothing(folder: Path, new_user: NewUser, processes: Processes) -> None:
     """At the end of a process what it left open is closed, so that the server is down by then."""
     user = new_user(folder)
     user.server()
@@ -179,9 +175,7 @@ def test_after_a_kill_the_next_start_works(folder: Path, victim: str) -> None:
 
 
 @pytest.mark.parametrize("victim", ["keeper", "pid"], ids=["keeper", "server"])
-def test_a_kill_leaves_no_process(
-    folder: Path, processes: Processes, eventually: Eventually, victim: str
-) -> None:
+def test_a_kill_leaves_no_process(folder: Path, processes: Processes, eventually: Eventually, victim: str) -> None:
     """When the keeper or the server is killed, the other one ends too, users or not."""
     with EmbeddedPostgres.start(folder):
         os.kill(state(folder)[victim], signal.SIGKILL)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from eventually import eventually
 
+from eventually import eventually
 from postbus import Bus
 
 WORKER = Path(__file__).with_name("counting_worker.py")

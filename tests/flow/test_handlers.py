@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from eventually import eventually
+from postbus import Bus, DeadLetter, Message, Middleware, Outgoing, Retry, RetryPolicy
 from queue_sql import states
 from running import running
-
-from postbus import Bus, DeadLetter, Message, Middleware, Outgoing, Retry, RetryPolicy
 
 SOON = RetryPolicy(initial=0.001, factor=1, maximum=0.001, max_attempts=3)
 
@@ -187,9 +187,7 @@ async def test_a_return_value_that_is_no_outcome_is_told(bus: Bus, conn: Any) ->
 
 
 @pytest.mark.parametrize("batch", [None, 10])
-async def test_a_payload_that_does_not_decode_is_a_dead_letter_at_once(
-    bus: Bus, conn: Any, batch: int | None
-) -> None:
+async def test_a_payload_that_does_not_decode_is_a_dead_letter_at_once(bus: Bus, conn: Any, batch: int | None) -> None:
     """The reason says what did not fit; the other messages are handled."""
     got = []
 

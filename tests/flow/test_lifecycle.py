@@ -13,12 +13,12 @@ from typing import Any
 
 import asyncpg
 import pytest
-from eventually import eventually
-from queue_sql import states
-from running import running
 
+from eventually import eventually
 from postbus import Bus, InvalidHandler, PostbusError
 from postbus.embedded import EmbeddedPostgres
+from queue_sql import states
+from running import running
 
 
 async def test_a_stop_drains(bus: Bus, conn: Any) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from eventually import eventually
+from postbus import Bus, DeadLetter, Message, Retry, RetryPolicy
 from queue_sql import states
 from running import running
-
-from postbus import Bus, DeadLetter, Message, Retry, RetryPolicy
 
 SOON = RetryPolicy(initial=0.001, factor=1, maximum=0.001, max_attempts=3)
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+
 from fix_database import Connect
 from queue_sql import ack, claim, payloads, publish
 
@@ -221,8 +222,6 @@ async def test_the_check_above_catches_a_floor_by_id(connect: Connect) -> None:
     """The same writers, read by `id > last`, lose messages: so the test can fail."""
     writers, got = _Writers(connect), list[str]()
     writers.running = 8
-    await asyncio.gather(
-        *(writers.write(name, 60) for name in range(8)), _consume_by_id(connect, writers, got)
-    )
+    await asyncio.gather(*(writers.write(name, 60) for name in range(8)), _consume_by_id(connect, writers, got))
 
     assert set(got) != writers.committed

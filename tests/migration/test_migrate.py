@@ -16,10 +16,11 @@ from postbus import Bus, SchemaMissing, SchemaTooNew, SchemaTooOld
 from postbus._migrate import check, code, code_checksum, migrate, migrations, read_state, script
 from postbus.embedded import EmbeddedPostgres
 
-# All that makes a schema: tables with columns and defaults, indexes, constraints, functions, views, grants.
+# All that makes a schema.
 _EVERYTHING = """
 select 'column ' || c.relname || '.' || a.attname || ' ' || format_type(a.atttypid, a.atttypmod) || ' '
-       || coalesce(pg_get_expr(d.adbin, d.adrelid), '') || ' ' || a.attnotnull || ' ' || a.attstorage::text || ' ' || a.attnum
+       || coalesce(pg_get_expr(d.adbin, d.adrelid), '') || ' '
+       || a.attnotnull || ' ' || a.attstorage::text || ' ' || a.attnum
   from pg_attribute a join pg_class c on c.oid = a.attrelid and c.relnamespace = 'postbus'::regnamespace
   left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum where a.attnum > 0
 union all select 'index ' || indexdef from pg_indexes where schemaname = 'postbus'
@@ -42,7 +43,11 @@ async def test_from_scratch_equals_step_by_step(empty_dsn: str, dsn: str, server
     """The printed script, run by psql, gives the same schema as `migrate`."""
     psql = Path(server_bin(server)) / "psql"
     done = subprocess.run(  # noqa: ASYNC221
-        [psql, "-X", "-q", "-v", "ON_ERROR_STOP=1", empty_dsn], input=script(), text=True, capture_output=True, check=False
+        [psql, "-X", "-q", "-v", "ON_ERROR_STOP=1", empty_dsn],
+        input=script(),
+        text=True,
+        capture_output=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     scratch: Any = await asyncpg.connect(empty_dsn)

@@ -7,6 +7,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+
 from queue_sql import claim, payloads, publish, states
 
 
@@ -125,9 +126,7 @@ async def test_a_retry_waits_for_its_delay(conn: Any) -> None:
     (one,) = await publish(conn, "one")
     claimed = await claim(conn)
 
-    said = await conn.fetch(
-        "select * from postbus.retry($1, $2, '10 s', 'boom')", claimed["token"], claimed["ids"]
-    )
+    said = await conn.fetch("select * from postbus.retry($1, $2, '10 s', 'boom')", claimed["token"], claimed["ids"])
 
     assert [tuple(row) for row in said] == [(one, "retried")]
     assert (await claim(conn))["token"] is None
@@ -159,7 +158,12 @@ async def test_too_many_attempts_make_a_dead_letter(conn: Any) -> None:
         assert said["outcome"] == expected
 
     dead = await conn.fetchrow("select * from postbus.dead_letters")
-    assert (dead["id"], dead["attempts"], dead["reason"], dead["last_error"]) == (one, 2, "failed 2 times", "boom")
+    assert (dead["id"], dead["attempts"], dead["reason"], dead["last_error"]) == (
+        one,
+        2,
+        "failed 2 times",
+        "boom",
+    )
 
 
 async def test_a_message_that_kills_its_process_becomes_a_dead_letter(conn: Any) -> None:

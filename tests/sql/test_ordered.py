@@ -9,6 +9,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+
 from eventually import eventually
 from fix_database import Connect
 from queue_sql import ack, claim, is_waiting, payloads, publish, states

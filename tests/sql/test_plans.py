@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+
 from queue_sql import claim
 
 
@@ -22,7 +23,8 @@ async def test_a_claim_reads_what_it_takes(conn: Any, analyzed: str) -> None:
     async with conn.transaction():
         await conn.execute("set local track_functions = 'none'")
         explained = await conn.fetch(
-            "explain (analyze, buffers, costs off, timing off, summary off) select * from postbus.claim('t', 'm', 10, null, $1)",
+            "explain (analyze, buffers, costs off, timing off, summary off) "
+            "select * from postbus.claim('t', 'm', 10, null, $1)",
             floor,
         )
     text = "\n".join(row[0] for row in explained)

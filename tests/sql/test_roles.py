@@ -8,6 +8,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+
 from queue_sql import claim, payloads, publish
 
 AsRole = Callable[[str], Awaitable[Any]]
@@ -59,8 +60,21 @@ _ADMIN = [
     "select postbus.delete_topic('u')",
 ]
 _VIEWS = [f"select count(*) from postbus.{view}" for view in ("topics", "messages", "dead_letters", "workers")]
-_TABLES = ["topic", "queued", "delayed", "lease", "dead_letter", "finished", "dedup", "busy_key", "worker", "migration"]
-_DIRECT = [f"select * from postbus.{table}" for table in _TABLES] + [f"delete from postbus.{table}" for table in _TABLES]
+_TABLES = [
+    "topic",
+    "queued",
+    "delayed",
+    "lease",
+    "dead_letter",
+    "finished",
+    "dedup",
+    "busy_key",
+    "worker",
+    "migration",
+]
+_DIRECT = [f"select * from postbus.{table}" for table in _TABLES] + [
+    f"delete from postbus.{table}" for table in _TABLES
+]
 _INNER = [
     "select postbus.bury(1, false, array[]::postbus.queue_message[], '', '', now())",
     "select postbus.pass_keys(1, array['a'])",
@@ -98,10 +112,12 @@ async def test_planted_objects_fool_nobody(conn: Any, as_role: AsRole) -> None:
     """Functions, operators, tables and types of the caller's own never stand in for those we mean."""
     producer = await as_role("postbus_producer")
     await conn.execute(f"grant create on schema public to {await producer.fetchval('select current_user')}")
-    await producer.execute("""
+    await producer.execute(
+        """
         create function public.evil() returns void language plpgsql as $$ begin raise exception 'fooled'; end $$;
         create function public.clock_timestamp() returns timestamptz language sql as $$ select public.evil(), now() $$;
-    """.replace("select public.evil(), now()", "select case when public.evil() is null then now() end"))
+    """.replace("select public.evil(), now()", "select case when public.evil() is null then now() end")
+    )
     for signature, result in (
         ("length(bytea)", "integer"), ("jsonb_typeof(jsonb)", "text"), ("format(text, anyelement)", "text"),
         ("convert_to(text, name)", "bytea"), ("md5(text)", "text"), ("left(text, integer)", "text"),
@@ -112,7 +128,8 @@ async def test_planted_objects_fool_nobody(conn: Any, as_role: AsRole) -> None:
             "$$ begin raise exception 'fooled'; end $$"
         )
     await producer.execute("""
-        create function public.equal(text, text) returns boolean language plpgsql as $$ begin raise exception 'fooled'; end $$;
+        create function public.equal(text, text) returns boolean language plpgsql
+            as $$ begin raise exception 'fooled'; end $$;
         create operator public.= (leftarg = text, rightarg = text, function = public.equal);
         create operator public.!~ (leftarg = text, rightarg = text, function = public.equal);
         create temp table topic (id bigint, name text);
@@ -130,7 +147,8 @@ async def test_planted_objects_fool_nobody(conn: Any, as_role: AsRole) -> None:
 async def test_every_function_that_users_call_is_closed_to_the_public(conn: Any) -> None:
     """No function may be executed by everybody, and every security definer has its search path pinned."""
     rows = await conn.fetch("""
-        select p.proname, p.prosecdef, p.proconfig::text as config, has_function_privilege('public', p.oid, 'execute') as open
+        select p.proname, p.prosecdef, p.proconfig::text as config,
+               has_function_privilege('public', p.oid, 'execute') as open
           from pg_proc p where p.pronamespace = 'postbus'::regnamespace
     """)
     assert rows

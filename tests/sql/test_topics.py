@@ -7,6 +7,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+
 from fix_database import Connect
 from queue_sql import ack, claim, payloads, publish, states
 
@@ -127,7 +128,11 @@ async def test_redrive_puts_all_back(conn: Any) -> None:
 
     claimed = await claim(conn)
     assert (claimed["ids"], claimed["attempts"], payloads(claimed)) == (ids, [1, 1], ["one", "two"])
-    assert (claimed["keys"], claimed["correlation_ids"], claimed["priorities"]) == (["k"] * 2, ["c"] * 2, [7] * 2)
+    assert (claimed["keys"], claimed["correlation_ids"], claimed["priorities"]) == (
+        ["k"] * 2,
+        ["c"] * 2,
+        [7] * 2,
+    )
     assert claimed["headers"] == ['{"a": "b"}'] * 2
 
 
@@ -183,7 +188,9 @@ async def test_errors_are_truncated(conn: Any) -> None:
     """An error of any length is kept up to 4000 characters."""
     await publish(conn, "one")
     claimed = await claim(conn)
-    await conn.execute("select postbus.dead_letter($1, $2, 'no', repeat('x', 100000))", claimed["token"], claimed["ids"])
+    await conn.execute(
+        "select postbus.dead_letter($1, $2, 'no', repeat('x', 100000))", claimed["token"], claimed["ids"]
+    )
     assert await conn.fetchval("select length(last_error) from postbus.dead_letters") == 4000
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from postbus import Bus
 from postbus.bench.load import Order
+from postbus.errors import PostbusError
 
 _WARM = "bench.warm"
 _LONGEST = 600.0
@@ -27,8 +28,8 @@ BATCHES = Handling(concurrency=2, batch=500)
 SINGLES = Handling(concurrency=500)
 
 
-class Drained(RuntimeError):
-    """The drain did not do what was to be measured."""
+class DrainFailed(PostbusError):
+    """The worker did not do what was to be measured, so there is no figure for it."""
 
 
 class Counter:
@@ -75,7 +76,7 @@ async def drain(dsn: str, topic: str, handling: Handling, *, count: int) -> floa
         seconds = time.perf_counter() - began
         left = await bus.admin.topic(topic)
     if counter.handled != count or left["waiting"] or left["leased"]:
-        raise Drained(f"{counter.handled} of {count} messages were handled, {left['waiting']} are waiting")
+        raise DrainFailed(f"{counter.handled} of {count} messages were handled, {left['waiting']} are waiting")
     return count / seconds
 
 
@@ -118,7 +119,7 @@ async def _first(event: asyncio.Event, worker: asyncio.Task[bool]) -> None:
     await asyncio.wait([waiting, worker], return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     if worker.done():
-        raise Drained("the worker ended before it had work")
+        raise DrainFailed("the worker ended before it had work")
 
 
 async def _reached(counter: Counter, topic: str) -> None:
@@ -126,4 +127,4 @@ async def _reached(counter: Counter, topic: str) -> None:
         async with asyncio.timeout(_LONGEST):
             await counter.reached.wait()
     except TimeoutError:
-        raise Drained(f"only {counter.handled} of {counter.wanted} messages of {topic} came") from None
+        raise DrainFailed(f"only {counter.handled} of {counter.wanted} messages of {topic} came") from None

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from postbus._migrate import migrate
+from postbus._store import translated_errors
 from postbus.embedded import EmbeddedPostgres
 
 _SETTINGS = (
@@ -68,13 +69,15 @@ class Lab:
 
     async def _run(self, sql: str) -> None:
         async with connection(self._dsn) as conn:
-            await conn.execute(sql)
+            with translated_errors():
+                await conn.execute(sql)
 
 
 @contextlib.asynccontextmanager
 async def connection(dsn: str) -> AsyncIterator[asyncpg.Connection]:
     """A connection of our own."""
-    conn = await asyncpg.connect(dsn, timeout=10)
+    with translated_errors():
+        conn = await asyncpg.connect(dsn, timeout=10)
     try:
         yield conn
     finally:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import asyncpg
 import msgspec
 
-from postbus.bench.load import Order, Payload, batches
+from postbus.bench.load import Order, Payload, batches, encode
 
 _TABLE = """
     create table handwritten (id bigserial primary key, payload bytea not null, lease_until timestamptz);
@@ -38,10 +38,15 @@ async def create(conn: asyncpg.Connection) -> None:
     await conn.execute(_TABLE)
 
 
+async def copy(conn: asyncpg.Connection, given: Sequence[bytes]) -> None:
+    """The raw limit of publishing: the same bytes by COPY."""
+    await conn.copy_records_to_table("plain", records=[(one,) for one in given], columns=["payload"])
+
+
 async def fill(conn: asyncpg.Connection, given: Sequence[Payload], count: int) -> None:
     """Insert `count` messages, a transaction for each batch."""
     for batch in batches(given, count):
-        await conn.execute(INSERT, [msgspec.json.encode(one) for one in batch])
+        await conn.execute(INSERT, [encode(one) for one in batch])
 
 
 async def lease_and_delete(conn: asyncpg.Connection, *, batch: int) -> int:
@@ -63,7 +68,7 @@ async def pop(conn: asyncpg.Connection, *, batch: int) -> int:
 
 
 async def read_all(conn: asyncpg.Connection, *, batch: int) -> int:
-    """The raw limit: read and decode all rows, and finish none."""
+    """The raw limit of draining: read and decode all rows, and finish none."""
     count = 0
     async with conn.transaction():
         cursor = await conn.cursor("select payload from plain")

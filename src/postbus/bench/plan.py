@@ -38,9 +38,7 @@ class Plan:
         """The plan with another size of the backlog, or age of the old transaction."""
         plan = self
         if messages is not None:
-            plan = replace(
-                plan, messages=messages, per_round=max(messages // 20, 1), few=max(messages // 100, 1)
-            )
+            plan = replace(plan, messages=messages, per_round=max(messages // 20, 1), few=max(messages // 100, 1))
         if seconds is not None:
             plan = replace(plan, old_seconds=seconds)
         return plan

@@ -56,8 +56,6 @@ def show(report: Report) -> None:
         figures.add_row(name, f"{value:,}")
     checks = Table("check", "value", "goal", "")
     for check in report.checks:
-        checks.add_row(
-            check.name, f"{check.value:,}", check.goal, "[green]ok[/]" if check.ok else "[red]missed[/]"
-        )
+        checks.add_row(check.name, f"{check.value:,}", check.goal, "[green]ok[/]" if check.ok else "[red]missed[/]")
     for table in (about, figures, checks):
         Console().print(table)

@@ -31,9 +31,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
         await bus.admin.create_topic(_TOPIC)
         await bus.admin.pause_topic(_TOPIC)
         await peer.create(conn)
-        await conn.copy_records_to_table(
-            "plain", records=[(one,) for one in _encoded(given)], columns=["payload"]
-        )
+        await peer.copy(conn, [load.encode(one) for one in given])
 
         async def ours(handling: Handling) -> float:
             await load.fill(bus, conn, _TOPIC, given, count)
@@ -60,9 +58,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
     for kind in ("batch", "single"):
         name = f"drain_{kind}_handler_per_s"
         report.check(f"drain_{kind}_handler_to_handwritten_ratio", rates.ratio(name, fastest), ">=", 0.8)
-        report.add(
-            **{f"drain_{kind}_handler_to_raw_select_ratio": rates.ratio(name, "drain_raw_select_per_s")}
-        )
+        report.add(**{f"drain_{kind}_handler_to_raw_select_ratio": rates.ratio(name, "drain_raw_select_per_s")})
 
 
 async def peer_rate(step: _Step, count: int) -> float:
@@ -78,7 +74,3 @@ async def _read_rate(conn: asyncpg.Connection) -> float:
     began = time.perf_counter()
     count = await peer.read_all(conn, batch=BATCH)
     return count / (time.perf_counter() - began)
-
-
-def _encoded(given: list[load.Payload]) -> list[bytes]:
-    return [load.encode(one) for one in given]

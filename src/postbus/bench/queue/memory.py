@@ -7,8 +7,7 @@ from functools import partial
 
 from postbus import Bus
 from postbus.bench import load
-from postbus.bench.consume import SINGLES, Handling, subscribe
-from postbus.bench.consume import Counter as _Counter
+from postbus.bench.consume import SINGLES, Counter, subscribe
 from postbus.bench.lab import Lab, connection
 from postbus.bench.machine import resident_mb
 from postbus.bench.plan import Plan
@@ -20,7 +19,7 @@ _MOST_GROWTH_MB = 20.0
 _MOST_GROWTH_PART = 0.2
 
 
-class _Marks(_Counter):
+class _Marks(Counter):
     """Notes the memory of the process at the first message, after a tenth of them, and at the last."""
 
     def __init__(self, wanted: int) -> None:
@@ -40,19 +39,19 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
     async with lab.database() as dsn:
         async with Bus.open(dsn) as bus, connection(dsn) as conn:
             await load.fill(bus, conn, _TOPIC, load.payloads(min(plan.messages, 50_000)), plan.messages)
-        start, tenth, end = await elsewhere(partial(_worker, dsn, plan.messages, SINGLES))
+        start, tenth, end = await elsewhere(partial(_worker, dsn, plan.messages))
     report.add(worker_memory_start_mb=start, worker_memory_tenth_mb=tenth, worker_memory_end_mb=end)
     report.check("worker_memory_growth_mb", end - tenth, "<", max(_MOST_GROWTH_MB, _MOST_GROWTH_PART * tenth))
 
 
-def _worker(dsn: str, count: int, handling: Handling) -> list[float]:
-    return asyncio.run(_drain(dsn, count, handling))
+def _worker(dsn: str, count: int) -> list[float]:
+    return asyncio.run(_drain(dsn, count))
 
 
-async def _drain(dsn: str, count: int, handling: Handling) -> list[float]:
+async def _drain(dsn: str, count: int) -> list[float]:
     marks = _Marks(count)
     async with Bus.open(dsn) as bus:
-        subscribe(bus, _TOPIC, handling, marks)
+        subscribe(bus, _TOPIC, SINGLES, marks)
         worker = asyncio.create_task(bus.run())
         await marks.reached.wait()
         bus.stop()

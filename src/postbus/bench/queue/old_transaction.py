@@ -51,7 +51,7 @@ class _Side:
                 sent += _SIZE
                 await asyncio.sleep(_EVERY)
             while counter.handled < sent and not worker.done():
-                await asyncio.sleep(_EVERY)
+                await asyncio.wait([worker], timeout=_EVERY)
             bus.stop()
             await worker
             await bus.admin.pause_topic(_TOPIC)
@@ -90,8 +90,8 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
         rates = await alternate(measures, rounds=plan.rounds)
         await old.execute("rollback")
     report.add(
-        old_transaction_messages_before=beside.handled,
-        old_transaction_messages_before_handwritten=beside.handled_by_peer,
+        old_transaction_traffic_messages=beside.handled,
+        old_transaction_traffic_handwritten_messages=beside.handled_by_peer,
         drain_beside_old_transaction_per_s=rates.median("beside"),
         drain_without_old_transaction_per_s=rates.median("without"),
         drain_handwritten_beside_old_transaction_per_s=rates.median("peer_beside"),
@@ -112,6 +112,4 @@ async def _side(lab: Lab, given: list[load.Payload]) -> AsyncIterator[_Side]:
 
 async def _open(conn: asyncpg.Connection) -> None:
     """Begin a transaction that has a snapshot, which it keeps, and a transaction id."""
-    await conn.execute(
-        "begin isolation level repeatable read; create table held_open (); select count(*) from held_open"
-    )
+    await conn.execute("begin isolation level repeatable read; select pg_current_xact_id()")

@@ -1,0 +1,184 @@
+"""What handlers get of the payloads that are stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postbus import PayloadNotDecodable
+from postbus._codec import BYTES, JSON, TEXT, decoder_for, encode
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Item:
+    name: str
+    price: int
+
+
+@dataclasses.dataclass
+class Order:
+    id: uuid.UUID
+    at: datetime
+    items: list[Item]
+    colours: dict[int, Colour]
+
+
+class Record(msgspec.Struct):
+    x: int
+    y: str | None = None
+
+
+class Model(pydantic.BaseModel):
+    x: int = pydantic.Field(alias="xAxis")
+    name: str = ""
+
+
+class Holder(msgspec.Struct):
+    model: Model
+
+
+ORDER = Order(uuid.UUID(int=7), datetime(2030, 1, 1, tzinfo=timezone.utc), [Item("a", 1)], {5: Colour.RED})
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+_any_text = st.text(st.characters(exclude_categories=()))
+
+
+@given(_json)
+def test_json_values_come_back_as_they_were(value: Any) -> None:
+    """What JSON can express is the same after the way through bytes."""
+    if isinstance(value, str):
+        value = [value]
+    assert decoder_for(Any)(*encode(value)) == value
+
+
+@given(st.dictionaries(_any_text, _any_text))
+def test_texts_with_lone_surrogates_come_back_as_they_were(value: dict[str, str]) -> None:
+    """Characters that UTF-8 cannot hold travel as escapes."""
+    assert decoder_for(Any)(*encode(value)) == value
+    assert decoder_for(dict[str, str])(*encode(value)) == value
+
+
+@given(_any_text)
+def test_text_comes_back_as_it_was(value: str) -> None:
+    """A text is a text for a handler that wants str, or says nothing."""
+    assert decoder_for(str)(*encode(value)) == value
+    assert decoder_for(Any)(*encode(value)) == value
+
+
+@given(st.binary())
+def test_bytes_come_back_as_they_were(value: bytes) -> None:
+    """Bytes are never touched."""
+    assert decoder_for(bytes)(*encode(value)) == value
+    assert decoder_for(Any)(*encode(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("wanted", "value"),
+    [
+        (Order, ORDER),
+        (list[Order], [ORDER, ORDER]),
+        (Record, Record(1, "y")),
+        (Record | None, None),
+        (Model, Model(xAxis=1, name="n")),
+        (list[Model], [Model(xAxis=1), Model(xAxis=2, name="\ud800")]),
+        (Model, Model(xAxis=1, name="\ud800")),
+        (Holder, Holder(Model(xAxis=3))),
+        (dict[str, Any], {"a": 1}),
+        (dict[int, str], {1: "\ud800"}),
+        (Sequence[int], [1, 2]),
+        (int, 2**200),
+        (object, {"a": 1}),
+    ],
+    ids=repr,
+)
+def test_typed_payloads_come_back_with_their_types(wanted: Any, value: Any) -> None:
+    """A handler's annotation decides what its payload becomes."""
+    assert decoder_for(wanted)(*encode(value)) == value
+
+
+class _Picky(msgspec.Struct):
+    x: int
+
+    def __post_init__(self) -> None:
+        raise KeyError("picky")
+
+
+class _PickyModel(pydantic.BaseModel):
+    x: int
+
+    @pydantic.field_validator("x")
+    @classmethod
+    def check(cls, value: int) -> int:
+        raise KeyError("picky")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "payload", "content_type", "why"),
+    [
+        (Any, b"{", JSON, "not JSON"),
+        (Any, b"", JSON, "not JSON"),
+        (Any, b"NaN", JSON, "not JSON"),
+        (Any, b'["\\ud800", Infinity]', JSON, "not JSON"),
+        (Any, b'["\\ud800", 1e400]', JSON, "not JSON"),
+        (Any, b"1e400", JSON, "out of range"),
+        (Any, b'"\xff"', JSON, "UTF-8"),
+        (Any, b"\xff", TEXT, "UTF-8"),
+        (Any, b"[" * 100_000, JSON, "Recursion"),
+        (str, b"\xff", BYTES, "UTF-8"),
+        (list, b"[" * 100_000, JSON, "Recursion"),
+        (dict, b"1", JSON, "Expected `object`, got `int`"),
+        (dict, b"\xff\xfe", BYTES, "not JSON"),
+        (int, b'"\\ud800"', JSON, "surrogates"),
+        (Order, b"{}", JSON, "missing required field `id`"),
+        (Record, b'{"x": "1"}', JSON, r"\$.x"),
+        (Model, b'{"xAxis": "a"}', JSON, "valid integer"),
+        (Model, b'{"xAxis": "\\ud800"}', JSON, "xAxis"),
+        (Model, b"{", JSON, "Invalid JSON"),
+        (list[Model], b'[{"xAxis": "a"}]', JSON, "valid integer"),
+        (_Picky, b'{"x": 1}', JSON, "KeyError: 'picky'"),
+        (_PickyModel, b'{"x": 1}', JSON, "KeyError: 'picky'"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_does_not_fit_is_told(wanted: Any, payload: bytes, content_type: str, why: str) -> None:
+    """A payload that does not decode raises one kind of error, whatever is wrong with it."""
+    with pytest.raises(PayloadNotDecodable, match=why) as refused:
+        decoder_for(wanted)(payload, content_type)
+
+    assert refused.value.code == "PB422"
+
+
+class _Plain:
+    pass
+
+
+@pytest.mark.parametrize("wanted", [_Plain, list[_Plain], dict[str, complex], Callable[[], None], 5, int | _Plain])
+def test_types_that_nothing_decodes_to_are_refused(wanted: Any) -> None:
+    """A type that no payload can become is refused when it is asked for, not at the first message."""
+    with pytest.raises(TypeError):
+        decoder_for(wanted)
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "application/json; charset=utf-8", "application/x+json"])
+def test_json_is_known_by_its_content_type(content_type: str) -> None:
+    """Handlers that say nothing get JSON decoded, whatever kind of JSON it is."""
+    assert decoder_for(Any)(b'{"a":1}', content_type) == {"a": 1}
+    assert decoder_for(Any)(b'{"a":1}', "application/x-other") == b'{"a":1}'

@@ -1,0 +1,177 @@
+"""What payloads become on their way in, and which are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+import enum
+import json
+import uuid
+from datetime import datetime, timezone
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+from postbus import InvalidPayload, PayloadNotSerializable, PayloadTooDeep
+from postbus._codec import BYTES, JSON, MAX_DEPTH, TEXT, encode
+
+
+@dataclasses.dataclass
+class Point:
+    x: Any
+    y: Any = None
+
+
+class Record(msgspec.Struct):
+    x: Any
+
+
+class Model(pydantic.BaseModel):
+    x: Any
+    at: datetime | None = None
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("payload", "encoded", "content_type"),
+    [
+        (b"\0\xff", b"\0\xff", BYTES),
+        (bytearray(b"ab"), b"ab", BYTES),
+        (memoryview(b"abcd")[::2], b"ac", BYTES),
+        ("grüße\0", "grüße\0".encode(), TEXT),
+        ("", b"", TEXT),
+        ({"a": [1, None, True, 1.5, "x"]}, b'{"a":[1,null,true,1.5,"x"]}', JSON),
+        ([], b"[]", JSON),
+        (None, b"null", JSON),
+        (0, b"0", JSON),
+        (2**200, str(2**200).encode(), JSON),
+        (-(2**200), str(-(2**200)).encode(), JSON),
+        (1e308, b"1e308", JSON),
+        ("null", b"null", TEXT),
+        (["null"], b'["null"]', JSON),
+        (["\0"], b'["\\u0000"]', JSON),
+        (["\ud800"], b'["\\ud800"]', JSON),
+        ({"\udfff": {1: "ü"}}, b'{"\\udfff":{"1":"\\u00fc"}}', JSON),
+        (Point(1, 2), b'{"x":1,"y":2}', JSON),
+        (Record("r"), b'{"x":"r"}', JSON),
+        (Model(x=1, at=datetime(2030, 1, 1, tzinfo=timezone.utc)), b'{"x":1,"at":"2030-01-01T00:00:00Z"}', JSON),
+        ([Model(x=Model(x=1))], b'[{"x":{"x":1,"at":null},"at":null}]', JSON),
+        (Point(Model(x=1)), b'{"x":{"x":1,"at":null},"y":null}', JSON),
+        ({1: "int", 2.5: "float"}, b'{"1":"int","2.5":"float"}', JSON),
+        ({"u": uuid.UUID(int=1)}, b'{"u":"00000000-0000-0000-0000-000000000001"}', JSON),
+        ([decimal.Decimal("1.10"), Colour.RED, {1}], b'["1.10","red",[1]]', JSON),
+        ({"nan": "nan", "inf": None}, b'{"nan":"nan","inf":null}', JSON),
+    ],
+    ids=repr,
+)
+def test_payloads_are_written_like_this(payload: Any, encoded: bytes, content_type: str) -> None:
+    """Bytes stay as they are, a text is UTF-8, and everything else is JSON."""
+    assert encode(payload) == (encoded, content_type)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda bad: bad,
+        lambda bad: [1, [bad]],
+        lambda bad: {"a": {"b": bad}},
+        lambda bad: {bad: "key"},
+        lambda bad: (None, bad),
+        lambda bad: Point(1.0, bad),
+        lambda bad: Record([bad]),
+        lambda bad: Model(x=bad),
+        lambda bad: [Model(x=[bad])],
+        lambda bad: {"\ud800": bad},
+    ],
+    ids=["value", "list", "dict", "key", "tuple", "dataclass", "struct", "pydantic", "models", "surrogate"],
+)
+def test_what_is_not_a_number_is_refused(wrap: Any, bad: float) -> None:
+    """NaN and infinity are not JSON, wherever they hide."""
+    with pytest.raises(PayloadNotSerializable, match="which JSON cannot express") as refused:
+        encode(wrap(bad))
+
+    assert str(bad) in refused.value.message
+    assert refused.value.remedy == "publish null or a string instead"
+
+
+class _Fails(pydantic.BaseModel):
+    x: int
+
+    @pydantic.field_serializer("x")
+    def fail(self, value: int) -> int:
+        raise ZeroDivisionError(value)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        object(),
+        [object()],
+        {"a": {"b": lambda: None}},
+        Point(object()),
+        Model(x=object()),
+        Model(x=b"\xff"),
+        {(1, 2): "tuple"},
+        {None: "none"},
+        {"\ud800": object()},
+        _Fails(x=1),
+        1j,
+    ],
+    ids=repr,
+)
+def test_what_json_cannot_hold_is_refused(payload: Any) -> None:
+    """Objects without a form in JSON are refused with a hint at what can be published."""
+    with pytest.raises(PayloadNotSerializable, match="the payload cannot be written as JSON: ") as refused:
+        encode(payload)
+
+    assert refused.value.code == "PB413"
+    assert "publish dicts" in refused.value.remedy
+    assert isinstance(refused.value, InvalidPayload)
+
+
+def _nested(depth: int, *, surrogate: bool = False) -> Any:
+    value: Any = "\ud800" if surrogate else 1
+    for level in range(depth):
+        value = [value] if level % 2 else {'[{"': value}
+    return value
+
+
+@pytest.mark.parametrize("surrogate", [False, True])
+def test_nesting_has_a_limit(surrogate: bool) -> None:
+    """So many levels are accepted, one more is not; brackets within texts do not count."""
+    encode(_nested(MAX_DEPTH, surrogate=surrogate))
+    for depth in (MAX_DEPTH + 1, 500, 100_000):
+        with pytest.raises(PayloadTooDeep, match=f"deeper than {MAX_DEPTH} levels") as refused:
+            encode(_nested(depth, surrogate=surrogate))
+    assert refused.value.code == "PB412"
+
+
+def test_wide_is_not_deep() -> None:
+    """Many brackets next to one another are no nesting."""
+    payload = [{"a": ["\\", '\\"[', "]]]{{{"]}] * 200
+
+    assert json.loads(encode(payload)[0]) == payload
+
+
+def test_what_contains_itself_is_refused() -> None:
+    """A list or a dict within itself has no end, and the error says so."""
+    endless: list[Any] = []
+    endless.append({"again": endless})
+
+    with pytest.raises(PayloadTooDeep, match="contains itself"):
+        encode(endless)
+
+
+def test_a_model_that_contains_itself_is_refused() -> None:
+    """A model of pydantic within itself is refused too."""
+    model = Model(x=None)
+    model.x = [model]
+
+    with pytest.raises(InvalidPayload):
+        encode(model)
