@@ -35,9 +35,9 @@ class Report:
         self.figures.update({name: shortened(value) for name, value in figures.items()})
 
     def check(self, name: str, value: float, comparison: str, goal: float) -> None:
-        """Add a check: the value as it was measured decides, not as it is shown."""
-        is_met = _COMPARISONS[comparison](value, goal)
-        self.checks.append(Check(name, shortened(value), f"{comparison} {goal:g}", is_met))
+        """Add a check. The value as it is shown decides, so that readers can follow."""
+        shown = shortened(value)
+        self.checks.append(Check(name, shown, f"{comparison} {goal:g}", _COMPARISONS[comparison](shown, goal)))
 
     @property
     def ok(self) -> bool:
