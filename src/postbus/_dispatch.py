@@ -215,7 +215,7 @@ class Dispatcher:
         except _RolledBack:
             # What the handler did is undone, for the whole batch: nothing of it may count as done.
             return [Retry() if outcome is _ACK else outcome for outcome in outcomes]
-        except (LeaseLost, CommitUnknown, DatabaseUnavailable) as error:
+        except (LeaseLost, CommitUnknown) as error:
             event(logging.WARNING, "message.undone", topic=self._subscription.topic,
                   messages=[message.id for _, message in deliveries], error=error.message)  # fmt: skip
         except Exception as error:

@@ -341,12 +341,6 @@ _DSN_REMEDY = "it looks like postgresql://user@host:5432/database"
 _DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _AWAY = (
     asyncpg.PostgresConnectionError,
-    asyncpg.exceptions.AdminShutdownError,
-    asyncpg.exceptions.CrashShutdownError,
-    asyncpg.exceptions.CannotConnectNowError,
-    asyncpg.exceptions.TooManyConnectionsError,
-    asyncpg.exceptions.IdleSessionTimeoutError,
-    asyncpg.exceptions.ReadOnlySQLTransactionError,
     OSError,
     TimeoutError,
 )
@@ -401,13 +395,22 @@ def translated_errors() -> Iterator[None]:
 
 def translate(error: BaseException) -> PostbusError | None:
     """The error of Postbus that an error of asyncpg means, or None if it means none."""
-    ours = from_database(getattr(error, "sqlstate", None), str(error), getattr(error, "hint", None))
+    # str() of an error that the server raised has the hint in it too.
+    text = getattr(error, "message", None) or str(error) or type(error).__name__
+    ours = from_database(getattr(error, "sqlstate", None), text, getattr(error, "hint", None))
     if ours is not None:
         return ours
+    if isinstance(error, asyncpg.PostgresError) and _passes(error.sqlstate or ""):
+        return DatabaseUnavailable(f"the database could not do it now: {error}", remedy="it is tried again by itself")
     for kinds, kind, message, remedy in _MEANINGS:
         if isinstance(error, kinds):
-            return kind(message.format(str(error) or type(error).__name__), remedy=remedy)
+            return kind(message.format(text), remedy=remedy)
     return None
+
+
+def _passes(sqlstate: str) -> bool:
+    """Whether an error is of the moment: no resources, rolled back for others' sake, shut down, read-only, locked."""
+    return sqlstate[:2] in ("40", "53", "57", "58") or sqlstate in ("25006", "55P03")
 
 
 def _bad_dsn(error: BaseException) -> InvalidInput:

@@ -37,6 +37,7 @@ NAMES = [
     "PayloadTooDeep",
     "PayloadTooLarge",
     "PostbusError",
+    "PublishOptions",
     "Retry",
     "RetryPolicy",
     "SchemaError",

@@ -155,3 +155,21 @@ async def test_publishing_in_the_handlers_transaction_is_part_of_it(bus: Bus, co
 
         await eventually(one_is_next)
         await settled(conn, waiting=1)
+
+
+async def test_a_serialization_failure_is_tried_again_at_once(bus: Bus, conn: Any) -> None:
+    """An error of the moment in the handler's transaction undoes it and brings the message back by the policy."""
+    attempts = []
+
+    @bus.subscribe("t", transactional=True, retry=SOON)
+    async def handle(order: Order, message: Message, conn: Any) -> None:
+        attempts.append(message.attempt)
+        await conn.execute("insert into effect values ($1, $2)", order.id, message.attempt)
+        if message.attempt == 1:
+            await conn.execute("do $$ begin raise exception 'no' using errcode = '40001'; end $$")
+
+    async with running(bus):
+        await bus.send("t", Order(1))
+        await settled(conn)
+    assert attempts == [1, 2]
+    assert await effects_of(conn) == [(1, 2)]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 import traceback
 
 import asyncpg
 
+from postbus._store import translate
 from postbus.errors import (
     AccessDenied,
     DatabaseUnavailable,
@@ -47,9 +49,7 @@ _BY_ERROR: tuple[tuple[type[PostbusError], int], ...] = (
 class CommandError(Exception):
     """What only the command line can get wrong."""
 
-    def __init__(
-        self, message: str, *, remedy: str = "", code: str = "failed", exit_code: int = FAILED
-    ) -> None:
+    def __init__(self, message: str, *, remedy: str = "", code: str = "failed", exit_code: int = FAILED) -> None:
         super().__init__(message)
         self.message = message
         self.remedy = remedy
@@ -73,9 +73,11 @@ def report(error: BaseException, *, as_json: bool) -> int:
     """Tell an error on stderr, without a traceback. Returns the exit code."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
-    if isinstance(error, BrokenPipeError):
+    if isinstance(error, BrokenPipeError) and _nobody_reads_stdout():
         leave_pipe()
         return OK
+    if isinstance(error, ConnectionError | asyncpg.InterfaceError):
+        error = translate(error) or error  # left from closing a connection that broke
     if isinstance(error, CommandError):
         tell(error.code, error.message, error.remedy, as_json=as_json)
         return error.exit_code
@@ -83,9 +85,8 @@ def report(error: BaseException, *, as_json: bool) -> int:
         tell(error.code, error.message, error.remedy, as_json=as_json)
         return exit_code_of(error)
     if isinstance(error, asyncpg.PostgresError):
-        tell(
-            error.sqlstate or "database", f"the database refused: {error}", error.hint or "", as_json=as_json
-        )
+        message = getattr(error, "message", None) or str(error)
+        tell(error.sqlstate or "database", f"the database refused: {message}", error.hint or "", as_json=as_json)
         return REFUSED if isinstance(error, asyncpg.DataError) else FAILED
     if os.environ.get("POSTBUS_DEBUG"):
         traceback.print_exception(error)
@@ -101,6 +102,12 @@ def tell(code: str, message: str, remedy: str, *, as_json: bool) -> None:
     print(f"error: {message.rstrip()}", file=sys.stderr)
     if remedy:
         print(f"remedy: {remedy}", file=sys.stderr)
+
+
+def _nobody_reads_stdout() -> bool:
+    look = select.poll()
+    look.register(sys.stdout.fileno(), select.POLLOUT)
+    return any(event & select.POLLERR for _, event in look.poll(0))
 
 
 def leave_pipe() -> None:
