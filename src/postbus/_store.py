@@ -69,18 +69,15 @@ class Store:
     @classmethod
     async def open(cls, dsn: str, *, size: int = 10) -> Store:
         """Connect. Refuses a database whose schema does not fit."""
-        try:
+        with translated_errors(), _dsn_errors():
             pool = await asyncpg.create_pool(dsn, min_size=0, max_size=size, reset=_no_reset, timeout=10)
-        except (ValueError, asyncpg.exceptions.ClientConfigurationError) as error:
-            raise _bad_dsn(error) from error
-        store = cls(pool)
-        try:
-            async with store.connection() as conn:
-                await _migrate.check(conn)  # type: ignore[arg-type]
-        except BaseException:
-            await pool.close()
-            raise
-        return store
+            try:
+                async with pool.acquire() as conn:
+                    await _migrate.check(conn)  # type: ignore[arg-type]
+            except BaseException:
+                await pool.close()
+                raise
+        return cls(pool)
 
     async def close(self) -> None:
         await self._pool.close()
@@ -413,5 +410,21 @@ def _passes(sqlstate: str) -> bool:
     return sqlstate[:2] in ("40", "53", "57", "58") or sqlstate in ("25006", "55P03")
 
 
-def _bad_dsn(error: BaseException) -> InvalidInput:
-    return InvalidInput(f"bad DSN: {error}", remedy=_DSN_REMEDY)
+@contextmanager
+def _dsn_errors() -> Iterator[None]:
+    """What the driver says of a DSN that it cannot read is a plain ValueError at times."""
+    try:
+        yield
+    except ValueError as error:
+        raise InvalidInput(f"bad DSN: {error}", remedy=_DSN_REMEDY) from error
+
+
+@asynccontextmanager
+async def connected(dsn: str) -> AsyncIterator[Connection]:
+    """A connection of its own, for a moment."""
+    with translated_errors(), _dsn_errors():
+        conn = await asyncpg.connect(dsn, timeout=10)
+        try:
+            yield conn
+        finally:
+            await conn.close()

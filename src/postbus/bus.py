@@ -14,7 +14,7 @@ import asyncpg
 from postbus import _migrate
 from postbus._drivers import AsyncConnection, driver_of, translate_from
 from postbus._send import Sender
-from postbus._store import Store, committed, translated_errors
+from postbus._store import Store, committed, connected
 from postbus._wake import Bells, Doorbell, ThreadDoorbell
 from postbus.admin import Admin
 from postbus.errors import DuplicateHandler, InvalidHandler, PostbusError
@@ -238,12 +238,8 @@ class Bus:
 
     async def _connect(self) -> None:
         if self._migrate:
-            with translated_errors():
-                conn = await asyncpg.connect(self.dsn, timeout=10)
-                try:
-                    await _migrate.migrate(conn)
-                finally:
-                    await conn.close()
+            async with connected(self.dsn) as conn:
+                await _migrate.migrate(conn)
         store = await Store.open(self.dsn, size=self._pool_size)
         self._doorbell = Doorbell(store, self._bells)
         self._sender = Sender(store, self._doorbell.ring)
