@@ -31,7 +31,7 @@ def problems_of(path: Path) -> Iterator[str]:
     kind, name = created[0]
     if not path.stem.startswith(name):
         yield f"is not named after {name}"
-    if kind == "function" and name != "refuse" and "set search_path = pg_catalog, pg_temp" not in text:
+    if "security definer" in statements and "set search_path = pg_catalog, pg_temp" not in text:
         yield "does not pin the search path: set search_path = pg_catalog, pg_temp"
     writes = re.search(r"\b(insert into|update|delete from)\s+postbus\.", statements)
     if kind == "function" and writes and "-- Writes:" not in text:

@@ -131,7 +131,7 @@ def _may_be_one_only(error: Exception) -> bool:
 
     One message was refused, or its deduplication key led to a deadlock with the keys of somebody else.
     """
-    return isinstance(error, InvalidInput) or str(getattr(error, "sqlstate", "")).startswith("40")
+    return isinstance(error, InvalidInput) or str(getattr(error.__cause__, "sqlstate", "")).startswith("40")
 
 
 def _fail(batch: list[_Waiting], error: Exception) -> None:

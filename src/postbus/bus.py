@@ -205,6 +205,7 @@ class Bus:
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:
+        """What is registered, in that order."""
         return list(self._subscriptions.values())
 
     async def run(self, *, name: str | None = None) -> bool:

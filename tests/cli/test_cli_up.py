@@ -34,13 +34,15 @@ from postbus.demo.views import _screen
 async def next_line(process: asyncio.subprocess.Process) -> str:
     assert process.stdout is not None
     async with asyncio.timeout(60):
-        return (await process.stdout.readline()).decode()
+        line = await process.stdout.readline()
+    assert line, f"it has ended: {await finish(process)}"
+    return line.decode()
 
 
 async def wait_for_workers(process: asyncio.subprocess.Process) -> None:
     """Read lines of the demo until both workers are at work."""
-    while " workers 2" not in (line := await next_line(process)):
-        assert line, "it has ended"
+    while " workers 2" not in await next_line(process):
+        pass
 
 
 async def nothing_remains(folder: Path) -> None:

@@ -101,11 +101,7 @@ async def roles(patient: Patient) -> list[Finding]:
         return _ok("roles", f"all four exist; {user} is a superuser, and may do anything")
     granted = [row["rolname"] for row in rows if row["granted"]]
     if not granted:
-        return [
-            Finding(
-                "roles", Level.WARNING, f"{user} has none of them", f"grant {_ROLES[0]} to {user}, or another"
-            )
-        ]
+        return [Finding("roles", Level.WARNING, f"{user} has none of them", f"grant {_ROLES[0]} to {user}, or another")]
     return _ok("roles", f"all four exist; {user} has {', '.join(granted)}")
 
 
@@ -119,9 +115,7 @@ _HARMFUL = (
 
 async def settings(patient: Patient) -> list[Finding]:
     names = [name for name, *_ in _HARMFUL]
-    found = dict(
-        await patient.conn.fetch("select name, setting from pg_settings where name = any ($1)", names)
-    )
+    found = dict(await patient.conn.fetch("select name, setting from pg_settings where name = any ($1)", names))
     bad = [
         Finding(
             "settings",
@@ -159,9 +153,7 @@ async def transactions(patient: Patient) -> list[Finding]:
     )
     old = [row for row in rows if row["age"] > _LONG]
     if not old:
-        return _ok(
-            "transactions", f"the oldest is {duration(rows[0]['age'])} old" if rows else "none is open"
-        )
+        return _ok("transactions", f"the oldest is {duration(rows[0]['age'])} old" if rows else "none is open")
     timeout = await patient.conn.fetchval("select current_setting('idle_in_transaction_session_timeout')")
     return [_old_transaction(row, has_timeout=timeout != "0") for row in old]
 
@@ -210,14 +202,11 @@ async def replication_slots(patient: Patient) -> list[Finding]:
 
 async def compression(patient: Patient) -> list[Finding]:
     has_lz4 = await patient.conn.fetchval(
-        "select coalesce('lz4' = any (enumvals), false) from pg_settings "
-        "where name = 'default_toast_compression'"
+        "select coalesce('lz4' = any (enumvals), false) from pg_settings where name = 'default_toast_compression'"
     )
     if has_lz4:
         return _ok("compression", "lz4 is there for large payloads")
-    return [
-        Finding("compression", Level.INFO, "this server has no lz4: large payloads are stored uncompressed")
-    ]
+    return [Finding("compression", Level.INFO, "this server has no lz4: large payloads are stored uncompressed")]
 
 
 async def clock(patient: Patient) -> list[Finding]:
@@ -227,11 +216,7 @@ async def clock(patient: Patient) -> list[Finding]:
     apart = (servers - (before + (after - before) / 2)).total_seconds()
     text = f"the server's clock is {abs(apart):.3f} s {'ahead' if apart > 0 else 'behind'}"
     if abs(apart) > _CLOCKS_APART:
-        return [
-            Finding(
-                "clock", Level.WARNING, text, "synchronise both by NTP: --deliver-at means the server's clock"
-            )
-        ]
+        return [Finding("clock", Level.WARNING, text, "synchronise both by NTP: --deliver-at means the server's clock")]
     return _ok("clock", text)
 
 
@@ -278,12 +263,8 @@ async def leases(patient: Patient) -> list[Finding]:
     if not row["count"]:
         return _ok("leases", "none has expired without being returned")
     have = "has" if row["count"] == 1 else "have"
-    text = (
-        f"{counted(row['count'], 'message')} {have} an expired lease, the oldest for {duration(row['age'])}"
-    )
-    return [
-        Finding("leases", Level.WARNING, text, "start a worker: each one returns expired leases every second")
-    ]
+    text = f"{counted(row['count'], 'message')} {have} an expired lease, the oldest for {duration(row['age'])}"
+    return [Finding("leases", Level.WARNING, text, "start a worker: each one returns expired leases every second")]
 
 
 async def topics(patient: Patient) -> list[Finding]:

@@ -54,9 +54,7 @@ class Cli:
 
     def over(self, earlier: Cli) -> Cli:
         """These options, and for what is missing those that stood before the command's name."""
-        chosen = Cli(
-            self.dsn or earlier.dsn, self.data_dir or earlier.data_dir, self.as_json or earlier.as_json
-        )
+        chosen = Cli(self.dsn or earlier.dsn, self.data_dir or earlier.data_dir, self.as_json or earlier.as_json)
         if "" in (self.dsn, earlier.dsn):
             raise usage_error("--dsn is empty", remedy="give a DSN, or leave it out for the embedded server")
         if chosen.dsn and chosen.data_dir:
@@ -124,9 +122,7 @@ def command(
     return register
 
 
-def _as_typer_wants_it(
-    function: Callable[..., Any], options: Sequence[inspect.Parameter]
-) -> Callable[..., None]:
+def _as_typer_wants_it(function: Callable[..., Any], options: Sequence[inspect.Parameter]) -> Callable[..., None]:
     """A function with one parameter per option, since that is what Typer reads options from."""
     hints = typing.get_type_hints(function, include_extras=True)
     _, *own = inspect.signature(function).parameters.values()
@@ -138,9 +134,7 @@ def _as_typer_wants_it(
 
     def run(ctx: typer.Context, dsn: str | None, data_dir: Path | None, as_json: bool, **given: Any) -> None:
         earlier: Cli = ctx.obj or Cli()
-        code = _run(
-            lambda: function(Cli(dsn, data_dir, as_json).over(earlier), **given), earlier.as_json or as_json
-        )
+        code = _run(lambda: function(Cli(dsn, data_dir, as_json).over(earlier), **given), earlier.as_json or as_json)
         if code != OK:
             raise typer.Exit(code)
 

@@ -34,18 +34,14 @@ def as_payload(given: bytes, form: Form) -> Outgoing:
     if form in (Form.DETECT, Form.JSON) and (problem := _why_not_json(stripped)) is None:
         return Outgoing(payload=stripped, content_type=JSON)
     if form is Form.JSON:
-        raise InvalidPayload(
-            f"the payload is not JSON: {problem}", remedy="correct it, or publish it with --text"
-        )
+        raise InvalidPayload(f"the payload is not JSON: {problem}", remedy="correct it, or publish it with --text")
     text = given.removesuffix(b"\n").removesuffix(b"\r")
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as error:
         if form is Form.DETECT:
             return Outgoing(payload=given, content_type=BYTES)
-        raise InvalidPayload(
-            f"the payload is not UTF-8: {error}", remedy="publish it with --bytes"
-        ) from error
+        raise InvalidPayload(f"the payload is not UTF-8: {error}", remedy="publish it with --bytes") from error
     return Outgoing(payload=text, content_type=TEXT)
 
 
@@ -94,9 +90,7 @@ def as_past_moment(given: str | None, *, name: str) -> datetime | None:
     except InvalidOption:
         return as_moment(given, name=name)
     except OverflowError as error:
-        raise InvalidOption(
-            f"{name} {given!r} is too long ago", remedy="give a shorter time, such as 30d"
-        ) from error
+        raise InvalidOption(f"{name} {given!r} is too long ago", remedy="give a shorter time, such as 30d") from error
 
 
 def as_duration(given: str | None, *, name: str) -> timedelta | None:

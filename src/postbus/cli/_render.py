@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, set_cell_size
@@ -56,9 +56,7 @@ def _plain(value: Any) -> Any:
 
 def message_json(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of messages or dead letters: the payload decoded, or `payload_base64` if it is no text."""
-    fields = {
-        name: value for name, value in row.items() if name not in ("payload", "payload_json", "headers")
-    }
+    fields = {name: value for name, value in row.items() if name not in ("payload", "payload_json", "headers")}
     fields["headers"] = _headers(row["headers"])
     payload = decoded(row["payload"], row["content_type"])
     return fields | ({"payload_base64": payload} if isinstance(payload, bytes) else {"payload": payload})
@@ -79,21 +77,27 @@ def decoded(payload: bytes, content_type: str) -> Any:
 # for people
 
 
-def write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
-    """A table; on a terminal, what is too long is folded and never cut."""
-    out = console()
-    table = Table(
-        box=SIMPLE_HEAD if out.is_terminal else None, pad_edge=False, show_edge=False, header_style="bold"
-    )
+def write_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    right: Sequence[str] = (),
+    whole: Sequence[str] = (),
+) -> None:
+    """A table. On a terminal, what is too long is folded and never cut; columns named in `whole` are not."""
+    is_terminal = console().is_terminal
+    table = Table(box=SIMPLE_HEAD if is_terminal else None, pad_edge=False, show_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(
-            column,
-            justify="right" if column in right else "left",
-            overflow="fold",
-            no_wrap=not out.is_terminal,
-        )
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=not is_terminal or column in whole)
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(printable(cell)) for cell in row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    write_lines(table)
+
+
+def write_lines(table: Table) -> None:
+    """Print a table; what goes to a file or a pipe has no spaces at the ends of its lines."""
+    out = console()
     if out.is_terminal:
         out.print(table)
         return
@@ -120,9 +124,7 @@ def printable(value: Any) -> str:
     if isinstance(value, timedelta):
         return duration(value)
     text = value if isinstance(value, str) else str(value)
-    return (
-        text if text.isprintable() else "".join(one if one.isprintable() else _escaped(one) for one in text)
-    )
+    return text if text.isprintable() else "".join(one if one.isprintable() else _escaped(one) for one in text)
 
 
 def _escaped(character: str) -> str:

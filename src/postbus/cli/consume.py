@@ -37,12 +37,8 @@ async def consume(
             "Exit 0: done; 65: dead letter; anything else, such as 75: try again, stderr kept as the error.",
         ),
     ] = None,
-    max_count: Annotated[
-        int | None, typer.Option("--max", min=1, help="End after this many messages.")
-    ] = None,
-    idle: Annotated[
-        float | None, typer.Option(min=0, help="End when nothing came for this many seconds.")
-    ] = None,
+    max_count: Annotated[int | None, typer.Option("--max", min=1, help="End after this many messages.")] = None,
+    idle: Annotated[float | None, typer.Option(min=0, help="End when nothing came for this many seconds.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Messages handled at the same time.")] = 1,
 ) -> int:
     """Consume a topic: print each message and ack it, or hand it to a command.

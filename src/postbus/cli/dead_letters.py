@@ -46,9 +46,7 @@ async def list_dead_letters(
         str | None, typer.Argument(metavar="TOPIC", help="Only of this topic.", show_default=False)
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most this many.")] = 100,
-    after_id: Annotated[
-        int, typer.Option(min=0, max=_BIGINT, help="Those after this id: the next page.")
-    ] = 0,
+    after_id: Annotated[int, typer.Option(min=0, max=_BIGINT, help="Those after this id: the next page.")] = 0,
 ) -> None:
     """Show dead letters, the oldest first."""
     async with cli.open_bus() as bus:
@@ -65,6 +63,7 @@ async def list_dead_letters(
         ["id", "topic", "died", "attempts", "key", "reason"],
         [[one["id"], one["topic"], one["died_at"], one["attempts"], one["key"], _why(one)] for one in found],
         right=("id", "attempts"),
+        whole=("id", "died"),
     )
     if len(found) == limit:
         cli.note(f"there may be more: --after-id {found[-1]['id']}")
@@ -113,9 +112,7 @@ async def redrive(
     all_of_them: All = False,
     reason_like: Annotated[
         str | None,
-        typer.Option(
-            metavar="PATTERN", help="Those whose reason or error is like this; % stands for anything."
-        ),
+        typer.Option(metavar="PATTERN", help="Those whose reason or error is like this; % stands for anything."),
     ] = None,
     before: Before = None,
     after: After = None,

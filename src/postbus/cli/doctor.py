@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import asyncpg
+from rich.table import Table
 from rich.text import Text
 
 from postbus._store import translated_errors
@@ -13,7 +14,7 @@ from postbus.bus import Bus
 from postbus.cli._checks import Finding, Level, Patient, examine
 from postbus.cli._command import Cli
 from postbus.cli._exits import FAILED, OK
-from postbus.cli._render import console, printable, write_json
+from postbus.cli._render import printable, write_json, write_lines
 from postbus.errors import PostbusError
 
 _STYLES = {Level.OK: "green", Level.INFO: "cyan", Level.WARNING: "yellow", Level.ERROR: "bold red"}
@@ -66,10 +67,13 @@ def _unreachable(error: PostbusError) -> Finding:
 
 
 def _write(findings: list[Finding]) -> None:
-    out = console()
-    width = max(len(finding.check) for finding in findings)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for finding in findings:
-        mark = Text(f"{finding.level.value:<7}", style=_STYLES[finding.level])
-        out.print(mark, f"{finding.check:<{width}}", printable(finding.text), soft_wrap=True)
+        mark = Text(finding.level.value, style=_STYLES[finding.level])
+        table.add_row(mark, finding.check, printable(finding.text))
         if finding.remedy:
-            out.print(" " * (width + 8), f"→ {printable(finding.remedy)}", soft_wrap=True)
+            table.add_row("", "", f"→ {printable(finding.remedy)}")
+    write_lines(table)

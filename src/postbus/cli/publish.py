@@ -35,14 +35,10 @@ async def publish(
     file: Annotated[Path | None, typer.Option(metavar="FILE", help="The payload from a file.")] = None,
     lines: Annotated[bool, typer.Option("--lines", help="A message of each line that is not empty.")] = False,
     text: Annotated[bool, typer.Option("--text", help="It is text, even if it looks like JSON.")] = False,
-    json_payload: Annotated[
-        bool, typer.Option("--json-payload", help="It is JSON: refuse anything else.")
-    ] = False,
+    json_payload: Annotated[bool, typer.Option("--json-payload", help="It is JSON: refuse anything else.")] = False,
     bytes_payload: Annotated[bool, typer.Option("--bytes", help="It is bytes, taken as they are.")] = False,
     key: Annotated[str | None, typer.Option(help="What order is kept by, in an ordered topic.")] = None,
-    header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; repeatable.")
-    ] = None,
+    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; repeatable.")] = None,
     priority: Annotated[int | None, typer.Option(help="0 (last) to 9 (first); 4 is usual.")] = None,
     delay: Annotated[str | None, typer.Option(metavar="DURATION", help="Deliver after 30s, 5m, 24h.")] = None,
     deliver_at: Annotated[
@@ -127,9 +123,7 @@ def _print_ids(cli: Cli, topic: str, ids: list[int]) -> None:
         leave_pipe()  # that nobody wants the ids is no reason to publish only some of the messages
 
 
-async def _publish_lines(
-    cli: Cli, topic: str, source: BinaryIO | None, form: Form, options: Outgoing
-) -> None:
+async def _publish_lines(cli: Cli, topic: str, source: BinaryIO | None, form: Form, options: Outgoing) -> None:
     """One transaction per batch; what was published before an error stays published."""
     assert source is not None
     published = 0

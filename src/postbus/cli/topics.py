@@ -62,10 +62,7 @@ async def list_topics(cli: Cli) -> None:
         counts = ("waiting", "delayed", "leased", "dead")
         write_table(
             ["topic", *counts, "oldest", "remarks"],
-            [
-                [one["name"], *(one[name] for name in counts), age(one["oldest_at"]), _remarks(one)]
-                for one in topics
-            ],
+            [[one["name"], *(one[name] for name in counts), age(one["oldest_at"]), _remarks(one)] for one in topics],
             right=(*counts, "oldest"),
         )
 

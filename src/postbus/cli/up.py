@@ -31,9 +31,7 @@ _ENDINGS = (signal.SIGINT, signal.SIGTERM, *([] if _IGNORES_HANGUP else [signal.
 
 def up(
     cli: Cli,
-    demo: Annotated[
-        bool, typer.Option("--demo", help="Run a small shop that shows what Postbus does.")
-    ] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Run a small shop that shows what Postbus does.")] = False,
     seconds: Annotated[float | None, typer.Option(min=0, help="End by itself after this long.")] = None,
 ) -> int:
     """Run the embedded PostgreSQL until Ctrl-C, for all processes of this machine that use the same folder.

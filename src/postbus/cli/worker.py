@@ -31,9 +31,7 @@ async def worker(
         str | None, typer.Option(help="How the worker is listed; by default host, pid and a random part.")
     ] = None,
     log_level: Annotated[LogLevel, typer.Option(case_sensitive=False)] = LogLevel.INFO,
-    log_format: Annotated[
-        LogFormat | None, typer.Option(help="By default text, or json with --json.")
-    ] = None,
+    log_format: Annotated[LogFormat | None, typer.Option(help="By default text, or json with --json.")] = None,
 ) -> int:
     """Run the handlers of a module, which is looked for in the current directory too.
 
@@ -88,9 +86,7 @@ def load_bus(target: str) -> Bus:
         found = getattr(found, part)
     if not isinstance(found, Bus):
         kind = type(found).__name__
-        raise usage_error(
-            f"{module_name}:{attribute} is no Bus but of type {kind}", remedy=_suggestion(module)
-        )
+        raise usage_error(f"{module_name}:{attribute} is no Bus but of type {kind}", remedy=_suggestion(module))
     return found
 
 

@@ -9,8 +9,7 @@ create or replace function postbus.check_message(
     deliver_at timestamptz,
     dedup_key  text
 ) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp as $$
+language plpgsql as $$
 begin
     if size is null then
         perform postbus.refuse('PB410', 'the payload is null', 'publish the JSON value null as ''null''::jsonb');

@@ -25,9 +25,17 @@ declare
     _id     bigint;
     _is_new boolean;
 begin
-    perform postbus.check_message(_topic, length(payload), key, headers, priority, delay, deliver_at, dedup_key);
+    -- Only suspects are looked at closely: this is the hottest path there is.
+    if (length(payload) <= _topic.max_payload_bytes and priority between 0 and 9
+        and headers is null and delay is null and deliver_at is null and dedup_key is null
+        and case when key is null then not _topic.ordered else length(key) <= 500 end) is not true
+    then
+        perform postbus.check_message(_topic, length(payload), key, headers, priority, delay, deliver_at, dedup_key);
+    end if;
     _due_at := coalesce(deliver_at, _now + delay);
-    perform postbus.note_topic(_topic, topic);
+    if _topic.name is null or _topic.notify then
+        perform postbus.note_topic(_topic, topic);
+    end if;
     if dedup_key is not null then
         select message_id, is_new into _id, _is_new from postbus.reserve_dedup(_topic, dedup_key, _now);
         if not _is_new then

@@ -10,8 +10,6 @@ create or replace function postbus.publish(
     dedup_key      text default null,
     correlation_id text default null
 ) returns bigint
-language sql security definer
-set search_path = pg_catalog, pg_temp as $$
-    select postbus.publish(topic, convert_to(payload::text, 'UTF8'), key, headers, priority, delay, deliver_at,
-                           dedup_key, correlation_id, 'application/json')
-$$;
+language sql
+return postbus.publish(topic, convert_to(payload::text, 'UTF8'), key, headers, priority, delay, deliver_at,
+    dedup_key, correlation_id, 'application/json');

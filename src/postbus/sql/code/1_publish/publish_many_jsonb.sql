@@ -10,9 +10,7 @@ create or replace function postbus.publish_many(
     dedup_keys      text[] default null,
     correlation_ids text[] default null
 ) returns bigint[]
-language sql security definer
-set search_path = pg_catalog, pg_temp as $$
-    select postbus.publish_many(
-        topic, array(select convert_to(payload::text, 'UTF8') from unnest(payloads) with ordinality as one (payload, n) order by n),
-        keys, headers, priorities, delays, deliver_ats, dedup_keys, correlation_ids, null, 'application/json')
-$$;
+language sql
+return postbus.publish_many(
+    topic, array(select convert_to(payload::text, 'UTF8') from unnest(payloads) with ordinality as one (payload, n) order by n),
+    keys, headers, priorities, delays, deliver_ats, dedup_keys, correlation_ids, null, 'application/json');

@@ -11,8 +11,7 @@ create or replace function postbus.reserve_dedup(
     out message_id bigint,
     out is_new     boolean
 )
-language plpgsql
-set search_path = pg_catalog, pg_temp as $$
+language plpgsql as $$
 declare
     _fresh_id bigint := nextval('postbus.message_id');
 begin

@@ -1,6 +1,4 @@
 -- The id of a topic, from its name alone. The same on every server and version.
 create or replace function postbus.topic_id(name text) returns bigint
 language sql immutable strict parallel safe
-set search_path = pg_catalog, pg_temp as $$
-    select ('x' || pg_catalog.left(pg_catalog.md5(name), 16))::bit(64)::bigint
-$$;
+return ('x' || left(md5(name), 16))::bit(64)::bigint;

@@ -18,7 +18,6 @@ create or replace function postbus.find_queued(
     out more    boolean
 )
 language plpgsql
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_sort = off

@@ -8,7 +8,6 @@ create or replace function postbus.promote_delayed(
     as_of    timestamptz
 ) returns postbus.queue_floor
 language plpgsql
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
 set plan_cache_mode = force_generic_plan as $$

@@ -22,7 +22,6 @@ create or replace function postbus.take_ordered(
     out is_left  boolean
 )
 language plpgsql
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off

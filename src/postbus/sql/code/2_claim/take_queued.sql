@@ -3,7 +3,6 @@
 -- Writes: queued.  Locks: none but those of find_queued.
 create or replace function postbus.take_queued(tids tid[]) returns postbus.queue_message[]
 language sql
-set search_path = pg_catalog, pg_temp
 set enable_hashjoin = off
 set enable_mergejoin = off as $$
     with taken as (

@@ -1,7 +1,6 @@
 -- How long to wait before the next attempt: exponential, at most retry_max, with jitter.
 create or replace function postbus.backoff(topic postbus.topic, attempts integer) returns interval
-language sql volatile
-set search_path = pg_catalog, pg_temp as $$
+language sql volatile as $$
     select least(topic.retry_initial * least(power(topic.retry_factor, least(attempts - 1, 60)), 1e9), topic.retry_max)
            * (1 + topic.retry_jitter * (2 * random() - 1))
 $$;

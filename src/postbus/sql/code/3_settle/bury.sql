@@ -9,8 +9,7 @@ create or replace function postbus.bury(
     error    text,
     as_of    timestamptz
 ) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp as $$
+language plpgsql as $$
 begin
     insert into postbus.dead_letter (id, topic_id, died_at, reason, last_error, published_at, attempts, priority, key,
                                      correlation_id, content_type, headers, payload)

@@ -8,8 +8,7 @@ create or replace function postbus.close_messages(
     out lease    postbus.lease,
     out messages postbus.queue_message[]
 )
-language plpgsql
-set search_path = pg_catalog, pg_temp as $$
+language plpgsql as $$
 declare
     _left bigint[];
 begin

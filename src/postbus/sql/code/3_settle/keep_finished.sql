@@ -7,8 +7,7 @@ create or replace function postbus.keep_finished(
     ordered  boolean,
     messages postbus.queue_message[]
 ) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp as $$
+language plpgsql as $$
 begin
     if exists (select from postbus.topic t where t.id = keep_finished.topic_id and t.retention > interval '0') then
         insert into postbus.finished (topic_id, member, messages)

@@ -4,7 +4,6 @@
 -- Writes: busy_key, queued.  Locks: busy_key rows in the order of their keys.
 create or replace function postbus.pass_keys(topic_id bigint, keys text[]) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set plan_cache_mode = force_generic_plan as $$
 begin

@@ -2,8 +2,7 @@
 --
 -- Writes: queued.
 create or replace function postbus.requeue(topic_id bigint, ordered boolean, messages postbus.queue_message[]) returns void
-language sql
-set search_path = pg_catalog, pg_temp as $$
+language sql as $$
     insert into postbus.queued (topic_id, id, published_at, attempts, priority, ordered, key, correlation_id, content_type, headers, payload)
     select requeue.topic_id, m.id, m.published_at, m.attempts, m.priority, requeue.ordered, m.key, m.correlation_id,
            m.content_type, m.headers, m.payload
