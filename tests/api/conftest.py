@@ -9,10 +9,10 @@ from typing import Any
 
 import asyncpg
 import pytest
-from fix_database import _make_template
 
 from api.drivers import PROGRAMS, Program
 from api.ear import Ear
+from fix_database import _make_template
 from postbus._wake import Bells, Listener
 from postbus.embedded import EmbeddedPostgres
 

@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from naming import steady
 from postbus import Bus, InvalidOption
 from postbus.options import as_timedelta
 
@@ -38,7 +39,7 @@ def dsn(module_dsn: str) -> str:
         ({"lease": None}, "option 'lease' is null"),
         ({"ordered": None}, "option 'ordered' is null"),
     ],
-    ids=str,
+    ids=steady,
 )
 async def test_bad_values(bus: Bus, conn: Any, topic: str, options: dict[str, Any], why: str) -> None:
     """The error names the option, in create_topic and in set_topic, and nothing is created or changed."""
@@ -75,7 +76,7 @@ async def test_bad_values(bus: Bus, conn: Any, topic: str, options: dict[str, An
         ({"ordered": object()}, "option ordered has the value <object"),
         ({"semantics": b"QUEUE"}, "option semantics has the value b'QUEUE'"),
     ],
-    ids=str,
+    ids=steady,
 )
 async def test_bad_durations_and_combinations(bus: Bus, topic: str, options: Any, why: str) -> None:
     """Durations are checked as such, and together with the values that an option is not given."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import asyncpg
 import pytest
-from fix_proxy import OnCommit, Proxy, proxy
 
+from fix_proxy import OnCommit, Proxy, proxy
 from postbus import Bus, CommitUnknown, DatabaseUnavailable
 
 __all__ = ["proxy"]  # a fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -106,7 +106,7 @@ async def test_a_savepoint_that_is_rolled_back_takes_its_messages_along(
 
 async def test_many_messages_have_their_ids_in_order(program: Program, bus: Bus, conn: Any, topic: str) -> None:
     """Payloads and `Outgoing`s may be mixed; the ids come back in the order in which they were given."""
-    at = datetime(2100, 1, 1, tzinfo=timezone.utc)
+    at = datetime(2100, 1, 1, tzinfo=UTC)
     await program.begin()
     ids = await program.publish_many(
         bus,

@@ -11,10 +11,10 @@ import psycopg
 import psycopg.rows
 import pytest
 import sqlalchemy
-from eventually import eventually
 
 from api.drivers import PROGRAMS, asyncpg_connection, psycopg_sync, sqlalchemy_session
 from api.ear import Ear
+from eventually import eventually
 from postbus import Bus, InvalidInput, Outgoing
 
 

@@ -9,10 +9,10 @@ import threading
 from typing import Any
 
 import pytest
-from eventually import eventually
 
 from api.drivers import psycopg_sync
 from api.ear import Ear
+from eventually import eventually
 from postbus import Bus
 
 

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from eventually import eventually
-from queue_sql import is_waiting
 
 from api.ear import Ear
+from eventually import eventually
 from postbus import Bus, DatabaseUnavailable, InvalidOption, Outgoing, PayloadTooLarge
 from postbus import _send as sender
+from queue_sql import is_waiting
 
 
 @pytest.fixture

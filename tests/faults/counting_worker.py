@@ -19,7 +19,7 @@ class Order(msgspec.Struct):
 
 async def main(dsn: str, log: str, mode: str) -> None:
     bus = Bus.open(dsn)
-    file = Path(log).open("a", buffering=1)  # noqa: ASYNC230, SIM115
+    file = Path(log).open("a", buffering=1)  # noqa: SIM115
 
     if mode == "transactional":
 

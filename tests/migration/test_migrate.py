@@ -42,7 +42,7 @@ async def everything(conn: Any) -> list[str]:
 async def test_from_scratch_equals_step_by_step(empty_dsn: str, dsn: str, server: EmbeddedPostgres) -> None:
     """The printed script, run by psql, gives the same schema as `migrate`."""
     psql = Path(server_bin(server)) / "psql"
-    done = subprocess.run(  # noqa: ASYNC221
+    done = subprocess.run(
         [psql, "-X", "-q", "-v", "ON_ERROR_STOP=1", empty_dsn],
         input=script(),
         text=True,

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import uuid
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from naming import steady
 from postbus import PayloadNotDecodable
 from postbus._codec import BYTES, JSON, TEXT, decoder_for, encode
 
@@ -51,7 +52,7 @@ class Holder(msgspec.Struct):
     model: Model
 
 
-ORDER = Order(uuid.UUID(int=7), datetime(2030, 1, 1, tzinfo=timezone.utc), [Item("a", 1)], {5: Colour.RED})
+ORDER = Order(uuid.UUID(int=7), datetime(2030, 1, 1, tzinfo=UTC), [Item("a", 1)], {5: Colour.RED})
 
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -107,7 +108,7 @@ def test_bytes_come_back_as_they_were(value: bytes) -> None:
         (int, 2**200),
         (object, {"a": 1}),
     ],
-    ids=repr,
+    ids=steady,
 )
 def test_typed_payloads_come_back_with_their_types(wanted: Any, value: Any) -> None:
     """A handler's annotation decides what its payload becomes."""

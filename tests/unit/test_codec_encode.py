@@ -7,13 +7,14 @@ import decimal
 import enum
 import json
 import uuid
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import pydantic
 import pytest
 
+from naming import steady
 from postbus import InvalidPayload, PayloadNotSerializable, PayloadTooDeep
 from postbus._codec import BYTES, JSON, MAX_DEPTH, TEXT, encode
 
@@ -59,7 +60,7 @@ class Colour(enum.Enum):
         ({"\udfff": {1: "ü"}}, b'{"\\udfff":{"1":"\\u00fc"}}', JSON),
         (Point(1, 2), b'{"x":1,"y":2}', JSON),
         (Record("r"), b'{"x":"r"}', JSON),
-        (Model(x=1, at=datetime(2030, 1, 1, tzinfo=timezone.utc)), b'{"x":1,"at":"2030-01-01T00:00:00Z"}', JSON),
+        (Model(x=1, at=datetime(2030, 1, 1, tzinfo=UTC)), b'{"x":1,"at":"2030-01-01T00:00:00Z"}', JSON),
         ([Model(x=Model(x=1))], b'[{"x":{"x":1,"at":null},"at":null}]', JSON),
         (Point(Model(x=1)), b'{"x":{"x":1,"at":null},"y":null}', JSON),
         ({1: "int", 2.5: "float"}, b'{"1":"int","2.5":"float"}', JSON),
@@ -67,7 +68,7 @@ class Colour(enum.Enum):
         ([decimal.Decimal("1.10"), Colour.RED, {1}], b'["1.10","red",[1]]', JSON),
         ({"nan": "nan", "inf": None}, b'{"nan":"nan","inf":null}', JSON),
     ],
-    ids=repr,
+    ids=steady,
 )
 def test_payloads_are_written_like_this(payload: Any, encoded: bytes, content_type: str) -> None:
     """Bytes stay as they are, a text is UTF-8, and everything else is JSON."""
@@ -123,7 +124,7 @@ class _Fails(pydantic.BaseModel):
         _Fails(x=1),
         1j,
     ],
-    ids=repr,
+    ids=steady,
 )
 def test_what_json_cannot_hold_is_refused(payload: Any) -> None:
     """Objects without a form in JSON are refused with a hint at what can be published."""

@@ -74,11 +74,11 @@ def test_a_parameter_by_position_only(bus: Bus) -> None:
 def test_an_annotation_that_cannot_be_resolved(bus: Bus) -> None:
     """An annotation that names nothing is told with its name."""
 
-    async def missing(payload: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+    async def missing(payload: Missing) -> None: ...  # type: ignore[name-defined]
 
     async def no_attribute(payload: functools.Missing) -> None: ...  # type: ignore[name-defined]
 
-    async def no_annotation(payload: "1 +") -> None: ...  # type: ignore[valid-type]  # noqa: F722, UP037
+    async def no_annotation(payload: "1 +") -> None: ...  # type: ignore[valid-type]  # noqa: F722
 
     assert "'Missing'" in refusal(bus, missing).message
     assert "cannot be resolved" in refusal(bus, no_attribute).message
