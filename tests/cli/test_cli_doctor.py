@@ -28,7 +28,7 @@ async def test_a_healthy_database(cli: Cli) -> None:
     examined = await cli("doctor")
     as_json = await cli.quick("doctor", "--json")
 
-    assert examined.done().out.startswith("ok      connection")
+    assert examined.done().out.split()[:2] == ["ok", "connection"]
     found = as_json.done().json
     assert found["ok"]
     made = {one["check"] for one in found["checks"]}
@@ -76,7 +76,7 @@ async def test_a_database_without_the_schema(cli: Cli, empty_dsn: str) -> None:
 
     examined = (await cli.quick("doctor")).failed(1)
 
-    assert "error   schema" in examined.out
+    assert ["error", "schema"] in [line.split()[:2] for line in examined.out.splitlines()]
     assert "→ run: postbus migrate" in examined.out
 
 

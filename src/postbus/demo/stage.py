@@ -26,9 +26,7 @@ class View(AbstractContextManager[None], Protocol):
     def show(self, tally: Tally) -> None: ...
 
 
-async def perform(
-    bus: Bus, view: View, *, stop: asyncio.Event, abort: asyncio.Event, seconds: float | None
-) -> Tally:
+async def perform(bus: Bus, view: View, *, stop: asyncio.Event, abort: asyncio.Event, seconds: float | None) -> Tally:
     """Run the demo until `stop` is set or the time is over. `abort` ends what takes too long to stop."""
     await open_shop(bus)
     tally = Tally()

@@ -61,17 +61,13 @@ class Tally:
         self.retried += name == "message.retried"
         if name == "message.dead":
             self.dead += 1
-            self.dead_letters.append(
-                Event(datetime.now(), str(fields["topic"]), f"{fields['id']} {fields['error']}")
-            )
+            self.dead_letters.append(Event(datetime.now(), str(fields["topic"]), f"{fields['id']} {fields['error']}"))
         self.tell(who, _in_words(name, fields))
 
     async def look(self, bus: Bus) -> None:
         """Ask the database how things stand."""
         self.topics = [topic for topic in await bus.admin.topics() if topic["name"] in TOPICS]
-        self.workers = [
-            worker for worker in await bus.admin.workers() if set(worker["topics"]) & TOPICS.keys()
-        ]
+        self.workers = [worker for worker in await bus.admin.workers() if set(worker["topics"]) & TOPICS.keys()]
         self._note_history()
 
     def _note_history(self) -> None:
