@@ -20,8 +20,20 @@ from postbus.embedded import EmbeddedPostgres
 
 _DEBIAN = "/usr/lib/postgresql/{}/bin"
 _TEMPLATE = "postbus_template"
+_FOLDER = "POSTBUS_TEST_FOLDER"
 
 Connect = Callable[[], Awaitable[Any]]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The processes of a parallel run share a server: the first one names its folder, the others inherit that."""
+    os.environ.setdefault(_FOLDER, str(Path(tempfile.gettempdir()) / f"postbus-test-{secrets.token_hex(8)}"))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The process that named the folder removes it when all others have ended."""
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(_FOLDER), ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -29,14 +41,9 @@ def server() -> Iterator[EmbeddedPostgres]:
     """The server that PG names: 18 or 16 from the wheel, others from Debian's packages."""
     version = int(os.environ.get("PG", "18"))
     bin_dir = None if version in (16, 18) else _DEBIAN.format(version)
-    # The processes of one parallel run share a server, so its folder's name comes from the run.
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", secrets.token_hex(8))
-    folder = Path(tempfile.gettempdir()) / f"postbus-test-{run[:16]}"
     settings = {"max_connections": "300", "max_prepared_transactions": "20"}
-    with EmbeddedPostgres.start(folder, version=version, bin_dir=bin_dir, settings=settings) as postgres:
+    with EmbeddedPostgres.start(os.environ[_FOLDER], version=version, bin_dir=bin_dir, settings=settings) as postgres:
         yield postgres
-    if not (folder / "pgdata" / "postmaster.pid").exists():  # another process of the run may still use it
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -213,5 +213,5 @@ class Listener:
             conn.terminate()
 
     def _hear(self, payload: object) -> None:
-        if isinstance(payload, str) and payload.lstrip("-").isdigit():
-            self._bells.ring(int(payload))
+        with suppress(ValueError):  # anybody may notify on the channel
+            self._bells.ring(int(str(payload)))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from postbus import Bus, DuplicateHandler, InvalidHandler, InvalidOption, InvalidTopicName, Message, RetryPolicy
+from postbus.subscription import HandlerCall
 
 
 @dataclass
@@ -113,7 +114,8 @@ def test_batches_are_lists(bus: Bus) -> None:
 
     for handler in (one, pair):
         assert "gets batches" in refusal(bus, handler, batch=10).message
-    for place, fine in enumerate((orders, sequence, silent)):
+    several: tuple[Any, ...] = (orders, sequence, silent)
+    for place, fine in enumerate(several):
         bus.subscribe(f"t{place}", batch=10)(fine)
 
 
@@ -240,13 +242,18 @@ def test_all_kinds_of_callables_are_handlers(bus: Bus) -> None:
 
     async def partial(option: int, payload: Order) -> None: ...
 
-    @functools.wraps(partial)
+    @functools.wraps(_Callable().method)
     async def wrapped(*args: Any) -> None: ...
 
-    for place, handler in enumerate((_Callable(), _Callable().method, functools.partial(partial, 1))):
+    handlers: tuple[Any, ...] = (_Callable(), _Callable().method, functools.partial(partial, 1), wrapped)
+    for place, handler in enumerate(handlers):
         bus.subscribe(f"t{place}")(handler)
 
-    assert all(one.is_async for one in bus.subscriptions)
+    for one in bus.subscriptions:
+        decode = HandlerCall.of(one).decoder
+        assert one.is_async
+        assert decode is not None
+        assert decode(b'{"id":1}', "application/json") == Order(1)
 
 
 async def test_nothing_to_run(bus: Bus) -> None:

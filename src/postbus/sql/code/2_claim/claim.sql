@@ -34,7 +34,12 @@ create or replace function postbus.claim(
     out payloads        bytea[]
 )
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp as $$
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off as $$
 declare
     _topic    postbus.topic := postbus.topic_options(topic);
     _floor    postbus.queue_floor := floor::postbus.queue_floor;

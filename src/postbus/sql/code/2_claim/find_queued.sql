@@ -17,11 +17,7 @@ create or replace function postbus.find_queued(
     out tids    tid[],
     out more    boolean
 )
-language plpgsql
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_sort = off
-set plan_cache_mode = force_generic_plan as $$
+language plpgsql as $$
 declare
     _priorities integer[];
     _priority   integer;

@@ -7,10 +7,7 @@ create or replace function postbus.promote_delayed(
     floor    postbus.queue_floor,
     as_of    timestamptz
 ) returns postbus.queue_floor
-language plpgsql
-set enable_seqscan = off
-set enable_bitmapscan = off
-set plan_cache_mode = force_generic_plan as $$
+language plpgsql as $$
 declare
     _snapshot pg_snapshot := pg_current_snapshot();
     _open     xid8[];

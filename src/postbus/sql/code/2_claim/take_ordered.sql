@@ -21,11 +21,7 @@ create or replace function postbus.take_ordered(
     out messages postbus.queue_message[],
     out is_left  boolean
 )
-language plpgsql
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set plan_cache_mode = force_generic_plan as $$
+language plpgsql as $$
 declare
     _keys   text[] := array(select distinct q.key from postbus.queued q where q.ctid = any (tids) and q.ordered order by q.key);
     _busy   text[];

@@ -3,7 +3,12 @@
 -- Writes: lease; see keep_finished.  Locks: the lease row, then busy_key rows.
 create or replace function postbus.ack(token uuid, ids bigint[]) returns bigint[]
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp as $$
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off as $$
 declare
     _closed   record;
     _lease    postbus.lease;

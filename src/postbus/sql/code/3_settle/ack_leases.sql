@@ -4,7 +4,11 @@
 create or replace function postbus.ack_leases(tokens uuid[]) returns uuid[]
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off as $$
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off as $$
 declare
     _held uuid[];
 begin

@@ -10,7 +10,12 @@ create or replace function postbus.dead_letter(
     as_of  timestamptz default clock_timestamp()
 ) returns bigint[]
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp as $$
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off as $$
 declare
     _closed   record;
     _lease    postbus.lease;

@@ -3,9 +3,7 @@
 --
 -- Writes: busy_key, queued.  Locks: busy_key rows in the order of their keys.
 create or replace function postbus.pass_keys(topic_id bigint, keys text[]) returns void
-language plpgsql
-set enable_seqscan = off
-set plan_cache_mode = force_generic_plan as $$
+language plpgsql as $$
 begin
     perform from postbus.busy_key b
       where b.topic_id = pass_keys.topic_id and b.key = any (pass_keys.keys)

@@ -1,0 +1,164 @@
+"""Deduplication: a key publishes once within its window, whoever comes first."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from eventually import eventually
+from queue_sql import is_waiting
+
+from postbus import Bus
+
+
+@pytest.fixture
+def dsn(module_dsn: str) -> str:
+    return module_dsn
+
+
+async def _payloads(conn: Any, topic: str) -> list[str]:
+    rows = await conn.fetch("select payload from postbus.messages where topic = $1 order by id", topic)
+    return [row["payload"].decode() for row in rows]
+
+
+async def _waits(conn: Any, other: Any, task: asyncio.Task[Any]) -> None:
+    """The other session waits for somebody's lock."""
+
+    async def it_waits() -> None:
+        assert not task.done()
+        assert await is_waiting(conn, other.get_server_pid())
+
+    await eventually(it_waits)
+
+
+async def test_twice_in_one_transaction(bus: Bus, conn: Any, topic: str) -> None:
+    """The second call publishes nothing, and returns the id of the first."""
+    async with conn.transaction():
+        first = await bus.publish(conn, topic, "first", dedup_key="d")
+        second = await bus.publish(conn, topic, "second", dedup_key="d")
+
+    assert second == first
+    assert await _payloads(conn, topic) == ["first"]
+
+
+async def test_in_two_transactions(bus: Bus, conn: Any, connect: Any, topic: str) -> None:
+    """It does not matter who publishes, nor whether the message is still there."""
+    first = await bus.publish(conn, topic, "first", dedup_key="d")
+    await conn.execute("select postbus.purge_topic($1)", topic)
+    second = await bus.publish(await connect(), topic, "second", dedup_key="d", delay=5)
+
+    assert second == first
+    assert await _payloads(conn, topic) == []
+
+
+async def test_after_the_window(bus: Bus, conn: Any, topic: str) -> None:
+    """A key whose time is over publishes again, and from then on stands for the new message."""
+    first = await bus.publish(conn, topic, "first", dedup_key="d")
+    await conn.execute("update postbus.dedup set expires_at = clock_timestamp() where message_id = $1", first)
+    second = await bus.publish(conn, topic, "second", dedup_key="d")
+    third = await bus.publish(conn, topic, "third", dedup_key="d")
+
+    assert first < second == third
+    assert await _payloads(conn, topic) == ["first", "second"]
+
+
+async def test_the_window_is_the_topics(bus: Bus, conn: Any, topic: str) -> None:
+    """How long a key is remembered is an option of the topic."""
+    await bus.admin.create_topic(topic, dedup_window="2h")
+    message_id = await bus.publish(conn, topic, "x", dedup_key="d")
+
+    ends = "select d.expires_at - m.published_at from postbus.dedup d join postbus.messages m on m.id = d.message_id"
+    assert await conn.fetchval(f"{ends} where m.id = $1", message_id) == timedelta(hours=2)
+
+
+async def test_each_topic_has_its_own_keys(bus: Bus, conn: Any, topic: str) -> None:
+    """The same key in another topic is another key."""
+    one = await bus.publish(conn, topic, "x", dedup_key="d")
+    other = await bus.publish(conn, f"{topic}.other", "x", dedup_key="d")
+
+    assert one != other
+
+
+async def test_a_rollback_forgets_the_key(bus: Bus, conn: Any, topic: str) -> None:
+    """What was not published has not been published before."""
+    await conn.execute("begin")
+    await bus.publish(conn, topic, "first", dedup_key="d")
+    await conn.execute("savepoint s")
+    await bus.publish(conn, topic, "second", dedup_key="e")
+    await conn.execute("rollback to s")
+    await bus.publish(conn, topic, "third", dedup_key="e")
+    await conn.execute("commit")
+
+    assert await _payloads(conn, topic) == ["first", "third"]
+
+
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+async def test_the_second_waits_for_the_end_of_the_first(
+    bus: Bus, conn: Any, connect: Any, topic: str, ending: str
+) -> None:
+    """Only when the first transaction has ended is it known who was first."""
+    first, second = await connect(), await connect()
+
+    await first.execute("begin")
+    first_id = await bus.publish(first, topic, "first", dedup_key="d")
+    publishing = asyncio.create_task(_publish(bus, second, topic))
+    await _waits(conn, second, publishing)
+    await first.execute(ending)
+    second_id = await publishing
+
+    if ending == "commit":
+        assert second_id == first_id
+        assert await _payloads(conn, topic) == ["first"]
+    else:
+        assert second_id != first_id
+        assert await _payloads(conn, topic) == ["second"]
+
+
+async def _publish(bus: Bus, conn: Any, topic: str) -> int:
+    async with conn.transaction():
+        return await bus.publish(conn, topic, "second", dedup_key="d")
+
+
+async def test_many_at_once_publish_once(bus: Bus, conn: Any, connect: Any, topic: str) -> None:
+    """However many race for a key, there is one message, and all have its id."""
+    racers = [await connect() for _ in range(8)]
+
+    ids = await asyncio.gather(*(_publish(bus, racer, topic) for racer in racers))
+
+    assert len(set(ids)) == 1
+    assert len(await _payloads(conn, topic)) == 1
+
+
+async def test_a_key_that_ends_while_somebody_waits_is_not_lost(bus: Bus, conn: Any, connect: Any, topic: str) -> None:
+    """The sweep leaves a key alone that a transaction has just asked for, so that its answer stays right."""
+    first_id = await bus.publish(conn, topic, "first", dedup_key="d")
+    asking = await connect()
+    await asking.execute("begin")
+    assert await bus.publish(asking, topic, "second", dedup_key="d") == first_id
+
+    await conn.execute("select postbus.sweep(as_of => clock_timestamp() + interval '2 days')")
+    again = await bus.publish(asking, topic, "third", dedup_key="d")
+    await asking.execute("commit")
+
+    assert again == first_id
+
+
+async def test_the_first_two_users_of_a_topic_do_not_wait_for_each_other(
+    bus: Bus, conn: Any, connect: Any, topic: str
+) -> None:
+    """Two open transactions may both be the first to publish to a name, and both publish."""
+    one, other = await connect(), await connect()
+    await one.execute("begin")
+    await other.execute("begin")
+    await other.execute("set local lock_timeout = '1ms'")
+
+    await bus.publish(one, topic, "one")
+    await bus.publish(other, topic, "other")
+    await bus.publish_many(other, topic, ["other again"])
+    await other.execute("commit")
+    await one.execute("commit")
+
+    assert sorted(await _payloads(conn, topic)) == ["one", "other", "other again"]
+    assert len(await bus.admin.topics()) == len({row["name"] for row in await bus.admin.topics()})

@@ -1,0 +1,150 @@
+"""The wake-ups themselves: rings are gathered, heard by all, and missed by nobody for long."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+from eventually import eventually
+
+from api.ear import Ear
+from postbus import Bus, DatabaseUnavailable, _wake
+from postbus._wake import Bells, Doorbell, Listener, topic_id
+
+
+@pytest.fixture
+def dsn(module_dsn: str) -> str:
+    return module_dsn
+
+
+class _Store:
+    """Counts the rings that would go through the database."""
+
+    def __init__(self) -> None:
+        self.rung: list[list[int]] = []
+        self.is_away = False
+
+    async def ring(self, topics: list[int]) -> None:
+        await asyncio.sleep(0)
+        if self.is_away:
+            raise DatabaseUnavailable("away")
+        self.rung.append(topics)
+
+
+@pytest.mark.parametrize("name", ["a", "orders", "A.b:c/d-e_f", "x" * 200])
+async def test_python_and_sql_agree_on_ids(conn: Any, name: str) -> None:
+    """A topic's id follows from its name, in Python as in SQL."""
+    assert await conn.fetchval("select postbus.topic_id($1)", name) == topic_id(name)
+
+
+async def test_many_rings_are_one_statement() -> None:
+    """What is rung for while a ring is under way goes with the next one."""
+    store: Any = _Store()
+    doorbell = Doorbell(store, Bells())
+    for number in range(1000):
+        doorbell.ring(f"t{number % 3}")
+    await doorbell.close()
+
+    assert store.rung == [sorted(topic_id(f"t{number}") for number in range(3))]
+
+
+async def test_a_ring_reaches_the_own_process_at_once() -> None:
+    """Consumers of the same process are woken without the database."""
+    bells = Bells()
+    bell, other = bells.add("t"), bells.add("other")
+    store: Any = _Store()
+    doorbell = Doorbell(store, bells)
+
+    doorbell.ring("t")
+
+    assert bell.is_set()
+    assert not other.is_set()
+    await doorbell.close()
+
+
+async def test_a_doorbell_outlives_a_database_that_is_away() -> None:
+    """A ring that fails is forgotten, for consumers poll; the next one is tried."""
+    store: Any = _Store()
+    doorbell = Doorbell(store, Bells())
+    store.is_away = True
+    doorbell.ring("lost")
+    await doorbell.close()
+    store.is_away = False
+    doorbell.ring("t")
+    await doorbell.close()
+
+    assert store.rung == [[topic_id("t")]]
+
+
+def test_bells_of_consumers_that_are_gone_are_forgotten() -> None:
+    """A process that runs consumers again and again does not gather their bells."""
+    bells = Bells()
+    kept = bells.add("t")
+    for _ in range(10):
+        bells.add("t")
+    gc.collect()
+
+    assert list(bells._events[topic_id("t")]) == [kept]
+
+
+async def test_a_ring_is_for_all_topics_that_are_named(conn: Any, ear: Ear, topic: str) -> None:
+    """One statement notifies for each of its topics."""
+    names = [f"{topic}.{number}" for number in range(3)]
+    for name in names:
+        ear.listen(name)
+
+    await conn.execute("select postbus.ring($1)", [topic_id(name) for name in names])
+
+    for name in names:
+        await ear.hears(name)
+
+
+async def test_plain_sql_wakes_consumers_of_a_topic_that_asks_for_it(bus: Bus, conn: Any, ear: Ear, topic: str) -> None:
+    """With the option notify nobody has to ring."""
+    await bus.admin.create_topic(topic, notify=True)
+    async with conn.transaction():
+        await conn.execute("select postbus.publish($1, 'x'::text)", topic)
+        await conn.execute("select 1")
+
+    await ear.hears(topic)
+
+
+async def test_a_listener_that_lost_its_connection_listens_again(
+    dsn: str, conn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes a new connection, and rings for all topics, since it may have missed something."""
+    monkeypatch.setattr(_wake, "_STILL_THERE", 0.01)
+    bells = Bells()
+    bell = bells.add("t")
+    stop = asyncio.Event()
+    listening = asyncio.create_task(Listener(dsn, bells).run(stop))
+    await bell.wait()
+    bell.clear()
+
+    async def it_has_looked_whether_the_server_is_there() -> int:
+        pid = await conn.fetchval(
+            "select pid from pg_stat_activity where datname = current_database() and query = 'select 1' "
+            "and pid <> pg_backend_pid()"
+        )
+        assert pid is not None
+        return int(pid)
+
+    pid = await eventually(it_has_looked_whether_the_server_is_there)
+    await conn.execute("select pg_terminate_backend($1, 5000)", pid)
+
+    await asyncio.wait_for(bell.wait(), 5)
+    stop.set()
+    await listening
+
+
+async def test_what_is_not_an_id_is_not_heard(conn: Any, ear: Ear, topic: str) -> None:
+    """Anybody may notify on the channel: what is not ours is passed over, and harms nobody."""
+    errors: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    for payload in ("", "text", "1.5", "--1", "5-5", "²", "9" * 30):
+        await conn.execute("select pg_notify('postbus', $1)", payload)
+
+    assert not await ear.has_heard(topic)
+    assert errors == []
