@@ -168,7 +168,7 @@ class _SqlAlchemySession(_SqlAlchemy):
         self._waiting = weakref.WeakKeyDictionary()
 
     def after_commit(self, conn: Any, action: Action) -> None:
-        session = conn.registry() if hasattr(conn, "registry") else conn
+        session = conn.registry() if hasattr(conn, "session_factory") else conn  # a scoped one stands for many
         session = getattr(session, "sync_session", session)
         connection = session.connection()
         is_over = _end_of_transaction(connection)

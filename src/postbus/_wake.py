@@ -64,6 +64,7 @@ class Doorbell:
         self._store = store
         self._bells = bells
         self._loop = asyncio.get_running_loop()
+        self._is_closed = False
         self._pending: set[int] = set()
         self._ringing: asyncio.Task[None] | None = None
 
@@ -77,7 +78,7 @@ class Doorbell:
     def _ring(self, topic: int) -> None:
         self._bells.ring(topic)
         self._pending.add(topic)
-        if self._ringing is None:
+        if self._ringing is None and not self._is_closed:
             self._ringing = asyncio.create_task(self._ring_through_database(), name="postbus-doorbell")
 
     async def _ring_through_database(self) -> None:
@@ -95,6 +96,7 @@ class Doorbell:
     async def close(self) -> None:
         """Ring for all that has been committed."""
         look_now()
+        self._is_closed = True
         if self._ringing is not None:
             await self._ringing
 

@@ -20,7 +20,7 @@ class Ear:
     def listen(self, topic: str) -> None:
         self._heard[topic] = self._bells.add(topic)
 
-    async def hears(self, topic: str, *, within: float = 1) -> None:
+    async def hears(self, topic: str, *, within: float = 3) -> None:
         """It is rung for the topic, sooner than anybody polls."""
         await asyncio.wait_for(self._heard[topic].wait(), within)
         self._heard[topic].clear()

@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from eventually import eventually
-from queue_sql import is_waiting
 
+from eventually import eventually
 from postbus import Bus
+from queue_sql import is_waiting
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ async def test_the_second_waits_for_the_end_of_the_first(
 
 async def _publish(bus: Bus, conn: Any, topic: str) -> int:
     async with conn.transaction():
-        return await bus.publish(conn, topic, "second", dedup_key="d")
+        return int(await bus.publish(conn, topic, "second", dedup_key="d"))
 
 
 async def test_many_at_once_publish_once(bus: Bus, conn: Any, connect: Any, topic: str) -> None:

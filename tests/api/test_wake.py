@@ -7,9 +7,9 @@ import gc
 from typing import Any
 
 import pytest
-from eventually import eventually
 
 from api.ear import Ear
+from eventually import eventually
 from postbus import Bus, DatabaseUnavailable, _wake
 from postbus._wake import Bells, Doorbell, Listener, topic_id
 
@@ -70,12 +70,27 @@ async def test_a_doorbell_outlives_a_database_that_is_away() -> None:
     doorbell = Doorbell(store, Bells())
     store.is_away = True
     doorbell.ring("lost")
-    await doorbell.close()
+    await eventually(lambda: _has_ended(doorbell))
     store.is_away = False
     doorbell.ring("t")
     await doorbell.close()
 
     assert store.rung == [[topic_id("t")]]
+
+
+async def _has_ended(doorbell: Doorbell) -> None:
+    assert doorbell._ringing is None
+
+
+async def test_a_doorbell_that_is_closed_starts_nothing() -> None:
+    """What is committed after the bus was closed, consumers find by polling."""
+    store: Any = _Store()
+    doorbell = Doorbell(store, Bells())
+    await doorbell.close()
+    doorbell.ring("t")
+
+    assert doorbell._ringing is None
+    assert store.rung == []
 
 
 def test_bells_of_consumers_that_are_gone_are_forgotten() -> None:
