@@ -16,7 +16,7 @@ async def commit(transaction: Any, conn: Any) -> None:
     A cancellation that arrives meanwhile is held back until the server has answered: cancelling a COMMIT
     would report an error for a change that may well have happened.
     """
-    if _is_lost(conn):
+    if is_lost(conn):
         raise DatabaseUnavailable(
             "the connection was lost before COMMIT: nothing has changed",
             remedy="do the whole transaction again",
@@ -47,11 +47,12 @@ def _leaves_open(error: BaseException, conn: Any) -> bool:
         return True
     if isinstance(error, asyncio.CancelledError):  # the loop is shut down, and cancels all tasks
         return True
-    return _is_lost(conn) and not isinstance(error, asyncpg.PostgresError)
+    return is_lost(conn) and not isinstance(error, asyncpg.PostgresError)
 
 
-def _is_lost(conn: Any) -> bool:
+def is_lost(conn: Any) -> bool:
+    """Whether a connection is closed, also where its pool has taken it back for that."""
     try:
         return bool(conn.is_closed())
-    except asyncpg.InterfaceError:  # the pool has taken it back, because it is closed
+    except asyncpg.InterfaceError:
         return True

@@ -16,7 +16,7 @@ import asyncpg
 import msgspec
 
 from postbus import _migrate
-from postbus._commit import commit
+from postbus._commit import commit, is_lost
 from postbus.errors import (
     AccessDenied,
     DatabaseUnavailable,
@@ -328,7 +328,7 @@ async def committed(conn: Any) -> AsyncIterator[None]:
     try:
         yield
     except BaseException:
-        if not conn.is_closed():
+        if not is_lost(conn):
             await transaction.rollback()
         raise
     await commit(transaction, conn)

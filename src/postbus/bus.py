@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack, overload
@@ -17,7 +17,7 @@ from postbus._send import Sender
 from postbus._store import Store, committed, connected
 from postbus._wake import Bells, Doorbell, ThreadDoorbell
 from postbus.admin import Admin
-from postbus.errors import DuplicateHandler, InvalidHandler, PostbusError
+from postbus.errors import DuplicateHandler, InvalidHandler, InvalidInput, PostbusError
 from postbus.message import Outgoing, PublishOptions
 from postbus.middleware import Middleware, publishing
 from postbus.options import Duration, as_timedelta
@@ -89,7 +89,8 @@ class Bus:
 
         Returns the message's id; on an async connection, an awaitable of it.
         """
-        return self._publish(conn, topic, [outgoing(payload, **options)], lambda given: publish_one(topic, given[0]))
+        message = outgoing(payload, **options)
+        return self._publish(conn, topic, [message], lambda given: publish_one(topic, _only(given)))
 
     @overload
     def publish_many(  # type: ignore[overload-overlap]  # an object that is an AsyncConnection is meant as one
@@ -101,6 +102,8 @@ class Bus:
 
     def publish_many(self, conn: Any, topic: str, messages: Iterable[Any]) -> Any:
         """Publish payloads, or `Outgoing` messages, in the transaction of `conn`. Returns their ids."""
+        if isinstance(messages, str | bytes | Mapping):
+            raise InvalidInput(f"publish_many got one {type(messages).__name__}", remedy="give a list, or use publish")
         given = [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in messages]
         return self._publish(conn, topic, given, lambda given: publish_many(topic, given))
 
@@ -146,7 +149,8 @@ class Bus:
         message = outgoing(payload, **options)
         await self.connect()
         assert self._sender is not None
-        with publishing(self._middleware, topic, [message]) as (given,):
+        with publishing(self._middleware, topic, [message]) as changed:
+            given = _only(changed)
             publish_one(topic, given)  # what is wrong with it is told here, not to those it shares a commit with
             return await self._sender.send(topic, given)
 
@@ -284,3 +288,9 @@ class Bus:
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+
+def _only(messages: Sequence[Outgoing]) -> Outgoing:
+    if len(messages) != 1:
+        raise InvalidInput(f"a middleware made {len(messages)} messages of one", remedy="return as many as were given")
+    return messages[0]

@@ -9,6 +9,8 @@ import msgspec
 
 from postbus.errors import InvalidOption
 
+_LONGEST = 366 * 86400.0
+
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Exponential backoff with jitter. A subscription without one uses the topic's."""
@@ -26,14 +28,14 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for wrong, rule in (
-            (self.max_attempts < 1, "max_attempts is 1 or more"),
-            (self.initial < 0, "initial is not negative"),
-            (self.factor < 1, "factor is 1 or more"),
-            (self.maximum < self.initial, "maximum is not less than initial"),
+            (not 1 <= self.max_attempts <= 10_000, "max_attempts goes from 1 to 10000"),
+            (not 0 <= self.initial <= _LONGEST, "initial goes from 0 to a year, in seconds"),
+            (not 1 <= self.factor <= 100, "factor goes from 1 to 100"),
+            (not self.initial <= self.maximum <= _LONGEST, "maximum goes from initial to a year, in seconds"),
             (not 0 <= self.jitter <= 1, "jitter goes from 0 to 1"),
         ):
             if wrong:
-                raise InvalidOption(f"bad retry policy: {rule}")
+                raise InvalidOption("bad retry policy", remedy=rule)
 
     def delay(self, attempt: int) -> timedelta:
         """How long to wait after the given attempt has failed."""

@@ -249,3 +249,10 @@ async def test_nothing_is_half_done(bus: Bus, conn: Any, topic: str) -> None:
     rows = await conn.fetch("select payload from postbus.messages where topic = $1", topic)
     assert [row["payload"] for row in rows] == [b"one"]
     assert await conn.fetchval("select count(*) from postbus.dedup where dedup_key in ('1', '2')") == 0
+
+
+@pytest.mark.parametrize("messages", ["text", b"bytes", {"a": 1}], ids=steady)
+async def test_many_is_not_one(bus: Bus, conn: Any, topic: str, messages: Any) -> None:
+    """A text or a dict given to publish_many is refused, instead of published by its parts."""
+    with pytest.raises(InvalidInput, match="publish_many got one"):
+        await bus.publish_many(conn, topic, messages)

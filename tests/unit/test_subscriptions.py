@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from postbus import Bus, DuplicateHandler, InvalidHandler, InvalidOption, InvalidTopicName, Message, RetryPolicy
+from postbus import Bus, DuplicateHandler, InvalidHandler, InvalidOption, InvalidTopicName, Message
 from postbus.subscription import HandlerCall
 
 
@@ -212,17 +212,6 @@ def test_bad_options_of_a_subscription(bus: Bus, options: Any, why: str) -> None
     assert why in str(refused.value)
     assert refused.value.code == "PB402"
     assert not bus.subscriptions
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"max_attempts": 0}, {"initial": -1}, {"factor": 0.5}, {"maximum": 0.5}, {"jitter": 2}, {"jitter": -0.1}],
-    ids=str,
-)
-def test_bad_retry_policies(options: Any) -> None:
-    """A policy that makes no sense cannot be made."""
-    with pytest.raises(InvalidOption, match=f"bad retry policy: .*{next(iter(options))}"):
-        RetryPolicy(**options)
 
 
 def test_bad_topic_name(bus: Bus) -> None:
