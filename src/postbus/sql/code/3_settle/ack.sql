@@ -20,5 +20,5 @@ begin
     if cardinality(_messages) > 0 then
         perform postbus.keep_finished(_lease.topic_id, _lease.member, _lease.ordered, _messages);
     end if;
-    return array(select wanted.id from unnest(ids) as wanted (id) where wanted.id <> all (array(select m.id from unnest(_messages) as m)));
+    return _closed.lost;
 end $$;

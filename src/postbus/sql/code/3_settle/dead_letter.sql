@@ -27,5 +27,5 @@ begin
     if cardinality(_messages) > 0 then
         perform postbus.bury(_lease.topic_id, _lease.ordered, _messages, coalesce(reason, 'dead-lettered'), error, as_of);
     end if;
-    return array(select wanted.id from unnest(ids) as wanted (id) where wanted.id <> all (array(select m.id from unnest(_messages) as m)));
+    return _closed.lost;
 end $$;

@@ -22,5 +22,5 @@ begin
         select row(m.id, m.published_at, m.attempts - 1, m.priority, m.key, m.correlation_id, m.content_type,
                    m.headers, m.payload)::postbus.queue_message
           from unnest(_messages) as m));
-    return array(select wanted.id from unnest(ids) as wanted (id) where wanted.id <> all (array(select m.id from unnest(_messages) as m)));
+    return _closed.lost;
 end $$;
