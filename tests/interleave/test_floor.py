@@ -146,6 +146,46 @@ async def test_a_clock_that_is_set_back_hides_no_delayed_message(connect: Connec
     assert payloads(due) == ["after"]
 
 
+async def test_what_another_claimer_skips_and_leaves_is_found(connect: Connect) -> None:
+    """Rows that one claimer locked and left, because of its byte limit, stay above the floor of another."""
+    a, b = await connect(), await connect()
+    await publish(a, *(f"{n}" * 1000 for n in range(5)))
+    async with a.transaction():
+        first = await claim(a, 5, max_bytes=1500)  # locks five, takes two
+        await publish(b, "new")
+        second = await claim(b, 5)
+
+    assert (len(first["ids"]), payloads(second)) == (2, ["new"])
+    assert len((await claim(b, 5, floor=second["next_floor"]))["ids"]) == 3
+
+
+async def test_what_a_failed_claim_had_locked_is_found(connect: Connect) -> None:
+    """A claim that is rolled back hides nothing from those who skipped its rows, floor or not."""
+    a, b = await connect(), await connect()
+    await publish(a, "one", "two")
+    claiming = a.transaction()
+    await claiming.start()
+    await claim(a, 1)
+    second = await claim(b, 5)
+    await claiming.rollback()
+
+    assert payloads(second) == ["two"]
+    assert payloads(await claim(b, 5, floor=second["next_floor"])) == ["one"]
+
+
+async def test_a_claim_after_other_work_in_its_transaction_keeps_the_floor(connect: Connect) -> None:
+    """What a transaction releases itself is in no snapshot of its own, and found nevertheless."""
+    conn = await connect()
+    await publish(conn, "one", "two", "three")
+    async with conn.transaction():
+        first = await claim(conn, 1)
+        await conn.execute("select postbus.release($1, $2)", first["token"], first["ids"])
+        second = await claim(conn, 1, floor=first["next_floor"])
+
+    rest = await claim(conn, 5, floor=second["next_floor"])
+    assert sorted(payloads(second) + payloads(rest)) == ["one", "three", "two"]
+
+
 class _Writers:
     """Writers whose transactions overlap in every way: early ids, savepoints, rollbacks, long ones."""
 

@@ -254,3 +254,22 @@ async def test_a_claim_that_makes_no_sense_is_refused(conn: Any, name: str, valu
     with pytest.raises(asyncpg.PostgresError) as caught:
         await claim(conn, count, **options)
     assert caught.value.sqlstate == "PB402"
+
+
+@pytest.mark.parametrize("function", ["ack($1, $2)", "release($1, $2)", "dead_letter($1, $2, 'no')"])
+@pytest.mark.parametrize("ids", [None, [None]])
+async def test_ids_that_are_null_settle_nothing(conn: Any, function: str, ids: Any) -> None:
+    """Null is not a message: the lease keeps what is open in it."""
+    await publish(conn, "one", "two")
+    claimed = await claim(conn)
+    await conn.fetchval(f"select postbus.{function}", claimed["token"], ids)
+
+    assert await states(conn) == {"leased": 2}
+
+
+async def test_a_claim_tells_the_length_of_its_lease(conn: Any) -> None:
+    """The length is what was asked for, or the topic's, however long the claim took."""
+    await publish(conn, "one", "two")
+
+    assert (await claim(conn, 1))["lease_length"] == timedelta(seconds=30)
+    assert (await claim(conn, 1, lease=timedelta(seconds=5)))["lease_length"] == timedelta(seconds=5)

@@ -219,6 +219,94 @@ async def test_two_claimers_of_one_key_keep_its_order(connect: Connect) -> None:
     assert payloads(await claim(b, 1, floor=(await second)["next_floor"])) == ["a2"]
 
 
+async def test_what_another_claimer_left_stays_above_the_floor(connect: Connect) -> None:
+    """A claimer that looks at many messages and takes one hides the others from nobody."""
+    a, b = await connect(), await connect()
+    for n in range(10):
+        await publish(a, f"m{n}", key=f"k{n}")
+    async with a.transaction():
+        await claim(a, 1)
+        await publish(b, "new", key="new")
+        second = await claim(b, 1)
+
+    assert payloads(second) == ["new"]
+    assert len((await claim(b, 20, floor=second["next_floor"]))["ids"]) == 9
+
+
+async def test_dead_letters_without_a_key_can_be_redriven_into_an_ordered_topic(conn: Any) -> None:
+    """They go as they come: what has no key is in nobody's order."""
+    await conn.execute("select postbus.create_topic('u')")
+    await publish(conn, "old", topic="u")
+    claimed = await claim(conn, topic="u")
+    await conn.execute("select postbus.dead_letter($1, $2, 'no')", claimed["token"], claimed["ids"])
+    await conn.execute("""select postbus.set_topic('u', '{"ordered": true}')""")
+    await conn.execute("select postbus.redrive('u')")
+    for _ in range(2):
+        claimed = await claim(conn, topic="u")
+        assert payloads(claimed) == ["old"]
+        await conn.execute("select postbus.release($1, $2)", claimed["token"], claimed["ids"])
+
+
+@pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
+async def test_settling_with_an_old_snapshot_is_refused(conn: Any, isolation: Any) -> None:
+    """Order per key needs READ COMMITTED; anything else is told, instead of leaving a key behind."""
+    await publish(conn, "a1", key="a")
+    claimed = await claim(conn)
+    transaction = conn.transaction(isolation=isolation)
+    await transaction.start()
+    with pytest.raises(asyncpg.PostgresError, match="cannot be consumed in a transaction"):
+        await conn.fetch("select postbus.ack($1, $2)", claimed["token"], claimed["ids"])
+    await transaction.rollback()
+
+    assert await states(conn) == {"leased": 1}
+
+
+async def test_a_purge_beside_a_claim_keeps_the_key(connect: Connect) -> None:
+    """A purge that waits for a claimer sees what it has taken: the key stays with it."""
+    a, purger = await connect(), await connect()
+    await publish(a, "a1", key="a")
+    first = await claim(a)
+    await publish(a, "a2", key="a")
+    await claim(a)  # parks a2
+    claiming = a.transaction()
+    await claiming.start()
+    await ack(a, first)
+    second = await claim(a)  # takes a2, not committed
+    purging = asyncio.create_task(purger.fetchval("select postbus.purge_topic('t')"))
+    observer = await connect()
+
+    async def purger_waits() -> None:
+        assert await is_waiting(observer, purger.get_server_pid())
+
+    await eventually(purger_waits)
+    await claiming.commit()
+    await purging
+    await publish(a, "a3", key="a")
+
+    assert payloads(second) == ["a2"]
+    assert (await claim(a))["token"] is None
+    await ack(a, second)
+    assert payloads(await claim(a)) == ["a3"]
+
+
+async def test_a_message_without_order_passes_nobodys_key(connect: Connect) -> None:
+    """Settling a message from before the topic was ordered leaves the message in hand of its key alone."""
+    slow, conn = await connect(), await connect()
+    await conn.execute("select postbus.create_topic('u')")
+    transaction = slow.transaction()
+    await transaction.start()
+    await publish(slow, "u0", topic="u", key="k")
+    await conn.execute("""select postbus.set_topic('u', '{"ordered": true}')""")
+    await publish(conn, "o1", "o2", topic="u", key="k")
+    first = await claim(conn, topic="u")
+    await transaction.commit()
+    second = await claim(conn, topic="u")
+    await ack(conn, second)
+
+    assert (payloads(first), payloads(second)) == (["o1"], ["u0"])
+    assert (await claim(conn, topic="u"))["token"] is None
+
+
 async def _publish_in_turns(connect: Connect, name: int, published: dict[str, list[str]], done: list[int]) -> None:
     conn = await connect()
     rng = random.Random(name)

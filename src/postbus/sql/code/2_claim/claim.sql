@@ -19,6 +19,7 @@ create or replace function postbus.claim(
     as_of     timestamptz default clock_timestamp(),
     out token           uuid,
     out ends_at         timestamptz,
+    out lease_length    interval,
     out next_floor      text,
     out more            boolean,
     out ordered         boolean,
@@ -46,6 +47,8 @@ declare
     _search   record;
     _taken    record;
     _is_left  boolean := false;
+    -- What this transaction has done before is in no snapshot of its own: then the floor stays where it is.
+    _is_used  boolean := pg_current_xact_id_if_assigned() is not null;
     _messages postbus.queue_message[];
 begin
     if max_count is null or max_count < 1 then
@@ -76,9 +79,12 @@ begin
         _floor := _search.floor;
     end if;
     more := _search.more or cardinality(_messages) = max_count;
-    next_floor := _floor::text;
+    if not _is_used then
+        next_floor := _floor::text;
+    end if;
     if _messages is null then
         if _is_left then
+            more := false;
             next_due := interval '10 ms';
             return;
         end if;
@@ -92,7 +98,8 @@ begin
       into ids, published_ats, attempts, priorities, keys, correlation_ids, content_types, headers, payloads
       from unnest(_messages) as m;
     token := gen_random_uuid();
-    ends_at := as_of + coalesce(lease, _topic.lease);
+    lease_length := coalesce(lease, _topic.lease);
+    ends_at := as_of + lease_length;
     insert into postbus.lease (token, topic_id, member, claimed_at, ends_at, ordered, open_ids, messages)
     values (claim.token, _topic.id, claim.member, as_of, claim.ends_at, _topic.ordered, claim.ids, _messages);
 end $$;

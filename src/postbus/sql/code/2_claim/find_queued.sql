@@ -2,11 +2,9 @@
 -- first, then in the order in which their transactions began to write. Stops at max_bytes of
 -- payload, but finds at least one. `more` says that a limit ended the search.
 --
--- Never waits: rows that another member is claiming are skipped. What the floor is, is told at its
--- type. Should the claim that made us skip rows fail, then they are found by a search without a
--- floor, which every claimer does from time to time.
+-- Never waits: rows that another member is claiming are skipped. What the floor is, is told at its type.
 --
--- The caller takes all that was found out of the index queued_claim_idx, or fails.
+-- The caller takes all that was found out of the index queued_claim_idx, or keeps the floor that it had.
 --
 -- Locks: queued rows (skip locked).
 create or replace function postbus.find_queued(
@@ -70,26 +68,12 @@ begin
             select candidate.*, sum(size) over (rows unbounded preceding) as bytes from candidate
         )
         select array_agg(ctid) filter (where bytes - size < max_bytes) as tids,
+               coalesce(array_agg(id) filter (where not is_late and bytes - size < max_bytes), array[]::bigint[]) as ids,
                max(bytes) filter (where bytes - size < max_bytes) as bytes,
-               count(*) = max_count or max(bytes - size) >= max_bytes as more,
-               bool_or(is_late) as has_late,
-               max(txid) filter (where not is_late and bytes - size < max_bytes) as last_txid,
-               -- ids rise within a transaction, and the last transaction's come last
-               (array_agg(id) filter (where not is_late and bytes - size < max_bytes))[
-                   count(*) filter (where not is_late and bytes - size < max_bytes)] as last_id
+               count(*) = max_count or coalesce(max(bytes - size) >= max_bytes, false) as more
           into _part
           from counted;
-
-        if not _part.more then
-            floor.snapshots[_slot] := _snapshot;
-            floor.txids[_slot] := pg_snapshot_xmax(_snapshot);
-            floor.ids[_slot] := 0;
-        elsif not _part.has_late then
-            -- At and above xmax there may be open transactions that the snapshot does not list.
-            floor.snapshots[_slot] := _snapshot;
-            floor.ids[_slot] := case when _part.last_txid < pg_snapshot_xmax(_snapshot) then _part.last_id else 0 end;
-            floor.txids[_slot] := least(_part.last_txid, pg_snapshot_xmax(_snapshot));
-        end if;
+        floor := postbus.raise_floor(floor, topic_id, _priority, _snapshot, _part.ids);
         tids := tids || _part.tids;
         more := _part.more;
         max_count := max_count - coalesce(cardinality(_part.tids), 0);

@@ -26,27 +26,31 @@ declare
     _keys   text[] := array(select distinct q.key from postbus.queued q where q.ctid = any (tids) and q.ordered order by q.key);
     _busy   text[];
     _held   text[];
+    _fresh  text[];
     _heads  tid[];
     _parked integer;
 begin
+    perform postbus.check_isolation();
     _busy := array(select b.key from postbus.busy_key b where b.topic_id = take_ordered.topic_id and b.key = any (_keys));
     _held := array(select b.key from postbus.busy_key b
                     where b.topic_id = take_ordered.topic_id and b.key = any (_busy)
                       for update skip locked);
-    with fresh as (
+    with added as (
         insert into postbus.busy_key (topic_id, key)
         select take_ordered.topic_id, wanted.key from unnest(_keys) as wanted (key)
          where wanted.key <> all (_busy) order by wanted.key
         on conflict on constraint busy_key_pkey do nothing
         returning busy_key.key
     )
-    select _held || coalesce(array_agg(fresh.key), array[]::text[]) into _held from fresh;
+    select coalesce(array_agg(added.key), array[]::text[]) into _fresh from added;
+    _held := _held || _fresh;
     -- The first message of a key that nobody had need not be among those found.
     update postbus.busy_key b
        set head_id = (select q.id from postbus.queued q
                        where q.topic_id = b.topic_id and q.key = b.key and q.ordered
                        order by q.topic_id, q.key, q.id limit 1)
-     where b.topic_id = take_ordered.topic_id and b.key = any (_held) and b.head_id is null;
+     where b.topic_id = take_ordered.topic_id and b.key = any (_fresh);
+    perform postbus.unpark_heads(topic_id, _fresh);
 
     select array_agg(head.tid order by head.n) into _heads
       from (select found.tid, found.n,

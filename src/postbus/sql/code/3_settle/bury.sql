@@ -17,6 +17,7 @@ begin
            m.correlation_id, m.content_type, m.headers, m.payload
       from unnest(messages) as m;
     if ordered then
-        perform postbus.pass_keys(topic_id, array(select distinct m.key from unnest(messages) as m));
+        perform postbus.pass_keys(topic_id, array(select m.id from unnest(messages) as m),
+                                  array(select distinct m.key from unnest(messages) as m));
     end if;
 end $$;

@@ -21,8 +21,8 @@ begin
     end if;
     messages := array(select message from unnest(lease.messages) as message
                        where message.id = any (ids) and message.id = any (lease.open_ids));
-    lost := array(select wanted.id from unnest(ids) as wanted (id) where wanted.id <> all (lease.open_ids));
-    _left := array(select open.id from unnest(lease.open_ids) as open (id) where open.id <> all (ids));
+    lost := array(select wanted.id from unnest(ids) as wanted (id) where (wanted.id = any (lease.open_ids)) is not true);
+    _left := array(select open.id from unnest(lease.open_ids) as open (id) where (open.id = any (ids)) is not true);
     if cardinality(_left) = 0 then
         delete from postbus.lease l where l.token = close_messages.token;
     elsif cardinality(messages) > 0 then

@@ -14,6 +14,7 @@ begin
         values (keep_finished.topic_id, keep_finished.member, keep_finished.messages);
     end if;
     if ordered then
-        perform postbus.pass_keys(topic_id, array(select distinct m.key from unnest(messages) as m));
+        perform postbus.pass_keys(topic_id, array(select m.id from unnest(messages) as m),
+                                  array(select distinct m.key from unnest(messages) as m));
     end if;
 end $$;

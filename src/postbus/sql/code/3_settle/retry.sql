@@ -43,7 +43,7 @@ begin
     insert into postbus.delayed (topic_id, id, due_at, published_at, attempts, priority, ordered, key, correlation_id,
                                  content_type, headers, payload, last_error)
     select _lease.topic_id, m.id, as_of + coalesce(retry.delay, postbus.backoff(_topic, m.attempts)), m.published_at, m.attempts,
-           m.priority, _lease.ordered, m.key, m.correlation_id, m.content_type, m.headers, m.payload, left(retry.error, 4000)
+           m.priority, _lease.ordered and m.key is not null, m.key, m.correlation_id, m.content_type, m.headers, m.payload, left(retry.error, 4000)
       from unnest(_messages) as m
      where m.attempts < _limit;
     return query

@@ -1,7 +1,7 @@
 -- Deletes the messages of a topic that wait to be claimed, now or later. What is leased goes on.
 -- Returns how many there are; with dry_run it only counts.
 --
--- Writes: queued, delayed, busy_key.  Locks: the rows it deletes (skip locked).
+-- Writes: queued, delayed, busy_key.  Locks: the rows it deletes (skip locked), then busy_key rows.
 create or replace function postbus.purge_topic(name text, dry_run boolean default false) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -24,11 +24,14 @@ begin
     )
     select (select count(*) from gone_now) + (select count(*) from gone_later) into _count;
     if _topic.ordered then      -- keys whose message in hand was among them
-        perform postbus.pass_keys(_topic.id, array(
-            select b.key from postbus.busy_key b
-             where b.topic_id = _topic.id
-               and not exists (select from postbus.lease l where l.topic_id = _topic.id and b.head_id = any (l.open_ids))
-               and not exists (select from postbus.delayed d where d.topic_id = _topic.id and d.id = b.head_id)));
+        perform from postbus.busy_key b where b.topic_id = _topic.id order by b.key for update;
+        -- In a statement of its own: who held those locks may have leased the head meanwhile.
+        perform postbus.pass_keys(_topic.id, array_agg(b.head_id), array_agg(b.key))
+           from postbus.busy_key b
+          where b.topic_id = _topic.id
+            and not exists (select from postbus.lease l where l.topic_id = _topic.id and b.head_id = any (l.open_ids))
+            and not exists (select from postbus.queued q where q.topic_id = _topic.id and q.key = b.key and q.id = b.head_id)
+            and not exists (select from postbus.delayed d where d.topic_id = _topic.id and d.id = b.head_id);
     end if;
     return _count;
 end $$;

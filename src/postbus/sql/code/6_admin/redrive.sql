@@ -54,11 +54,13 @@ begin
         select redriven.*, _now + make_interval(secs => (row_number() over (order by redriven.id) - 1) / redrive.rate) as due_at from redriven
     ), at_once as (
         insert into postbus.queued (topic_id, id, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
-        select c.topic_id, c.id, c.published_at, c.priority, _topic.ordered, c.key, c.correlation_id, c.content_type, c.headers, c.payload
+        select c.topic_id, c.id, c.published_at, c.priority, _topic.ordered and c.key is not null, c.key, c.correlation_id,
+               c.content_type, c.headers, c.payload
           from counted c where c.due_at is null order by c.id
     )
     insert into postbus.delayed (topic_id, id, due_at, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
-    select c.topic_id, c.id, c.due_at, c.published_at, c.priority, _topic.ordered, c.key, c.correlation_id, c.content_type, c.headers, c.payload
+    select c.topic_id, c.id, c.due_at, c.published_at, c.priority, _topic.ordered and c.key is not null, c.key, c.correlation_id,
+           c.content_type, c.headers, c.payload
       from counted c where c.due_at is not null;
     perform pg_notify('postbus', _topic.id::text);
     return cardinality(_chosen);

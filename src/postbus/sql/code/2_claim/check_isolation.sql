@@ -1,0 +1,10 @@
+-- Refuses to go on with a snapshot of the whole transaction: order per key needs one per statement.
+create or replace function postbus.check_isolation() returns void
+language plpgsql as $$
+begin
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        perform postbus.refuse('PB402', format('an ordered topic cannot be consumed in a transaction that is %s',
+                                               current_setting('transaction_isolation')),
+            'use READ COMMITTED for transactions that claim or settle; see default_transaction_isolation');
+    end if;
+end $$;
