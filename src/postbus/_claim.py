@@ -48,7 +48,7 @@ class Claimer:
         wait = 0.01
         while not stop.is_set() and self._left > 0:
             room = await self._dispatcher.wait_for_room()
-            if stop.is_set():
+            if stop.is_set() or room == 0:
                 break
             # Clear before claiming, not after: a message that commits while we claim must wake us again.
             self._bell.clear()
@@ -92,6 +92,7 @@ class Claimer:
                 claim.messages,
                 claim.length,
                 ordered=claim.ordered,
+                remaining=claim.remaining,
                 on_settled=self._dispatcher.was_settled,
             )
             self._settler.hold(lease)

@@ -16,10 +16,11 @@ from typing import Any
 from postbus._log import event
 from postbus._loop import Backoff
 from postbus._settle import HeldLease, Settler
-from postbus._store import Store, clean, committed
-from postbus.errors import CommitUnknown, DatabaseUnavailable, LeaseLost, PayloadNotDecodable
+from postbus._store import Store, clean
+from postbus.errors import CommitUnknown, DatabaseUnavailable, InvalidOption, LeaseLost, PayloadNotDecodable
 from postbus.message import Ack, DeadLetter, Message, Outcome, Release, Retry
 from postbus.middleware import Middleware, handling
+from postbus.options import as_timedelta
 from postbus.subscription import HandlerCall, Subscription
 
 _Delivery = tuple[HeldLease, Message]
@@ -47,6 +48,8 @@ class Dispatcher:
         self._in_hand = 0
         self._unsettled = 0
         self._freed = asyncio.Event()
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._is_draining = False
         self._threads = (
             None
             if subscription.is_async
@@ -63,10 +66,15 @@ class Dispatcher:
         return min(slots - self._in_hand, 2 * slots - self._unsettled)
 
     async def wait_for_room(self) -> int:
-        """Wait until messages may be claimed, preferably many: half of all slots, or what a moment brings."""
-        while self.room <= 0:
+        """Wait until messages may be claimed, preferably many: half of all slots, or what a moment brings.
+
+        Returns 0 when no more are wanted.
+        """
+        while self.room <= 0 and not self._is_draining:
             self._freed.clear()
             await self._freed.wait()
+        if self._is_draining:
+            return 0
         try:
             async with asyncio.timeout(_MOMENT):
                 while self.room * 2 < self._subscription.slots:
@@ -75,6 +83,11 @@ class Dispatcher:
         except TimeoutError:
             pass
         return self.room
+
+    def want_no_more(self) -> None:
+        """Let a claimer that waits for room go."""
+        self._is_draining = True
+        self._freed.set()
 
     def was_settled(self, count: int) -> None:
         """Messages of ours have been settled."""
@@ -90,7 +103,7 @@ class Dispatcher:
         for _ in range(min(self._subscription.concurrency - len(self._runners), wanted)):
             runner = asyncio.create_task(self._run(), name=f"postbus-handler-{self._subscription.name}")
             self._runners.add(runner)
-            runner.add_done_callback(self._runners.discard)
+            runner.add_done_callback(self._has_ended)
 
     async def drain(self) -> None:
         """Give back what has not begun, and wait for what has."""
@@ -117,13 +130,25 @@ class Dispatcher:
 
     async def _run(self) -> None:
         """Work through what is ready. As many of these run as there may be handlers at a time."""
-        while self._ready:
-            deliveries = self._take()
-            try:
-                await self._handle(self._still_ours(deliveries))
-            finally:
-                self._in_hand -= len(deliveries)
-                self._freed.set()
+        try:
+            while self._ready:
+                deliveries = self._take()
+                try:
+                    await self._handle(self._still_ours(deliveries))
+                finally:
+                    self._in_hand -= len(deliveries)
+                    self._freed.set()
+        finally:
+            # Now, not when the task's callbacks run: what is accepted in between needs a new runner.
+            self._runners.discard(asyncio.current_task())
+
+    def _has_ended(self, runner: asyncio.Task[None]) -> None:
+        if not runner.cancelled() and (error := runner.exception()) is not None and not self._failed.done():
+            self._failed.set_exception(error)
+
+    async def failure(self) -> None:
+        """Wait for a runner that fails, which only a bug of ours makes it do, and raise its error."""
+        await self._failed
 
     def _take(self) -> list[_Delivery]:
         if self._subscription.batch is None:
@@ -169,9 +194,13 @@ class Dispatcher:
     async def _outcomes(self, deliveries: list[_Delivery], payloads: list[Any], conn: Any) -> Sequence[Outcome | None]:
         try:
             returned = await self._call_handler([message for _, message in deliveries], payloads, conn)
+            return self._as_outcomes(returned, len(deliveries))
+        except asyncio.CancelledError as error:
+            if asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                raise  # it is us who are cancelled
+            return [Retry(error=_described(error, self._subscription))] * len(deliveries)
         except Exception as error:
             return [Retry(error=_described(error, self._subscription))] * len(deliveries)
-        return self._as_outcomes(returned, len(deliveries))
 
     async def _call_handler(self, messages: list[Message], payloads: list[Any], conn: Any) -> Any:
         is_batch = self._subscription.batch is not None
@@ -182,17 +211,27 @@ class Dispatcher:
             if self._threads is None:
                 return await self._subscription.handler(payload, **named)
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, lambda: self._subscription.handler(payload, **named))
+            return await loop.run_in_executor(self._threads, self._call_in_thread, payload, named)
 
         if self._subscription.timeout is None:
             return await (handling(self._middleware, messages, run) if self._middleware else run())
         async with asyncio.timeout(self._subscription.timeout):
             return await handling(self._middleware, messages, run)
 
+    def _call_in_thread(self, payload: Any, named: dict[str, Any]) -> Any:
+        try:
+            return self._subscription.handler(payload, **named)
+        except StopIteration as error:  # which no future can hold
+            raise RuntimeError("the handler raised StopIteration") from error
+
     def _as_outcomes(self, returned: Any, count: int) -> Sequence[Outcome]:
         if returned is None or isinstance(returned, Ack):
             return [_ACK] * count
-        if isinstance(returned, Retry | DeadLetter | Release):
+        if isinstance(returned, Retry):
+            return [Retry(delay=_as_delay(returned.delay), error=_as_text(returned.error))] * count
+        if isinstance(returned, DeadLetter):
+            return [DeadLetter(reason=str(returned.reason), error=_as_text(returned.error))] * count
+        if isinstance(returned, Release):
             return [returned] * count
         if self._subscription.batch is not None and isinstance(returned, list | tuple) and len(returned) == count:
             return [self._as_outcomes(one, 1)[0] for one in returned]
@@ -205,24 +244,35 @@ class Dispatcher:
         """Run the handler in the transaction in which its messages are acked. None: settled, or lost."""
         outcomes: Sequence[Outcome | None] = []
         try:
-            async with self._store.connection() as conn, committed(conn):
+            async with self._store.transaction() as conn:
                 outcomes = await self._outcomes(deliveries, payloads, conn)
                 if any(outcome is not _ACK for outcome in outcomes):
                     raise _RolledBack
-                for lease, message in deliveries:
-                    if await self._store.ack(lease.token, [message.id], conn):
-                        raise LeaseLost(f"the lease of message {message.id} is lost")
+                await self._ack_within(conn, deliveries)
         except _RolledBack:
             # What the handler did is undone, for the whole batch: nothing of it may count as done.
             return [Retry() if outcome is _ACK else outcome for outcome in outcomes]
         except (LeaseLost, CommitUnknown) as error:
             event(logging.WARNING, "message.undone", topic=self._subscription.topic,
                   messages=[message.id for _, message in deliveries], error=error.message)  # fmt: skip
+        except DatabaseUnavailable as error:
+            # A handler that was not even called has made no attempt.
+            again = Retry(error=_described(error, self._subscription)) if outcomes else Release()
+            return [again] * len(deliveries)
         except Exception as error:
             return [Retry(error=_described(error, self._subscription))] * len(deliveries)
         for lease, message in deliveries:
             self._settler.forget(lease, message.id)
         return [None] * len(deliveries)
+
+    async def _ack_within(self, conn: Any, deliveries: list[_Delivery]) -> None:
+        """Ack in the handler's transaction; lease by lease, in the order in which all others lock them."""
+        by_lease: dict[HeldLease, list[int]] = {}
+        for lease, message in deliveries:
+            by_lease.setdefault(lease, []).append(message.id)
+        for lease in sorted(by_lease, key=lambda lease: lease.token):
+            if lost := await self._store.ack(lease.token, by_lease[lease], conn):
+                raise LeaseLost(f"the lease of messages {sorted(lost)} is lost")
 
     async def _settle(self, lease: HeldLease, message: Message, outcome: Outcome) -> None:
         """Settle other than by an ack. While the database is away, this waits for it."""
@@ -232,7 +282,7 @@ class Dispatcher:
                 match outcome:
                     case Retry(delay=delay, error=error):
                         policy = self._subscription.retry
-                        wait = policy.delay(message.attempt) if delay is None and policy else _as_timedelta(delay)
+                        wait = policy.delay(message.attempt) if delay is None and policy else _as_delay(delay)
                         limit = policy.max_attempts if policy else None
                         await self._settler.retry(lease, message, wait, error, limit)
                     case DeadLetter(reason=reason, error=error):
@@ -248,11 +298,24 @@ class _RolledBack(Exception):
     """Leaves a transaction whose handler did not succeed."""
 
 
-def _as_timedelta(delay: timedelta | float | None) -> timedelta | None:
-    return timedelta(seconds=delay) if isinstance(delay, int | float) else delay
+_LONGEST_DELAY = timedelta(days=36600)
 
 
-def _described(error: Exception, subscription: Subscription) -> str:
+def _as_delay(delay: timedelta | float | None) -> timedelta | None:
+    """A delay that the database takes; raises what is wrong with others."""
+    if delay is None:
+        return None
+    wait = as_timedelta(delay, name="delay")
+    if not timedelta(0) <= wait <= _LONGEST_DELAY:
+        raise InvalidOption(f"delay {wait} is negative or longer than a century", remedy="give one in between")
+    return wait
+
+
+def _as_text(error: object) -> str | None:
+    return None if error is None else str(error)
+
+
+def _described(error: BaseException, subscription: Subscription) -> str:
     if isinstance(error, TimeoutError) and subscription.timeout is not None:
         return f"{subscription.name} took longer than {subscription.timeout} s"
     return clean("".join(traceback.format_exception(error))[-4000:])

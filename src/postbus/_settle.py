@@ -39,6 +39,7 @@ class HeldLease:
         length: timedelta,
         *,
         ordered: bool = False,
+        remaining: timedelta | None = None,
         on_settled: Callable[[int], None] = lambda count: None,
     ) -> None:
         self.topic = topic
@@ -50,10 +51,11 @@ class HeldLease:
         self.ordered = ordered
         self.on_settled = on_settled
         self.prolong_at = 0.0
-        self.was_prolonged()
+        self.was_prolonged(remaining)
 
-    def was_prolonged(self) -> None:
-        self.prolong_at = time.monotonic() + self.length.total_seconds() / 3
+    def was_prolonged(self, remaining: timedelta | None = None) -> None:
+        """The lease ends after its length from now, or after what remains of it."""
+        self.prolong_at = time.monotonic() + (remaining or self.length).total_seconds() / 3
 
 
 class Settler:
@@ -115,8 +117,9 @@ class Settler:
 
     async def tick(self) -> None:
         """Send what is there. What could not be sent stays."""
-        whole = [lease for lease in self._unsettled.values() if not lease.in_hand]
-        parts = [lease for lease in self._unsettled.values() if lease.in_hand]
+        # A lease that is lost may have messages that were dropped unhandled: only what was handled is acked.
+        whole = [lease for lease in self._unsettled.values() if not lease.in_hand and not lease.is_lost]
+        parts = [lease for lease in self._unsettled.values() if lease.in_hand or lease.is_lost]
         if whole:
             lost_tokens = await self._store.ack_leases([lease.token for lease in whole])
             for lease in whole:
@@ -174,5 +177,4 @@ def last_line(error: str | None) -> str:
 
 
 def _tell_lost(lease: HeldLease, message_ids: Sequence[int]) -> None:
-    lease.is_lost = True
     event(logging.WARNING, "lease.lost", topic=lease.topic, messages=list(message_ids))

@@ -5,6 +5,7 @@ Nothing above this module sees SQL, a row or an error of the driver.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -36,7 +37,8 @@ PoolConnection = asyncpg.pool.PoolConnectionProxy
 _RELAXED = "set_config('synchronous_commit', 'off', true)"
 
 _CLAIM = (
-    f"select c.*, c.ends_at - clock_timestamp() as length, {_RELAXED} from postbus.claim($1, $2, $3, $4, $5, $6) as c"
+    f"select c.*, c.ends_at - clock_timestamp() as remaining, {_RELAXED} "
+    "from postbus.claim($1, $2, $3, $4, $5, $6) as c"
 )
 _EXTEND = f"select postbus.extend($1, $2), {_RELAXED}"
 _HEARTBEAT = f"select postbus.heartbeat($1, $2, $3, $4), {_RELAXED}"
@@ -53,6 +55,8 @@ class Claim(msgspec.Struct, frozen=True):
     messages: list[Message]
     length: timedelta
     """Of the lease."""
+    remaining: timedelta
+    """What is left of that now: a claim may have taken long."""
     floor: str | None
     ordered: bool
     more: bool
@@ -96,11 +100,38 @@ class Store:
                     conn.terminate()  # the driver has lost track of a connection that broke
                     raise
 
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[PoolConnection]:
+        """A transaction for the work of users: their errors stay theirs, and what they set is reset."""
+        with translated_errors():
+            conn = await self._pool.acquire(timeout=10)
+        try:
+            with translated_errors():
+                transaction = conn.transaction(isolation="read_committed")
+                await transaction.start()
+            try:
+                yield conn
+            except BaseException:
+                if not is_lost(conn):
+                    with contextlib.suppress(*_DRIVER_ERRORS, OSError):  # what the body raised is what counts
+                        await transaction.rollback()
+                raise
+            with translated_errors():
+                await commit(transaction, conn)
+        finally:
+            await self._take_back(conn)
+
+    async def _take_back(self, conn: PoolConnection) -> None:
+        with contextlib.suppress(*_DRIVER_ERRORS, OSError):
+            if not is_lost(conn):
+                await conn.reset()
+            await self._pool.release(conn)
+
     # publish
 
     async def publish_batches(self, batches: Sequence[tuple[str, Sequence[Any]]]) -> list[list[int]]:
         """Run several publish_many statements in one durable transaction."""
-        async with self.connection() as conn, committed(conn):
+        async with self.connection() as conn, _committed(conn):
             return [await conn.fetchval(sql, *args) for sql, args in batches]
 
     async def ring(self, topic_ids: Sequence[int]) -> None:
@@ -123,8 +154,16 @@ class Store:
             row = await conn.fetchrow(_CLAIM, topic, member, max_count, lease, floor, max_bytes)
         assert row is not None
         messages = [] if row["token"] is None else _messages(topic, row)
-        length = row["length"] or timedelta(0)
-        return Claim(row["token"], messages, length, row["next_floor"], row["ordered"], row["more"], row["next_due"])
+        return Claim(
+            row["token"],
+            messages,
+            row["lease_length"] or timedelta(0),
+            row["remaining"] or timedelta(0),
+            row["next_floor"],
+            row["ordered"],
+            row["more"],
+            row["next_due"],
+        )
 
     async def extend(self, tokens: Sequence[UUID], lease: timedelta) -> set[UUID]:
         """Prolong leases; the answer holds those that are lost."""
@@ -321,7 +360,7 @@ def clean(text: str | None) -> str | None:
 
 
 @asynccontextmanager
-async def committed(conn: Any) -> AsyncIterator[None]:
+async def _committed(conn: Any) -> AsyncIterator[None]:
     """A transaction whose COMMIT no cancellation interrupts, and whose unknown outcome is told as such."""
     transaction = conn.transaction()
     await transaction.start()

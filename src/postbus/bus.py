@@ -14,7 +14,7 @@ import asyncpg
 from postbus import _migrate
 from postbus._drivers import AsyncConnection, driver_of, translate_from
 from postbus._send import Sender
-from postbus._store import Store, committed, connected
+from postbus._store import Store, connected
 from postbus._wake import Bells, Doorbell, ThreadDoorbell
 from postbus.admin import Admin
 from postbus.errors import DuplicateHandler, InvalidHandler, InvalidInput, PostbusError
@@ -158,7 +158,7 @@ class Bus:
     async def transaction(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
         """A transaction on a connection of the bus. Its COMMIT is not interrupted by cancellation."""
         store = await self.connect()
-        async with store.connection() as conn, committed(conn):
+        async with store.transaction() as conn:
             yield conn
 
     # consuming

@@ -108,6 +108,7 @@ class Worker:
             repeat(sweeper.return_expired, name="return expired", every=RETURN_EXPIRED, stop=ended),
             repeat(sweeper.sweep, name="sweep", every=SWEEP, stop=ended),
         )
+        upkeep += _started(*(dispatcher.failure() for dispatcher in dispatchers))
         claiming = _started(*(claimer.run(self._stop) for claimer in claimers))
         event(
             logging.INFO,
@@ -117,6 +118,8 @@ class Worker:
         )
         try:
             await _over(self._stop.wait(), beside=[*claiming, *upkeep])
+            for dispatcher in dispatchers:
+                dispatcher.want_no_more()
             await _over(_drain(claiming, dispatchers, settler), self._abort.wait(), beside=upkeep)
         finally:
             for task in (*claiming, *upkeep):
