@@ -11,14 +11,19 @@ set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
     _held uuid[];
+    _kept uuid[];
 begin
     _held := array(select l.token from postbus.lease l where l.token = any (tokens) order by l.token for update);
-    perform postbus.keep_finished(l.topic_id, min(l.member), bool_or(l.ordered), array_agg(message order by l.token))
-       from postbus.lease l
-       left join postbus.topic t on t.id = l.topic_id
-      cross join unnest(l.messages) as message
-      where l.token = any (_held) and (l.ordered or t.retention > interval '0') and message.id = any (l.open_ids)
-      group by l.topic_id;
+    _kept := array(select l.token from postbus.lease l
+                     left join postbus.topic t on t.id = l.topic_id
+                    where l.token = any (_held) and (l.ordered or t.retention > interval '0'));
+    if cardinality(_kept) > 0 then      -- else the messages need not even be read
+        perform postbus.keep_finished(l.topic_id, min(l.member), bool_or(l.ordered), array_agg(message order by l.token))
+           from postbus.lease l
+          cross join unnest(l.messages) as message
+          where l.token = any (_kept) and message.id = any (l.open_ids)
+          group by l.topic_id;
+    end if;
     delete from postbus.lease l where l.token = any (_held);
     return array(select wanted.token from unnest(tokens) as wanted (token) where wanted.token <> all (_held));
 end $$;
