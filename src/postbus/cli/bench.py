@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Measure Postbus beside its peers and the raw limit.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Measure Postbus beside its peers and the raw limit."
+)
 
 
 @app.callback()
