@@ -28,17 +28,17 @@ Decoder = Callable[[bytes, str], Any]
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _ONE_BRACKET = bytes.maketrans(b"{}", b"[]")
-_SUSPECTS_OF_NAN = (b"null", b'"nan"', b'"inf"', b'"-inf"')  # how msgspec writes them, as values and as keys
 
 
 def encode(payload: Any) -> tuple[bytes, str]:
     """The bytes of a payload, and their content type."""
-    if isinstance(payload, bytes | bytearray | memoryview):
-        return bytes(payload), BYTES
-    if isinstance(payload, str):
-        return payload.encode("utf-8", "surrogatepass"), TEXT
+    if type(payload) is not dict:  # which most are
+        if isinstance(payload, bytes | bytearray | memoryview):
+            return bytes(payload), BYTES
+        if isinstance(payload, str):
+            return payload.encode("utf-8", "surrogatepass"), TEXT
     encoded = _encode_json(payload)
-    if encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
+    if len(encoded) > 2 * MAX_DEPTH and encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
         _check_depth(encoded)
     return encoded, JSON
 
@@ -64,7 +64,8 @@ def _written(payload: Any) -> bytes:
         _refuse_nan(msgspec.to_builtins(payload, enc_hook=_as_plain))
         plain = msgspec.to_builtins(payload, enc_hook=_as_plain, str_keys=True)
         return json.dumps(plain, ensure_ascii=True, separators=(",", ":")).encode("ascii")
-    if any(suspect in encoded for suspect in _SUSPECTS_OF_NAN):
+    # How msgspec writes NaN and infinity, as values and as keys. Spelt out: this is done for every message.
+    if b"null" in encoded or b'"nan"' in encoded or b'"inf"' in encoded or b'"-inf"' in encoded:
         _refuse_nan(msgspec.to_builtins(payload, enc_hook=_as_plain))
     return encoded
 

@@ -104,7 +104,9 @@ class Bus:
         """Publish payloads, or `Outgoing` messages, in the transaction of `conn`. Returns their ids."""
         if isinstance(messages, str | bytes | Mapping):
             raise InvalidInput(f"publish_many got one {type(messages).__name__}", remedy="give a list, or use publish")
-        given = [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in messages]
+        given = list(messages)
+        if self._middleware:  # which sees all messages in one form
+            given = [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in given]
         return self._publish(conn, topic, given, lambda given: publish_many(topic, given))
 
     def _publish(

@@ -68,35 +68,48 @@ def publish_one(topic: str, message: Outgoing) -> Statement:
 def publish_many(topic: str, messages: Iterable[Any]) -> Statement:
     """The statement that publishes many messages to one topic: payloads, or `Outgoing`s."""
     check_topic_name(topic)
-    outgoing = [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in messages]
-    payloads, content_types = [], []
+    given = list(messages)
+    if not any(isinstance(one, Outgoing) for one in given):
+        return _publish_plain(topic, given)
+    outgoing = [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in given]
     for one in outgoing:
         _check_options(one)
-        payload, content_type = encode(one.payload)
-        payloads.append(payload)
-        content_types.append(one.content_type or content_type)
-    is_uniform = len(set(content_types)) <= 1
+    encoded = [encode(one.payload) for one in outgoing]
+    content_types = [one.content_type or content_type for one, (_, content_type) in zip(outgoing, encoded, strict=True)]
     return Statement(
         _PUBLISH_MANY,
         (
             topic,
-            payloads,
-            _column(one.key for one in outgoing),
-            _column(encode_headers(one.headers) for one in outgoing),
-            _column(one.priority for one in outgoing),
-            _column(one.delay for one in outgoing),
-            _column(one.deliver_at for one in outgoing),
-            _column(one.dedup_key for one in outgoing),
-            _column(one.correlation_id for one in outgoing),
-            None if is_uniform else content_types,
-            content_types[0] if is_uniform and content_types else None,
+            [payload for payload, _ in encoded],
+            _column([one.key for one in outgoing]),
+            _column([encode_headers(one.headers) for one in outgoing]),
+            _column([one.priority for one in outgoing]),
+            _column([one.delay for one in outgoing]),
+            _column([one.deliver_at for one in outgoing]),
+            _column([one.dedup_key for one in outgoing]),
+            _column([one.correlation_id for one in outgoing]),
+            *_uniform(content_types),
         ),
     )
 
 
-def _column(values: Iterable[Any]) -> list[Any] | None:
-    column = list(values)
-    return column if any(value is not None for value in column) else None
+def _publish_plain(topic: str, payloads: Sequence[Any]) -> Statement:
+    """Payloads without options, which is what large batches are made of."""
+    encoded = [encode(payload) for payload in payloads]
+    content_types = _uniform([content_type for _, content_type in encoded])
+    columns = [payload for payload, _ in encoded], None, None, None, None, None, None, None
+    return Statement(_PUBLISH_MANY, (topic, *columns, *content_types))
+
+
+def _uniform(content_types: list[str]) -> tuple[list[str] | None, str | None]:
+    """One content type for all, where they have the same; otherwise one for each."""
+    if len(set(content_types)) <= 1:
+        return None, content_types[0] if content_types else None
+    return content_types, None
+
+
+def _column(values: list[Any]) -> list[Any] | None:
+    return None if values.count(None) == len(values) else values
 
 
 def _check_options(message: Outgoing) -> None:

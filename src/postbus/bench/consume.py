@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from postbus import Bus
@@ -13,7 +13,10 @@ from postbus.bench.load import Order
 from postbus.errors import PostbusError
 
 _WARM = "bench.warm"
-_LONGEST = 600.0
+_FIRST = Order(number=0, customer="", cents=0, note="the worker is warm when this has passed")
+_LONGEST = 600.0  # seconds
+
+Fill = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,10 @@ class Counter:
     """Counts handled messages, and tells when there were enough."""
 
     def __init__(self, wanted: int) -> None:
+        self.expect(wanted)
+
+    def expect(self, wanted: int) -> None:
+        """Count from zero again."""
         self.wanted = wanted
         self.handled = 0
         self.reached_at = 0.0
@@ -64,15 +71,24 @@ def subscribe(bus: Bus, topic: str, handling: Handling, counter: Counter) -> Non
             counter.add(len(orders))
 
 
-async def drain(dsn: str, topic: str, handling: Handling, *, count: int) -> float:
-    """Drain all `count` waiting messages of a paused topic. Returns messages per second.
+async def drain(dsn: str, topic: str, handling: Handling, *, count: int, fill: Fill) -> float:
+    """Fill an empty topic with `count` messages and drain it. Returns messages per second.
 
-    The clock runs from the resumption of the topic until the worker has settled everything and ended.
+    The worker has been at work in the topic before, as one has that runs all day. The clock runs from the
+    resumption of the topic, which is paused while it is filled, until everything is settled and the worker ends.
     """
-    counter = Counter(count)
+    counter = Counter(1)
     async with Bus.open(dsn) as bus:
-        async with _resumed(bus, topic, handling, counter) as began:
-            await _reached(counter, topic)
+        async with _running(bus, topic, handling, counter) as worker:
+            await bus.admin.resume_topic(topic)
+            await bus.send(topic, _FIRST)
+            await _reached(counter, worker)
+            await bus.admin.pause_topic(topic)
+            await fill()
+            counter.expect(count)
+            began = time.perf_counter()
+            await bus.admin.resume_topic(topic)
+            await _reached(counter, worker)
         seconds = time.perf_counter() - began
         left = await bus.admin.topic(topic)
     if counter.handled != count or left["waiting"] or left["leased"]:
@@ -81,50 +97,41 @@ async def drain(dsn: str, topic: str, handling: Handling, *, count: int) -> floa
 
 
 async def drain_some(dsn: str, topic: str, handling: Handling, *, count: int) -> float:
-    """Drain the first `count` waiting messages of a paused topic. Returns messages per second.
+    """Drain the first `count` messages of a paused topic. Returns messages per second.
 
-    The clock runs from the resumption of the topic until the handler has had `count` messages.
+    The worker is new to the topic, but warm from another. The clock runs from the resumption of the topic until
+    the handler has had `count` messages.
     """
     counter = Counter(count)
-    async with Bus.open(dsn) as bus, _resumed(bus, topic, handling, counter) as began:
-        await _reached(counter, topic)
+    warm = Counter(1)
+    async with Bus.open(dsn) as bus:
+        subscribe(bus, _WARM, SINGLES, warm)
+        async with _running(bus, topic, handling, counter) as worker:
+            await bus.send(_WARM, _FIRST)
+            await _reached(warm, worker)
+            began = time.perf_counter()
+            await bus.admin.resume_topic(topic)
+            await _reached(counter, worker)
+        await bus.admin.pause_topic(topic)
     return count / (counter.reached_at - began)
 
 
 @contextlib.asynccontextmanager
-async def _resumed(bus: Bus, topic: str, handling: Handling, counter: Counter) -> AsyncIterator[float]:
-    """Run a worker that is warm when its topic is resumed; yields the time of that."""
+async def _running(bus: Bus, topic: str, handling: Handling, counter: Counter) -> AsyncIterator[asyncio.Task[bool]]:
+    """A worker on a topic; it has drained and ended when this is left."""
     subscribe(bus, topic, handling, counter)
-    is_warm = asyncio.Event()
-
-    @bus.subscribe(_WARM)
-    async def warm(order: Order) -> None:
-        is_warm.set()
-
-    await bus.send(_WARM, Order(0, "", 0, ""))
     worker = asyncio.create_task(bus.run(), name="bench-worker")
     try:
-        await _first(is_warm, worker)
-        began = time.perf_counter()
-        await bus.admin.resume_topic(topic)
-        yield began
+        yield worker
     finally:
         bus.stop()
         await worker
-    await bus.admin.pause_topic(topic)
 
 
-async def _first(event: asyncio.Event, worker: asyncio.Task[bool]) -> None:
-    waiting = asyncio.create_task(event.wait())
-    await asyncio.wait([waiting, worker], return_when=asyncio.FIRST_COMPLETED)
+async def _reached(counter: Counter, worker: asyncio.Task[bool]) -> None:
+    """Wait until the handler has had enough messages; not for a worker that has ended."""
+    waiting = asyncio.create_task(counter.reached.wait())
+    await asyncio.wait([waiting, worker], timeout=_LONGEST, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
-    if worker.done():
-        raise DrainFailed("the worker ended before it had work")
-
-
-async def _reached(counter: Counter, topic: str) -> None:
-    try:
-        async with asyncio.timeout(_LONGEST):
-            await counter.reached.wait()
-    except TimeoutError:
-        raise DrainFailed(f"only {counter.handled} of {counter.wanted} messages of {topic} came") from None
+    if not counter.reached.is_set():
+        raise DrainFailed(f"only {counter.handled} of {counter.wanted} messages came")

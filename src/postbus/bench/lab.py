@@ -7,6 +7,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,7 +31,8 @@ _SETTINGS = (
 class Lab:
     """A server to measure on. Nothing outside databases of our own is touched."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, *, is_ours: bool = False) -> None:
+        self.is_ours = is_ours
         self._dsn = dsn
 
     @classmethod
@@ -44,9 +46,13 @@ class Lab:
         folder = Path(tempfile.gettempdir()) / f"postbus-bench-{secrets.token_hex(6)}"
         try:
             with EmbeddedPostgres.start(folder) as server:
-                yield cls(server.dsn())
+                yield cls(server.dsn(), is_ours=True)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def twin(self) -> AbstractContextManager[Lab]:
+        """A second server like this one, or this one if it is not ours: there is no other then."""
+        return Lab.open() if self.is_ours else contextlib.nullcontext(self)
 
     @contextlib.asynccontextmanager
     async def database(self) -> AsyncIterator[str]:

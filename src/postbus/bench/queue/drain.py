@@ -29,13 +29,12 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
     given = load.payloads(min(count, 50_000))
     async with lab.database() as dsn, Bus.open(dsn) as bus, connection(dsn) as conn:
         await bus.admin.create_topic(_TOPIC)
-        await bus.admin.pause_topic(_TOPIC)
         await peer.create(conn)
         await peer.copy(conn, [load.encode(one) for one in given])
 
         async def ours(handling: Handling) -> float:
-            await load.fill(bus, conn, _TOPIC, given, count)
-            return await drain(dsn, _TOPIC, handling, count=count)
+            fill = partial(load.fill, bus, conn, _TOPIC, given, count)
+            return await drain(dsn, _TOPIC, handling, count=count, fill=fill)
 
         async def handwritten(step: _Step) -> float:
             await peer.fill(conn, given, count)

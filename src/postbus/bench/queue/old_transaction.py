@@ -12,12 +12,12 @@ import asyncpg
 
 from postbus import Bus
 from postbus.bench import load, peer
-from postbus.bench.consume import BATCHES, Counter, drain, subscribe
+from postbus.bench.consume import BATCHES, Counter, drain, drain_some, subscribe
 from postbus.bench.lab import Lab, connection
 from postbus.bench.plan import Plan
 from postbus.bench.queue.drain import peer_rate
 from postbus.bench.report import Report
-from postbus.bench.rounds import Measure, alternate
+from postbus.bench.rounds import Measure, Rates, alternate
 
 _TOPIC = "bench.old"
 _SIZE = 100
@@ -54,7 +54,6 @@ class _Side:
                 await asyncio.wait([worker], timeout=_EVERY)
             bus.stop()
             await worker
-            await bus.admin.pause_topic(_TOPIC)
         self.handled = counter.handled
 
     async def _peers(self, until: float) -> None:
@@ -65,8 +64,15 @@ class _Side:
 
     async def drain_ours(self, count: int) -> float:
         async with Bus.open(self.dsn) as bus:
+            fill = partial(load.fill, bus, self._conn, _TOPIC, self._given, count)
+            return await drain(self.dsn, _TOPIC, BATCHES, count=count, fill=fill)
+
+    async def drain_by_newcomer(self, count: int) -> float:
+        """By a worker that is new to the topic, and has to step over all that is left there."""
+        async with Bus.open(self.dsn) as bus:
+            await bus.admin.pause_topic(_TOPIC)
             await load.fill(bus, self._conn, _TOPIC, self._given, count)
-        return await drain(self.dsn, _TOPIC, BATCHES, count=count)
+        return await drain_some(self.dsn, _TOPIC, BATCHES, count=count)
 
     async def drain_peer(self, count: int) -> float:
         await peer.fill(self._conn, self._given, count)
@@ -74,31 +80,45 @@ class _Side:
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """Two databases with the same traffic; in one of them a transaction is open all the time."""
+    """Two servers with the same traffic; on one of them a transaction is open all the time.
+
+    Two servers and not two databases: the transaction's id is in every snapshot of its server.
+    """
     given = load.payloads(10_000)
-    async with _side(lab, given) as beside, _side(lab, given) as without, connection(beside.dsn) as old:
-        await _open(old)
-        await asyncio.gather(beside.traffic(plan.old_seconds), without.traffic(plan.old_seconds))
-        # The peer needs many times longer beside the old transaction, so it gets less to do.
-        few = max(plan.few // 5, 500)
-        measures: dict[str, Measure] = {
-            "beside": partial(beside.drain_ours, plan.few),
-            "without": partial(without.drain_ours, plan.few),
-            "peer_beside": partial(beside.drain_peer, few),
-            "peer_without": partial(without.drain_peer, few),
-        }
-        rates = await alternate(measures, rounds=plan.rounds)
-        await old.execute("rollback")
+    with lab.twin() as other:
+        async with _side(lab, given) as beside, _side(other, given) as without, connection(beside.dsn) as old:
+            await _open(old)
+            await asyncio.gather(beside.traffic(plan.old_seconds), without.traffic(plan.old_seconds))
+            rates = await _rates(beside, without, plan)
+            await old.execute("rollback")
+    report.settings["old_transaction_compared_with"] = "another server" if lab.is_ours else "the same server"
     report.add(
         old_transaction_traffic_messages=beside.handled,
         old_transaction_traffic_handwritten_messages=beside.handled_by_peer,
         drain_beside_old_transaction_per_s=rates.median("beside"),
         drain_without_old_transaction_per_s=rates.median("without"),
+        drain_by_newcomer_beside_old_transaction_per_s=rates.median("newcomer_beside"),
+        drain_by_newcomer_without_old_transaction_per_s=rates.median("newcomer_without"),
+        drain_by_newcomer_old_transaction_ratio=rates.ratio("newcomer_beside", "newcomer_without"),
         drain_handwritten_beside_old_transaction_per_s=rates.median("peer_beside"),
         drain_handwritten_without_old_transaction_per_s=rates.median("peer_without"),
         drain_handwritten_old_transaction_ratio=rates.ratio("peer_beside", "peer_without"),
     )
     report.check("drain_old_transaction_ratio", rates.ratio("beside", "without"), ">=", 0.8)
+
+
+async def _rates(beside: _Side, without: _Side, plan: Plan) -> Rates:
+    # The peer needs many times longer beside the old transaction, so it gets less to do.
+    few = max(plan.few // 5, 500)
+    measures: dict[str, Measure] = {
+        "beside": partial(beside.drain_ours, plan.few),
+        "without": partial(without.drain_ours, plan.few),
+        "newcomer_beside": partial(beside.drain_by_newcomer, plan.few),
+        "newcomer_without": partial(without.drain_by_newcomer, plan.few),
+        "peer_beside": partial(beside.drain_peer, few),
+        "peer_without": partial(without.drain_peer, few),
+    }
+    return await alternate(measures, rounds=2 * plan.rounds)
 
 
 @contextlib.asynccontextmanager
