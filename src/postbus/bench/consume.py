@@ -79,16 +79,16 @@ async def drain(dsn: str, topic: str, handling: Handling, *, count: int, fill: F
     """
     counter = Counter(1)
     async with Bus.open(dsn) as bus:
-        async with _running(bus, topic, handling, counter) as worker:
+        async with running(bus, topic, handling, counter) as worker:
             await bus.admin.resume_topic(topic)
             await bus.send(topic, _FIRST)
-            await _reached(counter, worker)
+            await reached(counter, worker)
             await bus.admin.pause_topic(topic)
             await fill()
             counter.expect(count)
             began = time.perf_counter()
             await bus.admin.resume_topic(topic)
-            await _reached(counter, worker)
+            await reached(counter, worker)
         seconds = time.perf_counter() - began
         left = await bus.admin.topic(topic)
     if counter.handled != count or left["waiting"] or left["leased"]:
@@ -106,18 +106,18 @@ async def drain_some(dsn: str, topic: str, handling: Handling, *, count: int) ->
     warm = Counter(1)
     async with Bus.open(dsn) as bus:
         subscribe(bus, _WARM, SINGLES, warm)
-        async with _running(bus, topic, handling, counter) as worker:
+        async with running(bus, topic, handling, counter) as worker:
             await bus.send(_WARM, _FIRST)
-            await _reached(warm, worker)
+            await reached(warm, worker)
             began = time.perf_counter()
             await bus.admin.resume_topic(topic)
-            await _reached(counter, worker)
+            await reached(counter, worker)
         await bus.admin.pause_topic(topic)
     return count / (counter.reached_at - began)
 
 
 @contextlib.asynccontextmanager
-async def _running(bus: Bus, topic: str, handling: Handling, counter: Counter) -> AsyncIterator[asyncio.Task[bool]]:
+async def running(bus: Bus, topic: str, handling: Handling, counter: Counter) -> AsyncIterator[asyncio.Task[bool]]:
     """A worker on a topic; it has drained and ended when this is left."""
     subscribe(bus, topic, handling, counter)
     worker = asyncio.create_task(bus.run(), name="bench-worker")
@@ -128,7 +128,7 @@ async def _running(bus: Bus, topic: str, handling: Handling, counter: Counter) -
         await worker
 
 
-async def _reached(counter: Counter, worker: asyncio.Task[bool]) -> None:
+async def reached(counter: Counter, worker: asyncio.Task[bool]) -> None:
     """Wait until the handler has had enough messages; not for a worker that has ended."""
     waiting = asyncio.create_task(counter.reached.wait())
     await asyncio.wait([waiting, worker], timeout=_LONGEST, return_when=asyncio.FIRST_COMPLETED)

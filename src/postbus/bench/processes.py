@@ -4,15 +4,57 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.connection import Connection
 from typing import TypeVar
+
+from postbus.errors import PostbusError
 
 T = TypeVar("T")
 
 
+class ProcessFailed(PostbusError):
+    """A process ended without a result. It has told why on standard error."""
+
+
 async def elsewhere(work: Callable[[], T]) -> T:
-    """Run a function in a fresh process, which ends with it."""
+    """Run a function in a fresh process, which ends with it: also when we are cancelled, or killed."""
     fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=fresh) as pool:
-        return await asyncio.get_running_loop().run_in_executor(pool, work)
+    ours, theirs = fresh.Pipe(duplex=False)
+    process = fresh.Process(target=_run, args=(theirs, work), daemon=True)
+    process.start()
+    theirs.close()  # so that its end is seen here
+    try:
+        await _readable(ours)
+        result: T = ours.recv()
+        return result
+    except EOFError:
+        raise ProcessFailed(f"a process of the benchmark ended early: {work}") from None
+    finally:
+        process.terminate()
+        process.join()
+        ours.close()
+
+
+async def _readable(connection: Connection) -> None:
+    loop = asyncio.get_running_loop()
+    is_readable = asyncio.Event()
+    loop.add_reader(connection.fileno(), is_readable.set)
+    try:
+        await is_readable.wait()
+    finally:
+        loop.remove_reader(connection.fileno())
+
+
+def _run(answer: Connection, work: Callable[[], object]) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    answer.send(work())
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+    os._exit(1)

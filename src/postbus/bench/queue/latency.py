@@ -13,6 +13,7 @@ import asyncpg
 
 from postbus import Bus
 from postbus.bench import load
+from postbus.bench.consume import DrainFailed
 from postbus.bench.lab import Lab, connection
 from postbus.bench.load import Order
 from postbus.bench.plan import Plan
@@ -131,4 +132,6 @@ async def _handle(dsn: str, count: int) -> list[int]:
 
         async with asyncio.timeout(_LONGEST + count / _RATE):
             await bus.run()
+    if left > 0:
+        raise DrainFailed(f"{left} of {count} messages did not come")
     return started

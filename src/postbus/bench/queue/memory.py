@@ -7,7 +7,7 @@ from functools import partial
 
 from postbus import Bus
 from postbus.bench import load
-from postbus.bench.consume import SINGLES, Counter, subscribe
+from postbus.bench.consume import SINGLES, Counter, reached, running
 from postbus.bench.lab import Lab, connection
 from postbus.bench.machine import resident_mb
 from postbus.bench.plan import Plan
@@ -50,10 +50,6 @@ def _worker(dsn: str, count: int) -> list[float]:
 
 async def _drain(dsn: str, count: int) -> list[float]:
     marks = _Marks(count)
-    async with Bus.open(dsn) as bus:
-        subscribe(bus, _TOPIC, SINGLES, marks)
-        worker = asyncio.create_task(bus.run())
-        await marks.reached.wait()
-        bus.stop()
-        await worker
+    async with Bus.open(dsn) as bus, running(bus, _TOPIC, SINGLES, marks) as worker:
+        await reached(marks, worker)
     return marks.memory
