@@ -67,7 +67,7 @@ class Claimer:
                 continue
             # Look again soon after work, and less and less often while there is none.
             wait = min(wait * 2, self._subscription.poll, asked_again_in)
-            await pause(wait, self._bell, stop)
+            await pause(wait, self._bell)  # which rings for the end, too
 
     async def tick(self, room: int) -> float:
         """Claim once. Returns after how many seconds to ask again, unless the bell rings; 0 for at once."""

@@ -45,6 +45,14 @@ class Dispatcher:
         self._middleware = middleware
         self._ready: deque[_Delivery] = deque()
         self._runners: set[asyncio.Task[None]] = set()
+        self._runner_name = f"postbus-handler-{subscription.name}"
+        self._is_plain = (
+            subscription.is_async
+            and subscription.batch is None
+            and subscription.timeout is None
+            and not subscription.transactional
+            and not middleware
+        )
         self._in_hand = 0
         self._unsettled = 0
         self._freed = asyncio.Event()
@@ -99,11 +107,20 @@ class Dispatcher:
         self._in_hand += len(messages)
         self._unsettled += len(messages)
         self._ready.extend((lease, message) for message in messages)
+        self._start_runners(1)
+
+    def _start_runners(self, count: int) -> None:
+        """Start some, and in the next moment twice as many if work is left then.
+
+        Handlers that wait for nothing need one runner for all that is ready, and each runner costs time.
+        """
         wanted = math.ceil(len(self._ready) / (self._subscription.batch or 1))
-        for _ in range(min(self._subscription.concurrency - len(self._runners), wanted)):
-            runner = asyncio.create_task(self._run(), name=f"postbus-handler-{self._subscription.name}")
+        for _ in range(min(self._subscription.concurrency - len(self._runners), wanted, count)):
+            runner = asyncio.create_task(self._run(), name=self._runner_name)
             self._runners.add(runner)
             runner.add_done_callback(self._has_ended)
+        if wanted > count and len(self._runners) < self._subscription.concurrency:
+            asyncio.get_running_loop().call_soon(self._start_runners, 2 * count)
 
     async def drain(self) -> None:
         """Give back what has not begun, and wait for what has."""
@@ -131,6 +148,8 @@ class Dispatcher:
     async def _run(self) -> None:
         """Work through what is ready. As many of these run as there may be handlers at a time."""
         try:
+            if self._is_plain:
+                await self._work_plainly()
             while self._ready:
                 deliveries = self._take()
                 try:
@@ -141,6 +160,46 @@ class Dispatcher:
         finally:
             # Now, not when the task's callbacks run: what is accepted in between needs a new runner.
             self._runners.discard(asyncio.current_task())
+
+    async def _work_plainly(self) -> None:
+        """Do the same in one coroutine, for handlers of single messages with nothing around them.
+
+        Most are of this kind, and the way through the other methods takes longer than all else that Python does
+        for a message.
+        """
+        while self._ready:
+            lease, message = self._ready.popleft()
+            try:
+                if lease.is_lost:
+                    self._settler.forget(lease, message.id)
+                    continue
+                outcome = await self._plain_outcome(message)
+                if outcome is _ACK:
+                    self._settler.ack(lease, message.id)
+                else:
+                    await self._settle(lease, message, outcome)
+            finally:
+                self._in_hand -= 1
+                self._freed.set()
+
+    async def _plain_outcome(self, message: Message) -> Outcome:
+        call = self._call
+        try:
+            payload = call.decoder(message.payload, message.content_type) if call.decoder else message
+        except (PayloadNotDecodable, UnicodeDecodeError) as error:
+            return DeadLetter(reason=f"the payload does not decode: {error}")
+        try:
+            named = {call.message_parameter: message} if call.message_parameter else {}
+            returned = await self._subscription.handler(payload, **named)
+            return _ACK if returned is None else self._as_outcomes(returned, 1)[0]
+        except (Exception, asyncio.CancelledError) as error:
+            return self._as_retry(error)
+
+    def _as_retry(self, error: BaseException) -> Retry:
+        """What an error of a handler means. Raises it if it is us who are cancelled, not the handler."""
+        if isinstance(error, asyncio.CancelledError) and asyncio.current_task().cancelling():  # type: ignore[union-attr]
+            raise error
+        return Retry(error=_described(error, self._subscription))
 
     def _has_ended(self, runner: asyncio.Task[None]) -> None:
         if not runner.cancelled() and (error := runner.exception()) is not None and not self._failed.done():
@@ -195,12 +254,8 @@ class Dispatcher:
         try:
             returned = await self._call_handler([message for _, message in deliveries], payloads, conn)
             return self._as_outcomes(returned, len(deliveries))
-        except asyncio.CancelledError as error:
-            if asyncio.current_task().cancelling():  # type: ignore[union-attr]
-                raise  # it is us who are cancelled
-            return [Retry(error=_described(error, self._subscription))] * len(deliveries)
-        except Exception as error:
-            return [Retry(error=_described(error, self._subscription))] * len(deliveries)
+        except (Exception, asyncio.CancelledError) as error:
+            return [self._as_retry(error)] * len(deliveries)
 
     async def _call_handler(self, messages: list[Message], payloads: list[Any], conn: Any) -> Any:
         is_batch = self._subscription.batch is not None

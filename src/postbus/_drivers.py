@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import sys
 import weakref
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
-from postbus._watch import Action, IsOver, when_over
+from postbus._watch import Action, IsOver, look_here, weakly, when_over
 from postbus.errors import InvalidInput, PostbusError, from_database
 
 
@@ -94,7 +95,16 @@ class _Asyncpg:
         return await conn.fetchval(sql, *args)
 
     def after_commit(self, conn: Any, action: Action) -> None:
-        when_over(conn, _is_over, action)
+        # It tells of each statement that it has run, so also of the one that ends the transaction.
+        conn.add_query_logger(look_here)
+        when_over(conn, _is_over, partial(_tell_no_more, weakly(conn), action), is_told=True)
+
+
+def _tell_no_more(asyncpg_connection: Callable[[], Any], action: Action) -> None:
+    action()
+    conn = asyncpg_connection()
+    if conn is not None:
+        conn.remove_query_logger(look_here)
 
 
 class _Psycopg:

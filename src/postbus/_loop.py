@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from postbus._log import event
 from postbus.errors import DatabaseUnavailable
@@ -34,6 +35,11 @@ class Backoff:
 async def pause(seconds: float, *events: asyncio.Event) -> None:
     """Wait until the time is over or one of the events is set."""
     if any(event.is_set() for event in events):
+        return
+    if len(events) == 1:  # needs no tasks
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await events[0].wait()
         return
     waiters = [asyncio.ensure_future(event.wait()) for event in events]
     try:

@@ -5,6 +5,7 @@ Nothing above this module sees SQL, a row or an error of the driver.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -42,7 +43,8 @@ _CLAIM = (
 )
 _EXTEND = f"select postbus.extend($1, $2), {_RELAXED}"
 _HEARTBEAT = f"select postbus.heartbeat($1, $2, $3, $4), {_RELAXED}"
-_RING = f"select postbus.ring($1), {_RELAXED}"
+_RING = f"select pg_notify('postbus', id::text), {_RELAXED} from unnest($1::bigint[]) as id"
+_ACQUIRE = 10  # seconds
 
 NO_HEADERS: Mapping[str, str] = {}
 
@@ -93,18 +95,21 @@ class Store:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[PoolConnection]:
         with translated_errors():
-            async with self._pool.acquire(timeout=10) as conn:
-                try:
-                    yield conn
-                except asyncpg.InternalClientError:
-                    conn.terminate()  # the driver has lost track of a connection that broke
-                    raise
+            async with asyncio.timeout(_ACQUIRE):  # acquire's own timeout costs a task
+                conn = await self._pool.acquire()
+            try:
+                yield conn
+            except asyncpg.InternalClientError:
+                conn.terminate()  # the driver has lost track of a connection that broke
+                raise
+            finally:
+                await self._pool.release(conn)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PoolConnection]:
         """A transaction for the work of users: their errors stay theirs, and what they set is reset."""
         with translated_errors():
-            conn = await self._pool.acquire(timeout=10)
+            conn = await self._pool.acquire(timeout=_ACQUIRE)
         try:
             with translated_errors():
                 transaction = conn.transaction(isolation="read_committed")

@@ -85,11 +85,12 @@ class Doorbell:
         try:
             while self._pending:
                 topics, self._pending = self._pending, set()
+                began = self._loop.time()
                 try:
                     await self._store.ring(sorted(topics))
                 except PostbusError as error:  # consumers poll
                     event(logging.DEBUG, "doorbell.failed", error=error.message)
-                await asyncio.sleep(_APART)
+                await asyncio.sleep(began + _APART - self._loop.time())
         finally:
             self._ringing = None
 

@@ -28,13 +28,19 @@ _GIVE_UP = 600.0  # seconds after which an open transaction is no longer looked 
 _LINGER = 1.0  # seconds that the thread stays without work
 
 
-def when_over(conn: Any, is_over: IsOver, action: Action, *, transaction: object = None) -> None:
+def when_over(conn: Any, is_over: IsOver, action: Action, *, transaction: object = None, is_told: bool = False) -> None:
     """Call `action` soon after the transaction of `conn` has ended, and not before.
 
     `transaction` names it where the driver can: one with another name comes after its end. Looking alone
     would not do, since a busy connection is hardly ever seen between two transactions.
+    `is_told` says that the driver calls `look_here` then, so that there is no need to look often.
     """
-    _watch_of_here().add(conn, is_over, action, transaction)
+    _watch_of_here().add(conn, is_over, action, transaction, is_told=is_told)
+
+
+def look_here(_: object = None) -> None:
+    """Act on what has ended by now on connections of the running event loop, or of threads."""
+    _watch_of_here().look()
 
 
 def look_now() -> None:
@@ -49,7 +55,7 @@ class _Open:
     def __init__(self, conn: Any, is_over: IsOver, transaction: object) -> None:
         self.transaction = transaction
         self.actions: list[Action] = []
-        self._conn = _weakly(conn)
+        self._conn = weakly(conn)
         self._is_over = is_over
         self._until = time.monotonic() + _GIVE_UP
 
@@ -68,7 +74,7 @@ class _Open:
                 event(logging.DEBUG, "doorbell.failed", error=error)
 
 
-def _weakly(conn: Any) -> Callable[[], Any]:
+def weakly(conn: Any) -> Callable[[], Any]:
     """A connection that its owner dropped must be free to close, and to roll back."""
     try:
         return weakref.ref(conn)
@@ -82,9 +88,9 @@ class _Watch:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[int, _Open] = {}
-        self._wait = _FIRST_WAIT
+        self._wait = _LONGEST_WAIT
 
-    def add(self, conn: Any, is_over: IsOver, action: Action, transaction: object) -> None:
+    def add(self, conn: Any, is_over: IsOver, action: Action, transaction: object, *, is_told: bool) -> None:
         with self._lock:
             ended = None
             known = self._open.get(id(conn))
@@ -92,11 +98,12 @@ class _Watch:
                 ended, known = known, _Open(conn, is_over, transaction)
                 self._open[id(conn)] = known
             known.actions.append(action)
-            self._wait = _FIRST_WAIT
+            if not is_told:
+                self._wait = _FIRST_WAIT
         if ended is not None:
             ended.act()
         self.look()
-        if self._open:
+        if self._open and not (is_told and self._is_looking()):
             self._look_soon()
 
     def look(self) -> None:
@@ -107,6 +114,10 @@ class _Watch:
             one.act()
 
     def _look_soon(self) -> None:
+        raise NotImplementedError
+
+    def _is_looking(self) -> bool:
+        """Whether the next look will come by itself."""
         raise NotImplementedError
 
     def _next_wait(self) -> float:
@@ -128,6 +139,9 @@ class _LoopWatch(_Watch):
         loop = self._loop()
         if loop is not None:
             self._timer = loop.call_later(self._next_wait(), self._tick)
+
+    def _is_looking(self) -> bool:
+        return self._timer is not None
 
     def _tick(self) -> None:
         self._timer = None
@@ -152,6 +166,9 @@ class _ThreadWatch(_Watch):
                 with suppress(RuntimeError):  # the interpreter is ending
                     thread.start()
                     self._thread = thread
+
+    def _is_looking(self) -> bool:
+        return self._thread is not None
 
     def _run(self) -> None:
         while True:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from postbus._codec import encode, encode_headers, is_storable
+from postbus._codec import encode, encode_headers, encode_many, is_storable
 from postbus.errors import InvalidOption, InvalidTopicName
 from postbus.message import Outgoing
 from postbus.options import as_timedelta
@@ -74,13 +74,13 @@ def publish_many(topic: str, messages: Iterable[Any]) -> Statement:
     outgoing = [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in given]
     for one in outgoing:
         _check_options(one)
-    encoded = [encode(one.payload) for one in outgoing]
-    content_types = [one.content_type or content_type for one, (_, content_type) in zip(outgoing, encoded, strict=True)]
+    payloads, found = encode_many([one.payload for one in outgoing])
+    content_types = [one.content_type or content_type for one, content_type in zip(outgoing, found, strict=True)]
     return Statement(
         _PUBLISH_MANY,
         (
             topic,
-            [payload for payload, _ in encoded],
+            payloads,
             _column([one.key for one in outgoing]),
             _column([encode_headers(one.headers) for one in outgoing]),
             _column([one.priority for one in outgoing]),
@@ -95,10 +95,9 @@ def publish_many(topic: str, messages: Iterable[Any]) -> Statement:
 
 def _publish_plain(topic: str, payloads: Sequence[Any]) -> Statement:
     """Payloads without options, which is what large batches are made of."""
-    encoded = [encode(payload) for payload in payloads]
-    content_types = _uniform([content_type for _, content_type in encoded])
-    columns = [payload for payload, _ in encoded], None, None, None, None, None, None, None
-    return Statement(_PUBLISH_MANY, (topic, *columns, *content_types))
+    encoded, content_types = encode_many(payloads)
+    no_options = (None,) * 7
+    return Statement(_PUBLISH_MANY, (topic, encoded, *no_options, *_uniform(content_types)))
 
 
 def _uniform(content_types: list[str]) -> tuple[list[str] | None, str | None]:

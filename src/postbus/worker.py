@@ -63,6 +63,7 @@ class Worker:
             self._abort.set()
         event(logging.INFO, "worker.aborting" if self._abort.is_set() else "worker.stopping", worker=self.name)
         self._stop.set()
+        self._bells.ring_all()
 
     @property
     def is_stopping(self) -> bool:

@@ -100,6 +100,7 @@ async def test_a_user_without_rights(cli: Cli, dsn: str, conn: Any) -> None:
 @pytest.mark.parametrize(("number", "told"), [(0, "PB502"), (999, "PB503")])
 async def test_a_schema_of_another_version(cli: Cli, conn: Any, number: int, told: str) -> None:
     """A schema that is too old or too new ends with 6."""
+    await conn.execute("delete from postbus.migration where number > 1")
     await conn.execute("update postbus.migration set number = $1, breaking = true", number)
 
     failed = (await cli.quick("topics", "list", "--json")).failed(6)
@@ -219,7 +220,7 @@ async def test_migrate(empty_dsn: str, tmp_path: Path) -> None:
 
 async def test_migrate_refuses_a_newer_schema(cli: Cli, conn: Any) -> None:
     """A database that a newer version migrated is left alone."""
-    await conn.execute("update postbus.migration set number = 999, breaking = true")
+    await conn.execute("insert into postbus.migration (number, name, breaking) values (999, 'later', true)")
 
     (await cli.quick("migrate")).failed(6)
 

@@ -78,7 +78,7 @@ _DIRECT = [f"select * from postbus.{table}" for table in _TABLES] + [
 _INNER = [
     "select postbus.bury(1, false, array[]::postbus.queue_message[], '', '', now())",
     "select postbus.pass_keys(1, array[1], array['a'])",
-    "select postbus.take_queued(array[]::tid[])",
+    "select postbus.find_queued(1, 1, 1, null)",
     "select nextval('postbus.message_id')",
     "create table postbus.mine (a int)",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import asyncpg
 import msgspec
@@ -19,6 +19,8 @@ _TABLE = """
 """
 INSERT = "insert into handwritten (payload) select unnest($1::bytea[])"
 INSERT_ONE = "insert into handwritten (payload) values ($1)"
+CHANNEL = "handwritten"
+_INSERT_AND_NOTIFY = f"with one as ({INSERT_ONE}) select pg_notify('{CHANNEL}', '')"
 _DUE = """
     select id from handwritten where lease_until is null or lease_until < now()
      order by id limit $1 for update skip locked
@@ -49,12 +51,19 @@ async def fill(conn: asyncpg.Connection, given: Sequence[Payload], count: int) -
         await conn.execute(INSERT, [encode(one) for one in batch])
 
 
-async def lease_and_delete(conn: asyncpg.Connection, *, batch: int) -> int:
-    """Take up to `batch` messages, decode them, delete them. Returns how many there were."""
+async def publish_and_notify(conn: asyncpg.Connection, payload: Payload) -> None:
+    """Insert one message, in a transaction that wakes the consumers when it commits."""
+    await conn.execute(_INSERT_AND_NOTIFY, encode(payload))
+
+
+async def lease_and_delete(
+    conn: asyncpg.Connection, *, batch: int, handle: Callable[[Order], None] = lambda order: None
+) -> int:
+    """Take up to `batch` messages, decode and handle them, delete them. Returns how many there were."""
     rows = await conn.fetch(_LEASE, batch)
     if rows:
         for row in rows:
-            _decoder.decode(row["payload"])
+            handle(_decoder.decode(row["payload"]))
         await conn.execute(_DELETE, [row["id"] for row in rows])
     return len(rows)
 

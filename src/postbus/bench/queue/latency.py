@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import asyncpg
 
 from postbus import Bus
-from postbus.bench import load
+from postbus.bench import load, peer
 from postbus.bench.consume import DrainFailed
 from postbus.bench.lab import Lab, connection
 from postbus.bench.load import Order
@@ -25,6 +25,12 @@ _RATE = 500
 _WARM_SECONDS = 1.0
 _LONGEST = 60.0
 _CONCURRENCY = 10
+_TURNS = 2
+_IS_LISTENING = """
+    select exists (select from pg_stat_activity where datname = current_database() and query ilike 'listen%')
+"""
+
+T = TypeVar("T")
 
 
 class Sent(NamedTuple):
@@ -39,30 +45,52 @@ class Sent(NamedTuple):
     """After COMMIT was answered."""
 
 
+Times = tuple[Sent, int]
+Publish = Callable[[str, int], Coroutine[Any, Any, list[Sent]]]
+Handle = Callable[[str, int], Coroutine[Any, Any, list[int]]]
+
+
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """One message per transaction, one connection; the first second is not counted."""
-    warm = int(_RATE * _WARM_SECONDS)
-    count = warm + int(_RATE * plan.latency_seconds)
-    async with lab.database() as dsn:
-        async with Bus.open(dsn) as bus:
-            await bus.admin.create_topic(_TOPIC)
-        worker = asyncio.create_task(elsewhere(partial(_worker, dsn, count)))
-        await _wait_for_worker(dsn, worker)
-        sent = await elsewhere(partial(_publisher, dsn, count))
-        started = await worker
-    rows = [(one, started[number]) for number, one in enumerate(sent)][warm:]
+    """One message per transaction, one connection, by turns with the peer; the first second is not counted."""
+    ours: list[Times] = []
+    peers: list[Times] = []
+    for _ in range(_TURNS):
+        ours += await _turn(lab, plan.latency_seconds / _TURNS, _publish, _handle)
+        peers += await _turn(lab, plan.latency_seconds / _TURNS, _publish_by_hand, _handle_by_hand)
     for name, times in (
-        ("latency_publish_to_handler", [at - one.publish_ns for one, at in rows]),
-        ("latency_commit_to_handler", [at - one.commit_ns for one, at in rows]),
-        ("latency_committed_to_handler", [at - one.committed_ns for one, at in rows]),
-        ("latency_publish_and_commit", [one.committed_ns - one.publish_ns for one, _ in rows]),
-        ("latency_publisher_behind_schedule", [one.publish_ns - one.due_ns for one, _ in rows]),
+        ("latency_publish_to_handler", [at - one.publish_ns for one, at in ours]),
+        ("latency_commit_to_handler", [at - one.commit_ns for one, at in ours]),
+        ("latency_committed_to_handler", [at - one.committed_ns for one, at in ours]),
+        ("latency_publish_and_commit", [one.committed_ns - one.publish_ns for one, _ in ours]),
+        ("latency_publisher_behind_schedule", [one.publish_ns - one.due_ns for one, _ in ours]),
+        ("latency_handwritten", [at - one.publish_ns for one, at in peers]),
     ):
         report.add(**_percentiles(name, times))
-    seconds = (rows[-1][0].publish_ns - rows[0][0].publish_ns) / 1e9
-    report.add(latency_rate_per_s=(len(rows) - 1) / seconds)
-    report.check("latency_p50_ms", report.figures["latency_publish_to_handler_p50_ms"], "<", 2)
-    report.check("latency_p99_ms", report.figures["latency_publish_to_handler_p99_ms"], "<", 6)
+    p50, p99 = (report.figures[f"latency_publish_to_handler_{part}_ms"] for part in ("p50", "p99"))
+    report.check("latency_p50_ms", p50, "<", 2)
+    report.check("latency_p99_ms", p99, "<", 6)
+    report.add(
+        latency_p50_to_handwritten_ratio=p50 / report.figures["latency_handwritten_p50_ms"],
+        latency_p99_to_handwritten_ratio=p99 / report.figures["latency_handwritten_p99_ms"],
+    )
+
+
+async def _turn(lab: Lab, seconds: float, publish: Publish, handle: Handle) -> list[Times]:
+    warm = int(_RATE * _WARM_SECONDS)
+    count = warm + int(_RATE * seconds)
+    async with lab.database() as dsn:
+        async with connection(dsn) as conn, Bus.open(dsn) as bus:
+            await bus.admin.create_topic(_TOPIC)
+            await peer.create(conn)
+        worker = asyncio.create_task(elsewhere(partial(_run, handle, dsn, count)))
+        await _wait_for_worker(dsn, worker)
+        sent = await elsewhere(partial(_run, publish, dsn, count))
+        started = await worker
+    return [(one, started[number]) for number, one in enumerate(sent)][warm:]
+
+
+def _run(work: Callable[[str, int], Coroutine[Any, Any, T]], dsn: str, count: int) -> T:
+    return asyncio.run(work(dsn, count))
 
 
 def _percentiles(name: str, nanoseconds: Sequence[int]) -> dict[str, float]:
@@ -75,35 +103,43 @@ def _percentiles(name: str, nanoseconds: Sequence[int]) -> dict[str, float]:
 
 
 async def _wait_for_worker(dsn: str, worker: asyncio.Task[list[int]]) -> None:
-    async with Bus.open(dsn) as bus:
-        while not worker.done() and not await bus.admin.workers():
+    async with connection(dsn) as conn:
+        while not worker.done() and not await conn.fetchval(_IS_LISTENING):
             await asyncio.wait([worker], timeout=0.05)
 
 
-def _publisher(dsn: str, count: int) -> list[Sent]:
-    return asyncio.run(_publish(dsn, count))
-
-
 async def _publish(dsn: str, count: int) -> list[Sent]:
-    rng = random.Random(2)
     async with Bus.open(dsn) as bus, connection(dsn) as conn:
-        began = time.monotonic_ns() + 10_000_000
-        sent = []
-        for number in range(count):
-            due = began + number * 1_000_000_000 // _RATE
-            await _sleep_until(due)
-            sent.append(await _publish_one(bus, conn, load.payload(rng, number), due))
-        return sent
+
+        async def publish(payload: load.Payload) -> None:
+            await bus.publish(conn, _TOPIC, payload)
+
+        return await _publish_at_pace(conn, count, publish)
 
 
-async def _publish_one(bus: Bus, conn: asyncpg.Connection, payload: load.Payload, due: int) -> Sent:
-    transaction = conn.transaction()
-    await transaction.start()
-    publish = time.monotonic_ns()
-    await bus.publish(conn, _TOPIC, payload)
-    commit = time.monotonic_ns()
-    await transaction.commit()
-    return Sent(due, publish, commit, time.monotonic_ns())
+async def _publish_by_hand(dsn: str, count: int) -> list[Sent]:
+    async with connection(dsn) as conn:
+        return await _publish_at_pace(conn, count, partial(peer.publish_and_notify, conn))
+
+
+async def _publish_at_pace(
+    conn: asyncpg.Connection, count: int, publish: Callable[[load.Payload], Awaitable[None]]
+) -> list[Sent]:
+    rng = random.Random(2)
+    began = time.monotonic_ns() + 10_000_000
+    sent = []
+    for number in range(count):
+        due = began + number * 1_000_000_000 // _RATE
+        await _sleep_until(due)
+        payload = load.payload(rng, number)
+        transaction = conn.transaction()
+        await transaction.start()
+        publish_ns = time.monotonic_ns()
+        await publish(payload)
+        commit_ns = time.monotonic_ns()
+        await transaction.commit()
+        sent.append(Sent(due, publish_ns, commit_ns, time.monotonic_ns()))
+    return sent
 
 
 async def _sleep_until(due: int) -> None:
@@ -112,26 +148,48 @@ async def _sleep_until(due: int) -> None:
         await asyncio.sleep(left / 1e9)
 
 
-def _worker(dsn: str, count: int) -> list[int]:
-    return asyncio.run(_handle(dsn, count))
-
-
 async def _handle(dsn: str, count: int) -> list[int]:
     """When the handler of each message started, by the message's number."""
-    started = [0] * count
-    left = count
+    started = _Started(count)
     async with Bus.open(dsn) as bus:
 
         @bus.subscribe(_TOPIC, concurrency=_CONCURRENCY)
         async def handler(order: Order) -> None:
-            nonlocal left
-            started[order.number] = time.monotonic_ns()
-            left -= 1
-            if left == 0:
+            started.note(order)
+            if started.left == 0:
                 bus.stop()
 
         async with asyncio.timeout(_LONGEST + count / _RATE):
             await bus.run()
-    if left > 0:
-        raise DrainFailed(f"{left} of {count} messages did not come")
-    return started
+    return started.all_of_them()
+
+
+async def _handle_by_hand(dsn: str, count: int) -> list[int]:
+    started = _Started(count)
+    async with connection(dsn) as conn, connection(dsn) as listening, asyncio.timeout(_LONGEST + count / _RATE):
+        notified = asyncio.Event()
+        await listening.add_listener(peer.CHANNEL, lambda *_: notified.set())
+        while started.left > 0:
+            notified.clear()
+            while await peer.lease_and_delete(conn, batch=_CONCURRENCY, handle=started.note):
+                pass
+            if started.left > 0:
+                await notified.wait()
+    return started.all_of_them()
+
+
+class _Started:
+    """When the handler of each message started, by the message's number."""
+
+    def __init__(self, count: int) -> None:
+        self._at = [0] * count
+        self.left = count
+
+    def note(self, order: Order) -> None:
+        self._at[order.number] = time.monotonic_ns()
+        self.left -= 1
+
+    def all_of_them(self) -> list[int]:
+        if self.left > 0:
+            raise DrainFailed(f"{self.left} of {len(self._at)} messages did not come")
+        return self._at

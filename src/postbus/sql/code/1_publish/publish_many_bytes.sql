@@ -23,6 +23,8 @@ declare
     _topic postbus.topic := postbus.topic_options(topic);
     _count integer := coalesce(cardinality(payloads), 0);
     _now   timestamptz := clock_timestamp();
+    _type  text := coalesce(content_type, 'application/octet-stream');
+    _id    bigint := _topic.id;             -- of the topic; a field of a record is slow to get at, row by row
     _ids   bigint[];
 begin
     if _count = 0 then
@@ -46,11 +48,12 @@ begin
         return _ids;
     end if;
 
-    -- Only suspects are looked at one by one.
+    -- Only suspects are looked at one by one. (unnest in the select list, unlike one in from, does not store
+    -- its rows first.)
     perform postbus.check_message(_topic, length(one.payload), one.key, one.headers, coalesce(one.priority, 4),
                                   one.delay, one.deliver_at, null)
-       from unnest(payloads, keys, publish_many.headers, priorities, delays, deliver_ats)
-            as one (payload, key, headers, priority, delay, deliver_at)
+       from (select unnest(payloads) as payload, unnest(keys) as key, unnest(publish_many.headers) as headers,
+                    unnest(priorities) as priority, unnest(delays) as delay, unnest(deliver_ats) as deliver_at) as one
       where (one.payload is null or length(one.payload) > _topic.max_payload_bytes)
          or (one.priority is not null and one.priority not between 0 and 9)
          or one.headers is not null or one.delay is not null or one.deliver_at is not null
@@ -59,15 +62,13 @@ begin
     perform postbus.note_topic(_topic, topic);
 
     if delays is null and deliver_ats is null then
-        with published as (
-            insert into postbus.queued (topic_id, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
-            select _topic.id, _now, coalesce(one.priority, 4), _topic.ordered, one.key, one.correlation_id,
-                   coalesce(one.content_type, publish_many.content_type, 'application/octet-stream'), one.headers, one.payload
-              from unnest(payloads, keys, publish_many.headers, priorities, correlation_ids, content_types)
-                   as one (payload, key, headers, priority, correlation_id, content_type)
-            returning id
-        )
-        select array_agg(id) into _ids from published;
+        _ids := array(select nextval('postbus.message_id') from generate_series(1, _count));
+        insert into postbus.queued (topic_id, id, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
+        select _id, one.id, _now, coalesce(one.priority, 4), _topic.ordered, one.key, one.correlation_id,
+               coalesce(one.content_type, _type), one.headers, one.payload
+          from (select unnest(_ids) as id, unnest(payloads) as payload, unnest(keys) as key,
+                       unnest(publish_many.headers) as headers, unnest(priorities) as priority,
+                       unnest(correlation_ids) as correlation_id, unnest(content_types) as content_type) as one;
         return _ids;
     end if;
 
@@ -77,13 +78,13 @@ begin
                with ordinality as given (payload, key, headers, priority, delay, deliver_at, correlation_id, content_type, n)
     ), now_due as (
         insert into postbus.queued (topic_id, id, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
-        select _topic.id, one.id, _now, coalesce(one.priority, 4), _topic.ordered, one.key, one.correlation_id,
-               coalesce(one.content_type, publish_many.content_type, 'application/octet-stream'), one.headers, one.payload
+        select _id, one.id, _now, coalesce(one.priority, 4), _topic.ordered, one.key, one.correlation_id,
+               coalesce(one.content_type, _type), one.headers, one.payload
           from one where one.due_at <= _now
     ), later_due as (
         insert into postbus.delayed (topic_id, id, due_at, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
-        select _topic.id, one.id, one.due_at, _now, coalesce(one.priority, 4), _topic.ordered, one.key, one.correlation_id,
-               coalesce(one.content_type, publish_many.content_type, 'application/octet-stream'), one.headers, one.payload
+        select _id, one.id, one.due_at, _now, coalesce(one.priority, 4), _topic.ordered, one.key, one.correlation_id,
+               coalesce(one.content_type, _type), one.headers, one.payload
           from one where one.due_at > _now
     )
     select array_agg(one.id order by one.n) into _ids from one;

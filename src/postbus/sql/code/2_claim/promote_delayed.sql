@@ -1,15 +1,14 @@
 -- Moves the delayed messages of a topic that are due to the queue, up to 1000 at a time.
--- Returns the floor with what it has seen of them.
+-- Returns the due time up to which they are promoted: for the next floor.
 --
 -- Writes: delayed, queued.  Locks: delayed rows (skip locked).
 create or replace function postbus.promote_delayed(
     topic_id bigint,
     floor    postbus.queue_floor,
     as_of    timestamptz
-) returns postbus.queue_floor
+) returns timestamptz
 language plpgsql as $$
 declare
-    _snapshot pg_snapshot := pg_current_snapshot();
     _open     xid8[];
     _since    xid8;
     _above    timestamptz := '-infinity';
@@ -19,8 +18,8 @@ begin
     -- A clock that was set back makes the floor useless: look at everything.
     if floor.delays_due_at <= as_of then
         _above := floor.delays_due_at;
-        _open := array(select pg_snapshot_xip(floor.delays_snapshot));
-        _since := pg_snapshot_xmax(floor.delays_snapshot);
+        _open := floor.open;
+        _since := floor.xmax;
     end if;
 
     if not exists (select from postbus.delayed d where d.topic_id = promote_delayed.topic_id and d.due_at > _above and d.due_at <= as_of)
@@ -28,9 +27,7 @@ begin
             select from postbus.delayed d
              where d.topic_id = promote_delayed.topic_id and d.due_at <= _above and (d.txid >= _since or d.txid = any (_open))))
     then
-        floor.delays_snapshot := _snapshot;
-        floor.delays_due_at := as_of;
-        return floor;
+        return as_of;
     end if;
 
     with due as (
@@ -58,7 +55,5 @@ begin
     )
     select count(*), max(due_at) into _count, _last_due from due;
 
-    floor.delays_snapshot := _snapshot;
-    floor.delays_due_at := case when _count < 1000 then as_of else _last_due - interval '1 microsecond' end;
-    return floor;
+    return case when _count < 1000 then as_of else _last_due - interval '1 microsecond' end;
 end $$;

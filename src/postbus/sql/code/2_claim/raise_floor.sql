@@ -1,48 +1,41 @@
--- The floor after a search of one priority, which began with a snapshot and locked the rows `ids`, in order.
+-- The floor after a claim, which began with a snapshot and has taken what it found.
 --
--- Looks at the same rows again, without locks. What is visible and not ours was skipped, because somebody
--- else had locked it, or lies beyond a limit. Whether it will be taken is not known yet, so the floor stops
+-- Looks for what is left above the old floor. What is still visible was skipped, because somebody else
+-- had locked it, or lies beyond a limit. Whether it will be taken is not known yet, so the floor stops
 -- before it.
 create or replace function postbus.raise_floor(
-    floor    postbus.queue_floor,
-    topic_id bigint,
-    priority integer,
-    snapshot pg_snapshot,
-    ids      bigint[]
+    floor         postbus.queue_floor,
+    topic_id      bigint,
+    snapshot      pg_snapshot,
+    delays_due_at timestamptz
 ) returns postbus.queue_floor
 language plpgsql as $$
-declare
-    _slot  integer := priority + 1;
-    _seen  bigint[];
-    _txids xid8[];
-    _ours  integer;
 begin
     -- Transactions that were open at the floor have something left: it stays.
-    if exists (select from postbus.queued q
-                where q.topic_id = raise_floor.topic_id and q.priority = raise_floor.priority and not q.parked
-                  and q.txid = any (array(select pg_snapshot_xip(floor.snapshots[_slot]))) and q.txid < floor.txids[_slot])
+    if cardinality(floor.open) > 0 and exists (
+        select from generate_series(0, 9) as level (priority)
+          join postbus.queued q
+            on q.topic_id = raise_floor.topic_id and q.priority = level.priority and not q.parked
+           and q.txid = any (floor.open) and q.txid < coalesce(floor.txids[level.priority + 1], floor.xmax, '0'))
     then
         return floor;
     end if;
-    select array_agg(seen.id), array_agg(seen.txid) into _seen, _txids
-      from (select q.id, q.txid from postbus.queued q
-             where q.topic_id = raise_floor.topic_id and q.priority = raise_floor.priority and not q.parked
-               and (q.txid, q.id) > (coalesce(floor.txids[_slot], '0'), coalesce(floor.ids[_slot], 0))
-             order by q.topic_id, q.priority, q.txid, q.id
-             limit cardinality(ids) + 1) as seen;
-    select coalesce(min(pair.n) - 1, cardinality(ids)) into _ours
-      from unnest(_seen, ids) with ordinality as pair (seen_id, our_id, n)
-     where pair.seen_id is distinct from pair.our_id;
 
-    if _ours = cardinality(ids) and cardinality(_seen) = _ours then     -- nothing else is visible
-        floor.snapshots[_slot] := snapshot;
-        floor.txids[_slot] := pg_snapshot_xmax(snapshot);
-        floor.ids[_slot] := 0;
-    elsif _ours > 0 then
-        -- At and above xmax there may be open transactions that the snapshot does not list.
-        floor.snapshots[_slot] := snapshot;
-        floor.ids[_slot] := case when _txids[_ours] < pg_snapshot_xmax(snapshot) then _seen[_ours] else 0 end;
-        floor.txids[_slot] := least(_txids[_ours], pg_snapshot_xmax(snapshot));
-    end if;
+    -- At and above the snapshot's xmax there may be open transactions that it does not list.
+    select array_agg(waiting.txid order by level.priority), array_agg(waiting.id - 1 order by level.priority)
+      into floor.txids, floor.ids
+      from generate_series(0, 9) as level (priority)
+      left join lateral (
+           select q.txid, q.id from postbus.queued q
+            where q.topic_id = raise_floor.topic_id and q.priority = level.priority and not q.parked
+              and (q.txid, q.id) > (coalesce(floor.txids[level.priority + 1], floor.xmax, '0'),
+                                    coalesce(floor.ids[level.priority + 1], 0))
+            order by q.topic_id, q.priority, q.txid, q.id
+            limit 1) as waiting on waiting.txid < pg_snapshot_xmax(raise_floor.snapshot)
+    having count(waiting.id) > 0;
+    floor.xmax := pg_snapshot_xmax(snapshot);
+    floor.open := array(select pg_snapshot_xip(snapshot));
+    floor.delays_due_at := delays_due_at;
+    floor.used := 0;
     return floor;
 end $$;

@@ -1,4 +1,4 @@
--- Takes of the messages of an ordered topic that were found those that are the first of their key, up to
+-- Chooses of the messages of an ordered topic that were found those that are the first of their key, up to
 -- max_count of them and max_bytes of payload. The others are parked behind their key and come back when
 -- it is their turn: see pass_keys. is_left says that some were left where they are: beyond a limit, or of
 -- a key that somebody else is taking or passing on.
@@ -13,12 +13,12 @@
 -- Messages published before the topic was ordered go as they come.
 --
 -- Writes: queued, busy_key.  Locks: busy_key rows (skip locked).
-create or replace function postbus.take_ordered(
+create or replace function postbus.choose_heads(
     topic_id     bigint,
     tids         tid[],
     max_count    integer,
     max_bytes    bigint,
-    out messages postbus.queue_message[],
+    out heads    tid[],
     out is_left  boolean
 )
 language plpgsql as $$
@@ -27,17 +27,16 @@ declare
     _busy   text[];
     _held   text[];
     _fresh  text[];
-    _heads  tid[];
     _parked integer;
 begin
     perform postbus.check_isolation();
-    _busy := array(select b.key from postbus.busy_key b where b.topic_id = take_ordered.topic_id and b.key = any (_keys));
+    _busy := array(select b.key from postbus.busy_key b where b.topic_id = choose_heads.topic_id and b.key = any (_keys));
     _held := array(select b.key from postbus.busy_key b
-                    where b.topic_id = take_ordered.topic_id and b.key = any (_busy)
+                    where b.topic_id = choose_heads.topic_id and b.key = any (_busy)
                       for update skip locked);
     with added as (
         insert into postbus.busy_key (topic_id, key)
-        select take_ordered.topic_id, wanted.key from unnest(_keys) as wanted (key)
+        select choose_heads.topic_id, wanted.key from unnest(_keys) as wanted (key)
          where wanted.key <> all (_busy) order by wanted.key
         on conflict on constraint busy_key_pkey do nothing
         returning busy_key.key
@@ -49,10 +48,10 @@ begin
        set head_id = (select q.id from postbus.queued q
                        where q.topic_id = b.topic_id and q.key = b.key and q.ordered
                        order by q.topic_id, q.key, q.id limit 1)
-     where b.topic_id = take_ordered.topic_id and b.key = any (_fresh);
+     where b.topic_id = choose_heads.topic_id and b.key = any (_fresh);
     perform postbus.unpark_heads(topic_id, _fresh);
 
-    select array_agg(head.tid order by head.n) into _heads
+    select array_agg(head.tid order by head.n) into heads
       from (select found.tid, found.n,
                    row_number() over in_order as count_before,
                    sum(length(q.payload)) over in_order - length(q.payload) as bytes_before
@@ -62,11 +61,10 @@ begin
              where (b.head_id = q.id and b.key = any (_held)) or not q.ordered
             window in_order as (order by found.n)) as head
      where head.count_before <= max_count and head.bytes_before < max_bytes;
-    messages := postbus.take_queued(_heads);
 
     update postbus.queued q set parked = true
       from postbus.busy_key b
      where q.ctid = any (tids) and q.ordered and b.topic_id = q.topic_id and b.key = q.key and b.key = any (_held) and b.head_id <> q.id;
     get diagnostics _parked = row_count;
-    is_left := coalesce(cardinality(_heads), 0) + _parked < cardinality(tids);
+    is_left := coalesce(cardinality(heads), 0) + _parked < cardinality(tids);
 end $$;
