@@ -38,7 +38,7 @@ def problems_of(path: Path) -> Iterator[str]:
         yield "writes tables and has no line '-- Writes:' in its header"
     if re.search(r"for (no key )?update|for (key )?share", statements) and "Locks:" not in text:
         yield "locks rows and does not say so in its header"
-    if "execute " in statements and "format(" not in statements:
+    if "execute " in statements and "format(" not in statements and "_sql(" not in statements:
         yield "has dynamic SQL without format()"
     if any(len(line) > 150 for line in text.splitlines()):
         yield "has a line of more than 150 characters"

@@ -300,6 +300,43 @@ class Store:
             await self._run(f"select postbus.redrive($1{', ' if named else ''}{named})", topic, *filters.values())
         )
 
+    # groups, as operators see them
+
+    async def groups(self, topic: str | None, group: str | None) -> list[dict[str, Any]]:
+        return await self._rows(
+            "select * from postbus.groups "
+            "where ($1::text is null or topic = $1) and ($2::text is null or group_name = $2) "
+            "order by topic, group_name, subscription_id",
+            topic,
+            group,
+        )
+
+    async def members(self, topic: str, group: str) -> list[dict[str, Any]]:
+        return await self._rows(
+            "select * from postbus.members where topic = $1 and group_name = $2 order by name", topic, group
+        )
+
+    async def set_group_state(self, topic: str, group: str, state: str) -> None:
+        await self._run("select postbus.set_group_state($1, $2, $3)", topic, group, state)
+
+    async def seek(
+        self, topic: str, group: str, start: str, start_at: datetime | None, start_id: int | None, *, dry_run: bool
+    ) -> int:
+        return int(
+            await self._run(
+                "select postbus.seek($1, $2, $3, $4, $5, $6)", topic, group, start, start_at, start_id, dry_run
+            )
+        )
+
+    async def rebase(self) -> int:
+        return int(await self._run("select postbus.rebase()"))
+
+    async def log(self, topic: str, *, after_id: int, limit: int, newest: bool) -> list[dict[str, Any]]:
+        chosen = "select * from postbus.log where topic = $1 and id > $2 order by id"
+        if newest:
+            chosen += " desc"
+        return await self._rows(f"select * from ({chosen} limit $3) as chosen order by id", topic, after_id, limit)
+
     async def purge_dead_letters(
         self, topic: str, *, ids: Sequence[int] | None, died_before: datetime | None, dry_run: bool
     ) -> int:

@@ -13,13 +13,19 @@
     │   ├── TopicNotFound
     │   ├── TopicExists
     │   ├── TopicNotEmpty
-    │   └── MessageNotFound
+    │   ├── MessageNotFound
+    │   ├── GroupNotFound
+    │   ├── InvalidGroup             a group without members, or a state that it cannot go to
+    │   ├── WrongSemantics           a QUEUE where a PUB_SUB topic is needed
+    │   ├── NoActiveSubscriptions    the topic blocks writes while nobody is subscribed
+    │   └── TransactionInUse         the call needs a transaction of its own
     ├── LeaseLost                    somebody else has the message now: drop what you did
     ├── PayloadNotDecodable          a stored payload does not fit the handler's type
     ├── SchemaError                  the database needs another schema: migrate, or upgrade Postbus
     │   ├── SchemaMissing
     │   ├── SchemaTooOld
-    │   └── SchemaTooNew
+    │   ├── SchemaTooNew
+    │   └── RestoredElsewhere        the database was restored into another server: rebase it
     ├── AccessDenied                 the database refused the user or the right
     ├── DatabaseUnavailable          the database is away: try again (the only error loops retry)
     ├── CommitUnknown                the connection broke during COMMIT: it may have happened
@@ -125,6 +131,36 @@ class MessageNotFound(InvalidInput):
     code = "PB405"
 
 
+class GroupNotFound(InvalidInput):
+    """The group has no subscription to the topic."""
+
+    code = "PB406"
+
+
+class NoActiveSubscriptions(InvalidInput):
+    """The topic blocks writes while no group is ACTIVE."""
+
+    code = "PB430"
+
+
+class TransactionInUse(InvalidInput):
+    """The call needs a transaction of its own, and this one has written already."""
+
+    code = "PB431"
+
+
+class WrongSemantics(InvalidInput):
+    """The topic is a QUEUE where a PUB_SUB topic is needed, or the other way round."""
+
+    code = "PB432"
+
+
+class InvalidGroup(InvalidInput):
+    """A group cannot do this in the state that it is in."""
+
+    code = "PB433"
+
+
 class LeaseLost(PostbusError):
     """The lease is no longer held: the message went to somebody else, or is finished."""
 
@@ -159,6 +195,12 @@ class SchemaTooNew(SchemaError):
     """The database was migrated by a newer, incompatible Postbus."""
 
     code = "PB503"
+
+
+class RestoredElsewhere(SchemaError):
+    """The database was restored from a dump into another server, where its cursors mean nothing."""
+
+    code = "PB507"
 
 
 class AccessDenied(PostbusError):

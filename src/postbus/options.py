@@ -19,7 +19,27 @@ class TopicOptions(TypedDict, total=False):
     """What can be set for a topic. What is left out has the default named here."""
 
     semantics: str
-    """QUEUE: each message goes to one consumer."""
+    """QUEUE: each message goes to one consumer. PUB_SUB: each message goes to every group (QUEUE)."""
+    tracking: str
+    """How completion is known, of PUB_SUB: OFFSET_WATERMARK, by the positions of its groups (OFFSET_WATERMARK)."""
+    lanes: int
+    """Slices of a PUB_SUB topic that its order per key is kept by; the most processes that share a group's work (8)."""
+    storage: str
+    """shared: with topics of a like retention. own: a hot PUB_SUB topic's own tables (shared)."""
+    segment_size: int
+    """Messages of one publish call that a PUB_SUB topic stores in one row, up to 1000 (1000)."""
+    zero_subscription_retention: Duration
+    """How long a PUB_SUB topic keeps messages while no group is subscribed (24 hours)."""
+    block_writes_on_zero_subscriptions: bool
+    """Refuse to publish to a PUB_SUB topic while no group is ACTIVE (False)."""
+    max_retention: Duration
+    """After this a PUB_SUB topic's messages go even if a group has not had them; that is recorded (30 days)."""
+    zombie_time: Duration
+    """A group without any progress for this long no longer keeps messages from being dropped (7 days)."""
+    heartbeat_interval: Duration
+    """How often groups show that they are alive (60 seconds) …"""
+    heartbeat_timeout: Duration
+    """… and how long without that makes them DEAD (300 seconds)."""
     ordered: bool
     """Messages of one key one after the other; a failing one holds up its key only (False)."""
     lease: Duration
@@ -35,7 +55,7 @@ class TopicOptions(TypedDict, total=False):
     retry_jitter: float
     """Each wait is changed at random by up to this part of it (0.2)."""
     retention: Duration
-    """How long finished messages are kept; zero deletes them on ack (0)."""
+    """How long messages are kept when all are done with them (QUEUE: 0, deleted on ack; PUB_SUB: 24 hours)."""
     dedup_window: Duration
     """How long a deduplication key is remembered (24 hours)."""
     max_payload_bytes: int
@@ -63,7 +83,10 @@ def as_timedelta(value: Duration, *, name: str = "duration") -> timedelta:
     raise InvalidOption(f"{name} {value!r} is not a duration", remedy='use "30s", "5 minutes", "24h" or a timedelta')
 
 
-_DURATIONS = ("lease", "retry_initial", "retry_max", "retention", "dedup_window")
+_DURATIONS = (
+    "lease", "retry_initial", "retry_max", "retention", "dedup_window", "zero_subscription_retention", "max_retention",
+    "zombie_time", "heartbeat_interval", "heartbeat_timeout",
+)  # fmt: skip
 
 
 def as_json(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,8 @@ NAMES = [
     "DeadLetter",
     "DuplicateHandler",
     "EmbeddedError",
+    "GroupNotFound",
+    "InvalidGroup",
     "InvalidHandler",
     "InvalidInput",
     "InvalidOption",
@@ -30,6 +32,7 @@ NAMES = [
     "Message",
     "MessageNotFound",
     "Middleware",
+    "NoActiveSubscriptions",
     "Outcome",
     "Outgoing",
     "PayloadNotDecodable",
@@ -38,6 +41,7 @@ NAMES = [
     "PayloadTooLarge",
     "PostbusError",
     "PublishOptions",
+    "RestoredElsewhere",
     "Retry",
     "RetryPolicy",
     "SchemaError",
@@ -48,6 +52,8 @@ NAMES = [
     "TopicNotEmpty",
     "TopicNotFound",
     "TopicOptions",
+    "TransactionInUse",
+    "WrongSemantics",
 ]
 
 

@@ -22,6 +22,10 @@ begin
         perform postbus.refuse('PB402', format('priority %s is out of range', coalesce(priority::text, 'null')),
             'a priority goes from 0 (last) to 9 (first); 4 is usual');
     end if;
+    if topic.semantics = 'PUB_SUB' and (priority <> 4 or delay is not null or deliver_at is not null) then
+        perform postbus.refuse('PB402', format('topic %L is PUB_SUB: it has no priorities, delays and schedules', topic.name),
+            'leave priority, delay and deliver_at out, or use a QUEUE topic');
+    end if;
     if delay is not null and deliver_at is not null then
         perform postbus.refuse('PB402', 'delay and deliver_at are both given', 'give one of them');
     elsif delay < interval '0' then

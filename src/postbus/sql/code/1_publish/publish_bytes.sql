@@ -22,22 +22,40 @@ declare
     _topic  postbus.topic := postbus.topic_options(topic);
     _now    timestamptz := clock_timestamp();
     _due_at timestamptz;
+    _number bigint;
     _id     bigint;
     _is_new boolean;
 begin
     -- Only suspects are looked at closely: this is the hottest path there is.
-    if (length(payload) <= _topic.max_payload_bytes and priority between 0 and 9
+    if (length(payload) <= _topic.max_payload_bytes and (priority = 4 or (priority between 0 and 9 and _topic.storage_id is null))
         and headers is null and delay is null and deliver_at is null and dedup_key is null
         and case when key is null then not _topic.ordered else length(key) <= 500 end) is not true
     then
         perform postbus.check_message(_topic, length(payload), key, headers, priority, delay, deliver_at, dedup_key);
+    end if;
+    if _topic.storage_id is not null then
+        perform postbus.check_writable(_topic);
+        if dedup_key is not null then
+            _number := nextval('postbus.log_position');
+            select message_id, is_new into _id, _is_new from postbus.reserve_dedup(_topic, dedup_key, _now, _number * 1024);
+            if not _is_new then
+                return _id;
+            end if;
+        end if;
+        if _topic.notify then
+            perform postbus.note_topic(_topic, topic);
+        end if;
+        return 1024 * postbus.append_segment(
+            _topic, postbus.lane_of(key, _topic.lanes), _now, coalesce(content_type, 'application/octet-stream'), null,
+            case when key is not null then array[key] end, case when correlation_id is not null then array[correlation_id] end,
+            case when headers is not null then array[headers] end, array[payload], length(payload), _number);
     end if;
     _due_at := coalesce(deliver_at, _now + delay);
     if _topic.name is null or _topic.notify then
         perform postbus.note_topic(_topic, topic);
     end if;
     if dedup_key is not null then
-        select message_id, is_new into _id, _is_new from postbus.reserve_dedup(_topic, dedup_key, _now);
+        select message_id, is_new into _id, _is_new from postbus.reserve_dedup(_topic, dedup_key, _now, nextval('postbus.message_id'));
         if not _is_new then
             return _id;
         end if;

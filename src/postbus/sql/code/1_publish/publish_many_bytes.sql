@@ -56,12 +56,15 @@ begin
                     unnest(priorities) as priority, unnest(delays) as delay, unnest(deliver_ats) as deliver_at) as one
       where (one.payload is null or length(one.payload) > _topic.max_payload_bytes)
          or (one.priority is not null and one.priority not between 0 and 9)
+         or (one.priority <> 4 and _topic.storage_id is not null)
          or one.headers is not null or one.delay is not null or one.deliver_at is not null
          or octet_length(one.key) > 1000
          or (_topic.ordered and one.key is null);
     perform postbus.note_topic(_topic, topic);
 
-    if delays is null and deliver_ats is null then
+    if _topic.storage_id is not null then
+        return postbus.append_many(_topic, _now, _type, payloads, keys, headers, correlation_ids, content_types);
+    elsif delays is null and deliver_ats is null then
         _ids := array(select nextval('postbus.message_id') from generate_series(1, _count));
         insert into postbus.queued (topic_id, id, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
         select _id, one.id, _now, coalesce(one.priority, 4), _topic.ordered, one.key, one.correlation_id,

@@ -8,15 +8,14 @@ create or replace function postbus.reserve_dedup(
     topic     postbus.topic,
     dedup_key text,
     as_of     timestamptz,
+    fresh_id  bigint,
     out message_id bigint,
     out is_new     boolean
 )
 language plpgsql as $$
-declare
-    _fresh_id bigint := nextval('postbus.message_id');
 begin
     insert into postbus.dedup as known (topic_id, dedup_key, message_id, expires_at)
-    values (topic.id, reserve_dedup.dedup_key, _fresh_id, as_of + topic.dedup_window)
+    values (topic.id, reserve_dedup.dedup_key, fresh_id, as_of + topic.dedup_window)
     on conflict on constraint dedup_pkey do update
        set message_id = excluded.message_id, expires_at = excluded.expires_at
      where known.expires_at <= as_of

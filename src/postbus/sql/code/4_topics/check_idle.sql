@@ -6,6 +6,7 @@ begin
     if exists (select from postbus.queued q where q.topic_id = topic.id)
        or exists (select from postbus.delayed d where d.topic_id = topic.id)
        or exists (select from postbus.lease l where l.topic_id = topic.id)
+       or postbus.has_segments(topic)
     then
         perform postbus.refuse('PB408', format('topic %L has messages', topic.name),
             'let them be consumed first, or drop them: postbus topics purge ' || topic.name);

@@ -6,7 +6,25 @@ declare
     _wrong text;
 begin
     _wrong := case
-        when topic.semantics not in ('QUEUE') then format('semantics %L is not known; use ''QUEUE''', topic.semantics)
+        when topic.semantics not in ('QUEUE', 'PUB_SUB') then
+            format('semantics %L is not known; use ''QUEUE'' or ''PUB_SUB''', topic.semantics)
+        when topic.semantics = 'QUEUE' and topic.tracking is not null then 'tracking is for PUB_SUB topics'
+        when topic.semantics = 'QUEUE' and topic.block_writes_on_zero_subscriptions then
+            'block_writes_on_zero_subscriptions is for PUB_SUB topics: consumers of a QUEUE can come later'
+        when topic.semantics = 'QUEUE' and topic.storage <> 'shared' then 'storage is for PUB_SUB topics'
+        when topic.semantics = 'PUB_SUB' and topic.tracking is distinct from 'OFFSET_WATERMARK' then
+            format('tracking %L is not known; use ''OFFSET_WATERMARK''', topic.tracking)
+        when topic.semantics = 'PUB_SUB' and topic.ordered then
+            'ordered is for QUEUE topics: PUB_SUB topics always keep the order per key'
+        when topic.storage not in ('shared', 'own') then format('storage %L is not known; use ''shared'' or ''own''', topic.storage)
+        when topic.lanes not between 1 and 1024 then 'lanes goes from 1 to 1024'
+        when topic.segment_size not between 1 and 1000 then 'segment_size goes from 1 to 1000'
+        when topic.zero_subscription_retention < interval '0' then 'zero_subscription_retention is not negative'
+        when topic.semantics = 'PUB_SUB' and topic.max_retention < greatest(topic.retention, topic.zero_subscription_retention) then
+            'max_retention is not less than retention and zero_subscription_retention'
+        when topic.zombie_time <= interval '0' then 'zombie_time is positive'
+        when topic.heartbeat_interval < interval '1 second' then 'heartbeat_interval is 1 second or more'
+        when topic.heartbeat_timeout < 2 * topic.heartbeat_interval then 'heartbeat_timeout is at least twice heartbeat_interval'
         when topic.lease < interval '1 second' or topic.lease > interval '1 day' then 'lease goes from 1 second to 1 day'
         when topic.max_attempts not between 1 and 10000 then 'max_attempts goes from 1 to 10000'
         when topic.retry_initial < interval '0' then 'retry_initial is not negative'

@@ -1,7 +1,7 @@
 -- Creates a topic with options, such as {"ordered": true, "lease": "1 minute"}.
 -- Refuses one that exists, and one whose name is in use and would change its order.
 --
--- Writes: topic.
+-- Writes: topic; see storage_for.
 create or replace function postbus.create_topic(name text, options jsonb default '{}') returns postbus.topic
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -15,8 +15,12 @@ begin
     _topic.paused_at := null;
     _topic.created_at := clock_timestamp();
     _topic := postbus.with_options(_topic, options);
-    if _topic.ordered then
+    if _topic.ordered or _topic.semantics = 'PUB_SUB' then
         perform postbus.check_idle(_topic);
+    end if;
+    if _topic.semantics = 'PUB_SUB' then
+        _topic.storage_id := postbus.storage_for(_topic);
+        _topic.epoch_sequence := format('postbus.log_epoch_%s', _topic.storage_id);
     end if;
     begin
         insert into postbus.topic values (_topic.*);

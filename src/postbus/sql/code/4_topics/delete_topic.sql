@@ -15,6 +15,9 @@ begin
                 'redrive or purge them: postbus dead-letters, or delete with --force');
         end if;
     end if;
+    if _topic.storage_id is not null then
+        perform postbus.delete_log(_topic, force);
+    end if;
     delete from postbus.queued q where q.topic_id = _topic.id;
     delete from postbus.delayed d where d.topic_id = _topic.id;
     delete from postbus.lease l where l.topic_id = _topic.id;

@@ -4,7 +4,9 @@ language plpgsql
 set search_path = pg_catalog, pg_temp as $$
 declare
     _known   text[] := array['semantics', 'ordered', 'lease', 'max_attempts', 'retry_initial', 'retry_factor', 'retry_max',
-                             'retry_jitter', 'retention', 'dedup_window', 'max_payload_bytes', 'notify'];
+                             'retry_jitter', 'retention', 'dedup_window', 'max_payload_bytes', 'notify', 'tracking', 'lanes',
+                             'storage', 'segment_size', 'zero_subscription_retention', 'block_writes_on_zero_subscriptions',
+                             'max_retention', 'zombie_time', 'heartbeat_interval', 'heartbeat_timeout'];
     _unknown text;
     _changed postbus.topic;
 begin
@@ -26,6 +28,10 @@ begin
         perform postbus.refuse('PB402', format('bad option of topic %L: %s', topic.name, sqlerrm),
             'durations look like 30s, 5 minutes or 24h; numbers and true/false are plain');
     end;
+    if _changed.semantics = 'PUB_SUB' and topic.semantics <> 'PUB_SUB' then      -- other defaults than a queue's
+        _changed.tracking := coalesce(_changed.tracking, 'OFFSET_WATERMARK');
+        _changed.retention := case when options ? 'retention' then _changed.retention else interval '24 hours' end;
+    end if;
     perform postbus.check_topic(_changed);
     return _changed;
 end $$;

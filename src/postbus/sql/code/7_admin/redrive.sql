@@ -1,10 +1,10 @@
--- Puts dead letters of a topic back into the queue, with their attempts at zero: those with the given
+-- Puts dead letters of a topic back into the queue, or back to their group alone, with their attempts at zero: those with the given
 -- ids, or those that match the filters, the oldest first. Returns how many; with dry_run it only counts.
 --
 -- With a rate they come back spread over time: `rate` messages per second.
 -- Refuses ids that are not dead letters of the topic, and then puts none back.
 --
--- Writes: dead_letter, queued or delayed.  Locks: dead_letter rows.
+-- Writes: dead_letter, queued, delayed or retrying.  Locks: dead_letter rows.
 create or replace function postbus.redrive(
     topic       text,
     ids         bigint[] default null,
@@ -14,7 +14,8 @@ create or replace function postbus.redrive(
     key         text default null,
     max_count   integer default null,
     rate        double precision default null,
-    dry_run     boolean default false
+    dry_run     boolean default false,
+    group_name  text default null
 ) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -23,7 +24,17 @@ declare
     _now    timestamptz := clock_timestamp();
     _chosen bigint[];
     _gone   text;
+    _for    bigint := 0;
 begin
+    if _topic.storage_id is not null then
+        if group_name is null then
+            perform postbus.refuse('PB402', format('topic %L is PUB_SUB: its dead letters belong to groups', topic),
+                'say for which group: --group NAME');
+        end if;
+        _for := (postbus.existing_subscription(topic, group_name)).id;
+    elsif group_name is not null then
+        perform postbus.refuse('PB402', format('topic %L is a QUEUE and has no groups', topic), 'leave the group out');
+    end if;
     if rate <= 0 then
         perform postbus.refuse('PB402', format('rate %s is not positive', rate), 'give messages per second, or leave it out');
     elsif max_count < 1 then
@@ -31,7 +42,7 @@ begin
     end if;
     _chosen := array(
         select d.id from postbus.dead_letter d
-         where d.topic_id = _topic.id
+         where d.topic_id = _topic.id and d.subscription_id = _for
            and (redrive.ids is null or d.id = any (redrive.ids))
            and (reason_like is null or d.reason ilike reason_like or d.last_error ilike reason_like)
            and (died_after is null or d.died_at >= died_after)
@@ -48,8 +59,23 @@ begin
         return cardinality(_chosen);
     end if;
 
+    if _for <> 0 then
+        with redriven as (
+            delete from postbus.dead_letter d where d.id = any (_chosen) and d.subscription_id = _for returning d.*
+        )
+        insert into postbus.retrying (subscription_id, lane, id, position, due_at, published_at, key, correlation_id, content_type,
+                                      headers, payload)
+        select _for, coalesce(postbus.lane_of(r.key, _topic.lanes), ((r.id >> 10) % _topic.lanes)::integer), r.id, r.id >> 10,
+               _now + coalesce(make_interval(secs => (row_number() over (order by r.id) - 1) / redrive.rate), interval '0'),
+               r.published_at, r.key, r.correlation_id, r.content_type, r.headers, r.payload
+          from redriven r
+        on conflict on constraint retrying_pkey do nothing;
+        perform pg_notify('postbus', _topic.id::text);
+        return cardinality(_chosen);
+    end if;
+
     with redriven as (
-        delete from postbus.dead_letter d where d.id = any (_chosen) returning d.*
+        delete from postbus.dead_letter d where d.id = any (_chosen) and d.subscription_id = 0 returning d.*
     ), counted as (
         select redriven.*, _now + make_interval(secs => (row_number() over (order by redriven.id) - 1) / redrive.rate) as due_at from redriven
     ), at_once as (

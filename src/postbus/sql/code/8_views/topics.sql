@@ -3,17 +3,21 @@ create or replace view postbus.topics as
 with known as (
     select t.*, true as configured from postbus.topic t where t.id <> 0
     union all
-    select s.topic_id, s.name, t.semantics, t.ordered, t.lease, t.max_attempts, t.retry_initial, t.retry_factor, t.retry_max,
-           t.retry_jitter, t.retention, t.dedup_window, t.max_payload_bytes, t.notify, null::timestamptz, null::timestamptz, false
+    select (jsonb_populate_record(t, jsonb_build_object('id', s.topic_id, 'name', s.name, 'created_at', null))).*, false
       from (select distinct topic_id, name from postbus.topic_seen) as s
       join postbus.topic t on t.id = 0
      where not exists (select from postbus.topic own where own.id = s.topic_id)
 )
 select k.name, k.semantics, k.ordered, k.paused_at, k.lease, k.max_attempts, k.retry_initial, k.retry_factor, k.retry_max,
        k.retry_jitter, k.retention, k.dedup_window, k.max_payload_bytes, k.notify, k.configured, k.created_at,
+       k.tracking, k.lanes, k.storage, k.segment_size, k.zero_subscription_retention, k.block_writes_on_zero_subscriptions,
+       k.max_retention, k.zombie_time, k.heartbeat_interval, k.heartbeat_timeout,
+       published.messages as published, groups.count as groups,
        waiting.count as waiting, delayed.count as delayed, leased.count as leased, dead.count as dead,
        waiting.oldest_at
   from known k
+  left join postbus.topic_count published on published.topic_id = k.id
+ cross join lateral (select count(*) as count from postbus.subscription s where s.topic_id = k.id and s.state <> 'CANCELLED') as groups
  cross join lateral (select count(*) as count, min(q.published_at) as oldest_at from postbus.queued q where q.topic_id = k.id) as waiting
  cross join lateral (select count(*) as count from postbus.delayed d where d.topic_id = k.id) as delayed
  cross join lateral (select coalesce(sum(cardinality(l.open_ids)), 0) as count from postbus.lease l where l.topic_id = k.id) as leased

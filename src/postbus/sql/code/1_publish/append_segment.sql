@@ -1,0 +1,34 @@
+-- Appends messages of one lane to the log, as one segment; the lane follows from the number where none is given.
+-- Returns the segment's number.
+--
+-- In this order: the transaction's id, the storage's epoch, the number. So who begins to write later gets a
+-- higher position, and a leaf that is closed gets nothing from transactions that begin later.
+--
+-- Writes: segment.
+create or replace function postbus.append_segment(
+    topic           postbus.topic,
+    lane            integer,
+    published_at    timestamptz,
+    content_type    text,
+    content_types   text[],
+    keys            text[],
+    correlation_ids text[],
+    headers         jsonb[],
+    payloads        bytea[],
+    bytes           bigint,
+    number          bigint default null
+) returns bigint
+language plpgsql as $$
+declare
+    _txid  xid8 := pg_current_xact_id();
+    _epoch bigint := pg_sequence_last_value(topic.epoch_sequence::regclass);
+begin
+    number := coalesce(number, nextval('postbus.log_position'));
+    insert into postbus.segment (storage_id, position, txid, topic_id, lane, count, bytes, published_at, content_type, content_types, keys,
+                                 correlation_ids, headers, payloads)
+    values (topic.storage_id, (_epoch << 43) + append_segment.number, _txid, topic.id,
+            coalesce(append_segment.lane, append_segment.number % topic.lanes), cardinality(append_segment.payloads),
+            append_segment.bytes, append_segment.published_at, append_segment.content_type, append_segment.content_types,
+            append_segment.keys, append_segment.correlation_ids, append_segment.headers, append_segment.payloads);
+    return number;
+end $$;

@@ -1,0 +1,10 @@
+-- Refuses to take a place in a transaction that has an id already: transactions that began after it may have
+-- written below the last position, and would be missed.
+create or replace function postbus.check_fresh() returns void
+language plpgsql as $$
+begin
+    if pg_current_xact_id_if_assigned() is not null then
+        perform postbus.refuse('PB431', 'a place in the log cannot be taken by a transaction that has written',
+            'call this function at the beginning of a transaction of its own');
+    end if;
+end $$;

@@ -1,0 +1,12 @@
+-- The place of now: all that is visible at this moment. Refuses a transaction that has written.
+create or replace function postbus.here(epoch_sequence text) returns postbus.log_place
+language plpgsql volatile as $$
+declare
+    _place postbus.log_place;
+begin
+    perform postbus.check_fresh();
+    _place.position := postbus.last_position(epoch_sequence);
+    _place.txid := pg_current_xact_id();
+    _place.snapshot := pg_current_snapshot();
+    return _place;
+end $$;

@@ -1,0 +1,132 @@
+-- Reads what a cursor has not seen, in the order of positions: segments of some lanes of a topic, up to about
+-- max_count messages and max_bytes of payload (but one segment always). Changes nothing: cursors move by `advance`.
+--
+-- The last row is not a segment. It tells the cursor to go on with, next_cursor; the one in between,
+-- during_cursor, which becomes the cursor of any message of these segments by its done_position and done_index;
+-- and whether more is there. What finds nothing takes no transaction id.
+--
+-- target, if given, is a place that was taken later than the cursor: groups that read up to the same one
+-- stand at the same place afterwards.
+create or replace function postbus.read_log(
+    topic     text,
+    lanes     integer[],
+    cursor    text,
+    max_count integer default 1000,
+    max_bytes bigint default 16777216,
+    target    text default null
+) returns table (
+    "position"      bigint,
+    lane            integer,
+    first_index     integer,
+    published_at    timestamptz,
+    content_type    text,
+    content_types   text[],
+    keys            text[],
+    correlation_ids text[],
+    headers         text[],
+    payloads        bytea[],
+    next_cursor     text,
+    during_cursor   text,
+    more            boolean
+)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off as $$
+declare
+    _topic   postbus.topic := postbus.topic_options(topic);
+    _cursor  postbus.log_cursor := cursor::postbus.log_cursor;
+    _target  postbus.log_place := coalesce(_cursor.target, target::postbus.log_place);
+    _is_new  boolean := _target is null;
+    _fresh   boolean := pg_current_xact_id_if_assigned() is null;
+    _late    xid8[] := array(select x from pg_snapshot_xip((_cursor.seen).snapshot) as x where x <= (_cursor.seen).txid);
+    _since   bigint := greatest((_cursor.seen).position + 1, _cursor.done_position);
+    _leaf    record;
+    _segment record;
+    _count   integer := 0;
+    _bytes   bigint := 0;
+    _stopped boolean := false;
+begin
+    if _topic.storage_id is null then
+        perform postbus.refuse('PB432', format('topic %L is a QUEUE', topic), 'groups need a topic with semantics PUB_SUB');
+    end if;
+    if _is_new then
+        if not _fresh then
+            perform postbus.check_fresh();
+        end if;
+        _target.position := postbus.last_position(_topic.epoch_sequence);
+        _target.snapshot := pg_current_snapshot();
+    end if;
+    if pg_snapshot_xmax(_target.snapshot) <= (_cursor.seen).txid and pg_snapshot_xmax(pg_current_snapshot()) < (_cursor.seen).txid then
+        perform postbus.refuse('PB507', 'cursors are ahead of this server''s transaction ids: the database was restored from a dump',
+            'run: postbus rebase');
+    end if;
+    <<leaves>>
+    for _leaf in
+        select l.epoch, l.closed_txid from postbus.log_leaf l
+         where l.storage_id = _topic.storage_id
+           and (l.epoch + 1)::bigint << 43 > coalesce(_cursor.done_position, 0)
+           and ((l.epoch + 1)::bigint << 43 > _since
+                or l.closed_txid is null
+                or l.closed_txid > least(_late[1], pg_snapshot_xmax((_cursor.seen).snapshot)))
+         order by l.epoch
+    loop
+        for _segment in execute postbus.read_leaf_sql(_topic.storage_id, _leaf.epoch, _late <> '{}' or
+                                                      pg_snapshot_xmax((_cursor.seen).snapshot) <= (_cursor.seen).txid)
+            using _topic.id, lanes, _since, (_cursor.seen).txid, (_cursor.seen).snapshot, _target.snapshot,
+                  max_count - _count + 1, _late, pg_snapshot_xmax((_cursor.seen).snapshot), coalesce(_cursor.done_position, 0)
+        loop
+            continue when _segment.position = _cursor.done_position and _cursor.done_index >= _segment.count - 1;
+            continue when _segment.position <= _cursor.since_bound
+                and (_segment.published_at < _cursor.since_at
+                     or (_segment.position & 8796093022207) * 1024 + _segment.count <= _cursor.since_id);
+            if _count > 0 and (_count >= max_count or _bytes >= max_bytes) then
+                _stopped := true;
+                exit leaves;
+            end if;
+            position := _segment.position;
+            lane := _segment.lane;
+            first_index := case when _segment.position = _cursor.done_position then _cursor.done_index + 1 else 0 end;
+            if _segment.position <= _cursor.since_bound and _segment.position & 8796093022207 = _cursor.since_id >> 10 then
+                first_index := greatest(first_index, _cursor.since_id & 1023);
+            end if;
+            published_at := _segment.published_at;
+            content_type := _segment.content_type;
+            content_types := _segment.content_types;
+            keys := _segment.keys;
+            correlation_ids := _segment.correlation_ids;
+            headers := _segment.headers::text[];
+            payloads := _segment.payloads;
+            _count := _count + _segment.count - first_index;
+            _bytes := _bytes + _segment.bytes;
+            return next;
+        end loop;
+    end loop;
+
+    lane := null;
+    more := _stopped;
+    if _count = 0 and _is_new then
+        next_cursor := cursor;
+    else
+        if _is_new then
+            _target.txid := pg_current_xact_id();
+        end if;
+        _cursor.target := _target;
+        _cursor.done_position := coalesce(_cursor.done_position, 0);
+        _cursor.done_index := coalesce(_cursor.done_index, -1);
+        during_cursor := _cursor;
+        if _stopped then
+            _cursor.done_position := position;
+            _cursor.done_index := 1024;
+        else
+            _cursor.seen := _target;
+            _cursor.target := null;
+            _cursor.done_position := null;
+            _cursor.done_index := null;
+        end if;
+        next_cursor := _cursor;
+    end if;
+    position := null;
+    payloads := null;
+    return next;
+end $$;

@@ -1,0 +1,57 @@
+-- Takes messages that a group read from the log out of its way: to be tried again ('retry'), to wait behind
+-- another one of their key ('park'), or given up ('dead'). They were tried once.
+-- Returns what became of each: 'retried', 'parked' or 'dead'; nothing at all if the lane is lost.
+--
+-- Writes: retrying, dead_letter.  Locks: the lane's row, for share.
+create or replace function postbus.put_off(
+    subscription_id bigint,
+    lane            integer,
+    token           uuid,
+    kinds           text[],
+    ids             bigint[],
+    positions       bigint[],
+    published_ats   timestamptz[],
+    keys            text[],
+    correlation_ids text[],
+    content_types   text[],
+    headers         text[],
+    payloads        bytea[],
+    delays          interval[],
+    errors          text[],
+    reasons         text[],
+    max_attempts    integer default null,
+    as_of           timestamptz default clock_timestamp()
+) returns text[]
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _topic postbus.topic := postbus.subscribed_topic(subscription_id);
+    _most  integer := least(max_attempts, _topic.max_attempts);
+begin
+    perform from postbus.lane l
+      where l.subscription_id = put_off.subscription_id and l.lane = put_off.lane and l.token = put_off.token for share;
+    if not found then
+        return null;
+    end if;
+    kinds := array(select case when one.kind = 'retry' and _most <= 1 then 'dead' else one.kind end
+                     from unnest(kinds) with ordinality as one (kind, n) order by one.n);
+    insert into postbus.retrying as known (subscription_id, lane, id, position, parked, due_at, attempts, last_error, published_at, key,
+                                  correlation_id, content_type, headers, payload)
+    select put_off.subscription_id, put_off.lane, one.id, one.position, one.kind = 'park',
+           as_of + coalesce(one.delay, postbus.backoff(_topic, 1)), case when one.kind = 'park' then 0 else 1 end, left(one.error, 4000),
+           one.published_at, one.key, one.correlation_id, one.content_type, one.headers::jsonb, one.payload
+      from unnest(kinds, ids, positions, published_ats, keys, correlation_ids, content_types, put_off.headers, payloads, delays, errors)
+           as one (kind, id, position, published_at, key, correlation_id, content_type, headers, payload, delay, error)
+     where one.kind <> 'dead'
+    on conflict on constraint retrying_pkey do nothing;
+    insert into postbus.dead_letter (id, subscription_id, topic_id, died_at, reason, last_error, published_at, attempts, priority, key,
+                                     correlation_id, content_type, headers, payload)
+    select one.id, put_off.subscription_id, _topic.id, as_of, left(coalesce(one.reason, format('gave up after %s attempts', _most)), 1000),
+           left(one.error, 4000), one.published_at, 1, 4, one.key, one.correlation_id, one.content_type, one.headers::jsonb, one.payload
+      from unnest(kinds, ids, published_ats, keys, correlation_ids, content_types, put_off.headers, payloads, errors, reasons)
+           as one (kind, id, published_at, key, correlation_id, content_type, headers, payload, error, reason)
+     where one.kind = 'dead'
+    on conflict do nothing;
+    return array(select case one.kind when 'retry' then 'retried' when 'park' then 'parked' else 'dead' end
+                   from unnest(kinds) with ordinality as one (kind, n) order by one.n);
+end $$;

@@ -1,0 +1,67 @@
+-- Settles messages that a group tried again: 'done', 'retry', 'dead', or 'release' for an attempt that was none.
+-- What waited behind a message that has ended, and has its key, is due at once.
+-- Returns what became of each: 'done', 'retried', 'dead', 'released' or 'lost'.
+--
+-- Writes: retrying, dead_letter.  Locks: the lane's row, for share.
+create or replace function postbus.settle_retrying(
+    subscription_id bigint,
+    lane            integer,
+    token           uuid,
+    ids             bigint[],
+    outcome         text,
+    delay           interval default null,
+    error           text default null,
+    reason          text default null,
+    max_attempts    integer default null,
+    as_of           timestamptz default clock_timestamp()
+) returns text[]
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _topic postbus.topic := postbus.subscribed_topic(subscription_id);
+    _most  integer := least(max_attempts, _topic.max_attempts);
+    _id    bigint;
+    _one   postbus.retrying;
+    _ended text[] := array[]::text[];
+    _told  text[] := array[]::text[];
+begin
+    perform from postbus.lane l
+      where l.subscription_id = settle_retrying.subscription_id and l.lane = settle_retrying.lane and l.token = settle_retrying.token
+        for share;
+    if not found then
+        return array(select 'lost' from unnest(ids));
+    end if;
+    foreach _id in array ids loop
+        select * into _one from postbus.retrying r
+         where r.subscription_id = settle_retrying.subscription_id and r.lane = settle_retrying.lane and r.id = _id for update;
+        if _one.id is null then
+            _told := _told || 'lost'::text;
+        elsif outcome = 'release' then
+            update postbus.retrying r set due_at = as_of, attempts = greatest(r.attempts - 1, 0)
+             where r.subscription_id = _one.subscription_id and r.lane = _one.lane and r.id = _id;
+            _told := _told || 'released'::text;
+        elsif outcome = 'retry' and _one.attempts < _most then
+            update postbus.retrying r
+               set due_at = as_of + coalesce(settle_retrying.delay, postbus.backoff(_topic, _one.attempts)), last_error = left(error, 4000)
+             where r.subscription_id = _one.subscription_id and r.lane = _one.lane and r.id = _id;
+            _told := _told || 'retried'::text;
+        else
+            delete from postbus.retrying r
+             where r.subscription_id = _one.subscription_id and r.lane = _one.lane and r.id = _id;
+            if outcome = 'done' then
+                _told := _told || 'done'::text;
+            else
+                insert into postbus.dead_letter (id, subscription_id, topic_id, died_at, reason, last_error, published_at, attempts,
+                                                 priority, key, correlation_id, content_type, headers, payload)
+                values (_id, _one.subscription_id, _topic.id, as_of,
+                        left(coalesce(reason, format('gave up after %s attempts', _one.attempts)), 1000), left(error, 4000),
+                        _one.published_at, _one.attempts, 4, _one.key, _one.correlation_id, _one.content_type, _one.headers, _one.payload)
+                on conflict do nothing;
+                _told := _told || 'dead'::text;
+            end if;
+            _ended := _ended || _one.key;
+        end if;
+    end loop;
+    perform postbus.unpark_retrying(subscription_id, lane, _ended, as_of);
+    return _told;
+end $$;

@@ -1,0 +1,30 @@
+-- Deletes what a PUB_SUB topic has in the log, and its subscriptions. Refuses to while a group is subscribed,
+-- unless `force` is given. Storage of its own is dropped.
+--
+-- Writes: segment, subscription and all that belongs to it.
+create or replace function postbus.delete_log(topic postbus.topic, force boolean) returns void
+language plpgsql as $$
+declare
+    _ids bigint[] := array(select s.id from postbus.subscription s where s.topic_id = topic.id);
+begin
+    if not force and exists (select from postbus.subscription s where s.topic_id = topic.id and s.state <> 'CANCELLED') then
+        perform postbus.refuse('PB408', format('topic %L has groups', topic.name), 'cancel them: postbus groups cancel, or delete with --force');
+    end if;
+    delete from postbus.lane l where l.subscription_id = any (_ids);
+    delete from postbus.cursor c where c.subscription_id = any (_ids);
+    delete from postbus.retrying r where r.subscription_id = any (_ids);
+    delete from postbus.member m where m.subscription_id = any (_ids);
+    delete from postbus.group_worker g where g.subscription_id = any (_ids);
+    delete from postbus.loss l where l.subscription_id = any (_ids);
+    delete from postbus.subscription s where s.id = any (_ids);
+    delete from postbus.topic_count c where c.topic_id = topic.id;
+    if topic.storage = 'own' then
+        execute format('drop table postbus.%I cascade', format('segment_%s', topic.storage_id));
+        execute format('drop sequence postbus.%I', format('log_epoch_%s', topic.storage_id));
+        delete from postbus.log_leaf l where l.storage_id = topic.storage_id;
+        delete from postbus.storage_count c where c.storage_id = topic.storage_id;
+        delete from postbus.storage s where s.id = topic.storage_id;
+    else
+        delete from postbus.segment s where s.storage_id = topic.storage_id and s.topic_id = topic.id;
+    end if;
+end $$;

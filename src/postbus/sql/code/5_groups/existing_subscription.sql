@@ -1,0 +1,17 @@
+-- A group's subscription to a topic, locked. Refuses one that is not there.
+--
+-- Locks: the subscription's row.
+create or replace function postbus.existing_subscription(topic text, group_name text) returns postbus.subscription
+language plpgsql as $$
+declare
+    _topic postbus.topic := postbus.topic_options(topic);
+    _found postbus.subscription;
+begin
+    select * into _found from postbus.subscription s
+     where s.topic_id = _topic.id and s.group_name = existing_subscription.group_name and s.state <> 'CANCELLED' for no key update;
+    if _found.id is null then
+        perform postbus.refuse('PB406', format('group %L has no subscription to topic %L', group_name, topic),
+            'list them: postbus groups list');
+    end if;
+    return _found;
+end $$;

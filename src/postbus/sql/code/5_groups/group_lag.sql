@@ -1,0 +1,27 @@
+-- How many messages a group has before it, and when the oldest of them was published. Cheap: what was published is
+-- counted by the sweep, what the group is done with by its cursors; and one message per lane is looked for.
+create or replace function postbus.group_lag(subscription_id bigint, out messages bigint, out oldest_at timestamptz)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _subscription postbus.subscription;
+    _topic        postbus.topic := postbus.subscribed_topic(subscription_id);
+    _passed       bigint := 0;
+    _lane         record;
+    _at           timestamptz;
+begin
+    select * into _subscription from postbus.subscription s where s.id = group_lag.subscription_id;
+    for _lane in
+        select l.lane, last.cursor, last.passed from postbus.lane l
+         cross join lateral (select c.cursor, c.passed from postbus.cursor c
+                              where c.subscription_id = l.subscription_id and c.lane = l.lane order by c.number desc limit 1) as last
+         where l.subscription_id = group_lag.subscription_id
+    loop
+        _passed := _passed + _lane.passed;
+        _at := postbus.oldest_unseen(_topic, _lane.cursor, _lane.lane);
+        oldest_at := least(oldest_at, _at);
+    end loop;
+    messages := case when oldest_at is null then 0
+                     else greatest(1, coalesce((select c.messages from postbus.topic_count c where c.topic_id = _topic.id), 0)
+                                      - _subscription.passed_before - _passed) end;
+end $$;

@@ -1,0 +1,103 @@
+-- Shares the lanes of groups among the processes that work for them: each gets as many as any other, give or
+-- take one. What the caller has to do comes back: 'take' a lane, which is its own from now on; 'give_up' one that
+-- it holds, by release_lanes when it is done with it; 'stop' what is not ACTIVE any more, with the state; and
+-- forget those that are 'lost'.
+--
+-- A lane is free if it has no holder, or one that was not seen for the topic's lease. Who takes it from such a one
+-- appends to the ledger, so that what the other still sends is refused.
+--
+-- The caller has sent a heartbeat before. A call that changes nothing writes nothing.
+--
+-- Writes: lane, cursor, group_worker.  Locks: lane rows (skip locked).
+create or replace function postbus.lease_lanes(
+    worker           text,
+    subscription_ids bigint[],
+    tokens           uuid[],
+    as_of            timestamptz default clock_timestamp()
+) returns table (
+    subscription_id bigint,
+    action          text,
+    state           text,
+    lane            integer,
+    token           uuid,
+    number          bigint,
+    cursor          text,
+    deaths          integer,
+    careful_until   bigint
+)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _group record;
+    _lane  record;
+begin
+    insert into postbus.group_worker (subscription_id, worker)
+    select wanted.id, lease_lanes.worker from unnest(subscription_ids) as wanted (id)
+     where not exists (select from postbus.group_worker g where g.subscription_id = wanted.id and g.worker = lease_lanes.worker)
+       and exists (select from postbus.subscription s where s.id = wanted.id)
+    on conflict do nothing;
+
+    return query
+    select wanted.id, 'stop', coalesce(s.state, 'CANCELLED'), null::integer, null::uuid, null::bigint, null::text, null::integer, null::bigint
+      from unnest(subscription_ids) as wanted (id) left join postbus.subscription s on s.id = wanted.id
+     where s.state is distinct from 'ACTIVE';
+    return query
+    select null::bigint, 'lost', null::text, null::integer, held.token, null::bigint, null::text, null::integer, null::bigint
+      from unnest(tokens) as held (token)
+     where not exists (select from postbus.lane l where l.token = held.token);
+
+    for _group in
+        select s.id, t.lease, t.epoch_sequence, mine.count as held, share.fair,
+               exists (select from postbus.lane l left join postbus.worker w on w.name = l.holder
+                        where l.subscription_id = s.id and (w.seen_at is null or w.seen_at < as_of - t.lease)) as has_free
+          from unnest(subscription_ids) as wanted (id)
+          join postbus.subscription s on s.id = wanted.id and s.state = 'ACTIVE'
+          join postbus.topic t on t.id = s.topic_id
+         cross join lateral (select count(*) as count from postbus.lane l where l.subscription_id = s.id and l.token = any (tokens)) as mine
+         cross join lateral (select count(*) as count from postbus.group_worker g join postbus.worker w on w.name = g.worker
+                              where g.subscription_id = s.id and w.seen_at >= as_of - t.lease) as alive
+         cross join lateral (select ceil(t.lanes::numeric / greatest(alive.count, 1)) as fair) as share
+         where mine.count <> share.fair
+    loop
+        subscription_id := _group.id;
+        state := 'ACTIVE';
+        if _group.held > _group.fair then
+            action := 'give_up';
+            for _lane in
+                select l.lane, l.token from postbus.lane l
+                 where l.subscription_id = _group.id and l.token = any (tokens)
+                 order by l.lane desc limit _group.held - _group.fair
+            loop
+                lane := _lane.lane;
+                token := _lane.token;
+                return next;
+            end loop;
+            continue;
+        end if;
+        continue when not _group.has_free;
+        action := 'take';
+        for _lane in
+            select l.lane, l.holder, l.deaths, l.careful_until
+              from postbus.lane l left join postbus.worker w on w.name = l.holder
+             where l.subscription_id = _group.id and (w.seen_at is null or w.seen_at < as_of - _group.lease)
+             order by l.lane limit _group.fair - _group.held
+               for update of l skip locked
+        loop
+            lane := _lane.lane;
+            token := gen_random_uuid();
+            select c.number + 1, c.cursor::text into lease_lanes.number, lease_lanes.cursor from postbus.cursor c
+             where c.subscription_id = _group.id and c.lane = _lane.lane order by c.number desc limit 1;
+            insert into postbus.cursor (subscription_id, lane, number, cursor, passed)
+            select c.subscription_id, c.lane, c.number + 1, c.cursor, c.passed from postbus.cursor c
+             where c.subscription_id = _group.id and c.lane = _lane.lane and c.number = lease_lanes.number - 1;
+            update postbus.lane l
+               set holder = lease_lanes.worker, token = lease_lanes.token, held_since = as_of,
+                   deaths = case when l.holder is null then l.deaths else l.deaths + 1 end,
+                   careful_until = case when l.holder is null then l.careful_until
+                                        else greatest(l.careful_until, postbus.last_position(_group.epoch_sequence)) end
+             where l.subscription_id = _group.id and l.lane = _lane.lane
+            returning l.deaths, l.careful_until into lease_lanes.deaths, lease_lanes.careful_until;
+            return next;
+        end loop;
+    end loop;
+end $$;

@@ -1,0 +1,8 @@
+-- Gives lanes back: what was done in them is settled, and somebody else may go on at once.
+--
+-- Writes: lane.
+create or replace function postbus.release_lanes(tokens uuid[]) returns void
+language sql security definer
+set search_path = pg_catalog, pg_temp as $$
+    update postbus.lane l set holder = null, token = gen_random_uuid(), held_since = null where l.token = any (tokens)
+$$;

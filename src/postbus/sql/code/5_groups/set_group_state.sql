@@ -1,0 +1,26 @@
+-- Changes the state of a subscription: ACTIVE to PAUSED and back, and any to CANCELLED, which is final.
+-- A change to the state that it has changes nothing; others are refused.
+--
+-- Writes: subscription; for CANCELLED also lane, cursor, retrying, group_worker.  Locks: the subscription's row.
+create or replace function postbus.set_group_state(topic text, group_name text, state text) returns void
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _found postbus.subscription := postbus.existing_subscription(topic, group_name);
+begin
+    if _found.state = set_group_state.state then
+        return;
+    elsif not (set_group_state.state = 'CANCELLED' or (_found.state, set_group_state.state) in (('ACTIVE', 'PAUSED'), ('PAUSED', 'ACTIVE'))) then
+        perform postbus.refuse('PB433', format('a subscription that is %s cannot become %s', _found.state, set_group_state.state),
+            case _found.state when 'DEAD' then 'it becomes ACTIVE by the next heartbeat of a member; or cancel it'
+                              else 'ACTIVE becomes PAUSED, PAUSED becomes ACTIVE, and each can be cancelled' end);
+    end if;
+    update postbus.subscription s set state = set_group_state.state, state_changed_at = clock_timestamp() where s.id = _found.id;
+    if set_group_state.state = 'CANCELLED' then
+        delete from postbus.lane l where l.subscription_id = _found.id;
+        delete from postbus.cursor c where c.subscription_id = _found.id;
+        delete from postbus.retrying r where r.subscription_id = _found.id;
+        delete from postbus.group_worker g where g.subscription_id = _found.id;
+    end if;
+    perform pg_notify('postbus', _found.topic_id::text);
+end $$;

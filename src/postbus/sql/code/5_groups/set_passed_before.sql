@@ -1,0 +1,28 @@
+-- Sets from how many messages on the lag of a group counts: those that a place shows, without what the cursor has
+-- before it, and without what the group has passed.
+--
+-- Writes: subscription.
+create or replace function postbus.set_passed_before(
+    subscription_id bigint,
+    topic           postbus.topic,
+    cursor          postbus.log_cursor,
+    place           postbus.log_place
+) returns void
+language plpgsql as $$
+declare
+    _counter postbus.log_cursor := (select c.cursor from postbus.storage_count c where c.storage_id = topic.storage_id);
+    _count   bigint := coalesce((select c.messages from postbus.topic_count c where c.topic_id = topic.id), 0);
+begin
+    if _counter is null then
+        _counter.seen := row(0, '2', '3:3:')::postbus.log_place;
+    end if;
+    _count := _count + postbus.count_unseen(topic, _counter, place.snapshot) - postbus.count_unseen(topic, cursor, place.snapshot);
+    update postbus.subscription s
+       set passed_before = _count - coalesce((select sum(last.passed)
+                                                from postbus.lane l
+                                               cross join lateral (select c.passed from postbus.cursor c
+                                                                    where c.subscription_id = l.subscription_id and c.lane = l.lane
+                                                                    order by c.number desc limit 1) as last
+                                               where l.subscription_id = s.id), 0)
+     where s.id = set_passed_before.subscription_id;
+end $$;

@@ -1,0 +1,52 @@
+-- Counts what was published to a storage since the last time, as a reader of its own that sees everything once.
+-- Returns how many messages that is.
+--
+-- Writes: topic_count, storage_count.
+create or replace function postbus.count_published(storage_id integer) returns bigint
+language plpgsql as $$
+declare
+    _cursor  postbus.log_cursor := (select c.cursor from postbus.storage_count c where c.storage_id = count_published.storage_id);
+    _seen    postbus.log_place := coalesce(_cursor.seen, row(0, '2', '3:3:')::postbus.log_place);
+    _target  postbus.log_place;
+    _late    xid8[] := array(select x from pg_snapshot_xip(_seen.snapshot) as x where x <= _seen.txid);
+    _leaf    record;
+    _one     record;
+    _counts  jsonb := '{}';
+    _count   bigint := 0;
+begin
+    _target.position := postbus.last_position(format('postbus.log_epoch_%s', storage_id));
+    _target.snapshot := pg_current_snapshot();
+    for _leaf in
+        select l.epoch from postbus.log_leaf l
+         where l.storage_id = count_published.storage_id
+           and ((l.epoch + 1)::bigint << 43 > _seen.position or l.closed_txid is null
+                or l.closed_txid > least(_late[1], pg_snapshot_xmax(_seen.snapshot)))
+         order by l.epoch
+    loop
+        for _one in execute format(
+            'select unseen.topic_id, sum(unseen.count) as messages, sum(unseen.bytes) as bytes
+               from (select s.topic_id, s.count, s.bytes from postbus.%1$I s
+                      where s.position > $1 and s.txid > $2 and not pg_visible_in_snapshot(s.txid, $3) and pg_visible_in_snapshot(s.txid, $4)
+                      union all
+                     select s.topic_id, s.count, s.bytes from postbus.%1$I s
+                      where s.txid = any ($5) and pg_visible_in_snapshot(s.txid, $4)
+                      union all
+                     select s.topic_id, s.count, s.bytes from postbus.%1$I s
+                      where s.txid >= pg_snapshot_xmax($3) and s.txid <= $2 and pg_visible_in_snapshot(s.txid, $4)) as unseen
+              group by unseen.topic_id', format('segment_%s_%s', storage_id, _leaf.epoch))
+            using _seen.position, _seen.txid, _seen.snapshot, _target.snapshot, _late
+        loop
+            _target.txid := pg_current_xact_id();
+            insert into postbus.topic_count as known (topic_id, messages, bytes) values (_one.topic_id, _one.messages, _one.bytes)
+            on conflict on constraint topic_count_pkey do update
+               set messages = known.messages + excluded.messages, bytes = known.bytes + excluded.bytes;
+            _count := _count + _one.messages;
+        end loop;
+    end loop;
+    if _count > 0 then
+        insert into postbus.storage_count as known (storage_id, cursor)
+        values (count_published.storage_id, row(_target, null, null, null, null, null, null)::postbus.log_cursor)
+        on conflict on constraint storage_count_pkey do update set cursor = excluded.cursor;
+    end if;
+    return _count;
+end $$;

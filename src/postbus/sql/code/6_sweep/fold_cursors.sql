@@ -1,0 +1,22 @@
+-- Removes the rows of the ledger that a later one has replaced. Returns how many.
+--
+-- Writes: cursor.
+create or replace function postbus.fold_cursors(storage_id integer) returns bigint
+language plpgsql as $$
+declare
+    _count bigint;
+begin
+    with last as materialized (
+        select l.subscription_id, l.lane, newest.number
+          from postbus.topic t
+          join postbus.subscription s on s.topic_id = t.id
+          join postbus.lane l on l.subscription_id = s.id
+         cross join lateral (select c.number from postbus.cursor c
+                              where c.subscription_id = l.subscription_id and c.lane = l.lane order by c.number desc limit 1) as newest
+         where t.storage_id = fold_cursors.storage_id
+    )
+    delete from postbus.cursor c using last
+     where c.subscription_id = last.subscription_id and c.lane = last.lane and c.number < last.number;
+    get diagnostics _count = row_count;
+    return _count;
+end $$;

@@ -1,0 +1,33 @@
+-- Records how many messages of a leaf that is about to be dropped each group has not had.
+--
+-- Writes: loss, subscription.
+create or replace function postbus.record_loss(storage_id integer, epoch integer, as_of timestamptz) returns void
+language plpgsql as $$
+declare
+    _lane record;
+    _lost bigint;
+begin
+    for _lane in
+        select s.id as subscription_id, s.state, t.id as topic_id, l.lane, last.cursor
+          from postbus.topic t
+          join postbus.subscription s on s.topic_id = t.id and s.state <> 'CANCELLED'
+          join postbus.lane l on l.subscription_id = s.id
+         cross join lateral (select c.cursor from postbus.cursor c
+                              where c.subscription_id = l.subscription_id and c.lane = l.lane order by c.number desc limit 1) as last
+         where t.storage_id = record_loss.storage_id
+    loop
+        execute format(
+            'select sum(s.count) from postbus.%I s
+              where s.topic_id = $1 and s.lane = $2 and not pg_visible_in_snapshot(s.txid, $3)
+                and ($4 is null or not pg_visible_in_snapshot(s.txid, $5) or s.position >= $4)',
+            format('segment_%s_%s', storage_id, epoch))
+          into _lost
+         using _lane.topic_id, _lane.lane, ((_lane.cursor).seen).snapshot, (_lane.cursor).done_position, ((_lane.cursor).target).snapshot;
+        if _lost > 0 then
+            insert into postbus.loss (subscription_id, at, reason, messages)
+            values (_lane.subscription_id, as_of,
+                    case _lane.state when 'DEAD' then 'the group was DEAD' else 'max_retention or zombie_time had passed' end, _lost);
+            update postbus.subscription s set passed_before = s.passed_before + _lost where s.id = _lane.subscription_id;
+        end if;
+    end loop;
+end $$;

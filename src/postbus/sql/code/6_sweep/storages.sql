@@ -1,0 +1,6 @@
+-- The storages of the log, for who sweeps them.
+create or replace function postbus.storages() returns setof integer
+language sql stable security definer
+set search_path = pg_catalog, pg_temp as $$
+    select s.id from postbus.storage s order by s.id
+$$;

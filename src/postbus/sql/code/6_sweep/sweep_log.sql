@@ -1,0 +1,64 @@
+-- Keeps the log of one storage going, a step at a time: closes leaves that are not written to any more, counts what
+-- was published, begins a new leaf when the current one has been written to for its period or is full, drops leaves
+-- that nobody needs. Also folds the ledgers of cursors, and notices groups without heartbeats.
+--
+-- Can be killed anywhere and called again; a second caller returns at once. Returns what it did; `more` asks to be
+-- called again at once. To be called in a transaction of its own.
+--
+-- Writes: log_leaf, topic_count, storage_count, cursor, subscription, loss.  Locks: an advisory lock for the transaction.
+create or replace function postbus.sweep_log(
+    storage_id integer,
+    as_of      timestamptz default clock_timestamp(),
+    out counted bigint,
+    out opened  integer,
+    out dropped text[],
+    out folded  bigint,
+    out dead    bigint,
+    out more    boolean
+)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _storage  postbus.storage;
+    _sequence regclass := to_regclass(format('postbus.%I', format('log_epoch_%s', storage_id)));
+    _epoch    integer := pg_sequence_last_value(_sequence);
+    _leaf     record;
+begin
+    counted := 0;
+    folded := 0;
+    dead := 0;
+    more := false;
+    dropped := array[]::text[];
+    if _sequence is null or not pg_try_advisory_xact_lock(hashtext('postbus.sweep_log'), storage_id) then
+        return;
+    end if;
+    counted := postbus.count_published(storage_id);      -- first: it takes a place, for which there must be no transaction id
+
+    -- In a transaction later than the one that began the next leaf: an id that is higher than all that wrote here.
+    update postbus.log_leaf l set closed_at = as_of, closed_txid = pg_current_xact_id()
+     where l.storage_id = sweep_log.storage_id and l.epoch < _epoch and l.closed_txid is null;
+
+    select * into _storage from postbus.storage s where s.id = storage_id;
+    if postbus.leaf_is_full(_storage, _epoch, as_of) then
+        if exists (select from postbus.log_leaf l where l.storage_id = sweep_log.storage_id and l.epoch = _epoch + 1) then
+            opened := nextval(_sequence);
+            update postbus.log_leaf l set opened_at = as_of where l.storage_id = sweep_log.storage_id and l.epoch = opened;
+        else
+            perform postbus.add_leaf(storage_id, _epoch + 1);
+        end if;
+        more := true;
+    end if;
+
+    with late as (
+        update postbus.subscription s set state = 'DEAD', state_changed_at = as_of
+          from postbus.topic t
+         where t.id = s.topic_id and t.storage_id = sweep_log.storage_id and s.state = 'ACTIVE' and s.seen_at < as_of - t.heartbeat_timeout
+        returning s.id
+    )
+    select count(*) into dead from late;
+
+    folded := postbus.fold_cursors(storage_id);
+    if not more then
+        dropped := postbus.drop_leaves(storage_id, as_of);
+    end if;
+end $$;

@@ -1,0 +1,27 @@
+-- Every subscription of a group to a topic, with what it has done and what is before it. lag is what was counted
+-- behind the publishers, and so may trail by some seconds; lag_seconds is the age of the oldest message before it.
+create or replace view postbus.groups as
+select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start, s.start_at, s.start_id, s.on_failure, s.subscribed_at,
+       s.state_changed_at, s.seen_at, t.lanes, lanes.held as lanes_held, lanes.workers, progress.progressed_at,
+       coalesce(members.processed, 0) as processed, coalesce(members.failed, 0) as failed, coalesce(members.filtered, 0) as filtered,
+       coalesce(members.in_flight, 0) as in_flight, members.names as members,
+       progress.passed, waiting.retrying, waiting.parked, dead.count as dead, coalesce(lost.messages, 0) as lost,
+       case when s.state <> 'CANCELLED' then (postbus.group_lag(s.id)).messages end as lag,
+       case when s.state <> 'CANCELLED' then extract(epoch from clock_timestamp() - (postbus.group_lag(s.id)).oldest_at) end as lag_seconds
+  from postbus.subscription s
+  join postbus.topic t on t.id = s.topic_id
+ cross join lateral (select count(l.holder) as held, array_agg(distinct l.holder) filter (where l.holder is not null) as workers
+                       from postbus.lane l where l.subscription_id = s.id) as lanes
+ cross join lateral (select sum(last.passed)::bigint as passed, max(last.at) as progressed_at
+                       from postbus.lane l
+                      cross join lateral (select c.passed, c.at from postbus.cursor c
+                                           where c.subscription_id = l.subscription_id and c.lane = l.lane
+                                           order by c.number desc limit 1) as last
+                      where l.subscription_id = s.id) as progress
+ cross join lateral (select sum(m.processed)::bigint as processed, sum(m.failed)::bigint as failed, sum(m.filtered)::bigint as filtered,
+                            sum(m.in_flight)::bigint as in_flight, array_agg(m.name order by m.name) as names
+                       from postbus.member m where m.subscription_id = s.id) as members
+ cross join lateral (select count(*) filter (where not r.parked) as retrying, count(*) filter (where r.parked) as parked
+                       from postbus.retrying r where r.subscription_id = s.id) as waiting
+ cross join lateral (select count(*) as count from postbus.dead_letter d where d.topic_id = s.topic_id and d.subscription_id = s.id) as dead
+ cross join lateral (select sum(l.messages)::bigint as messages from postbus.loss l where l.subscription_id = s.id) as lost;
