@@ -31,7 +31,7 @@ begin
             ('postbus_producer', array['publish', 'publish_many', 'ring', 'schema_state', 'topic_id']),
             ('postbus_consumer', array['claim', 'extend', 'ack', 'ack_leases', 'retry', 'dead_letter', 'release', 'return_expired',
                                        'sweep', 'heartbeat', 'sign_off', 'ensure_topic', 'ring', 'subscribe', 'read_log', 'advance', 'put_off',
-                                       'claim_retrying', 'settle_retrying', 'lease_lanes', 'release_lanes', 'leave_groups', 'hold_lane',
+                                       'claim_retrying', 'retrying_of', 'settle_retrying', 'lease_lanes', 'release_lanes', 'leave_groups', 'hold_lane',
                                        'calm_lane', 'group_heartbeat', 'sweep_log', 'storages', 'schema_state', 'topic_id']),
             ('postbus_observer', array['payload_json', 'payload_text', 'group_lag', 'schema_state', 'topic_id']),
             ('postbus_admin',    array['create_topic', 'set_topic', 'pause_topic', 'resume_topic', 'purge_topic', 'delete_topic',

@@ -114,7 +114,8 @@ create table postbus.lane (
     holder          text,
     token           uuid not null default gen_random_uuid(),
     held_since      timestamptz,
-    deaths          integer not null default 0,     -- holders in a row that vanished while they held it
+    held_number     bigint,                         -- of the ledger when it was taken
+    deaths          integer not null default 0,     -- holders in a row that vanished before they had done anything
     careful_until   bigint,                         -- up to this position, the cause may be a message
     primary key (subscription_id, lane)
 );

@@ -3,7 +3,7 @@
 --
 -- The last row is not a segment. It tells the cursor to go on with, next_cursor; the one in between,
 -- during_cursor, which becomes the cursor of any message of these segments by its done_position and done_index;
--- and whether more is there. What finds nothing takes no transaction id.
+-- whether more is there; and the place that was read up to, read_target. What finds nothing takes no transaction id.
 --
 -- target, if given, is a place that was taken later than the cursor: groups that read up to the same one
 -- stand at the same place afterwards.
@@ -27,7 +27,8 @@ create or replace function postbus.read_log(
     payloads        bytea[],
     next_cursor     text,
     during_cursor   text,
-    more            boolean
+    more            boolean,
+    read_target     text
 )
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -115,6 +116,7 @@ begin
         _cursor.done_position := coalesce(_cursor.done_position, 0);
         _cursor.done_index := coalesce(_cursor.done_index, -1);
         during_cursor := _cursor;
+        read_target := _target;
         if _stopped then
             _cursor.done_position := position;
             _cursor.done_index := 1024;

@@ -31,6 +31,7 @@ declare
     _group record;
     _lane  record;
 begin
+    perform postbus.check_cluster();
     insert into postbus.group_worker (subscription_id, worker)
     select wanted.id, lease_lanes.worker from unnest(subscription_ids) as wanted (id)
      where not exists (select from postbus.group_worker g where g.subscription_id = wanted.id and g.worker = lease_lanes.worker)
@@ -91,8 +92,10 @@ begin
             select c.subscription_id, c.lane, c.number + 1, c.cursor, c.passed from postbus.cursor c
              where c.subscription_id = _group.id and c.lane = _lane.lane and c.number = lease_lanes.number - 1;
             update postbus.lane l
-               set holder = lease_lanes.worker, token = lease_lanes.token, held_since = as_of,
-                   deaths = case when l.holder is null then l.deaths else l.deaths + 1 end,
+               set holder = lease_lanes.worker, token = lease_lanes.token, held_since = as_of, held_number = lease_lanes.number,
+                   deaths = case when l.holder is null then l.deaths
+                                 when lease_lanes.number - 1 > l.held_number then 1
+                                 else l.deaths + 1 end,
                    careful_until = case when l.holder is null then l.careful_until
                                         else greatest(l.careful_until, postbus.last_position(_group.epoch_sequence)) end
              where l.subscription_id = _group.id and l.lane = _lane.lane

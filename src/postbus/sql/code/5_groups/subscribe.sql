@@ -14,7 +14,9 @@ create or replace function postbus.subscribe(
     on_failure text default 'block',
     out subscription_id bigint,
     out state           text,
-    out is_new          boolean
+    out is_new          boolean,
+    out lease           interval,
+    out heartbeat       interval
 )
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -32,6 +34,8 @@ begin
     end if;
     perform postbus.check_cluster();
     is_new := false;
+    lease := _topic.lease;
+    heartbeat := _topic.heartbeat_interval;
     select s.id, s.state into subscription_id, subscribe.state from postbus.subscription s
      where s.topic_id = _topic.id and s.group_name = subscribe.group_name and s.state <> 'CANCELLED';
     if subscription_id is null then
