@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 from uuid import UUID
 
 import asyncpg
@@ -19,6 +19,7 @@ import msgspec
 
 from postbus import _migrate
 from postbus._commit import commit, is_lost
+from postbus._segment import NO_HEADERS, Piece
 from postbus.errors import (
     AccessDenied,
     DatabaseUnavailable,
@@ -28,6 +29,7 @@ from postbus.errors import (
     from_database,
 )
 from postbus.message import Message
+from postbus.start import Start
 
 Connection = asyncpg.Connection
 PoolConnection = asyncpg.pool.PoolConnectionProxy
@@ -45,8 +47,8 @@ _EXTEND = f"select postbus.extend($1, $2), {_RELAXED}"
 _HEARTBEAT = f"select postbus.heartbeat($1, $2, $3, $4), {_RELAXED}"
 _RING = f"select pg_notify('postbus', id::text), {_RELAXED} from unnest($1::bigint[]) as id"
 _ACQUIRE = 10  # seconds
-
-NO_HEADERS: Mapping[str, str] = {}
+_READ_LOG = "select * from postbus.read_log($1, $2, $3, $4, $5, $6)"
+_ADVANCE = "select postbus.advance($1, $2, $3, $4, $5, $6, $7)"
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -64,6 +66,40 @@ class Claim(msgspec.Struct, frozen=True):
     more: bool
     """A limit ended the search: asking again is worth it."""
     next_due: timedelta | None
+
+
+class SubscriptionInfo(NamedTuple):
+    """A group's subscription, as far as its members need to know."""
+
+    id: int
+    state: str
+    lease: timedelta
+    heartbeat: timedelta
+    is_new: bool
+
+
+class Step(NamedTuple):
+    """A cursor to be moved."""
+
+    subscription_id: int
+    lane: int
+    number: int
+    cursor: str
+    done_position: int | None
+    done_index: int | None
+    passed: int
+
+
+class PutOff(NamedTuple):
+    """A message to be taken out of a group's way."""
+
+    kind: str
+    """retry, park or dead."""
+    message: Message
+    position: int
+    delay: timedelta | None = None
+    error: str | None = None
+    reason: str | None = None
 
 
 class Store:
@@ -220,7 +256,148 @@ class Store:
         async with self.connection() as conn:
             return set(await conn.fetchval("select postbus.release($1, $2)", token, ids))
 
+    # groups, as their members see them
+
+    async def subscribe(self, topic: str, group: str, start: Start, on_failure: str) -> SubscriptionInfo:
+        async with self.connection() as conn:
+            row = await conn.fetchrow(
+                "select * from postbus.subscribe($1, $2, $3, $4, $5, $6)",
+                topic,
+                group,
+                start.kind,
+                start.timestamp,
+                start.message_id,
+                on_failure,
+            )
+        assert row is not None
+        return SubscriptionInfo(row["subscription_id"], row["state"], row["lease"], row["heartbeat"], row["is_new"])
+
+    async def read_log(
+        self, topic: str, lanes: Sequence[int], cursor: str, *, max_count: int, max_bytes: int, target: str | None
+    ) -> Piece:
+        async with self.connection() as conn:
+            rows = await conn.fetch(_READ_LOG, topic, lanes, cursor, max_count, max_bytes, target)
+        return Piece(topic, rows)
+
+    async def advance(self, steps: Sequence[Step], conn: Any = None) -> set[int]:
+        """Move cursors. The answer holds the places in `steps` of lanes that are lost."""
+        columns = [list(column) for column in zip(*steps, strict=True)]
+        if conn is not None:
+            lost = await conn.fetchval(_ADVANCE, *columns)
+        else:
+            async with self.connection() as own:
+                lost = await own.fetchval(_ADVANCE, *columns)
+        return {place - 1 for place in lost}
+
+    async def lease_lanes(self, worker: str, subscription_ids: Sequence[int], tokens: Sequence[UUID]) -> list[Any]:
+        async with self.connection() as conn:
+            return await conn.fetch("select * from postbus.lease_lanes($1, $2, $3)", worker, subscription_ids, tokens)
+
+    async def release_lanes(self, tokens: Sequence[UUID]) -> None:
+        async with self.connection() as conn:
+            await conn.execute("select postbus.release_lanes($1)", tokens)
+
+    async def leave_groups(self, worker: str, subscription_ids: Sequence[int]) -> None:
+        async with self.connection() as conn:
+            await conn.execute("select postbus.leave_groups($1, $2)", worker, subscription_ids)
+
+    async def hold_lane(self, token: UUID, conn: Any) -> bool:
+        return bool(await conn.fetchval("select postbus.hold_lane($1)", token))
+
+    async def calm_lane(self, token: UUID) -> None:
+        async with self.connection() as conn:
+            await conn.execute("select postbus.calm_lane($1)", token)
+
+    async def group_heartbeat(self, subscription_ids: Sequence[int], counts: Sequence[Sequence[Any]]) -> None:
+        columns = [list(column) for column in zip(*counts, strict=True)] if counts else [[]] * 6
+        async with self.connection() as conn:
+            await conn.execute(
+                f"select postbus.group_heartbeat($1, $2, $3, $4, $5, $6, $7), {_RELAXED}", subscription_ids, *columns
+            )
+
+    async def retrying_of(self, tokens: Sequence[UUID]) -> list[Any]:
+        async with self.connection() as conn:
+            return await conn.fetch("select * from postbus.retrying_of($1)", tokens)
+
+    async def claim_retrying(self, topic: str, tokens: Sequence[UUID], max_count: int) -> list[tuple[int, Message]]:
+        """Messages that are due to be tried again, with their lanes."""
+        async with self.connection() as conn:
+            rows = await conn.fetch("select * from postbus.claim_retrying($1, $2)", tokens, max_count)
+        return [
+            (
+                row["lane"],
+                Message(
+                    row["id"],
+                    topic,
+                    row["payload"],
+                    row["content_type"],
+                    row["key"],
+                    NO_HEADERS if row["headers"] is None else json.loads(row["headers"]),
+                    row["correlation_id"],
+                    4,
+                    row["attempts"],
+                    row["published_at"],
+                ),
+            )
+            for row in rows
+        ]
+
+    async def put_off(
+        self, subscription_id: int, lane: int, token: UUID, put_off: Sequence[PutOff], max_attempts: int | None
+    ) -> list[str] | None:
+        """Take messages out of a group's way. What became of each, or None if the lane is lost."""
+        async with self.connection() as conn:
+            told = await conn.fetchval(
+                "select postbus.put_off($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+                subscription_id,
+                lane,
+                token,
+                [one.kind for one in put_off],
+                [one.message.id for one in put_off],
+                [one.position for one in put_off],
+                [one.message.published_at for one in put_off],
+                [one.message.key for one in put_off],
+                [one.message.correlation_id for one in put_off],
+                [one.message.content_type for one in put_off],
+                [json.dumps(dict(one.message.headers)) if one.message.headers else None for one in put_off],
+                [one.message.payload for one in put_off],
+                [one.delay for one in put_off],
+                [clean(one.error) for one in put_off],
+                [clean(one.reason) for one in put_off],
+                max_attempts,
+            )
+        return None if told is None else list(told)
+
+    async def settle_retrying(
+        self,
+        subscription_id: int,
+        lane: int,
+        token: UUID,
+        ids: Sequence[int],
+        outcome: str,
+        *,
+        delay: timedelta | None = None,
+        error: str | None = None,
+        reason: str | None = None,
+        max_attempts: int | None = None,
+        conn: Any = None,
+    ) -> list[str]:
+        """What became of each message: 'done', 'retried', 'dead', 'released' or 'lost'."""
+        args = (subscription_id, lane, token, ids, outcome, delay, clean(error), clean(reason), max_attempts)
+        sql = "select postbus.settle_retrying($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+        if conn is not None:
+            return list(await conn.fetchval(sql, *args))
+        async with self.connection() as own:
+            return list(await own.fetchval(sql, *args))
+
     # upkeep
+
+    async def sweep_log(self) -> bool:
+        """Keep the log going. Says whether more is to be done at once."""
+        async with self.connection() as conn:
+            storages = [row[0] for row in await conn.fetch("select postbus.storages()")]
+            swept = [await conn.fetchrow("select * from postbus.sweep_log($1)", storage) for storage in storages]
+        return any(one is not None and one["more"] for one in swept)
 
     async def heartbeat(self, name: str, host: str, pid: int, topics: Sequence[str]) -> None:
         async with self.connection() as conn:

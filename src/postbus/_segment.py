@@ -1,0 +1,104 @@
+"""What a read of the log brings: segments of messages, decoded once for all who read them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from postbus._codec import Decoder
+from postbus.message import Message
+
+_NUMBER = (1 << 43) - 1
+NO_HEADERS: Mapping[str, str] = {}
+
+
+class Segment:
+    """Messages that were published together, in one lane."""
+
+    __slots__ = (
+        "_decoded",
+        "content_type",
+        "content_types",
+        "correlation_ids",
+        "first_index",
+        "headers",
+        "keys",
+        "lane",
+        "payloads",
+        "position",
+        "published_at",
+        "topic",
+    )
+
+    def __init__(self, topic: str, row: Any) -> None:
+        self.topic = topic
+        self.position: int = row["position"]
+        self.lane: int = row["lane"]
+        self.first_index: int = row["first_index"]
+        self.published_at: datetime = row["published_at"]
+        self.content_type: str = row["content_type"]
+        self.content_types: Sequence[str | None] | None = row["content_types"]
+        self.keys: Sequence[str | None] | None = row["keys"]
+        self.correlation_ids: Sequence[str | None] | None = row["correlation_ids"]
+        self.headers: Sequence[str | None] | None = row["headers"]
+        self.payloads: Sequence[bytes] = row["payloads"]
+        self._decoded: dict[Decoder, list[Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def message_id(self, index: int) -> int:
+        return (self.position & _NUMBER) * 1024 + index
+
+    def key(self, index: int) -> str | None:
+        return None if self.keys is None else self.keys[index]
+
+    def type_of(self, index: int) -> str:
+        own = None if self.content_types is None else self.content_types[index]
+        return own or self.content_type
+
+    def message(self, index: int) -> Message:
+        headers = None if self.headers is None else self.headers[index]
+        return Message(
+            self.message_id(index),
+            self.topic,
+            self.payloads[index],
+            self.type_of(index),
+            self.key(index),
+            NO_HEADERS if headers is None else json.loads(headers),
+            None if self.correlation_ids is None else self.correlation_ids[index],
+            4,
+            1,
+            self.published_at,
+        )
+
+    def decoded(self, decode: Decoder) -> list[Any]:
+        """All payloads, decoded once however many groups ask. Raises what the first bad one raises."""
+        known = self._decoded.get(decode)
+        if known is None:
+            if self.content_types is None:
+                content_type = self.content_type
+                known = [decode(payload, content_type) for payload in self.payloads]
+            else:
+                known = [decode(payload, self.type_of(index)) for index, payload in enumerate(self.payloads)]
+            self._decoded[decode] = known
+        return known
+
+
+class Piece:
+    """What one read brought, and how to go on from it."""
+
+    __slots__ = ("count", "during", "more", "next_cursor", "segments", "size", "target")
+
+    def __init__(self, topic: str, rows: Sequence[Any]) -> None:
+        end = rows[-1]
+        self.segments = [Segment(topic, row) for row in rows[:-1]]
+        self.count = sum(len(segment) - segment.first_index for segment in self.segments)
+        self.size = sum(sum(map(len, segment.payloads)) for segment in self.segments)
+        self.next_cursor: str = end["next_cursor"]
+        self.during: str | None = end["during_cursor"]
+        """The cursor while the piece is worked through; None if nothing was found."""
+        self.more: bool = end["more"]
+        self.target: str | None = end["read_target"]
