@@ -36,10 +36,12 @@ from postbus.errors import (
     TransactionInUse,
     WrongSemantics,
 )
+from postbus.group import Group
 from postbus.message import Ack, DeadLetter, Message, Outcome, Outgoing, PublishOptions, Retry
 from postbus.middleware import Middleware
 from postbus.options import TopicOptions
 from postbus.retry import RetryPolicy
+from postbus.start import Start
 
 __version__ = _version("postbus")
 
@@ -53,6 +55,7 @@ __all__ = [
     "DeadLetter",
     "DuplicateHandler",
     "EmbeddedError",
+    "Group",
     "GroupNotFound",
     "InvalidGroup",
     "InvalidHandler",
@@ -80,6 +83,7 @@ __all__ = [
     "SchemaMissing",
     "SchemaTooNew",
     "SchemaTooOld",
+    "Start",
     "TopicExists",
     "TopicNotEmpty",
     "TopicNotFound",

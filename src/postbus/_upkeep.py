@@ -17,6 +17,7 @@ from postbus._store import Store
 
 LOOK_AT_LEASES = 0.2  # seconds; leases are of 1 second at least
 HEARTBEAT = 10.0
+GROUP_HEARTBEAT = 10.0
 SWEEP = 5.0
 RETURN_EXPIRED = 1.0
 _LATE_COMMITS = timedelta(minutes=1)
@@ -76,6 +77,9 @@ class Sweeper:
         self._since = looked_at - _LATE_COMMITS
         if returned:
             event(logging.WARNING, "lease.expired", messages=returned)
+
+    async def sweep_log(self) -> float | None:
+        return 0.05 if await self._store.sweep_log() else None
 
     async def sweep(self) -> float | None:
         swept = await self._store.sweep()

@@ -6,6 +6,8 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack, overload
 
@@ -17,12 +19,14 @@ from postbus._send import Sender
 from postbus._store import Store, connected
 from postbus._wake import Bells, Doorbell, ThreadDoorbell
 from postbus.admin import Admin
-from postbus.errors import DuplicateHandler, InvalidHandler, InvalidInput, PostbusError
+from postbus.errors import DuplicateHandler, InvalidHandler, InvalidInput, InvalidOption, PostbusError
+from postbus.group import Filter, Group
 from postbus.message import Outgoing, PublishOptions
 from postbus.middleware import Middleware, publishing
 from postbus.options import Duration, as_timedelta
-from postbus.publish import Statement, outgoing, publish_many, publish_one
+from postbus.publish import Statement, check_topic_name, outgoing, publish_many, publish_one
 from postbus.retry import RetryPolicy
+from postbus.start import Start
 from postbus.subscription import Subscription
 from postbus.worker import Worker
 
@@ -41,6 +45,7 @@ class Bus:
         self._migrate = migrate
         self._pool_size = pool_size
         self._subscriptions: dict[str, Subscription] = {}
+        self._groups: dict[tuple[str, str], tuple[Group, Start | None]] = {}
         self._middleware: list[Middleware] = []
         self._bells = Bells()
         self._thread_doorbell = ThreadDoorbell(dsn)
@@ -177,24 +182,42 @@ class Bus:
         timeout: Duration | None = None,
         poll: Duration = 1.0,
         name: str | None = None,
+        group: str | None = None,
+        start: Start | str | datetime | int = Start.NOW,
+        filter: Filter | None = None,
+        on_failure: str = "block",
     ) -> Callable[[H], H]:
-        """Register a handler for a topic. The options are explained at `Subscription`."""
+        """Register a handler for a topic: of a QUEUE, or with `group` of a PUB_SUB topic.
+
+        The options are explained at `Subscription`, those of groups at `bus.group()`.
+        """
+        make = partial(
+            _subscription,
+            topic,
+            concurrency=concurrency,
+            batch=batch,
+            transactional=transactional,
+            retry=retry,
+            lease=lease,
+            timeout=timeout,
+            poll=poll,
+        )
+        given_start = Start.of(start)
 
         def register(handler: H) -> H:
             if not callable(handler):
                 raise InvalidHandler(f"{handler!r} is not a function", remedy="put the decorator above a function")
-            subscription = Subscription(
-                topic=topic,
-                handler=handler,
-                name=name or str(getattr(handler, "__qualname__", type(handler).__qualname__)),
-                concurrency=concurrency,
-                batch=batch,
-                transactional=transactional,
-                retry=retry,
-                lease=None if lease is None else as_timedelta(lease, name="lease"),
-                timeout=None if timeout is None else as_timedelta(timeout, name="timeout").total_seconds(),
-                poll=as_timedelta(poll, name="poll").total_seconds(),
-            )
+            own_name = name or str(getattr(handler, "__qualname__", type(handler).__qualname__))
+            if group is not None:
+                made = self._add_group(Group(self, group, topic, make, filter=filter, on_failure=on_failure))
+                made.add_member(own_name, handler)
+                self._groups[topic, group] = made, given_start
+                return handler
+            if filter is not None or given_start != Start.NOW:
+                raise InvalidOption(
+                    "start and filter belong to a group", remedy="give group=…, on a topic with semantics PUB_SUB"
+                )
+            subscription = make(own_name, handler)
             if topic in self._subscriptions:
                 raise DuplicateHandler(
                     f"topic {topic!r} has a handler already: {self._subscriptions[topic].name}",
@@ -204,6 +227,66 @@ class Bus:
             return handler
 
         return register
+
+    def group(
+        self,
+        name: str,
+        topic: str,
+        *,
+        filter: Filter | None = None,
+        on_failure: str = "block",
+        concurrency: int = 1,
+        batch: int | None = None,
+        transactional: bool = False,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        poll: Duration = 1.0,
+    ) -> Group:
+        """A group of a PUB_SUB topic, to add members to and to start.
+
+        A message that `filter` rejects, or that those of all members reject, counts as done. One that fails is
+        tried again; meanwhile those of its key wait (on_failure="block"), or not ("pass").
+        """
+        make = partial(
+            _subscription,
+            topic,
+            concurrency=concurrency,
+            batch=batch,
+            transactional=transactional,
+            retry=retry,
+            lease=None,
+            timeout=timeout,
+            poll=poll,
+        )
+        return self._add_group(Group(self, name, topic, make, filter=filter, on_failure=on_failure))
+
+    def _add_group(self, group: Group) -> Group:
+        check_topic_name(group.topic)
+        if (group.topic, group.name) in self._groups:
+            raise DuplicateHandler(
+                f"group {group.name!r} of topic {group.topic!r} exists already in this process",
+                remedy="add members to it, or give it another name",
+            )
+        self._groups[group.topic, group.name] = group, None
+        return group
+
+    async def start_group(self, group: Group, start: Start) -> None:
+        """Subscribe a group, and consume for it while the bus runs. Use `group.start()`."""
+        store = await self.connect()
+        await store.subscribe(group.topic, group.name, start, group.on_failure)
+        self._groups[group.topic, group.name] = group, start
+        if self._worker is not None:
+            await self._worker.start_group(group, start)
+
+    async def stop_group(self, group: Group) -> None:
+        """Consume for a group no longer in this process. Use `group.stop()`."""
+        self._groups[group.topic, group.name] = group, None
+        if self._worker is not None:
+            await self._worker.stop_group(group)
+
+    async def set_group_state(self, group: Group, state: str) -> None:
+        """Pause, resume or cancel a group. Use its methods."""
+        await (await self.connect()).set_group_state(group.topic, group.name, state)
 
     def use(self, middleware: Middleware) -> None:
         """Add hooks around publishing and handling."""
@@ -216,9 +299,12 @@ class Bus:
 
     async def run(self, *, name: str | None = None) -> bool:
         """Consume until SIGTERM, SIGINT or `stop()`. Returns False if a second one cut the draining short."""
-        if not self._subscriptions:
+        groups = [(group, start) for group, start in self._groups.values() if start is not None]
+        if not self._subscriptions and not self._groups:
             raise InvalidHandler("nothing to run: no handler is registered", remedy="use @bus.subscribe(topic)")
-        self._worker = Worker(self.dsn, self.subscriptions, bells=self._bells, middleware=self._middleware, name=name)
+        self._worker = Worker(
+            self.dsn, self.subscriptions, groups=groups, bells=self._bells, middleware=self._middleware, name=name
+        )
         try:
             await self.connect()
             await self._worker.run()
@@ -290,6 +376,27 @@ class Bus:
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+
+def _subscription(
+    topic: str,
+    name: str,
+    handler: Callable[..., Any],
+    *,
+    lease: Duration | None,
+    timeout: Duration | None,
+    poll: Duration,
+    **options: Any,
+) -> Subscription:
+    return Subscription(
+        topic=topic,
+        handler=handler,
+        name=name,
+        lease=None if lease is None else as_timedelta(lease, name="lease"),
+        timeout=None if timeout is None else as_timedelta(timeout, name="timeout").total_seconds(),
+        poll=as_timedelta(poll, name="poll").total_seconds(),
+        **options,
+    )
 
 
 def _only(messages: Sequence[Outgoing]) -> Outgoing:

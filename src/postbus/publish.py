@@ -34,9 +34,14 @@ class Statement(NamedTuple):
     args: Sequence[Any]
 
 
+def is_name(name: object) -> bool:
+    """Whether a topic or a group may be called so."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
 def check_topic_name(name: str) -> None:
     """Refuse a name that breaks the rules."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not is_name(name):
         raise InvalidTopicName(
             f"bad topic name {name!r}",
             remedy="a name has 1 to 200 letters, digits or . _ - : / and starts with a letter, a digit or _",

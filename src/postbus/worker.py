@@ -13,12 +13,16 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from postbus._claim import Claimer
+from postbus._consume import GroupConsumer
 from postbus._dispatch import Dispatcher
+from postbus._lanes import LaneKeeper
 from postbus._log import event
 from postbus._loop import repeat
+from postbus._reader import LogReader
 from postbus._settle import Settler
 from postbus._store import Store
 from postbus._upkeep import (
+    GROUP_HEARTBEAT,
     HEARTBEAT,
     LOOK_AT_LEASES,
     RETURN_EXPIRED,
@@ -29,7 +33,9 @@ from postbus._upkeep import (
 )
 from postbus._wake import Bells, Listener, topic_id
 from postbus.errors import PostbusError
+from postbus.group import Group
 from postbus.middleware import Middleware
+from postbus.start import Start
 from postbus.subscription import Subscription
 
 
@@ -45,6 +51,7 @@ class Worker:
         dsn: str,
         subscriptions: Sequence[Subscription],
         *,
+        groups: Sequence[tuple[Group, Start]] = (),
         bells: Bells,
         middleware: Sequence[Middleware] = (),
         name: str | None = None,
@@ -54,6 +61,11 @@ class Worker:
         self._subscriptions = subscriptions
         self._middleware = middleware
         self._bells = bells
+        self._groups: dict[Group, Start] = dict(groups)
+        self._stores: tuple[Store, Store, Store] | None = None
+        self._keeper: LaneKeeper | None = None
+        self._reader: LogReader | None = None
+        self._beside: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()
 
@@ -75,13 +87,15 @@ class Worker:
 
     async def run(self) -> None:
         """Consume until stopped. Raises what made it impossible to go on."""
-        transactional = [one for one in self._subscriptions if one.transactional]
+        handlers = [*self._subscriptions, *(one for group in self._groups for one in _subscriptions_of(group))]
+        transactional = [one for one in handlers if one.transactional]
         stores = [await Store.open(self._dsn)]
         try:
             stores.append(await Store.open(self._dsn, size=2))
-            stores.append(await Store.open(self._dsn, size=max(sum(one.concurrency for one in transactional), 1)))
+            stores.append(await Store.open(self._dsn, size=max(sum(_connections(one) for one in transactional), 1)))
             for subscription in self._subscriptions:
                 await stores[0].ensure_topic(subscription.topic)
+            self._stores = stores[0], stores[1], stores[2]
             with _signals(self.stop):
                 await self._consume(*stores)
         finally:
@@ -98,13 +112,22 @@ class Worker:
             Claimer(one, store, dispatcher, settler, member=self.name, bell=self._bells.add(one.topic))
             for one, dispatcher in zip(self._subscriptions, dispatchers, strict=True)
         ]
-        heartbeat = Heartbeat(upkeep_store, self.name, sorted({one.topic for one in self._subscriptions}))
+        topics = {one.topic for one in self._subscriptions} | {group.topic for group in self._groups}
+        heartbeat = Heartbeat(upkeep_store, self.name, sorted(topics))
+        self._keeper, self._reader = LaneKeeper(upkeep_store, store, self.name), LogReader(store)
+        await heartbeat.tick()  # lanes go to processes that are known
+        for group, start in self._groups.items():
+            await self._join(group, start)
         keeper, sweeper = LeaseKeeper(upkeep_store, settler), Sweeper(upkeep_store)
         ended = asyncio.Event()
         upkeep = _started(
             settler.run(),
             Listener(self._dsn, self._bells).run(ended),
-            repeat(heartbeat.tick, name="heartbeat", every=HEARTBEAT, stop=ended),
+            repeat(lambda: self._show_life(heartbeat), name="heartbeat", every=HEARTBEAT, stop=ended),
+            repeat(self._keeper.heartbeat, name="group heartbeat", every=GROUP_HEARTBEAT, stop=ended),
+            repeat(self._keeper.tick, name="lanes", every=1.0, stop=self._stop),
+            repeat(sweeper.sweep_log, name="sweep log", every=SWEEP, stop=ended),
+            self._keeper.advancer.run(),
             repeat(keeper.tick, name="leases", every=LOOK_AT_LEASES, stop=ended),
             repeat(sweeper.return_expired, name="return expired", every=RETURN_EXPIRED, stop=ended),
             repeat(sweeper.sweep, name="sweep", every=SWEEP, stop=ended),
@@ -118,11 +141,15 @@ class Worker:
             topics=[one.topic for one in self._subscriptions],
         )
         try:
-            await _over(self._stop.wait(), beside=[*claiming, *upkeep])
+            await _over(self._stop.wait(), beside=[*claiming, *upkeep], more=self._beside)
             for dispatcher in dispatchers:
                 dispatcher.want_no_more()
-            await _over(_drain(claiming, dispatchers, settler), self._abort.wait(), beside=upkeep)
+            draining = _drain(claiming, dispatchers, settler, self._keeper)
+            await _over(draining, self._abort.wait(), beside=upkeep)
         finally:
+            await self._keeper.abort()
+            for task in self._beside:
+                task.cancel()
             for task in (*claiming, *upkeep):
                 task.cancel()
             for dispatcher in dispatchers:
@@ -132,22 +159,78 @@ class Worker:
             await _leave_quietly(heartbeat.sign_off())
         event(logging.INFO, "worker.stopped", worker=self.name)
 
+    async def _show_life(self, heartbeat: Heartbeat) -> float | None:
+        """Tell that we are alive; more often where lanes are lost sooner."""
+        await heartbeat.tick()
+        assert self._keeper is not None
+        leases = [lease.total_seconds() for lease in self._keeper.leases.values()]
+        return min([HEARTBEAT, *(lease / 3 for lease in leases)])
 
-async def _drain(claiming: Sequence[asyncio.Task[None]], dispatchers: Sequence[Dispatcher], settler: Settler) -> None:
+    async def start_group(self, group: Group, start: Start) -> None:
+        """Consume for a group, from now on or when the worker runs."""
+        self._groups[group] = start
+        if self._keeper is not None:
+            await self._join(group, start)
+            await self._keeper.tick()
+
+    async def stop_group(self, group: Group) -> None:
+        """Finish what a group has in hand here, and consume for it no longer."""
+        self._groups.pop(group, None)
+        if self._keeper is not None:
+            for consumer in list(self._keeper.consumers.values()):
+                if consumer.group is group:
+                    await self._keeper.remove(consumer)
+
+    async def _join(self, group: Group, start: Start) -> None:
+        assert self._keeper is not None
+        assert self._reader is not None
+        assert self._stores is not None
+        store, upkeep_store, handler_store = self._stores
+        info = await upkeep_store.subscribe(group.topic, group.name, start, group.on_failure)
+        consumer = GroupConsumer(
+            group,
+            info.id,
+            store=store,
+            handler_store=handler_store,
+            reader=self._reader,
+            advancer=self._keeper.advancer,
+            new_bell=lambda: self._bells.add(group.topic),
+            middleware=self._middleware,
+        )
+        self._keeper.add(consumer, info.lease)
+        self._beside.extend(_started(consumer.failure()))
+        group.is_started = True
+
+
+async def _drain(
+    claiming: Sequence[asyncio.Task[None]], dispatchers: Sequence[Dispatcher], settler: Settler, keeper: LaneKeeper
+) -> None:
     # A claim that is under way must be awaited: what it brings has to be given back.
     await asyncio.gather(*claiming)
-    await asyncio.gather(*(dispatcher.drain() for dispatcher in dispatchers))
+    await asyncio.gather(keeper.drain(), *(dispatcher.drain() for dispatcher in dispatchers))
     await settler.settled()
 
 
-async def _over(*ends: Coroutine[Any, Any, Any], beside: Sequence[asyncio.Task[None]]) -> None:
+def _subscriptions_of(group: Group) -> list[Subscription]:
+    return [member.subscription for member in group.members.values()]
+
+
+def _connections(subscription: Subscription) -> int:
+    """That a transactional handler may need at the same time: in a group it runs once per lane."""
+    return max(subscription.concurrency, 8)
+
+
+async def _over(
+    *ends: Coroutine[Any, Any, Any], beside: Sequence[asyncio.Task[None]], more: Sequence[asyncio.Task[None]] = ()
+) -> None:
     """Wait until one of the ends is reached. A task beside it that fails ends the worker with its error."""
     ending = [asyncio.create_task(end) for end in ends]
     try:
         while not any(end.done() for end in ending):
-            running = [task for task in (*ending, *beside) if not task.done()]
-            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in (*ending, *beside):
+            running = [task for task in (*ending, *beside, *more) if not task.done()]
+            # `more` may grow: look at it from time to time.
+            await asyncio.wait(running, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+            for task in (*ending, *beside, *more):
                 if task.done():
                     task.result()
     finally:

@@ -1,0 +1,89 @@
+"""Reading the log: one read serves all groups of the process that stand at the same place."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict
+
+from postbus._segment import Piece
+from postbus._store import Store
+
+_KEPT_PIECES = 64
+_KEPT_BYTES = 64 << 20
+
+_Key = tuple[str, tuple[int, ...], str]
+
+
+class LogReader:
+    """Reads pieces of the log, and keeps the last ones for groups that come to the same place a moment later."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kept: OrderedDict[_Key, Piece] = OrderedDict()
+        self._kept_bytes = 0
+        self._under_way: dict[_Key, asyncio.Task[Piece]] = {}
+        self._targets: dict[str, tuple[float, str]] = {}
+        self._taking: dict[str, asyncio.Lock] = {}
+
+    async def read(
+        self,
+        topic: str,
+        lanes: tuple[int, ...],
+        cursor: str,
+        taken_at: float,
+        *,
+        is_between: bool,
+        max_count: int,
+        max_bytes: int,
+    ) -> Piece:
+        """What comes after a cursor, which was known at `taken_at` (monotonic).
+
+        `is_between`: the cursor may have a target already.
+        """
+        key = (topic, lanes, cursor)
+        kept = self._kept.get(key)
+        if kept is not None:
+            return kept
+        reading = self._under_way.get(key)
+        if reading is None:
+            reading = self._under_way[key] = asyncio.create_task(
+                self._read(key, taken_at, is_between=is_between, max_count=max_count, max_bytes=max_bytes),
+                name=f"postbus-read-{topic}",
+            )
+            reading.add_done_callback(lambda _: self._under_way.pop(key, None))
+        return await asyncio.shield(reading)
+
+    async def _read(self, key: _Key, taken_at: float, *, is_between: bool, max_count: int, max_bytes: int) -> Piece:
+        topic, lanes, cursor = key
+        target: str | None = None
+        # One at a time goes to a new place; the others read up to it as well. So all stand at the same one
+        # afterwards, and share their reads from then on. It has to be a place later than their own.
+        async with contextlib.AsyncExitStack() as stack:
+            if not is_between:
+                taking = self._taking.setdefault(topic, asyncio.Lock())
+                if self._target_after(topic, taken_at) is None:
+                    await stack.enter_async_context(taking)
+                target = self._target_after(topic, taken_at)
+                if target is not None:
+                    await stack.aclose()
+            began = time.monotonic()
+            piece = await self._store.read_log(
+                topic, lanes, cursor, max_count=max_count, max_bytes=max_bytes, target=target
+            )
+            if piece.target is not None and target is None and not is_between:
+                self._targets[topic] = began, piece.target
+        if piece.segments:
+            self._keep(key, piece)
+        return piece
+
+    def _target_after(self, topic: str, taken_at: float) -> str | None:
+        target_at, target = self._targets.get(topic, (0.0, None))
+        return target if target_at > taken_at else None
+
+    def _keep(self, key: _Key, piece: Piece) -> None:
+        self._kept[key] = piece
+        self._kept_bytes += piece.size
+        while len(self._kept) > _KEPT_PIECES or (self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1):
+            self._kept_bytes -= self._kept.popitem(last=False)[1].size

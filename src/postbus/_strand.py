@@ -1,0 +1,212 @@
+"""Strands: lanes of a group that one process reads together, and how far it has come in them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+from postbus._log import event
+from postbus._loop import Backoff
+from postbus._store import Step, Store
+from postbus.errors import DatabaseUnavailable
+
+_GATHER = 0.005  # seconds in which further progress is gathered before cursors are moved
+
+
+class HeldLane:
+    """A lane that this process holds for a group."""
+
+    __slots__ = ("careful_until", "deaths", "lane", "number", "token")
+
+    def __init__(self, lane: int, token: UUID, number: int, deaths: int, careful_until: int | None) -> None:
+        self.lane = lane
+        self.token = token
+        self.number = number
+        """Of the last row of the ledger that is ours."""
+        self.deaths = deaths
+        self.careful_until = careful_until
+
+
+class Entry:
+    """Messages of a strand that are settled together, in the order in which they were read."""
+
+    __slots__ = ("count", "cursor", "index", "pending", "position", "strand")
+
+    def __init__(self, strand: Strand, position: int, index: int, cursor: str, *, count: int = 1) -> None:
+        self.strand = strand
+        self.position = position
+        self.index = index
+        self.cursor = cursor
+        """The cursor that the group has once this and all before it are done."""
+        self.count = count
+        self.pending = 1
+
+    def done(self) -> None:
+        self.pending -= 1
+        if self.pending == 0:
+            self.strand.was_done(self.count)
+
+
+class Strand:
+    """Lanes that are read together, since they stand at the same place."""
+
+    def __init__(self, subscription_id: int, lanes: Iterable[HeldLane], cursor: str, progressed: Progressed) -> None:
+        self.subscription_id = subscription_id
+        self.lanes = {one.lane: one for one in lanes}
+        self.key = tuple(sorted(self.lanes))
+        self.cursor = cursor
+        """Where to read on."""
+        self.taken_at = time.monotonic()
+        self.is_between = True
+        """May have a target already, up to which it is worked through in pieces."""
+        self.window: deque[Entry] = deque()
+        """What was read and is not settled, in order."""
+        self.in_hand = 0
+        self.freed = asyncio.Event()
+        self.is_ending = False
+        self.is_lost = False
+        self.is_advancing = False
+        self._progressed = progressed
+        self._passed = 0
+        self._reached: tuple[str, int | None, int | None] | None = None
+
+    def add(self, entry: Entry) -> None:
+        self.window.append(entry)
+        self.in_hand += entry.count
+
+    def read_on(self, cursor: str, *, is_between: bool) -> None:
+        self.cursor = cursor
+        self.is_between = is_between
+        self.taken_at = time.monotonic()
+
+    def step_after(self, entry: Entry) -> Step:
+        """The step to behind an entry, of a strand with one lane."""
+        lane = next(iter(self.lanes.values()))
+        is_last = entry.index < 0
+        return Step(
+            self.subscription_id,
+            lane.lane,
+            lane.number,
+            entry.cursor,
+            None if is_last else entry.position,
+            None if is_last else entry.index,
+            entry.count,
+        )
+
+    def was_advanced(self, entry: Entry) -> None:
+        """The database knows of an entry already."""
+        assert self.window[0] is entry
+        self.window.popleft()
+        self.in_hand -= entry.count
+        entry.count = 0
+
+    def was_done(self, count: int) -> None:
+        self.in_hand -= count
+        window = self.window
+        if window and window[0].pending == 0:
+            while window and window[0].pending == 0:
+                last = window.popleft()
+                self._passed += last.count
+            self._reached = (last.cursor, None, None) if last.index < 0 else (last.cursor, last.position, last.index)
+            self._progressed(self)
+        self.freed.set()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that is done has been told to the database."""
+        return self._reached is None and not self.is_advancing
+
+    def steps(self) -> list[Step]:
+        """What there is to tell the database; asking takes it."""
+        if self._reached is None:
+            return []
+        (cursor, position, index), passed = self._reached, self._passed
+        self._reached, self._passed = None, 0
+        return [
+            Step(self.subscription_id, one.lane, one.number, cursor, position, index, passed if first == 0 else 0)
+            for first, one in enumerate(self.lanes.values())
+        ]
+
+    def put_back(self, steps: list[Step]) -> None:
+        """They could not be told."""
+        if self._reached is None:
+            self._reached = steps[0].cursor, steps[0].done_position, steps[0].done_index
+        self._passed += steps[0].passed
+
+
+Progressed = Callable[[Strand], None]
+
+
+class Advancer:
+    """Moves cursors: those of all groups of the process in one statement."""
+
+    def __init__(self, store: Store, lost: Callable[[Strand], None]) -> None:
+        self._store = store
+        self._lost = lost
+        self._progressed: dict[Strand, None] = {}
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def add(self, strand: Strand) -> None:
+        self._progressed[strand] = None
+        self._idle.clear()
+        self._wake.set()
+
+    async def settled(self) -> None:
+        """Wait until all progress so far has been told."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Move cursors until cancelled."""
+        backoff = Backoff()
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(_GATHER)
+            # Clear before telling, not after: progress that is made meanwhile must wake us again.
+            self._wake.clear()
+            try:
+                await self.tick()
+                backoff.reset()
+            except DatabaseUnavailable as error:
+                event(logging.WARNING, "database.away", loop="advance", error=error.message)
+                await asyncio.sleep(backoff.next())
+                self._wake.set()
+
+    async def tick(self) -> None:
+        """Tell all progress."""
+        strands, self._progressed = [one for one in self._progressed if not one.is_lost], {}
+        await self.advance(strands)
+        if not self._progressed:
+            self._idle.set()
+
+    async def advance(self, strands: list[Strand]) -> None:
+        """Tell the progress of some strands. What could not be told stays."""
+        asked = [(strand, strand.steps()) for strand in strands if not strand.is_advancing]
+        asked = [(strand, steps) for strand, steps in asked if steps]
+        if not asked:
+            return
+        for strand, _ in asked:
+            strand.is_advancing = True
+        try:
+            places = [(strand, step) for strand, steps in asked for step in steps]
+            lost = await self._store.advance([step for _, step in places])
+        except BaseException:
+            for strand, steps in asked:
+                strand.put_back(steps)
+                self._progressed[strand] = None
+            raise
+        finally:
+            for strand, _ in asked:
+                strand.is_advancing = False
+        for place, (strand, step) in enumerate(places):
+            if place in lost:
+                self._lost(strand)
+            else:
+                strand.lanes[step.lane].number += 1
+        for strand, _ in asked:
+            strand.freed.set()

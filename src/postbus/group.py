@@ -1,0 +1,162 @@
+"""Groups: consumers of a PUB_SUB topic that share one position."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from postbus.errors import DuplicateHandler, InvalidGroup, InvalidOption, InvalidTopicName
+from postbus.message import Message
+from postbus.publish import is_name
+from postbus.start import Start
+from postbus.subscription import Handler, Subscription
+
+Filter = Callable[[Message], bool]
+
+
+class GroupHost(Protocol):
+    """What a group needs of its bus."""
+
+    async def start_group(self, group: Group, start: Start) -> None: ...
+
+    async def stop_group(self, group: Group) -> None: ...
+
+    async def set_group_state(self, group: Group, state: str) -> None: ...
+
+
+@dataclass
+class Counts:
+    """What a member, or a group, has done in this process."""
+
+    processed: int = 0
+    failed: int = 0
+    filtered: int = 0
+    in_flight: int = 0
+
+
+@dataclass(eq=False)
+class Member:
+    """One consumer of a group: a handler, and which messages it wants."""
+
+    name: str
+    subscription: Subscription
+    filter: Filter | None = None
+    counts: Counts = field(default_factory=Counts)
+
+
+class Group:
+    """Consumers of a topic that share one position. Made by `bus.group()`.
+
+    Messages of one key are handled one after the other; different keys at the same time, up to `concurrency`.
+    """
+
+    def __init__(
+        self,
+        host: GroupHost,
+        name: str,
+        topic: str,
+        make: Callable[[str, Handler], Subscription],
+        *,
+        filter: Filter | None = None,
+        on_failure: str = "block",
+    ) -> None:
+        if not is_name(name):
+            raise InvalidTopicName(
+                f"bad group name {name!r}",
+                remedy="a name has 1 to 200 letters, digits or . _ - : / and starts with a letter, a digit or _",
+            )
+        if on_failure not in ("block", "pass"):
+            raise InvalidOption(f"on_failure {on_failure!r} is not known", remedy="use 'block' or 'pass'")
+        self.name = name
+        self.topic = topic
+        self.filter = filter
+        self.on_failure = on_failure
+        self.is_started = False
+        self.members: dict[str, Member] = {}
+        self._host = host
+        self._make = make
+
+    def add_member(self, name: str, handler: Handler, filter: Filter | None = None) -> None:
+        """Add a consumer. A message goes to one of the members whose filter takes it, chosen by its key."""
+        if name in self.members:
+            raise DuplicateHandler(
+                f"group {self.name!r} has a member {name!r} already", remedy="give each member a name of its own"
+            )
+        subscription = self._make(f"{self.name}/{name}", handler)
+        others = [member.subscription for member in self.members.values()]
+        if others and others[0].transactional != subscription.transactional:
+            raise InvalidGroup(
+                f"member {name!r} is transactional and others of group {self.name!r} are not, or the other way round",
+                remedy="make all of them alike",
+            )
+        self.members[name] = Member(name, subscription, filter)
+
+    def remove_member(self, name: str) -> None:
+        """Remove a consumer; not the last one of a group that is started."""
+        if name not in self.members:
+            raise InvalidGroup(f"group {self.name!r} has no member {name!r}", remedy="see group.members")
+        if self.is_started and len(self.members) == 1:
+            raise InvalidGroup(
+                f"{name!r} is the last member of group {self.name!r}, which is started",
+                remedy="stop the group first, or add another member",
+            )
+        del self.members[name]
+
+    async def start(self, position: Start | str | Any = Start.NOW) -> None:
+        """Subscribe, and consume while the bus runs. The position counts once, when the group is new."""
+        start = Start.of(position)
+        if not self.members:
+            raise InvalidGroup(
+                f"group {self.name!r} has no members",
+                remedy="add one before it starts: group.add_member(name, handler)",
+            )
+        await self._host.start_group(self, start)
+        self.is_started = True
+
+    async def stop(self) -> None:
+        """Stop consuming in this process; the subscription stays, and keeps its place."""
+        await self._host.stop_group(self)
+        self.is_started = False
+
+    async def pause(self) -> None:
+        """Stop delivery in all processes. What is published meanwhile is delivered after `resume`."""
+        await self._host.set_group_state(self, "PAUSED")
+
+    async def resume(self) -> None:
+        """Start delivery again."""
+        await self._host.set_group_state(self, "ACTIVE")
+
+    async def cancel(self) -> None:
+        """End the subscription for good. Starting the group again makes a new one."""
+        await self._host.set_group_state(self, "CANCELLED")
+        await self.stop()
+
+    @property
+    def counts(self) -> Counts:
+        """What the group has done in this process."""
+        each = [member.counts for member in self.members.values()]
+        return Counts(
+            processed=sum(one.processed for one in each),
+            failed=sum(one.failed for one in each),
+            filtered=sum(one.filtered for one in each) + self.filtered,
+            in_flight=sum(one.in_flight for one in each),
+        )
+
+    filtered = 0
+    """Messages that all filters rejected, in this process."""
+
+    def member_for(self, message: Message) -> Member | None:
+        """Who gets a message: None if all filters reject it."""
+        if self.filter is not None and not self.filter(message):
+            return None
+        fitting = [one for one in self.members.values() if one.filter is None or one.filter(message)]
+        if not fitting:
+            return None
+        return fitting[stable_hash(message.key or str(message.id)) % len(fitting)]
+
+
+def stable_hash(text: str) -> int:
+    """The same in every process, and never negative."""
+    return zlib.crc32(text.encode("utf-8", "surrogatepass"))
