@@ -89,6 +89,26 @@ create type postbus.log_cursor as (
     since_id      bigint
 );
 
+-- What read_log returns: segments, and a last row that tells how to go on.
+create type postbus.log_row as (
+    position        bigint,
+    lane            integer,
+    count           integer,
+    bytes           integer,
+    first_index     integer,        -- of the first message that was not done
+    published_at    timestamptz,
+    content_type    text,
+    content_types   text[],
+    keys            text[],
+    correlation_ids text[],
+    headers         text[],
+    payloads        bytea[],
+    next_cursor     text,
+    during_cursor   text,
+    more            boolean,
+    read_target     text
+);
+
 -- A group's registration on a topic.
 create table postbus.subscription (
     id                 bigint generated always as identity primary key,
@@ -128,7 +148,8 @@ create table postbus.cursor (
     number          bigint not null,
     cursor          postbus.log_cursor not null,
     passed          bigint not null default 0,      -- messages that the group is done with, since it subscribed
-    at              timestamptz not null default clock_timestamp(),
+    at              timestamptz not null default clock_timestamp(),     -- when the group got there
+    fenced_at       timestamptz,                    -- when somebody took the lane by this row
     primary key (subscription_id, lane, number)
 );
 

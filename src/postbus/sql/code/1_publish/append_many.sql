@@ -19,7 +19,11 @@ declare
     _part   record;
 begin
     perform postbus.check_writable(topic);
-    if keys is null then
+    if keys is null and cardinality(payloads) <= _size then
+        _number := postbus.append_segment(topic, null, published_at, content_type, content_types, null, correlation_ids, headers,
+                                          payloads, pg_column_size(payloads));
+        return array(select _number * 1024 + i from generate_series(0, cardinality(payloads) - 1) as i);
+    elsif keys is null then
         for _from in 1 .. cardinality(payloads) by _size loop
             _number := postbus.append_segment(
                 topic, null, published_at, content_type, content_types[_from:_from + _size - 1], null,

@@ -36,6 +36,7 @@ begin
     if _topic.storage_id is not null then
         perform postbus.check_writable(_topic);
         if dedup_key is not null then
+            perform pg_current_xact_id();       -- before the number: see append_segment
             _number := nextval('postbus.log_position');
             select message_id, is_new into _id, _is_new from postbus.reserve_dedup(_topic, dedup_key, _now, _number * 1024);
             if not _is_new then

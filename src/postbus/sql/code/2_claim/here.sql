@@ -6,7 +6,8 @@ declare
 begin
     perform postbus.check_fresh();
     _place.position := postbus.last_position(epoch_sequence);
-    _place.txid := pg_current_xact_id();
+    -- Before the transaction's own id: a snapshot may show that as ended, and with it what this transaction publishes.
     _place.snapshot := pg_current_snapshot();
+    _place.txid := pg_current_xact_id();
     return _place;
 end $$;

@@ -1,5 +1,6 @@
 -- The query that reads one leaf for read_log, with these parameters: 1 topic, 2 lanes, 3 since position,
--- 4 seen txid, 5 seen snapshot, 6 target snapshot, 7 limit, 8 late txids, 9 seen xmax, 10 done position.
+-- 4 seen txid, 5 seen snapshot, 6 target snapshot, 7 limit, 8 late txids, 9 seen xmax, 10 done position, 11 since bound,
+-- 12 since time, 13 since id, 14 done index. Its rows are log_rows.
 --
 -- Each part has its own index: later transactions lie above the seen position; late ones, which were not visible
 -- though their ids are not higher, are looked up by id.
@@ -7,23 +8,28 @@ create or replace function postbus.read_leaf_sql(storage_id integer, epoch integ
 language plpgsql immutable as $$
 declare
     _leaf    text := format('postbus.%I', format('segment_%s_%s', storage_id, epoch));
-    _columns text := 's.position, s.lane, s.count, s.bytes, s.published_at, s.content_type, s.content_types, s.keys, '
-                     's.correlation_ids, s.headers, s.payloads';
+    _columns text := 's.position, s.lane, s.count, s.bytes,
+                      greatest(case when s.position = $10 then $14 + 1 else 0 end,
+                               case when s.position <= $11 and s.position & 8796093022207 = $13 >> 10 then ($13 & 1023)::integer else 0 end)
+                          as first_index,
+                      s.published_at, s.content_type, s.content_types, s.keys, s.correlation_ids, s.headers::text[] as headers, s.payloads,
+                      null::text as next_cursor, null::text as during_cursor, null::boolean as more, null::text as read_target';
+    _since   text := '(s.position <= $11 and (s.published_at < $12 or (s.position & 8796093022207) * 1024 + s.count <= $13)) is not true';
     _later   text;
     _late    text;
 begin
     _later := format(
         'select %s from %s s
           where s.topic_id = $1 and s.position >= $3 and s.lane = any ($2) and s.txid > $4
-            and not pg_visible_in_snapshot(s.txid, $5) and pg_visible_in_snapshot(s.txid, $6)
-          order by s.topic_id, s.position limit $7', _columns, _leaf);
+            and not pg_visible_in_snapshot(s.txid, $5) and pg_visible_in_snapshot(s.txid, $6) and %s
+          order by s.topic_id, s.position limit $7', _columns, _leaf, _since);
     if not has_late then
         return _later;
     end if;
     _late := format(
         'select %s from %s s
-          where s.txid %%s and s.topic_id = $1 and s.lane = any ($2) and s.position >= $10 and pg_visible_in_snapshot(s.txid, $6)
-          order by s.position limit $7', _columns, _leaf);
+          where s.txid %%s and s.topic_id = $1 and s.lane = any ($2) and s.position >= $10 and pg_visible_in_snapshot(s.txid, $6) and %s
+          order by s.position limit $7', _columns, _leaf, _since);
     return format('select * from ((%s) union all (%s) union all (%s)) as unseen order by position limit $7',
                   _later, format(_late, '= any ($8)'), format(_late, '>= $9 and s.txid <= $4'));
 end $$;

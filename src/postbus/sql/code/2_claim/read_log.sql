@@ -3,7 +3,8 @@
 --
 -- The last row is not a segment. It tells the cursor to go on with, next_cursor; the one in between,
 -- during_cursor, which becomes the cursor of any message of these segments by its done_position and done_index;
--- whether more is there; and the place that was read up to, read_target. What finds nothing takes no transaction id.
+-- whether more is there; and the place that was read up to, read_target. What finds nothing takes no transaction
+-- id, unless it had to pass by much of others: then the next cursor spares the next read the way.
 --
 -- target, if given, is a place that was taken later than the cursor: groups that read up to the same one
 -- stand at the same place afterwards.
@@ -14,22 +15,7 @@ create or replace function postbus.read_log(
     max_count integer default 1000,
     max_bytes bigint default 16777216,
     target    text default null
-) returns table (
-    "position"      bigint,
-    lane            integer,
-    first_index     integer,
-    published_at    timestamptz,
-    content_type    text,
-    content_types   text[],
-    keys            text[],
-    correlation_ids text[],
-    headers         text[],
-    payloads        bytea[],
-    next_cursor     text,
-    during_cursor   text,
-    more            boolean,
-    read_target     text
-)
+) returns setof postbus.log_row
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
@@ -43,7 +29,8 @@ declare
     _late    xid8[] := array(select x from pg_snapshot_xip((_cursor.seen).snapshot) as x where x <= (_cursor.seen).txid);
     _since   bigint := greatest((_cursor.seen).position + 1, _cursor.done_position);
     _leaf    record;
-    _segment record;
+    _segment postbus.log_row;
+    _end     postbus.log_row;
     _count   integer := 0;
     _bytes   bigint := 0;
     _stopped boolean := false;
@@ -57,6 +44,10 @@ begin
         end if;
         _target.position := postbus.last_position(_topic.epoch_sequence);
         _target.snapshot := pg_current_snapshot();
+    elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        perform postbus.refuse('PB402', format('up to a given place the log cannot be read in a transaction that is %s',
+                                               current_setting('transaction_isolation')),
+            'use READ COMMITTED: the transaction''s own snapshot may be older than that place');
     end if;
     if pg_snapshot_xmax(_target.snapshot) <= (_cursor.seen).txid and pg_snapshot_xmax(pg_current_snapshot()) < (_cursor.seen).txid then
         perform postbus.refuse('PB507', 'cursors are ahead of this server''s transaction ids: the database was restored from a dump',
@@ -72,42 +63,32 @@ begin
                 or l.closed_txid > least(_late[1], pg_snapshot_xmax((_cursor.seen).snapshot)))
          order by l.epoch
     loop
+        -- Locked, so that it is not dropped meanwhile. One that is gone had nothing for a live group.
+        continue when _leaf.closed_txid is not null and not postbus.lock_leaf(_topic.storage_id, _leaf.epoch);
+        -- Limit: as many as are wanted, the one that was done last, and one that tells that there are more.
         for _segment in execute postbus.read_leaf_sql(_topic.storage_id, _leaf.epoch, _late <> '{}' or
                                                       pg_snapshot_xmax((_cursor.seen).snapshot) <= (_cursor.seen).txid)
-            using _topic.id, lanes, _since, (_cursor.seen).txid, (_cursor.seen).snapshot, _target.snapshot,
-                  max_count - _count + 1, _late, pg_snapshot_xmax((_cursor.seen).snapshot), coalesce(_cursor.done_position, 0)
+            using _topic.id, lanes, greatest(_since, (_leaf.epoch::bigint << 43) + (_cursor.since_id >> 10)), (_cursor.seen).txid,
+                  (_cursor.seen).snapshot, _target.snapshot, greatest(max_count - _count, 0) + 2, _late,
+                  pg_snapshot_xmax((_cursor.seen).snapshot), coalesce(_cursor.done_position, 0), _cursor.since_bound, _cursor.since_at,
+                  _cursor.since_id, coalesce(_cursor.done_index, -1)
         loop
             continue when _segment.position = _cursor.done_position and _cursor.done_index >= _segment.count - 1;
-            continue when _segment.position <= _cursor.since_bound
-                and (_segment.published_at < _cursor.since_at
-                     or (_segment.position & 8796093022207) * 1024 + _segment.count <= _cursor.since_id);
             if _count > 0 and (_count >= max_count or _bytes >= max_bytes) then
                 _stopped := true;
                 exit leaves;
             end if;
-            position := _segment.position;
-            lane := _segment.lane;
-            first_index := case when _segment.position = _cursor.done_position then _cursor.done_index + 1 else 0 end;
-            if _segment.position <= _cursor.since_bound and _segment.position & 8796093022207 = _cursor.since_id >> 10 then
-                first_index := greatest(first_index, _cursor.since_id & 1023);
-            end if;
-            published_at := _segment.published_at;
-            content_type := _segment.content_type;
-            content_types := _segment.content_types;
-            keys := _segment.keys;
-            correlation_ids := _segment.correlation_ids;
-            headers := _segment.headers::text[];
-            payloads := _segment.payloads;
-            _count := _count + _segment.count - first_index;
+            -- As it is: assigned to variables, arrays would be taken apart and put together again.
+            return next _segment;
+            _end.position := _segment.position;
+            _count := _count + _segment.count - _segment.first_index;
             _bytes := _bytes + _segment.bytes;
-            return next;
         end loop;
     end loop;
 
-    lane := null;
-    more := _stopped;
-    if _count = 0 and _is_new then
-        next_cursor := cursor;
+    _end.more := _stopped;
+    if _count = 0 and _is_new and _target.position - (_cursor.seen).position < 1000 then
+        _end.next_cursor := cursor;
     else
         if _is_new then
             _target.txid := pg_current_xact_id();
@@ -115,10 +96,10 @@ begin
         _cursor.target := _target;
         _cursor.done_position := coalesce(_cursor.done_position, 0);
         _cursor.done_index := coalesce(_cursor.done_index, -1);
-        during_cursor := _cursor;
-        read_target := _target;
+        _end.during_cursor := _cursor;
+        _end.read_target := _target;
         if _stopped then
-            _cursor.done_position := position;
+            _cursor.done_position := _end.position;
             _cursor.done_index := 1024;
         else
             _cursor.seen := _target;
@@ -126,9 +107,8 @@ begin
             _cursor.done_position := null;
             _cursor.done_index := null;
         end if;
-        next_cursor := _cursor;
+        _end.next_cursor := _cursor;
     end if;
-    position := null;
-    payloads := null;
-    return next;
+    _end.position := null;
+    return next _end;
 end $$;

@@ -5,7 +5,7 @@
 --
 -- Returns the places in the arrays of lanes that are lost: somebody else has them, and nothing was changed.
 --
--- Writes: cursor.  Locks: lane rows, for key share.
+-- Writes: cursor. Waits for a transaction that has appended the same number and is still open.
 create or replace function postbus.advance(
     subscription_ids bigint[],
     lanes            integer[],

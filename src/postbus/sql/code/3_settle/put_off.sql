@@ -52,6 +52,9 @@ begin
            as one (kind, id, published_at, key, correlation_id, content_type, headers, payload, error, reason)
      where one.kind = 'dead'
     on conflict do nothing;
+    -- What they were to wait behind may have ended since.
+    perform postbus.unpark_retrying(subscription_id, lane, array(
+        select distinct one.key from unnest(kinds, keys) as one (kind, key) where one.kind = 'park'), as_of);
     return array(select case one.kind when 'retry' then 'retried' when 'park' then 'parked' else 'dead' end
                    from unnest(kinds) with ordinality as one (kind, n) order by one.n);
 end $$;

@@ -4,7 +4,8 @@
 -- forget those that are 'lost'.
 --
 -- A lane is free if it has no holder, or one that was not seen for the topic's lease. Who takes it from such a one
--- appends to the ledger, so that what the other still sends is refused.
+-- appends to the ledger, so that what the other still sends is refused. A lane in which the other is just about to
+-- settle something is left for the next call.
 --
 -- The caller has sent a heartbeat before. A call that changes nothing writes nothing.
 --
@@ -26,7 +27,8 @@ create or replace function postbus.lease_lanes(
     careful_until   bigint
 )
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp as $$
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '100ms' as $$
 declare
     _group record;
     _lane  record;
@@ -55,9 +57,12 @@ begin
           join postbus.subscription s on s.id = wanted.id and s.state = 'ACTIVE'
           join postbus.topic t on t.id = s.topic_id
          cross join lateral (select count(*) as count from postbus.lane l where l.subscription_id = s.id and l.token = any (tokens)) as mine
-         cross join lateral (select count(*) as count from postbus.group_worker g join postbus.worker w on w.name = g.worker
-                              where g.subscription_id = s.id and w.seen_at >= as_of - t.lease) as alive
-         cross join lateral (select ceil(t.lanes::numeric / greatest(alive.count, 1)) as fair) as share
+         cross join lateral (select count(*) as count, coalesce(max(one.rank) filter (where one.worker = lease_lanes.worker), 0) as rank
+                               from (select g.worker, row_number() over (order by g.joined_at, g.worker) as rank
+                                       from postbus.group_worker g join postbus.worker w on w.name = g.worker
+                                      where g.subscription_id = s.id and w.seen_at >= as_of - t.lease) as one) as alive
+         cross join lateral (select t.lanes / greatest(alive.count, 1) + (alive.rank <= t.lanes % greatest(alive.count, 1))::integer
+                                    as fair) as share
          where mine.count <> share.fair
     loop
         subscription_id := _group.id;
@@ -84,13 +89,19 @@ begin
              order by l.lane limit _group.fair - _group.held
                for update of l skip locked
         loop
+            -- Looked at again, now that it is locked: somebody else may have taken it just before.
+            continue when exists (select from postbus.lane l join postbus.worker w on w.name = l.holder
+                                   where l.subscription_id = _group.id and l.lane = _lane.lane and w.seen_at >= as_of - _group.lease);
             lane := _lane.lane;
             token := gen_random_uuid();
-            select c.number + 1, c.cursor::text into lease_lanes.number, lease_lanes.cursor from postbus.cursor c
-             where c.subscription_id = _group.id and c.lane = _lane.lane order by c.number desc limit 1;
-            insert into postbus.cursor (subscription_id, lane, number, cursor, passed)
-            select c.subscription_id, c.lane, c.number + 1, c.cursor, c.passed from postbus.cursor c
-             where c.subscription_id = _group.id and c.lane = _lane.lane and c.number = lease_lanes.number - 1;
+            begin
+                insert into postbus.cursor (subscription_id, lane, number, cursor, passed, at, fenced_at)
+                select c.subscription_id, c.lane, c.number + 1, c.cursor, c.passed, c.at, clock_timestamp() from postbus.cursor c
+                 where c.subscription_id = _group.id and c.lane = _lane.lane order by c.number desc limit 1
+                returning cursor.number, cursor.cursor::text into lease_lanes.number, lease_lanes.cursor;
+            exception when unique_violation or lock_not_available then
+                continue;
+            end;
             update postbus.lane l
                set holder = lease_lanes.worker, token = lease_lanes.token, held_since = as_of, held_number = lease_lanes.number,
                    deaths = case when l.holder is null then l.deaths

@@ -15,7 +15,10 @@ begin
             case _found.state when 'DEAD' then 'it becomes ACTIVE by the next heartbeat of a member; or cancel it'
                               else 'ACTIVE becomes PAUSED, PAUSED becomes ACTIVE, and each can be cancelled' end);
     end if;
-    update postbus.subscription s set state = set_group_state.state, state_changed_at = clock_timestamp() where s.id = _found.id;
+    -- Seen now: members of a paused group send no heartbeats, and it must not be taken for DEAD when it goes on.
+    update postbus.subscription s
+       set state = set_group_state.state, state_changed_at = clock_timestamp(), seen_at = clock_timestamp()
+     where s.id = _found.id;
     if set_group_state.state = 'CANCELLED' then
         delete from postbus.lane l where l.subscription_id = _found.id;
         delete from postbus.cursor c where c.subscription_id = _found.id;

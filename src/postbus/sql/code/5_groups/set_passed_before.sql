@@ -10,13 +10,21 @@ create or replace function postbus.set_passed_before(
 ) returns void
 language plpgsql as $$
 declare
-    _counter postbus.log_cursor := (select c.cursor from postbus.storage_count c where c.storage_id = topic.storage_id);
-    _count   bigint := coalesce((select c.messages from postbus.topic_count c where c.topic_id = topic.id), 0);
+    _here    postbus.log_cursor;
+    _known   record;
+    _counter postbus.log_cursor;
+    _count   bigint;
 begin
-    if _counter is null then
-        _counter.seen := row(0, '2', '3:3:')::postbus.log_place;
-    end if;
-    _count := _count + postbus.count_unseen(topic, _counter, place.snapshot) - postbus.count_unseen(topic, cursor, place.snapshot);
+    _here.seen := place;
+    -- In one statement: the two belong together.
+    select coalesce((select c.messages from postbus.topic_count c where c.topic_id = topic.id), 0) as messages,
+           (select c.cursor from postbus.storage_count c where c.storage_id = topic.storage_id) as cursor
+      into _known;
+    _counter.seen := coalesce((_known.cursor).seen, row(0, '2', '3:3:')::postbus.log_place);
+    -- The counter may be behind the place, or have come past it meanwhile.
+    _count := _known.messages + postbus.count_unseen(topic, _counter, place.snapshot)
+                     - postbus.count_unseen(topic, _here, (_counter.seen).snapshot)
+                     - postbus.count_unseen(topic, cursor, place.snapshot);
     update postbus.subscription s
        set passed_before = _count - coalesce((select sum(last.passed)
                                                 from postbus.lane l

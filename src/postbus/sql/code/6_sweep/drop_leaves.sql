@@ -1,9 +1,11 @@
--- Drops leaves of a storage that nobody needs any more: their retention is over, and every live group has all of
--- their messages. A DEAD group does not hold them, nor one that made no progress for the topic's zombie time.
+-- Drops a leaf of a storage that nobody needs any more: its retention is over, and every live group has all of its
+-- messages. A DEAD group does not hold it, nor one that made no progress for the topic's zombie time.
 -- Past max_retention a leaf goes in any case, and it is recorded which group lost how many messages.
--- Returns their names.
+-- Returns the names of those that were dropped: one at a time, since the lock that it takes lasts to the end of the
+-- transaction.
 --
--- Never waits: while others use the storage in a way that a drop would have to wait for, it is left for later.
+-- Hardly waits: while a transaction that is open for long uses the storage, the drop is left for later; short ones are
+-- waited for, and hold up new ones, for 50 milliseconds at most.
 --
 -- Writes: log_leaf, loss, tables.
 create or replace function postbus.drop_leaves(storage_id integer, as_of timestamptz) returns text[]
@@ -14,6 +16,7 @@ declare
     _leaf    record;
     _keeps   interval;
     _most    interval;
+    _users   text[];
 begin
     select max(case when exists (select from postbus.subscription s where s.topic_id = t.id and s.state in ('ACTIVE', 'PAUSED'))
                     then t.retention else greatest(t.retention, t.zero_subscription_retention) end), max(t.max_retention)
@@ -30,21 +33,22 @@ begin
         if _leaf.closed_at > as_of - coalesce(_most, interval '0') and postbus.is_needed(storage_id, _leaf.epoch, as_of) then
             continue;
         end if;
-        exit when exists (select from pg_locks k
-                           where k.relation = any (array[format('postbus.%I', _name)::regclass,
-                                                         format('postbus.%I', format('segment_%s', storage_id))::regclass]::oid[])
-                             and k.pid <> pg_backend_pid()
-                             and k.database = (select d.oid from pg_database d where d.datname = current_database()));
-        perform set_config('lock_timeout', '50ms', true);
+        _users := postbus.users_of_leaf(storage_id, _leaf.epoch);
+        if _users <> '{}' then
+            perform pg_sleep(0.02);
+            exit when _users && postbus.users_of_leaf(storage_id, _leaf.epoch);
+        end if;
         begin
-            execute format('lock table postbus.%I in access exclusive mode', format('segment_%s', storage_id));
+            perform postbus.record_loss(storage_id, _leaf.epoch, as_of);        -- before the lock, since it may take its time
+            perform set_config('lock_timeout', '50ms', true);
+            execute format('lock table only postbus.%I in access exclusive mode', format('segment_%s', storage_id));
+            execute format('drop table postbus.%I', _name);
         exception when lock_not_available then
             exit;
         end;
-        perform postbus.record_loss(storage_id, _leaf.epoch, as_of);
-        execute format('drop table postbus.%I', _name);
         delete from postbus.log_leaf l where l.storage_id = drop_leaves.storage_id and l.epoch = _leaf.epoch;
         _dropped := _dropped || _name;
+        exit;
     end loop;
     return _dropped;
 end $$;

@@ -1,4 +1,7 @@
 -- Whether a leaf has messages that a live group has not had. Looks only for one.
+--
+-- Live is what is ACTIVE or PAUSED, and also what has become DEAD only just now: after an outage the sweep may come
+-- before the heartbeats. A group that made no progress for the zombie time though it had this leaf before it is not.
 create or replace function postbus.is_needed(storage_id integer, epoch integer, as_of timestamptz) returns boolean
 language plpgsql as $$
 declare
@@ -8,20 +11,29 @@ begin
     for _lane in
         select t.id as topic_id, l.lane, last.cursor
           from postbus.topic t
-          join postbus.subscription s on s.topic_id = t.id and s.state in ('ACTIVE', 'PAUSED')
+          join postbus.subscription s on s.topic_id = t.id and s.state <> 'CANCELLED'
+          join postbus.log_leaf leaf on leaf.storage_id = t.storage_id and leaf.epoch = is_needed.epoch
+         cross join lateral (select max(newest.at) as at
+                               from postbus.lane l
+                              cross join lateral (select c.at from postbus.cursor c
+                                                   where c.subscription_id = l.subscription_id and c.lane = l.lane
+                                                   order by c.number desc limit 1) as newest
+                              where l.subscription_id = s.id) as progress
           join postbus.lane l on l.subscription_id = s.id
-         cross join lateral (select c.cursor, c.at from postbus.cursor c
+         cross join lateral (select c.cursor from postbus.cursor c
                               where c.subscription_id = l.subscription_id and c.lane = l.lane order by c.number desc limit 1) as last
          where t.storage_id = is_needed.storage_id
-           and (s.state = 'PAUSED' or greatest(last.at, s.subscribed_at, s.state_changed_at) > as_of - t.zombie_time)
+           and case s.state when 'PAUSED' then true
+                            when 'DEAD' then s.state_changed_at > as_of - t.heartbeat_timeout
+                            else greatest(progress.at, s.subscribed_at, s.state_changed_at, leaf.closed_at) > as_of - t.zombie_time end
     loop
         execute format(
             'select exists (select from postbus.%I s
-                             where s.topic_id = $1 and s.lane = $2 and not pg_visible_in_snapshot(s.txid, $3)
-                               and ($4 is null or not pg_visible_in_snapshot(s.txid, $5) or s.position >= $4))',
+                             where s.topic_id = $1 and s.lane = $2
+                               and postbus.unseen($3, s.position, s.txid, s.count, s.published_at) > 0)',
             format('segment_%s_%s', storage_id, epoch))
           into _needed
-         using _lane.topic_id, _lane.lane, ((_lane.cursor).seen).snapshot, (_lane.cursor).done_position, ((_lane.cursor).target).snapshot;
+         using _lane.topic_id, _lane.lane, _lane.cursor;
         if _needed then
             return true;
         end if;

@@ -17,12 +17,10 @@ begin
          where t.storage_id = record_loss.storage_id
     loop
         execute format(
-            'select sum(s.count) from postbus.%I s
-              where s.topic_id = $1 and s.lane = $2 and not pg_visible_in_snapshot(s.txid, $3)
-                and ($4 is null or not pg_visible_in_snapshot(s.txid, $5) or s.position >= $4)',
-            format('segment_%s_%s', storage_id, epoch))
+            'select sum(postbus.unseen($3, s.position, s.txid, s.count, s.published_at)) from postbus.%I s
+              where s.topic_id = $1 and s.lane = $2', format('segment_%s_%s', storage_id, epoch))
           into _lost
-         using _lane.topic_id, _lane.lane, ((_lane.cursor).seen).snapshot, (_lane.cursor).done_position, ((_lane.cursor).target).snapshot;
+         using _lane.topic_id, _lane.lane, _lane.cursor;
         if _lost > 0 then
             insert into postbus.loss (subscription_id, at, reason, messages)
             values (_lane.subscription_id, as_of,

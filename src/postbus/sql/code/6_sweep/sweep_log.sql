@@ -3,9 +3,9 @@
 -- that nobody needs. Also folds the ledgers of cursors, and notices groups without heartbeats.
 --
 -- Can be killed anywhere and called again; a second caller returns at once. Returns what it did; `more` asks to be
--- called again at once. To be called in a transaction of its own.
+-- called again at once. Refuses a transaction that has written.
 --
--- Writes: log_leaf, topic_count, storage_count, cursor, subscription, loss.  Locks: an advisory lock for the transaction.
+-- Writes: log_leaf, topic_count, storage_count, cursor, subscription, loss, retrying, group_worker.  Locks: an advisory lock for the transaction.
 create or replace function postbus.sweep_log(
     storage_id integer,
     as_of      timestamptz default clock_timestamp(),
@@ -29,6 +29,8 @@ begin
     dead := 0;
     more := false;
     dropped := array[]::text[];
+    -- The id of the transaction must come after the epoch: it closes leaves, and it is part of a place.
+    perform postbus.check_fresh();
     if _sequence is null or not pg_try_advisory_xact_lock(hashtext('postbus.sweep_log'), storage_id) then
         return;
     end if;
@@ -39,7 +41,9 @@ begin
      where l.storage_id = sweep_log.storage_id and l.epoch < _epoch and l.closed_txid is null;
 
     select * into _storage from postbus.storage s where s.id = storage_id;
-    if postbus.leaf_is_full(_storage, _epoch, as_of) then
+    if not exists (select from postbus.log_leaf l where l.storage_id = sweep_log.storage_id and l.epoch = _epoch) then
+        perform postbus.add_leaf(storage_id, _epoch);       -- restored from a dump that was made while a leaf was begun
+    elsif postbus.leaf_is_full(_storage, _epoch, as_of) then
         if exists (select from postbus.log_leaf l where l.storage_id = sweep_log.storage_id and l.epoch = _epoch + 1) then
             opened := nextval(_sequence);
             update postbus.log_leaf l set opened_at = as_of where l.storage_id = sweep_log.storage_id and l.epoch = opened;
@@ -57,8 +61,23 @@ begin
     )
     select count(*) into dead from late;
 
+    -- What was put off behind a message that ended at the same moment.
+    perform postbus.unpark_retrying(waits.subscription_id, waits.lane, array_agg(distinct waits.key), as_of)
+       from (select r.subscription_id, r.lane, r.key
+               from postbus.topic t
+               join postbus.subscription s on s.topic_id = t.id
+               join postbus.retrying r on r.subscription_id = s.id and r.parked
+              where t.storage_id = sweep_log.storage_id) as waits
+      group by waits.subscription_id, waits.lane;
+    delete from postbus.group_worker g
+     using postbus.topic t join postbus.subscription s on s.topic_id = t.id
+     where t.storage_id = sweep_log.storage_id and g.subscription_id = s.id
+       and not exists (select from postbus.worker w where w.name = g.worker)
+       and g.joined_at < as_of - interval '1 day';
+
     folded := postbus.fold_cursors(storage_id);
     if not more then
         dropped := postbus.drop_leaves(storage_id, as_of);
+        more := dropped <> '{}';
     end if;
 end $$;

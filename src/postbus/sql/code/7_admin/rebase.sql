@@ -1,50 +1,77 @@
 -- Makes the cursors of a database that was restored into another server work there. What each group had not seen
--- before, it gets; what it had seen out of the order of positions, it may get again. Returns how many cursors were
--- moved. Takes as long as all segments take to be rewritten; nobody may publish or consume meanwhile.
+-- before, it gets; what it had seen out of the order of positions, it may get again, and so do those that had come
+-- past it. Returns how many cursors were moved. Takes as long as all segments take to be rewritten; publishers wait
+-- meanwhile. To be called in a transaction of its own.
 --
--- Writes: segment, cursor, lane, log_leaf, storage_count, subscription, cluster.  Locks: segment and cursor.
+-- Writes: segment, cursor, lane, log_leaf, topic_count, storage_count, subscription, cluster.
+-- Locks: segment, cursor and lane, in exclusive mode.
 create or replace function postbus.rebase() returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
-    _old   pg_snapshot := '3:3:';
-    _lane  record;
-    _first bigint;
-    _count bigint := 0;
+    _storage record;
+    _lane    record;
+    _place   postbus.log_place;
+    _first   bigint;
+    _count   bigint := 0;
 begin
     lock table postbus.segment, postbus.cursor, postbus.lane in exclusive mode;
-    for _lane in
-        select l.subscription_id, l.lane, s.topic_id, t.storage_id, last.number, last.cursor, last.passed
-          from postbus.lane l
-          join postbus.subscription s on s.id = l.subscription_id
-          join postbus.topic t on t.id = s.topic_id
-         cross join lateral (select c.number, c.cursor, c.passed from postbus.cursor c
-                              where c.subscription_id = l.subscription_id and c.lane = l.lane order by c.number desc limit 1) as last
+    perform postbus.check_fresh();
+    for _storage in
+        select s.id, format('postbus.%I', format('log_epoch_%s', s.id))::regclass as sequence, last.epoch, counter.cursor as counter
+          from postbus.storage s
+         cross join lateral (select max(l.epoch) as epoch from postbus.log_leaf l where l.storage_id = s.id) as last
+          left join postbus.storage_count counter on counter.storage_id = s.id
     loop
-        -- Without open transactions, what was not seen is all that the old snapshot does not show.
-        select min(g.position) into _first from postbus.segment g
-         where g.storage_id = _lane.storage_id and g.topic_id = _lane.topic_id and g.lane = _lane.lane
-           and not pg_visible_in_snapshot(g.txid, ((_lane.cursor).seen).snapshot)
-           and ((_lane.cursor).done_position is null
-                or not pg_visible_in_snapshot(g.txid, ((_lane.cursor).target).snapshot)
-                or g.position >= (_lane.cursor).done_position);
-        insert into postbus.cursor (subscription_id, lane, number, cursor, passed)
-        values (_lane.subscription_id, _lane.lane, _lane.number + 1,
-                row(row(coalesce(_first - 1, 9223372036854775807 >> 1), '2', _old)::postbus.log_place, null, null, null,
-                    (_lane.cursor).since_bound, (_lane.cursor).since_at, (_lane.cursor).since_id)::postbus.log_cursor, _lane.passed);
-        _count := _count + 1;
+        if pg_sequence_last_value(_storage.sequence) > _storage.epoch then      -- a dump has sequences as they are, not as they were
+            perform setval(_storage.sequence, _storage.epoch);
+        end if;
+        _place.position := postbus.last_position(_storage.sequence::text);
+        _place.snapshot := pg_current_snapshot();
+        _place.txid := pg_current_xact_id();
+        for _lane in
+            select l.subscription_id, l.lane, s.topic_id, last.number, last.cursor, last.passed, last.at
+              from postbus.lane l
+              join postbus.subscription s on s.id = l.subscription_id
+              join postbus.topic t on t.id = s.topic_id and t.storage_id = _storage.id
+             cross join lateral (select c.* from postbus.cursor c
+                                  where c.subscription_id = l.subscription_id and c.lane = l.lane order by c.number desc limit 1) as last
+        loop
+            -- What was published here already has ids that mean nothing to the cursor, but positions behind it.
+            select min(g.position) into _first from postbus.segment g
+             where g.storage_id = _storage.id and g.topic_id = _lane.topic_id and g.lane = _lane.lane
+               and (g.position > greatest(((_lane.cursor).seen).position, ((_lane.cursor).target).position)
+                    or postbus.unseen(_lane.cursor, g.position, g.txid, g.count, g.published_at) > 0);
+            insert into postbus.cursor (subscription_id, lane, number, cursor, passed, at, fenced_at)
+            values (_lane.subscription_id, _lane.lane, _lane.number + 1,
+                    row(case when _first is null then _place else row(_first - 1, '2', '3:3:')::postbus.log_place end,
+                        case when _first is not null then _place end,
+                        case when _first is not null then _first end,
+                        case when _first = (_lane.cursor).done_position then (_lane.cursor).done_index
+                             when _first is not null then -1 end,
+                        (_lane.cursor).since_bound, (_lane.cursor).since_at, (_lane.cursor).since_id)::postbus.log_cursor,
+                    _lane.passed, _lane.at, clock_timestamp());
+            _count := _count + 1;
+        end loop;
+        insert into postbus.topic_count as known (topic_id, messages, bytes)
+        select g.topic_id, sum(g.count), sum(g.bytes) from postbus.segment g
+         where g.storage_id = _storage.id
+           and (_storage.counter is null or g.position > ((_storage.counter).seen).position
+                or not pg_visible_in_snapshot(g.txid, ((_storage.counter).seen).snapshot))
+         group by g.topic_id
+        on conflict on constraint topic_count_pkey do update
+           set messages = known.messages + excluded.messages, bytes = known.bytes + excluded.bytes;
+        insert into postbus.storage_count as known (storage_id, cursor)
+        values (_storage.id, row(_place, null, null, null, null, null, null)::postbus.log_cursor)
+        on conflict on constraint storage_count_pkey do update set cursor = excluded.cursor;
     end loop;
     update postbus.segment g set txid = '3';
     update postbus.log_leaf l set closed_txid = '4' where l.closed_txid is not null;
-    update postbus.cursor c
-       set cursor.seen.position = postbus.last_position(t.epoch_sequence)
-      from postbus.subscription s join postbus.topic t on t.id = s.topic_id
-     where s.id = c.subscription_id and ((c.cursor).seen).position = 9223372036854775807 >> 1;
-    update postbus.lane l set holder = null, token = gen_random_uuid();
-    update postbus.subscription s set subscribed = row((s.subscribed).position, '2', _old)::postbus.log_place;
-    update postbus.storage_count c
-       set cursor = row(row(postbus.last_position(format('postbus.log_epoch_%s', c.storage_id)), '3', '4:4:'
-                            )::postbus.log_place, null, null, null, null, null, null)::postbus.log_cursor;
+    update postbus.lane l set holder = null, token = gen_random_uuid(), held_since = null;
+    -- Seen now: nobody could send heartbeats here before.
+    update postbus.subscription s
+       set subscribed = row((s.subscribed).position, '2', '3:3:')::postbus.log_place,
+           seen_at = clock_timestamp(), state_changed_at = clock_timestamp();
     delete from postbus.cluster c;
     begin
         insert into postbus.cluster (identifier) select system_identifier from pg_control_system();

@@ -1,0 +1,11 @@
+-- Keeps a leaf from being dropped until the end of the transaction. Returns whether it is still there.
+--
+-- Locks: the leaf, in access share mode.
+create or replace function postbus.lock_leaf(storage_id integer, epoch integer) returns boolean
+language plpgsql as $$
+begin
+    execute format('lock table postbus.%I in access share mode', format('segment_%s_%s', storage_id, epoch));
+    return true;
+exception when undefined_table then
+    return false;
+end $$;

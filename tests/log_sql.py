@@ -1,0 +1,241 @@
+"""The log's SQL functions, short to call from tests."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+_NUMBER = (1 << 43) - 1
+
+
+async def create_topic(conn: Any, name: str = "t", **options: Any) -> int:
+    """A PUB_SUB topic with one lane unless told otherwise. Returns its storage."""
+    chosen = {"semantics": "PUB_SUB", "lanes": 1, **options}
+    storage: int = await conn.fetchval(
+        "select storage_id from postbus.create_topic($1, $2::jsonb)", name, json.dumps(chosen)
+    )
+    return storage
+
+
+async def subscribe(conn: Any, group: str = "g", start: str = "FROM_NOW", *, topic: str = "t", **options: Any) -> int:
+    """Subscribe, and return the subscription's id."""
+    named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 4))
+    id: int = await conn.fetchval(
+        f"select subscription_id from postbus.subscribe($1, $2, $3{named})", topic, group, start, *options.values()
+    )
+    return id
+
+
+async def publish_many(
+    conn: Any, *payloads: str, topic: str = "t", keys: list[str | None] | None = None, **options: Any
+) -> list[int]:
+    named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 4))
+    ids: list[int] = await conn.fetchval(
+        f"select postbus.publish_many($1, $2::bytea[], keys => $3{named})",
+        topic,
+        [payload.encode() for payload in payloads],
+        keys,
+        *options.values(),
+    )
+    return ids
+
+
+async def cursor_of(conn: Any, subscription: int, lane: int = 0) -> str:
+    """The cursor that is stored for a lane."""
+    cursor: str = await conn.fetchval(
+        "select cursor::text from postbus.cursor where subscription_id = $1 and lane = $2 order by number desc limit 1",
+        subscription,
+        lane,
+    )
+    return cursor
+
+
+@dataclass
+class Piece:
+    """What one read brought."""
+
+    messages: list[str] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+    places: list[tuple[int, int]] = field(default_factory=list)
+    segments: list[Any] = field(default_factory=list)
+    next: str = ""
+    during: str | None = None
+    more: bool = False
+
+    @property
+    def ids(self) -> list[int]:
+        return [(position & _NUMBER) * 1024 + index for position, index in self.places]
+
+
+async def read(
+    conn: Any, cursor: str, count: int = 1000, *, topic: str = "t", lanes: tuple[int, ...] = (0,), **options: Any
+) -> Piece:
+    """One call of read_log."""
+    named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 5))
+    rows = await conn.fetch(
+        f"select * from postbus.read_log($1, $2, $3, max_count => $4{named})",
+        topic,
+        list(lanes),
+        cursor,
+        count,
+        *options.values(),
+    )
+    last = rows.pop()
+    piece = Piece(segments=rows, next=last["next_cursor"], during=last["during_cursor"], more=last["more"])
+    for row in rows:
+        for index in range(row["first_index"], len(row["payloads"])):
+            piece.messages.append(row["payloads"][index].decode())
+            piece.keys.append(row["keys"][index] if row["keys"] else None)
+            piece.places.append((row["position"], index))
+    return piece
+
+
+async def read_all(conn: Any, cursor: str, count: int = 1000, **options: Any) -> tuple[list[str], str]:
+    """Read until nothing more is there: the messages, and the cursor after them."""
+    found: list[str] = []
+    while True:
+        piece = await read(conn, cursor, count, **options)
+        found += piece.messages
+        cursor = piece.next
+        if not piece.more and not piece.messages:
+            return found, cursor
+
+
+@dataclass
+class Lane:
+    """A lane that a worker holds."""
+
+    subscription: int
+    lane: int
+    token: Any
+    number: int
+    cursor: str
+    deaths: int = 0
+    careful_until: int | None = None
+
+
+async def beat(conn: Any, *workers: str) -> None:
+    for worker in workers:
+        await conn.execute("select postbus.heartbeat($1, 'host', 1, '{}')", worker)
+
+
+async def vanish(conn: Any, *workers: str) -> None:
+    """Let workers not have been seen for an hour."""
+    await conn.execute(
+        "update postbus.worker set seen_at = clock_timestamp() - interval '1 hour' where name = any ($1)", list(workers)
+    )
+
+
+async def lease(conn: Any, worker: str, subscription: int, held: list[Lane] | None = None) -> list[Any]:
+    """The rows that lease_lanes answers, after a heartbeat."""
+    await beat(conn, worker)
+    rows: list[Any] = await conn.fetch(
+        "select * from postbus.lease_lanes($1, $2, $3)", worker, [subscription], [lane.token for lane in held or []]
+    )
+    return rows
+
+
+async def take(conn: Any, worker: str, subscription: int, held: list[Lane] | None = None) -> list[Lane]:
+    """The lanes that a worker gets, by lane."""
+    return [
+        Lane(
+            subscription, row["lane"], row["token"], row["number"], row["cursor"], row["deaths"], row["careful_until"]
+        )
+        for row in await lease(conn, worker, subscription, held)
+        if row["action"] == "take"
+    ]
+
+
+async def advance(
+    conn: Any, lanes: list[Lane], cursor: str, passed: int = 0, done: tuple[int, int] | None = None
+) -> list[int]:
+    """Move lanes on; the answer names those that are lost, by their place from 1 on."""
+    lost: list[int] = await conn.fetchval(
+        "select postbus.advance($1, $2, $3, $4, $5, $6, $7)",
+        [lane.subscription for lane in lanes],
+        [lane.lane for lane in lanes],
+        [lane.number for lane in lanes],
+        [cursor] * len(lanes),
+        [done[0] if done else None] * len(lanes),
+        [done[1] if done else None] * len(lanes),
+        [passed] * len(lanes),
+    )
+    for place, lane in enumerate(lanes, 1):
+        if place not in lost:
+            lane.number += 1
+            lane.cursor = cursor
+    return lost
+
+
+async def put_off(conn: Any, lane: Lane, piece: Piece, *kinds: str, **options: Any) -> list[str] | None:
+    """Put off the first messages of a piece, one for each of `kinds`."""
+    named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 16))
+    count = len(kinds)
+    now = await conn.fetchval("select clock_timestamp()")
+    told: list[str] | None = await conn.fetchval(
+        f"select postbus.put_off($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15{named})",
+        lane.subscription,
+        lane.lane,
+        lane.token,
+        list(kinds),
+        piece.ids[:count],
+        [position for position, _ in piece.places[:count]],
+        [now] * count,
+        piece.keys[:count],
+        [None] * count,
+        ["text/plain"] * count,
+        [None] * count,
+        [message.encode() for message in piece.messages[:count]],
+        [timedelta(0)] * count,
+        ["it failed"] * count,
+        [None] * count,
+        *options.values(),
+    )
+    return told
+
+
+async def claim_retrying(conn: Any, lane: Lane, count: int = 10, *, as_of: datetime | None = None) -> list[Any]:
+    rows: list[Any] = await conn.fetch(
+        "select * from postbus.claim_retrying(array[$1::uuid], $2, coalesce($3, clock_timestamp())) "
+        "order by position, id",
+        lane.token,
+        count,
+        as_of,
+    )
+    return rows
+
+
+async def settle_retrying(conn: Any, lane: Lane, ids: list[int], outcome: str, **options: Any) -> list[str]:
+    named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 6))
+    told: list[str] = await conn.fetchval(
+        f"select postbus.settle_retrying($1, $2, $3, $4, $5{named})",
+        lane.subscription,
+        lane.lane,
+        lane.token,
+        ids,
+        outcome,
+        *options.values(),
+    )
+    return told
+
+
+async def sweep(conn: Any, storage: int, later: timedelta = timedelta(0)) -> Any:
+    """One call of sweep_log, as if `later`."""
+    return await conn.fetchrow("select * from postbus.sweep_log($1, clock_timestamp() + $2)", storage, later)
+
+
+async def rotate(conn: Any, storage: int, later: timedelta = timedelta(days=8)) -> int:
+    """Begin a new leaf, after the current one has got something. Drops nothing. Returns its epoch."""
+    opened = None
+    while opened is None:
+        swept = await sweep(conn, storage, later)
+        assert swept["more"], "the leaf is not full"
+        opened = swept["opened"]
+    return int(opened)
+
+
+async def leaves(conn: Any, storage: int) -> list[int]:
+    """The epochs whose leaves are there."""
+    return [row[0] for row in await conn.fetch("select epoch from postbus.log_leaf where storage_id = $1 order by 1", storage)]
