@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import msgspec
@@ -23,7 +24,42 @@ BYTES = "application/octet-stream"
 
 MAX_DEPTH = 100
 
-Decoder = Callable[[bytes, str], Any]
+
+class Decoder:
+    """Turns stored bytes into the type a handler asks for. Raises PayloadNotDecodable only."""
+
+    def __init__(self, decode: Callable[[bytes, str], Any], lines: Any = None, *, is_shareable: bool = False) -> None:
+        self._decode = decode
+        self._lines = lines
+        """A decoder of msgspec for JSON, which reads many at once."""
+        self.is_shareable = is_shareable
+        """What it makes may be handed to several handlers: plain dicts and lists are too easily changed."""
+
+    def __call__(self, payload: bytes, content_type: str) -> Any:
+        try:
+            return self._decode(payload, content_type)
+        except PayloadNotDecodable:
+            raise
+        except UnicodeDecodeError as error:
+            raise PayloadNotDecodable(f"the payload is not UTF-8: {error}") from error
+        except ValueError as error:
+            raise PayloadNotDecodable(str(error)) from error
+        except Exception as error:  # anything: the code of the handler's type may run here
+            raise PayloadNotDecodable(f"{type(error).__name__}: {error}") from error
+
+    def many(self, payloads: Sequence[bytes], content_type: str) -> list[Any]:
+        """Payloads of one content type."""
+        if self._lines is not None and _is_json(content_type):
+            lines = b"\n".join(payloads)
+            if lines.count(b"\n") == len(payloads) - 1:
+                try:
+                    decoded: list[Any] = self._lines.decode_lines(lines)
+                except Exception:
+                    decoded = []  # one by one, to find out which
+                if len(decoded) == len(payloads):
+                    return decoded
+        return [self(payload, content_type) for payload in payloads]
+
 
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -180,13 +216,21 @@ def is_storable(text: str) -> bool:
 
 
 def decoder_for(wanted: Any) -> Decoder:
-    """What turns stored bytes into the type a handler asks for. It raises PayloadNotDecodable only."""
+    """What turns stored bytes into the type a handler asks for; the same for the same type."""
+    try:
+        return _decoder_for(wanted)
+    except TypeError:  # a type that cannot be hashed, or is none: that is told now
+        return _decoder_for.__wrapped__(wanted)
+
+
+@lru_cache(maxsize=1000)
+def _decoder_for(wanted: Any) -> Decoder:
     if wanted is bytes:
-        return lambda payload, content_type: payload
+        return Decoder(lambda payload, content_type: payload, is_shareable=True)
     if wanted is Any or wanted is object:
-        return _guarded(_decode_by_content_type)
+        return Decoder(_decode_by_content_type, msgspec.json.Decoder())
     if _is_pydantic(wanted):
-        return _guarded(lambda payload, content_type: _decode_pydantic(wanted, payload))
+        return Decoder(lambda payload, content_type: _decode_pydantic(wanted, payload), is_shareable=True)
     for unknown in _custom_types(msgspec.inspect.type_info(wanted), set()):
         if not _is_pydantic(unknown):
             raise TypeError(f"{unknown!r} is not a type that payloads can be decoded to")
@@ -202,23 +246,8 @@ def decoder_for(wanted: Any) -> Decoder:
         except msgspec.DecodeError as error:
             return msgspec.convert(_read_leniently(payload, error), wanted, str_keys=True, dec_hook=_from_plain)
 
-    return _guarded(decode)
-
-
-def _guarded(decode: Decoder) -> Decoder:
-    def guarded(payload: bytes, content_type: str) -> Any:
-        try:
-            return decode(payload, content_type)
-        except PayloadNotDecodable:
-            raise
-        except UnicodeDecodeError as error:
-            raise PayloadNotDecodable(f"the payload is not UTF-8: {error}") from error
-        except ValueError as error:
-            raise PayloadNotDecodable(str(error)) from error
-        except Exception as error:  # anything: the code of the handler's type may run here
-            raise PayloadNotDecodable(f"{type(error).__name__}: {error}") from error
-
-    return guarded
+    is_own = isinstance(wanted, type) and (hasattr(wanted, "__struct_fields__") or dataclasses.is_dataclass(wanted))
+    return Decoder(decode, None if wanted is str else typed, is_shareable=is_own or wanted in (str, int, float, bool))
 
 
 def _custom_types(info: Any, seen: set[int]) -> Iterator[Any]:

@@ -22,7 +22,7 @@ from postbus.group import Group, Member, stable_hash
 from postbus.message import DeadLetter, Message, Outcome, Release, Retry
 from postbus.middleware import Middleware
 
-_LEAST_PREFETCH = 500
+_LEAST_PREFETCH = 1000  # messages that are read ahead, at least …
 _RETRY_POLL = 0.2
 _RETRY_IDLE_POLL = 5.0
 _ALONE = 3  # deaths after which messages are handled one by one
@@ -70,7 +70,7 @@ class GroupConsumer:
         self._handlings: dict[Member, Handling] = {}
         first = next(iter(group.members.values())).subscription
         self._options = first
-        self._prefetch = max(_LEAST_PREFETCH, 2 * first.slots)
+        self._prefetch = max(_LEAST_PREFETCH, 4 * first.slots)  # … or for some calls of each handler, in two reads
         self._queues: list[deque[_Work]] = [deque() for _ in range(first.concurrency)]
         self._runners: dict[int, asyncio.Task[None]] = {}
         self._next_queue = 0
@@ -215,7 +215,7 @@ class GroupConsumer:
                     strand.cursor,
                     strand.taken_at,
                     is_between=strand.is_between,
-                    max_count=self._prefetch,
+                    max_count=self._prefetch // 2,
                     max_bytes=self._options.max_bytes,
                 )
                 backoff.reset()

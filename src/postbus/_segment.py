@@ -75,15 +75,18 @@ class Segment:
         )
 
     def decoded(self, decode: Decoder) -> list[Any]:
-        """All payloads, decoded once however many groups ask. Raises what the first bad one raises."""
+        """All payloads, decoded once however many groups ask. Raises what the first bad one raises.
+
+        Not to be changed: others have it too.
+        """
         known = self._decoded.get(decode)
         if known is None:
             if self.content_types is None:
-                content_type = self.content_type
-                known = [decode(payload, content_type) for payload in self.payloads]
+                known = decode.many(self.payloads, self.content_type)
             else:
                 known = [decode(payload, self.type_of(index)) for index, payload in enumerate(self.payloads)]
-            self._decoded[decode] = known
+            if decode.is_shareable:
+                self._decoded[decode] = known
         return known
 
 
@@ -95,8 +98,8 @@ class Piece:
     def __init__(self, topic: str, rows: Sequence[Any]) -> None:
         end = rows[-1]
         self.segments = [Segment(topic, row) for row in rows[:-1]]
-        self.count = sum(len(segment) - segment.first_index for segment in self.segments)
-        self.size = sum(sum(map(len, segment.payloads)) for segment in self.segments)
+        self.count = sum(row["count"] - row["first_index"] for row in rows[:-1])
+        self.size = sum(row["bytes"] for row in rows[:-1])
         self.next_cursor: str = end["next_cursor"]
         self.during: str | None = end["during_cursor"]
         """The cursor while the piece is worked through; None if nothing was found."""

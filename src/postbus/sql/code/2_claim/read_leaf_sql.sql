@@ -2,8 +2,9 @@
 -- 4 seen txid, 5 seen snapshot, 6 target snapshot, 7 limit, 8 late txids, 9 seen xmax, 10 done position, 11 since bound,
 -- 12 since time, 13 since id, 14 done index. Its rows are log_rows.
 --
--- Each part has its own index: later transactions lie above the seen position; late ones, which were not visible
--- though their ids are not higher, are looked up by id.
+-- What a snapshot does not show are the transactions that it lists as open, and all from its xmax on. Most of their
+-- segments lie above the seen position: one range of an index. Only transactions up to the seen txid can have some
+-- below it, and those few are looked up by id.
 create or replace function postbus.read_leaf_sql(storage_id integer, epoch integer, has_late boolean) returns text
 language plpgsql immutable as $$
 declare
@@ -20,7 +21,7 @@ declare
 begin
     _later := format(
         'select %s from %s s
-          where s.topic_id = $1 and s.position >= $3 and s.lane = any ($2) and s.txid > $4
+          where s.topic_id = $1 and s.position >= $3 and s.lane = any ($2)
             and not pg_visible_in_snapshot(s.txid, $5) and pg_visible_in_snapshot(s.txid, $6) and %s
           order by s.topic_id, s.position limit $7', _columns, _leaf, _since);
     if not has_late then
@@ -28,7 +29,8 @@ begin
     end if;
     _late := format(
         'select %s from %s s
-          where s.txid %%s and s.topic_id = $1 and s.lane = any ($2) and s.position >= $10 and pg_visible_in_snapshot(s.txid, $6) and %s
+          where s.txid %%s and s.topic_id = $1 and s.lane = any ($2) and s.position >= $10 and s.position < $3
+            and pg_visible_in_snapshot(s.txid, $6) and %s
           order by s.position limit $7', _columns, _leaf, _since);
     return format('select * from ((%s) union all (%s) union all (%s)) as unseen order by position limit $7',
                   _later, format(_late, '= any ($8)'), format(_late, '>= $9 and s.txid <= $4'));

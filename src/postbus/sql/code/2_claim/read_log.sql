@@ -66,8 +66,8 @@ begin
         -- Locked, so that it is not dropped meanwhile. One that is gone had nothing for a live group.
         continue when _leaf.closed_txid is not null and not postbus.lock_leaf(_topic.storage_id, _leaf.epoch);
         -- Limit: as many as are wanted, the one that was done last, and one that tells that there are more.
-        for _segment in execute postbus.read_leaf_sql(_topic.storage_id, _leaf.epoch, _late <> '{}' or
-                                                      pg_snapshot_xmax((_cursor.seen).snapshot) <= (_cursor.seen).txid)
+        for _segment in execute postbus.read_leaf_sql(
+                _topic.storage_id, _leaf.epoch, _late <> '{}' or pg_snapshot_xmax((_cursor.seen).snapshot) < (_cursor.seen).txid)
             using _topic.id, lanes, greatest(_since, (_leaf.epoch::bigint << 43) + (_cursor.since_id >> 10)), (_cursor.seen).txid,
                   (_cursor.seen).snapshot, _target.snapshot, greatest(max_count - _count, 0) + 2, _late,
                   pg_snapshot_xmax((_cursor.seen).snapshot), coalesce(_cursor.done_position, 0), _cursor.since_bound, _cursor.since_at,
