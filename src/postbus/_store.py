@@ -458,18 +458,25 @@ class Store:
             chosen += " desc"
         return await self._rows(f"select * from ({chosen} limit $3) as chosen order by id", topic, after_id, limit)
 
-    async def dead_letters(self, topic: str | None, *, limit: int, after_id: int = 0) -> list[dict[str, Any]]:
+    async def dead_letters(
+        self, topic: str | None, group: str | None = None, *, limit: int, after_id: int = 0
+    ) -> list[dict[str, Any]]:
+        # With ties: several groups may have given up the same message, and the next page begins after its id.
         return await self._rows(
-            "select * from postbus.dead_letters "
-            "where ($1::text is null or topic = $1) and id > $2 order by id limit $3",
+            "select * from (select * from postbus.dead_letters where ($1::text is null or topic = $1) "
+            "and ($4::text is null or group_name = $4) and id > $2 order by id fetch first $3 rows with ties) as page "
+            "order by id, topic, group_name",
             topic,
             after_id,
             limit,
+            group,
         )
 
-    async def dead_letter_by_id(self, message_id: int) -> dict[str, Any] | None:
-        rows = await self._rows("select * from postbus.dead_letters where id = $1", message_id)
-        return rows[0] if rows else None
+    async def dead_letters_by_id(self, message_id: int) -> list[dict[str, Any]]:
+        """Several, where several groups gave the message up."""
+        return await self._rows(
+            "select * from postbus.dead_letters where id = $1 order by topic, group_name", message_id
+        )
 
     async def redrive(self, topic: str, filters: Mapping[str, Any]) -> int:
         named = ", ".join(f"{name} => ${place}" for place, name in enumerate(filters, 2))
@@ -508,11 +515,21 @@ class Store:
     async def rebase(self) -> int:
         return int(await self._run("select postbus.rebase()"))
 
-    async def log(self, topic: str, *, after_id: int, limit: int, newest: bool) -> list[dict[str, Any]]:
-        chosen = "select * from postbus.log where topic = $1 and id > $2 order by id"
-        if newest:
-            chosen += " desc"
-        return await self._rows(f"select * from ({chosen} limit $3) as chosen order by id", topic, after_id, limit)
+    async def log(
+        self, topic: str, *, after_id: int, after: tuple[int, int] | None, limit: int, newest: bool
+    ) -> list[dict[str, Any]]:
+        position, index = after or (0, -1)
+        order = "position desc, index desc" if newest else "position, index" if after else "id"
+        return await self._rows(
+            "select * from (select * from postbus.log where topic = $1 and id > $2 "
+            f"and position >= $3 and (position > $3 or index > $4) order by {order} limit $5) as chosen "
+            f"order by {'position, index' if newest or after else 'id'}",
+            topic,
+            after_id,
+            position,
+            index,
+            limit,
+        )
 
     async def purge_dead_letters(
         self, topic: str, *, ids: Sequence[int] | None, died_before: datetime | None, dry_run: bool

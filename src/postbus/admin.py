@@ -1,15 +1,17 @@
-"""Managing topics and dead letters."""
+"""Managing topics, groups and dead letters."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Unpack
 
 from postbus._store import Store
-from postbus.errors import MessageNotFound, TopicNotFound
+from postbus.errors import GroupNotFound, InvalidInput, MessageNotFound, TopicNotFound, WrongSemantics
 from postbus.options import TopicOptions, as_json
 from postbus.publish import check_topic_name
+from postbus.start import Start
 
 
 class Admin:
@@ -39,7 +41,8 @@ class Admin:
         return found[0]
 
     async def pause_topic(self, name: str) -> None:
-        """Stop delivery of a topic; publishing goes on."""
+        """Stop delivery of a QUEUE; publishing goes on. Groups of a PUB_SUB topic are paused each on its own."""
+        await self._refuse_log(name, "is not paused as a whole", f"pause its groups: postbus groups pause {name} GROUP")
         await (await self._store()).pause_topic(name)
 
     async def resume_topic(self, name: str) -> None:
@@ -47,12 +50,90 @@ class Admin:
         await (await self._store()).resume_topic(name)
 
     async def purge_topic(self, name: str, *, dry_run: bool = False) -> int:
-        """Delete what waits in a topic. Returns how many messages that is."""
+        """Delete what waits in a QUEUE. Returns how many messages that is."""
+        await self._refuse_log(
+            name,
+            "has no messages that wait: each group has its own place in them",
+            f"move a group on: postbus groups seek {name} GROUP --to now; retention drops the messages",
+        )
         return await (await self._store()).purge_topic(name, dry_run=dry_run)
 
     async def delete_topic(self, name: str, *, force: bool = False) -> None:
         """Delete a topic; with `force` also its messages."""
         await (await self._store()).delete_topic(name, force=force)
+
+    async def _refuse_log(self, name: str, why: str, remedy: str) -> None:
+        if (await self.topic(name))["semantics"] == "PUB_SUB":
+            raise WrongSemantics(f"topic {name!r} is PUB_SUB, and {why}", remedy=remedy)
+
+    async def groups(
+        self, topic: str | None = None, group: str | None = None, *, cancelled: bool = False
+    ) -> list[dict[str, Any]]:
+        """The groups of a topic, or of all topics, with lag and state; with `cancelled` also those that ended."""
+        found = await (await self._store()).groups(topic, group)
+        return [one for one in found if cancelled or one["state"] != "CANCELLED"]
+
+    async def group(self, topic: str, name: str) -> dict[str, Any]:
+        """One group of a topic, with lag and state."""
+        async with self._explaining(topic):
+            found = await self.groups(topic, name)
+            if not found:
+                raise GroupNotFound(
+                    f"group {name!r} has no subscription to topic {topic!r}",
+                    remedy=f"list them: postbus groups list {topic}",
+                )
+        return found[0]
+
+    async def members(self, topic: str, name: str) -> list[dict[str, Any]]:
+        """What each member of a group has done, in all processes."""
+        await self.group(topic, name)
+        return await (await self._store()).members(topic, name)
+
+    async def pause_group(self, topic: str, name: str) -> None:
+        """Stop delivery to a group, in all processes. It keeps its place, and what is published meanwhile."""
+        await self._set_group_state(topic, name, "PAUSED")
+
+    async def resume_group(self, topic: str, name: str) -> None:
+        """Start delivery to a paused group again."""
+        await self._set_group_state(topic, name, "ACTIVE")
+
+    async def cancel_group(self, topic: str, name: str) -> None:
+        """End a group's subscription for good. Its place is forgotten; subscribing again makes a new one."""
+        await self._set_group_state(topic, name, "CANCELLED")
+
+    async def _set_group_state(self, topic: str, name: str, state: str) -> None:
+        async with self._explaining(topic):
+            await (await self._store()).set_group_state(topic, name, state)
+
+    async def seek(self, topic: str, group: str, start: Start | str | datetime | int, *, dry_run: bool = False) -> int:
+        """Move a group to another place; who works for it goes on from there.
+
+        Returns how many messages the group has before it then. With `dry_run` it stays where it is.
+        """
+        to = Start.of(start)
+        async with self._explaining(topic):
+            store = await self._store()
+            return await store.seek(topic, group, to.kind, to.timestamp, to.message_id, dry_run=dry_run)
+
+    @asynccontextmanager
+    async def _explaining(self, topic: str) -> AsyncIterator[None]:
+        """A group that is not there may be so because its topic is not, or is a QUEUE."""
+        try:
+            yield
+        except (GroupNotFound, WrongSemantics):
+            if (await self.topic(topic))["semantics"] == "QUEUE":
+                raise WrongSemantics(
+                    f"topic {topic!r} is a QUEUE, and has no groups",
+                    remedy="groups belong to topics with semantics PUB_SUB: postbus topics list",
+                ) from None
+            raise
+
+    async def rebase(self) -> int:
+        """Make the cursors of a database that was restored into another server work there. Returns how many.
+
+        Nobody may publish or consume meanwhile.
+        """
+        return await (await self._store()).rebase()
 
     async def workers(self) -> list[dict[str, Any]]:
         """The processes that consume."""
@@ -61,23 +142,51 @@ class Admin:
     async def messages(
         self, topic: str, *, after_id: int = 0, limit: int = 100, newest: bool = False
     ) -> list[dict[str, Any]]:
-        """Messages of a topic that are still there, in whatever state, by id: the first ones, or the newest."""
+        """Messages of a QUEUE that are still there, in whatever state, by id: the first ones, or the newest."""
         return await (await self._store()).messages(topic, after_id=after_id, limit=limit, newest=newest)
 
-    async def dead_letters(
-        self, topic: str | None = None, *, after_id: int = 0, limit: int = 100
+    async def log(
+        self,
+        topic: str,
+        *,
+        after_id: int = 0,
+        after: tuple[int, int] | None = None,
+        limit: int = 100,
+        newest: bool = False,
     ) -> list[dict[str, Any]]:
-        """Dead letters of a topic, or of all topics, by id."""
-        return await (await self._store()).dead_letters(topic, limit=limit, after_id=after_id)
+        """Messages of a PUB_SUB topic that are retained: the first ones, or the newest.
 
-    async def dead_letter(self, message_id: int) -> dict[str, Any]:
-        """One dead letter, with reason and last error."""
-        found = await (await self._store()).dead_letter_by_id(message_id)
-        if found is None:
+        `after`, the position and index of a message, is found at once; `after_id` looks at all messages.
+        """
+        return await (await self._store()).log(topic, after_id=after_id, after=after, limit=limit, newest=newest)
+
+    async def dead_letters(
+        self, topic: str | None = None, *, group: str | None = None, after_id: int = 0, limit: int = 100
+    ) -> list[dict[str, Any]]:
+        """Dead letters of a topic, of a group, or of all, by id. One message's of several groups are not parted."""
+        return await (await self._store()).dead_letters(topic, group, limit=limit, after_id=after_id)
+
+    async def dead_letter(
+        self, message_id: int, *, topic: str | None = None, group: str | None = None
+    ) -> dict[str, Any]:
+        """One dead letter, with reason and last error; `group` says whose, where several groups gave it up."""
+        found = [
+            one
+            for one in await (await self._store()).dead_letters_by_id(message_id)
+            if topic in (None, one["topic"]) and group in (None, one["group_name"])
+        ]
+        if not found:
             raise MessageNotFound(
-                f"there is no dead letter {message_id}", remedy="list them: postbus dead-letters list"
+                f"there is no dead letter {message_id}" + (f" of group {group!r}" if group else ""),
+                remedy="list them: postbus dead-letters list",
             )
-        return found
+        if len(found) > 1:
+            whose = ", ".join(" of ".join(filter(None, (one["group_name"], one["topic"]))) for one in found)
+            raise InvalidInput(
+                f"there are {len(found)} dead letters {message_id}: {whose}",
+                remedy="say which one: --group NAME, --topic TOPIC",
+            )
+        return found[0]
 
     async def redrive(
         self,
@@ -91,14 +200,20 @@ class Admin:
         max_count: int | None = None,
         rate: float | None = None,
         dry_run: bool = False,
+        group: str | None = None,
     ) -> int:
-        """Put dead letters back: some by id, some by filter, or all; `rate` spreads them, per second."""
+        """Put dead letters back: some by id, some by filter, or all; `rate` spreads them, per second.
+
+        Those of a PUB_SUB topic go back to `group` alone.
+        """
         given = {
             "ids": ids, "reason_like": reason_like, "died_after": died_after, "died_before": died_before,
-            "key": key, "max_count": max_count, "rate": rate, "dry_run": dry_run,
+            "key": key, "max_count": max_count, "rate": rate, "dry_run": dry_run, "group_name": group,
         }  # fmt: skip
         store = await self._store()
-        return await store.redrive(topic, {name: value for name, value in given.items() if value is not None})
+        filters = {name: value for name, value in given.items() if value is not None}
+        async with self._explaining(topic):
+            return await store.redrive(topic, filters)
 
     async def purge_dead_letters(
         self,

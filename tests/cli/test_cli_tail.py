@@ -8,7 +8,7 @@ from typing import Any
 
 from cli.helpers import Cli, finish
 from postbus import Bus
-from postbus.cli.tail import _Follower
+from postbus.cli.tail import Follower
 
 
 async def test_the_newest_are_shown_first(cli: Cli, bus: Bus) -> None:
@@ -87,7 +87,7 @@ async def test_a_reader_that_leaves(cli: Cli, bus: Bus) -> None:
 
 async def test_a_late_commit_is_found(bus: Bus, connect: Any) -> None:
     """A message that commits after one with a larger id is shown nevertheless, and each only once."""
-    follower = _Follower(bus.admin, "jobs")
+    follower = Follower(bus.admin, "jobs")
     slow = await connect()
     transaction = slow.transaction()
     await transaction.start()

@@ -10,7 +10,7 @@ from typer.main import get_command
 
 import postbus
 from postbus import _migrate
-from postbus.cli import consume, dead_letters, doctor, migrate, publish, tail, topics, up, worker
+from postbus.cli import consume, dead_letters, doctor, groups, migrate, publish, rebase, tail, topics, up, worker
 from postbus.cli._command import Cli, DataDirOption, DsnOption, JsonOption, command, show_help
 from postbus.cli._exits import EXIT_CODES, FAILED, OK, USAGE, report, tell
 from postbus.cli._render import write_json
@@ -59,8 +59,10 @@ app.add_typer(topics.app)
 command(app, "publish")(publish.publish)
 command(app, "tail")(tail.tail)
 command(app, "consume")(consume.consume)
+app.add_typer(groups.app)
 app.add_typer(dead_letters.app)
 command(app, "worker")(worker.worker)
+command(app, "rebase")(rebase.rebase)
 
 
 @app.command(

@@ -15,7 +15,7 @@ import asyncpg
 from postbus import _migrate
 from postbus._store import translate
 from postbus.cli._render import counted, duration
-from postbus.errors import SchemaError
+from postbus.errors import RestoredElsewhere, SchemaError
 
 _OLDEST_SERVER = 140000
 _ROLES = ("postbus_producer", "postbus_consumer", "postbus_observer", "postbus_admin")
@@ -279,6 +279,49 @@ async def topics(patient: Patient) -> list[Finding]:
     return found
 
 
+async def groups(patient: Patient) -> list[Finding]:
+    rows = await patient.conn.fetch(
+        "select topic, group_name, state, lag, workers, lost, seen_at, clock_timestamp() - seen_at as silent_for "
+        "from postbus.groups where state <> 'CANCELLED' order by topic, group_name"
+    )
+    found = [finding for row in rows for finding in _of_group(row)]
+    return found or _ok("groups", f"{len(rows)}, none of them in trouble" if rows else "none")
+
+
+def _of_group(row: Any) -> list[Finding]:
+    name, found = f"{row['group_name']} on {row['topic']}", []
+    if row["state"] == "DEAD":
+        text = f"{name} is DEAD: no heartbeat for {duration(row['silent_for'])}, and nothing is kept for it"
+        remedy = f"start its worker; or end it: postbus groups cancel {row['topic']} {row['group_name']}"
+        found.append(Finding("groups", Level.WARNING, text, remedy))
+    elif row["state"] == "PAUSED":
+        text = f"{name} is paused, with {counted(row['lag'], 'message')} before it"
+        remedy = f"postbus groups resume {row['topic']} {row['group_name']}"
+        found.append(Finding("groups", Level.INFO, text, remedy))
+    elif row["lag"] and not row["workers"]:
+        text = f"nobody works for {name}, which has {counted(row['lag'], 'message')} before it"
+        found.append(Finding("groups", Level.WARNING, text, "start one: postbus worker MODULE:BUS"))
+    if row["lost"]:
+        text = f"{name} lost {counted(row['lost'], 'message')}, which were dropped before it had them"
+        remedy = "raise max_retention or zombie_time of the topic, or let the group keep up"
+        found.append(Finding("groups", Level.WARNING, text, remedy))
+    return found
+
+
+async def restored(patient: Patient) -> list[Finding]:
+    """A database that was restored elsewhere has cursors that mean nothing there."""
+    if not await patient.conn.fetchval("select has_function_privilege('postbus.check_cluster()', 'execute')"):
+        return [Finding("restored", Level.INFO, "this user may not look whether the database was restored elsewhere")]
+    try:
+        await patient.conn.execute("select postbus.check_cluster()")
+    except asyncpg.PostgresError as error:
+        told = translate(error)
+        if not isinstance(told, RestoredElsewhere):
+            raise
+        return [Finding("restored", Level.WARNING, f"{told.message}; groups do not work", told.remedy)]
+    return _ok("restored", "the places of groups belong to this server")
+
+
 def _paused(row: Any) -> Finding:
     text = f"{row['name']} is paused, {row['waiting']} messages wait"
     return Finding("topics", Level.INFO, text, f"postbus topics resume {row['name']}")
@@ -295,7 +338,7 @@ ON_EVERY_SERVER: tuple[Check, ...] = (
     clock,
     listening,
 )
-WITH_THE_SCHEMA: tuple[Check, ...] = (roles, workers, leases, topics)
+WITH_THE_SCHEMA: tuple[Check, ...] = (roles, workers, leases, topics, groups, restored)
 
 
 async def examine(patient: Patient) -> list[Finding]:

@@ -15,6 +15,7 @@ from postbus.errors import (
     AccessDenied,
     DatabaseUnavailable,
     EmbeddedError,
+    GroupNotFound,
     InvalidInput,
     MessageNotFound,
     PostbusError,
@@ -28,15 +29,16 @@ EXIT_CODES = {
     OK: "ok",
     FAILED: "error",
     USAGE: "usage",
-    NOT_FOUND: "topic or message not found",
+    NOT_FOUND: "topic, group or message not found",
     REFUSED: "refused, or invalid input",
     NO_DATABASE: "database away, or access denied",
-    WRONG_SCHEMA: "schema missing, too old or too new",
+    WRONG_SCHEMA: "schema missing, too old, too new, or restored elsewhere",
     INTERRUPTED: "interrupted",
 }
 
 _BY_ERROR: tuple[tuple[type[PostbusError], int], ...] = (
     (TopicNotFound, NOT_FOUND),
+    (GroupNotFound, NOT_FOUND),
     (MessageNotFound, NOT_FOUND),
     (InvalidInput, REFUSED),
     (AccessDenied, NO_DATABASE),

@@ -15,6 +15,7 @@ from postbus.cli._exits import refusal, usage_error
 from postbus.errors import InvalidOption, InvalidPayload, PayloadTooDeep
 from postbus.message import Outgoing
 from postbus.options import as_timedelta
+from postbus.start import Start
 
 
 class Form(Enum):
@@ -91,6 +92,25 @@ def as_past_moment(given: str | None, *, name: str) -> datetime | None:
         return as_moment(given, name=name)
     except OverflowError as error:
         raise InvalidOption(f"{name} {given!r} is too long ago", remedy="give a shorter time, such as 30d") from error
+
+
+def as_start(given: str, *, name: str) -> Start:
+    """A place in a log: now, beginning, a message's id, a point in time, or how long ago: 2h."""
+    if given.lower() in ("now", "beginning"):
+        return Start.NOW if given.lower() == "now" else Start.BEGINNING
+    if given.isascii() and given.isdigit():
+        if int(given) >= 2**63:
+            raise InvalidOption(f"{name} {given} is larger than any id", remedy="give the id of a message")
+        return Start.from_message(int(given))
+    try:
+        moment = as_past_moment(given, name=name)
+    except InvalidOption as error:
+        raise InvalidOption(
+            f"{name} {given!r} is not a place in a log",
+            remedy="give now, beginning, a message's id, a time such as 2030-01-31T18:00, or how long ago: 2h",
+        ) from error
+    assert moment is not None
+    return Start.at(moment)
 
 
 def as_duration(given: str | None, *, name: str) -> timedelta | None:

@@ -10,17 +10,24 @@ from typing import Annotated
 import typer
 
 from postbus._wake import Bells
+from postbus.bus import Bus
 from postbus.cli._command import Cli
 from postbus.cli._exec import CommandMissing, Executor
-from postbus.cli._exits import INTERRUPTED, OK, CommandError
+from postbus.cli._exits import INTERRUPTED, OK, CommandError, refusal, usage_error
+from postbus.cli._inputs import as_start
 from postbus.cli._logging import LogFormat, configure_logging
 from postbus.cli._render import counted, decoded, message_line, payload_line, write_json
+from postbus.cli.groups import told_start
 from postbus.errors import TopicNotFound
+from postbus.group import Group
 from postbus.message import Ack, Message, Outcome, Release
-from postbus.subscription import Subscription
+from postbus.start import Start
+from postbus.subscription import Handler, Subscription
 from postbus.worker import Worker
 
 Work = Callable[[Message], Awaitable[Outcome]]
+
+_NAME = "postbus consume"
 
 
 async def consume(
@@ -37,41 +44,102 @@ async def consume(
             "Exit 0: done; 65: dead letter; anything else, such as 75: try again, stderr kept as the error.",
         ),
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Consume a PUB_SUB topic for this group, which is subscribed if it is new."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="PLACE",
+            help="Where a new group begins: now (the default), beginning, a message's id, a time, or how long ago: 2h.",
+        ),
+    ] = None,
     max_count: Annotated[int | None, typer.Option("--max", min=1, help="End after this many messages.")] = None,
     idle: Annotated[float | None, typer.Option(min=0, help="End when nothing came for this many seconds.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Messages handled at the same time.")] = 1,
 ) -> int:
     """Consume a topic: print each message and ack it, or hand it to a command.
 
+    A group keeps its place when this ends, until it is cancelled: postbus groups cancel.
     Ctrl-C lets what has begun finish; a second Ctrl-C does not wait for it.
     """
+    if start is not None and group is None:
+        raise usage_error("--from is for groups", remedy="add --group NAME, on a PUB_SUB topic")
+    place = None if start is None else as_start(start, name="--from")
     configure_logging("WARNING", LogFormat.JSON if cli.as_json else LogFormat.TEXT)
     async with cli.open_bus() as bus:
-        try:
-            await bus.admin.topic(topic)
-        except TopicNotFound:
-            cli.note(f"nothing was published to {topic} so far; waiting for it")
+        await _check_topic(cli, bus, topic, group)
+        if group is not None:
+            await _tell_of_group(cli, bus, topic, group, place)
         work = Executor(execute, cli.as_json).run if execute else Printer(cli).run
-        consumer = _Consumer(bus.dsn, topic, work, max_count, concurrency)
+        consumer = _Consumer(bus, topic, work, max_count, concurrency, group=group, start=place or Start.NOW)
         await consumer.run(idle)
     cli.note(f"handled {counted(consumer.handled, 'message')}")
     return INTERRUPTED if consumer.worker.was_aborted else OK
 
 
+async def _check_topic(cli: Cli, bus: Bus, topic: str, group: str | None) -> None:
+    """Refuse a topic that cannot be consumed in this way."""
+    try:
+        is_log = (await bus.admin.topic(topic))["semantics"] == "PUB_SUB"
+    except TopicNotFound as error:
+        if group is not None:
+            remedy = f"create it: postbus topics create {topic} --semantics PUB_SUB"
+            raise TopicNotFound(error.message, remedy=remedy) from None
+        cli.note(f"nothing was published to {topic} so far; waiting for it")
+        return
+    if is_log and group is None:
+        raise refusal(
+            f"topic {topic!r} is PUB_SUB: it is consumed by groups",
+            remedy=f"name one: postbus consume {topic} --group NAME; or only look: postbus tail {topic}",
+        )
+    if not is_log and group is not None:
+        raise refusal(f"topic {topic!r} is a QUEUE, and has no groups", remedy="leave --group out")
+
+
+async def _tell_of_group(cli: Cli, bus: Bus, topic: str, group: str, place: Start | None) -> None:
+    """What is worth knowing before messages come, or do not."""
+    known = await bus.admin.groups(topic, group)
+    if not known:
+        cli.note(f"{group} is new on {topic}, and begins {told_start(place or Start.NOW)}")
+    elif known[0]["state"] == "PAUSED":
+        cli.note(f"{group} is paused; to let messages come: postbus groups resume {topic} {group}")
+    elif place is not None:
+        cli.note(f"{group} goes on at its place; to move it: postbus groups seek {topic} {group} --to PLACE")
+
+
 class _Consumer:
     """A worker of one subscription that knows when it has had enough."""
 
-    def __init__(self, dsn: str, topic: str, work: Work, max_count: int | None, concurrency: int) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        topic: str,
+        work: Work,
+        max_count: int | None,
+        concurrency: int,
+        *,
+        group: str | None,
+        start: Start,
+    ) -> None:
         async def handler(message: Message) -> Outcome:
             return await self._handle(message)
 
-        subscription = Subscription(
-            topic=topic, handler=handler, name="postbus consume", concurrency=concurrency, limit=max_count
-        )
-        self.worker = Worker(dsn, [subscription], bells=Bells())
+        def subscribe(name: str, handler: Handler) -> Subscription:
+            return Subscription(topic=topic, handler=handler, name=name, concurrency=concurrency, limit=max_count)
+
+        if group is None:
+            self.worker = Worker(bus.dsn, [subscribe(_NAME, handler)], bells=Bells())
+        else:
+            members = Group(bus, group, topic, subscribe)
+            members.add_member(_NAME, handler)
+            self.worker = Worker(bus.dsn, [], groups=[(members, start)], bells=Bells())
         self.handled = 0
         self._work = work
         self._max_count = max_count
+        self._begun = 0
         self._running = 0
         self._busy_at = time.monotonic()
         self._failure: Exception | None = None
@@ -89,6 +157,9 @@ class _Consumer:
             raise self._failure
 
     async def _handle(self, message: Message) -> Outcome:
+        if self._begun == self._max_count:
+            return Release()  # a group reads ahead
+        self._begun += 1
         self._running += 1
         try:
             outcome = await self._work(message)

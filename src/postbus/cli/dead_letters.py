@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from postbus.admin import Admin
 from postbus.cli._command import Cli, command, group
 from postbus.cli._exits import usage_error
 from postbus.cli._inputs import as_past_moment
@@ -36,6 +37,7 @@ After = Annotated[
     str | None,
     typer.Option(metavar="WHEN", help="Those that died after this time, or less long ago than 2h, 7d."),
 ]
+Group = Annotated[str | None, typer.Option("--group", metavar="NAME", help="Of this group of a PUB_SUB topic.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 
 
@@ -45,6 +47,7 @@ async def list_dead_letters(
     topic: Annotated[
         str | None, typer.Argument(metavar="TOPIC", help="Only of this topic.", show_default=False)
     ] = None,
+    group: Group = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most this many.")] = 100,
     after_id: Annotated[int, typer.Option(min=0, max=_BIGINT, help="Those after this id: the next page.")] = 0,
 ) -> None:
@@ -52,21 +55,35 @@ async def list_dead_letters(
     async with cli.open_bus() as bus:
         if topic is not None:
             await bus.admin.topic(topic)
-        found = await bus.admin.dead_letters(topic, after_id=after_id, limit=limit)
+            if group is not None:
+                await _check_group(bus.admin, topic, group)
+        found = await bus.admin.dead_letters(topic, group=group, after_id=after_id, limit=limit)
     if cli.as_json:
         write_json([message_json(row) for row in found])
         return
     if not found:
         cli.note("no dead letters")
         return
+    columns = ["id", "topic", "group_name", "died_at", "attempts", "key"]
+    if all(one["group_name"] is None for one in found):
+        columns.remove("group_name")
     write_table(
-        ["id", "topic", "died", "attempts", "key", "reason"],
-        [[one["id"], one["topic"], one["died_at"], one["attempts"], one["key"], _why(one)] for one in found],
+        [*(_HEADINGS.get(column, column) for column in columns), "reason"],
+        [[*(one[column] for column in columns), _why(one)] for one in found],
         right=("id", "attempts"),
         whole=("id", "died"),
     )
-    if len(found) == limit:
+    if len(found) >= limit:
         cli.note(f"there may be more: --after-id {found[-1]['id']}")
+
+
+_HEADINGS = {"group_name": "group", "died_at": "died"}
+
+
+async def _check_group(admin: Admin, topic: str, group: str) -> None:
+    """Refuse a group that never was: one that was cancelled may have left dead letters."""
+    if not await admin.groups(topic, group, cancelled=True):
+        await admin.group(topic, group)
 
 
 def _why(row: dict[str, Any]) -> str:
@@ -81,15 +98,20 @@ async def show(
     message_id: Annotated[
         int, typer.Argument(metavar="ID", min=0, max=_BIGINT, help="The message's id.", show_default=False)
     ],
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Of this topic.")] = None,
+    group: Group = None,
 ) -> None:
-    """Show one dead letter: payload, headers, reason and last error."""
+    """Show one dead letter: payload, headers, reason and last error.
+
+    Where several groups gave a message up, say with --group whose it is.
+    """
     async with cli.open_bus() as bus:
-        row = await bus.admin.dead_letter(message_id)
+        row = await bus.admin.dead_letter(message_id, topic=topic, group=group)
     shown = message_json(row)
     if cli.as_json:
         write_json(shown)
         return
-    names = ("id", "topic", "died_at", "reason", "attempts", "published_at", "key", "priority")
+    names = ("id", "topic", "group_name", "died_at", "reason", "attempts", "published_at", "key", "priority")
     facts = {name: row[name] for name in (*names, "correlation_id", "content_type")}
     facts |= {f"header {name}": value for name, value in shown["headers"].items()}
     write_facts({name: value for name, value in facts.items() if value is not None})
@@ -117,13 +139,14 @@ async def redrive(
     before: Before = None,
     after: After = None,
     key: Annotated[str | None, typer.Option(help="Those with this key.")] = None,
+    group: Group = None,
     max_count: Annotated[
         int | None, typer.Option("--max", min=1, max=2**31 - 1, help="At most this many, the oldest first.")
     ] = None,
     rate: Annotated[float | None, typer.Option(help="Spread them: this many per second.")] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Put dead letters back into their topic, with their attempts at zero."""
+    """Put dead letters back into their QUEUE, or to their group alone (--group), with their attempts at zero."""
     filters: dict[str, Any] = {
         "ids": ids or None,
         "reason_like": reason_like,
@@ -133,8 +156,8 @@ async def redrive(
     }
     _check_choice(all_of_them, filters)
     async with cli.open_bus() as bus:
-        count = await bus.admin.redrive(topic, **filters, max_count=max_count, rate=rate, dry_run=dry_run)
-    _tell(cli, topic, count, "redrive", past="redrove", dry_run=dry_run)
+        count = await bus.admin.redrive(topic, **filters, max_count=max_count, rate=rate, dry_run=dry_run, group=group)
+    _tell(cli, topic, count, "redrive", past="redrove", dry_run=dry_run, group=group)
 
 
 @command(app, "purge")
@@ -147,7 +170,7 @@ async def purge(
     before: Before = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Delete dead letters for good."""
+    """Delete dead letters for good: of a PUB_SUB topic, those of all its groups."""
     filters: dict[str, Any] = {"ids": ids or None, "died_before": as_past_moment(before, name="--before")}
     _check_choice(all_of_them, filters)
     async with cli.open_bus() as bus:
@@ -163,8 +186,10 @@ def _check_choice(all_of_them: bool, filters: dict[str, Any]) -> None:
         raise usage_error("--all together with ids or a filter", remedy="leave one of them out")
 
 
-def _tell(cli: Cli, topic: str, count: int, verb: str, *, past: str, dry_run: bool) -> None:
+def _tell(cli: Cli, topic: str, count: int, verb: str, *, past: str, dry_run: bool, group: str | None = None) -> None:
     if cli.as_json:
-        write_json({"topic": topic, "count": count, "dry_run": dry_run})
+        of_group = {} if group is None else {"group": group}
+        write_json({"topic": topic, **of_group, "count": count, "dry_run": dry_run})
     else:
-        print(f"{f'would {verb}' if dry_run else past} {counted(count, 'dead letter')} of {topic}")
+        whose = topic if group is None else f"{group} on {topic}"
+        print(f"{f'would {verb}' if dry_run else past} {counted(count, 'dead letter')} of {whose}")

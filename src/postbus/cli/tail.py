@@ -20,6 +20,9 @@ _EVERY = 0.25
 _LATE = 10.0  # seconds after which a smaller id is no longer expected
 
 _Row = dict[str, Any]
+_Place = tuple[int, int]
+_START: _Place = (0, -1)
+_INNER = ("position", "index", "txid")  # of no use but to us
 
 
 async def tail(
@@ -31,12 +34,12 @@ async def tail(
 ) -> None:
     """Follow a topic without consuming: one line per message, until Ctrl-C.
 
-    Looks four times a second. A message that was consumed in between is not seen, unless the topic keeps
-    finished messages (--retention).
+    Looks four times a second. A message of a QUEUE that was consumed in between is not seen, unless the topic
+    keeps finished messages (--retention). Of a PUB_SUB topic all are seen, whatever its groups do.
     """
     async with cli.open_bus() as bus:
-        await bus.admin.topic(topic)
-        follower = _Follower(bus.admin, topic)
+        is_log = (await bus.admin.topic(topic))["semantics"] == "PUB_SUB"
+        follower = Follower(bus.admin, topic, is_log=is_log)
         async for row in follower.all_messages() if from_start else follower.newest(count):
             _write(cli, row)
         while not once:
@@ -51,53 +54,58 @@ async def tail(
 
 def _write(cli: Cli, row: _Row) -> None:
     if cli.as_json:
-        write_json(message_json(row))
+        write_json(message_json({name: value for name, value in row.items() if name not in _INNER}))
         return
     payload = payload_line(row["payload"], row["content_type"])
-    line = message_line(
-        message_id=row["id"], at=row["published_at"], key=row["key"], remark=row["state"], payload=payload
-    )
+    remark = row["state"] if "state" in row else f"lane {row['lane']}"
+    line = message_line(message_id=row["id"], at=row["published_at"], key=row["key"], remark=remark, payload=payload)
     print(line, flush=True)
 
 
-class _Follower:
+class Follower:
     """Finds each message once.
 
-    Ids are given at publishing but messages appear at commit, so a smaller id may appear after a larger
-    one. It looks back as far as the largest id that it knew some seconds ago.
+    Places are given at publishing but messages appear at commit, so a smaller one may appear after a larger
+    one. It looks back as far as the largest place that it knew some seconds ago.
     """
 
-    def __init__(self, admin: Admin, topic: str) -> None:
+    def __init__(self, admin: Admin, topic: str, *, is_log: bool = False) -> None:
         self._admin = admin
         self._topic = topic
-        self._seen: set[int] = set()
-        self._floor = 0
-        self._tops: deque[tuple[float, int]] = deque()
+        self._is_log = is_log
+        self._seen: dict[int, _Place] = {}
+        self._floor = _START
+        self._tops: deque[tuple[float, _Place]] = deque()
+
+    async def _page(self, *, after: _Place = _START, limit: int = _PAGE, newest: bool = False) -> list[_Row]:
+        if self._is_log:
+            return await self._admin.log(self._topic, after=after, limit=limit, newest=newest)
+        return await self._admin.messages(self._topic, after_id=after[0], limit=limit, newest=newest)
 
     async def newest(self, count: int) -> AsyncIterator[_Row]:
         """The last messages there are."""
-        rows = await self._admin.messages(self._topic, limit=max(count, _PAGE), newest=True)
+        rows = await self._page(limit=max(count, _PAGE), newest=True)
         self._remember(rows)
-        self._floor = rows[0]["id"] if rows else 0
+        self._floor = _place(rows[0]) if rows else _START
         for row in rows[len(rows) - count :] if count < len(rows) else rows:
             yield row
 
     async def all_messages(self) -> AsyncIterator[_Row]:
         """All messages there are."""
-        while rows := await self._admin.messages(self._topic, after_id=self._floor, limit=_PAGE):
+        while rows := await self._page(after=self._floor):
             self._seen.clear()
             self._remember(rows)
-            self._floor = rows[-1]["id"]
+            self._floor = _place(rows[-1])
             for row in rows:
                 yield row
-        self._floor = min(self._seen, default=0)
+        self._floor = min(self._seen.values(), default=_START)
 
     async def new_messages(self) -> AsyncIterator[_Row]:
         """Those that have appeared since the last look."""
         self._raise_floor()
         after = self._floor
-        while rows := await self._admin.messages(self._topic, after_id=after, limit=_PAGE):
-            after = rows[-1]["id"]
+        while rows := await self._page(after=after):
+            after = _place(rows[-1])
             new = [row for row in rows if row["id"] not in self._seen]
             self._remember(new)
             for row in new:
@@ -105,12 +113,17 @@ class _Follower:
 
     def _remember(self, rows: list[_Row]) -> None:
         if rows:
-            self._seen.update(row["id"] for row in rows)
-            self._tops.append((time.monotonic(), rows[-1]["id"]))
+            self._seen.update((row["id"], _place(row)) for row in rows)
+            self._tops.append((time.monotonic(), _place(rows[-1])))
 
     def _raise_floor(self) -> None:
         before = self._floor
         while self._tops and self._tops[0][0] < time.monotonic() - _LATE:
             self._floor = max(self._floor, self._tops.popleft()[1])
         if self._floor != before:
-            self._seen = {one for one in self._seen if one > self._floor}
+            self._seen = {one: place for one, place in self._seen.items() if place > self._floor}
+
+
+def _place(row: _Row) -> _Place:
+    """What messages are in the order of."""
+    return (row["position"], row["index"]) if "position" in row else (row["id"], 0)

@@ -18,9 +18,9 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 
 _DURATION = "30s, 5m, 24h"
 TOPIC_OPTIONS = (
-    option("semantics", str, "QUEUE: each message goes to one consumer."),
+    option("semantics", str, "QUEUE: each message goes to one consumer. PUB_SUB: to every group."),
     option(
-        "ordered", bool, "Messages of one key one after the other; a failing one holds up its key only.",
+        "ordered", bool, "QUEUE: messages of one key one after the other; a failing one holds up its key only.",
         flag="--ordered/--no-ordered",
     ),
     option("lease", str, f"How long a claimed message is held before somebody else gets it: {_DURATION}."),
@@ -29,16 +29,35 @@ TOPIC_OPTIONS = (
     option("retry_factor", float, "… each further wait is this many times longer …"),
     option("retry_max", str, "… up to this."),
     option("retry_jitter", float, "Each wait is changed at random by up to this part of it, 0 to 1."),
-    option("retention", str, "How long finished messages are kept; 0 deletes them on ack."),
+    option("retention", str, "How long messages are kept that all are done with; 0 deletes those of a QUEUE on ack."),
     option("dedup_window", str, "How long a deduplication key is remembered."),
     option("max_payload_bytes", int, "The largest payload."),
     option(
         "notify", bool, "Wake consumers within the publishing transaction: for publishers that use SQL only.",
         flag="--notify/--no-notify",
     ),
+    option("tracking", str, "PUB_SUB: how completion is known; OFFSET_WATERMARK, by the places of the groups."),
+    option("lanes", int, "PUB_SUB: slices that order per key is kept by; the most processes that share a group."),
+    option("storage", str, "PUB_SUB: shared with topics of a like retention, or own, for a hot topic."),
+    option("segment_size", int, "PUB_SUB: messages of one publish call that are stored in one row."),
+    option("zero_subscription_retention", str, "PUB_SUB: how long messages are kept while no group is subscribed."),
+    option(
+        "block_writes_on_zero_subscriptions", bool, "PUB_SUB: refuse to publish while no group is ACTIVE.",
+        flag="--block-writes-on-zero-subscriptions/--no-block-writes-on-zero-subscriptions",
+    ),
+    option("max_retention", str, "PUB_SUB: after this messages go, even if a group has not had them."),
+    option("zombie_time", str, "PUB_SUB: a group without progress for this long keeps no messages any more."),
+    option("heartbeat_interval", str, "PUB_SUB: how often groups show that they are alive …"),
+    option("heartbeat_timeout", str, "PUB_SUB: … and how long without that makes them DEAD."),
 )  # fmt: skip
-_OPTION_NAMES = tuple(one.name for one in TOPIC_OPTIONS)
-_DURATIONS = ("lease", "retry_initial", "retry_max", "retention", "dedup_window")
+_OF_LOGS = (
+    "tracking", "lanes", "storage", "segment_size", "zero_subscription_retention", "block_writes_on_zero_subscriptions",
+    "max_retention", "zombie_time", "heartbeat_interval", "heartbeat_timeout",
+)  # fmt: skip
+_DURATIONS = (
+    "lease", "retry_initial", "retry_max", "retention", "dedup_window", "zero_subscription_retention", "max_retention",
+    "zombie_time", "heartbeat_interval", "heartbeat_timeout",
+)  # fmt: skip
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -68,9 +87,11 @@ async def list_topics(cli: Cli) -> None:
 
 
 def _remarks(topic: dict[str, Any]) -> str:
+    is_log = topic["semantics"] == "PUB_SUB"
     return ", ".join(
         remark
         for remark, applies in (
+            (f"PUB_SUB, {counted(topic['groups'], 'group')}, {topic['published'] or 0} published", is_log),
             ("paused", topic["paused_at"]),
             ("ordered", topic["ordered"]),
             ("notify", topic["notify"]),
@@ -81,7 +102,10 @@ def _remarks(topic: dict[str, Any]) -> str:
 
 @command(app, "create", options=TOPIC_OPTIONS)
 async def create(cli: Cli, name: Name, **options: Any) -> None:
-    """Create a topic. Needed only where its options differ from the defaults."""
+    """Create a topic. Needed only where its options differ from the defaults.
+
+    Options that begin with QUEUE or PUB_SUB are for topics with these semantics.
+    """
     given = _given(options)
     async with cli.open_bus() as bus:
         await bus.admin.create_topic(name, **given)
@@ -109,10 +133,13 @@ async def show(cli: Cli, name: Name) -> None:
     if cli.as_json:
         write_json(topic)
         return
-    counts = {count: topic[count] for count in ("waiting", "delayed", "leased", "dead")}
-    facts = {"name": topic["name"], **counts, "oldest": age(topic["oldest_at"])}
+    is_log = topic["semantics"] == "PUB_SUB"
+    counts = ("published", "groups", "dead") if is_log else ("waiting", "delayed", "leased", "dead")
+    facts = {"name": topic["name"], **{count: topic[count] for count in counts}, "oldest": age(topic["oldest_at"])}
     facts |= {"paused since": topic["paused_at"], "created": topic["created_at"]}
-    facts |= {option_name: topic[option_name] for option_name in _OPTION_NAMES}
+    facts |= {
+        one.name: topic[one.name] for one in TOPIC_OPTIONS if one.name not in (("ordered",) if is_log else _OF_LOGS)
+    }
     write_facts({fact: value for fact, value in facts.items() if value is not None and value != ""})
 
 
@@ -125,7 +152,7 @@ def _show(cli: Cli, topic: dict[str, Any], done: str) -> None:
 
 @command(app, "pause")
 async def pause(cli: Cli, name: Name) -> None:
-    """Stop delivery of a topic; publishing goes on."""
+    """Stop delivery of a QUEUE; publishing goes on. Groups are paused by postbus groups pause."""
     async with cli.open_bus() as bus:
         await bus.admin.pause_topic(name)
         topic = await bus.admin.topic(name)
@@ -148,7 +175,7 @@ async def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Delete its messages too, and do not ask.")] = False,
 ) -> None:
-    """Delete a topic. One that holds messages is deleted only with --force."""
+    """Delete a topic. One that holds messages, or has groups, is deleted only with --force."""
     async with cli.open_bus() as bus:
         topic = await bus.admin.topic(name)
         if not (yes or force):
@@ -157,13 +184,19 @@ async def delete(
     if cli.as_json:
         write_json({"deleted": name})
     else:
-        lost = sum(topic[count] for count in ("waiting", "delayed", "leased", "dead"))
-        print(f"deleted {name}" + (f" and {counted(lost, 'message')}" if lost else ""))
+        print(f"deleted {name}{_with_it(topic)}")
+
+
+def _with_it(topic: dict[str, Any]) -> str:
+    if topic["semantics"] == "PUB_SUB":
+        return f", its log and {counted(topic['groups'], 'group')}"
+    lost = sum(topic[count] for count in ("waiting", "delayed", "leased", "dead"))
+    return f" and {counted(lost, 'message')}" if lost else ""
 
 
 @command(app, "purge")
 async def purge(cli: Cli, name: Name, dry_run: DryRun = False) -> None:
-    """Delete the messages that wait in a topic. What is being handled goes on; dead letters stay."""
+    """Delete the messages that wait in a QUEUE. What is being handled goes on; dead letters stay."""
     async with cli.open_bus() as bus:
         count = await bus.admin.purge_topic(name, dry_run=dry_run)
     if cli.as_json:

@@ -1,0 +1,194 @@
+"""postbus groups …"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+
+from postbus.cli._command import Cli, command, group
+from postbus.cli._inputs import as_start, confirm
+from postbus.cli._render import counted, duration, printable, write_facts, write_json, write_table
+from postbus.start import Start
+
+app = group("groups", "Look at groups of PUB_SUB topics; pause, resume, move and cancel them.")
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)]
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", show_default=False)]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+_COUNTS = ("lag", "retrying", "parked", "dead", "lost")
+_Row = dict[str, Any]
+
+
+@command(app, "list")
+async def list_groups(
+    cli: Cli,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="Only of this topic.", show_default=False)
+    ] = None,
+    with_cancelled: Annotated[bool, typer.Option("--all", help="Also those that were cancelled.")] = False,
+) -> None:
+    """Show groups: their state, how many messages they have before them, and how old the oldest is."""
+    async with cli.open_bus() as bus:
+        if topic is not None:
+            await bus.admin.topic(topic)
+        found = await bus.admin.groups(topic, cancelled=with_cancelled)
+    if cli.as_json:
+        write_json([_plain(one) for one in found])
+    elif not found:
+        cli.note(f"no groups{f' of {topic}' if topic else ''}: they come with their first consumer")
+    else:
+        write_table(
+            ["topic", "group", "state", "lag", "oldest", *_COUNTS[1:], "workers"],
+            [
+                [
+                    one["topic"],
+                    one["group_name"],
+                    one["state"],
+                    one["lag"],
+                    _oldest(one),
+                    *(one[count] for count in _COUNTS[1:]),
+                    len(one["workers"] or ()),
+                ]
+                for one in found
+            ],
+            right=(*_COUNTS, "oldest", "workers"),
+        )
+
+
+def _plain(row: _Row) -> _Row:
+    """A row as programs get it: numbers as numbers, lists as lists."""
+    seconds = row["lag_seconds"]
+    return row | {
+        "lag_seconds": None if seconds is None else max(float(seconds), 0.0),
+        "workers": row["workers"] or [],
+        "members": row["members"] or [],
+    }
+
+
+def _oldest(row: _Row) -> str:
+    return "" if row["lag_seconds"] is None else duration(timedelta(seconds=float(row["lag_seconds"])))
+
+
+@command(app, "show")
+async def show(cli: Cli, topic: Topic, name: Group) -> None:
+    """Show one group: its place, what it has done, and its members."""
+    async with cli.open_bus() as bus:
+        row = await bus.admin.group(topic, name)
+        members = await bus.admin.members(topic, name)
+    if cli.as_json:
+        write_json(_plain(row) | {"members": members})
+        return
+    names = (
+        "topic", "group_name", "state", "lag", "passed", "processed", "failed", "filtered", "in_flight", "retrying",
+        "parked", "dead", "lost",
+    )  # fmt: skip
+    facts = {name: row[name] for name in names}
+    facts |= {
+        "oldest": _oldest(row),
+        "on_failure": row["on_failure"],
+        "started": told_start(Start(row["start"], row["start_at"], row["start_id"])),
+        "subscribed": row["subscribed_at"],
+        "last heartbeat": row["seen_at"],
+        "last progress": row["progressed_at"],
+        "lanes": f"{row['lanes_held']} of {row['lanes']} held",
+        "workers": ", ".join(row["workers"] or ()),
+    }
+    write_facts({fact: value for fact, value in facts.items() if value is not None and value != ""})
+    if members:
+        print()
+        counts = ("processed", "failed", "filtered", "in_flight")
+        write_table(
+            ["member", *counts, "seen"],
+            [[one["name"], *(one[count] for count in counts), one["seen_at"]] for one in members],
+            right=counts,
+        )
+
+
+def told_start(start: Start) -> str:
+    """A place in a log, in words."""
+    match start:
+        case Start(timestamp=moment) if moment is not None:
+            return f"at {printable(moment)}"
+        case Start(message_id=message_id) if message_id is not None:
+            return f"from message {message_id}"
+        case _:
+            return "from now" if start == Start.NOW else "from the beginning"
+
+
+@command(app, "pause")
+async def pause(cli: Cli, topic: Topic, name: Group) -> None:
+    """Stop delivery to a group. It keeps its place, and what is published meanwhile."""
+    async with cli.open_bus() as bus:
+        await bus.admin.pause_group(topic, name)
+        row = await bus.admin.group(topic, name)
+    _tell(cli, row, f"paused {name} on {topic}")
+
+
+@command(app, "resume")
+async def resume(cli: Cli, topic: Topic, name: Group) -> None:
+    """Start delivery to a paused group again."""
+    async with cli.open_bus() as bus:
+        await bus.admin.resume_group(topic, name)
+        row = await bus.admin.group(topic, name)
+    _tell(cli, row, f"resumed {name} on {topic}")
+
+
+@command(app, "cancel")
+async def cancel(cli: Cli, topic: Topic, name: Group, yes: Yes = False) -> None:
+    """End a group's subscription for good: its place is forgotten, and what it tries again."""
+    async with cli.open_bus() as bus:
+        row = await bus.admin.group(topic, name)
+        if not yes:
+            confirm(f"Cancel group {name} on {topic}, which has {counted(row['lag'], 'message')} before it?")
+        await bus.admin.cancel_group(topic, name)
+        ended = (await bus.admin.groups(topic, name, cancelled=True))[-1]
+    _tell(cli, ended, f"cancelled {name} on {topic}")
+
+
+@command(app, "seek")
+async def seek(
+    cli: Cli,
+    topic: Topic,
+    name: Group,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="PLACE",
+            help="now, beginning, a message's id, a time such as 2030-01-31T18:00, or how long ago: 2h.",
+            show_default=False,
+        ),
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Move a group to another place: it goes on from there, and gets again what lies behind it.
+
+    What it tries again after a failure stays.
+    """
+    start = as_start(to, name="--to")
+    place = told_start(start)
+    async with cli.open_bus() as bus:
+        if not (dry_run or yes):
+            count = await bus.admin.seek(topic, name, start, dry_run=True)
+            before = (await bus.admin.group(topic, name))["lag"]
+            confirm(
+                f"Let group {name} go on {place}? "
+                f"It has {counted(before, 'message')} before it, and would have {count}."
+            )
+        count = await bus.admin.seek(topic, name, start, dry_run=dry_run)
+    if cli.as_json:
+        write_json({"topic": topic, "group": name, "to": to, "count": count, "dry_run": dry_run})
+    else:
+        does = "would go" if dry_run else "goes"
+        print(f"{name} on {topic} {does} on {place}, with {counted(count, 'message')} before it")
+
+
+def _tell(cli: Cli, row: _Row, done: str) -> None:
+    if cli.as_json:
+        write_json(_plain(row))
+    else:
+        print(done)

@@ -1,0 +1,30 @@
+"""postbus rebase"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from postbus.cli._command import Cli
+from postbus.cli._inputs import confirm
+from postbus.cli._render import counted, write_json
+
+
+async def rebase(
+    cli: Cli,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Make groups work in a database that was restored from a dump into another server.
+
+    Their places are bound to the server that made them. Stop everything that publishes or consumes first.
+    A group gets all that it had not had; some messages it may get again.
+    """
+    async with cli.open_bus() as bus:
+        if not yes:
+            confirm("Bind the places of all groups to this server? Nothing may publish or consume meanwhile.")
+        count = await bus.admin.rebase()
+    if cli.as_json:
+        write_json({"cursors": count})
+    else:
+        print(f"rebased {counted(count, 'cursor')}")
