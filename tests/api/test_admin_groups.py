@@ -1,0 +1,318 @@
+"""Managing groups: what operators ask and do, as methods of `bus.admin`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from eventually import eventually
+from postbus import Bus, DeadLetter, Start
+from postbus.errors import (
+    GroupNotFound,
+    InvalidGroup,
+    InvalidInput,
+    InvalidOption,
+    MessageNotFound,
+    PostbusError,
+    TopicNotFound,
+    WrongSemantics,
+)
+from running import running
+
+
+async def subscribed(bus: Bus, topic: str = "events", *groups: str, start: Start = Start.BEGINNING) -> None:
+    """A PUB_SUB topic with groups that nobody works for."""
+    await bus.admin.create_topic(topic, semantics="PUB_SUB", lanes=2)
+    store = await bus.connect()
+    for group in groups or ("mail",):
+        await store.subscribe(topic, group, start, "block")
+
+
+async def lag(bus: Bus, group: str = "mail", topic: str = "events") -> int:
+    """What a group has before it, counted exactly."""
+    await (await bus.connect()).sweep_log()
+    return int((await bus.admin.group(topic, group))["lag"])
+
+
+async def bury(bus: Bus, *payloads: Any, groups: tuple[str, ...] = ("mail",)) -> list[int]:
+    """Let groups give messages up. Returns the messages' ids."""
+    for group in groups:
+
+        async def give_up(payload: Any) -> DeadLetter:
+            return DeadLetter(reason=f"no {payload}")
+
+        bus.subscribe("events", group=group, start=Start.BEGINNING)(give_up)
+    ids = [await bus.send("events", payload, key="k") for payload in payloads]
+
+    async def all_are_dead() -> None:
+        assert len(await bus.admin.dead_letters("events")) == len(payloads) * len(groups)
+
+    async with running(bus):
+        await eventually(all_are_dead)
+    return ids
+
+
+async def test_groups_are_listed(bus: Bus) -> None:
+    """All groups, those of one topic, or those of one name; with what they have before them."""
+    await subscribed(bus, "events", "mail", "stock")
+    await subscribed(bus, "other", "mail")
+    await bus.send("events", 1)
+
+    every, of_topic, of_name = (
+        await bus.admin.groups(),
+        await bus.admin.groups("events"),
+        await bus.admin.groups(group="mail"),
+    )
+
+    assert [(one["topic"], one["group_name"]) for one in every] == [
+        ("events", "mail"),
+        ("events", "stock"),
+        ("other", "mail"),
+    ]
+    assert [(one["group_name"], one["state"], one["lag"], one["lanes"]) for one in of_topic] == [
+        ("mail", "ACTIVE", 1, 2),
+        ("stock", "ACTIVE", 1, 2),
+    ]
+    assert [one["topic"] for one in of_name] == ["events", "other"]
+
+
+async def test_one_group(bus: Bus) -> None:
+    """A group tells where it started and what it has before it."""
+    await subscribed(bus, start=Start.from_message(2048))
+
+    group = await bus.admin.group("events", "mail")
+
+    assert (group["start"], group["start_id"], group["on_failure"]) == ("FROM_MESSAGE_ID", 2048, "block")
+
+
+async def test_members_are_counted(bus: Bus) -> None:
+    """What each member has done is there when its process has ended."""
+    await subscribed(bus)
+    seen: list[int] = []
+    group = bus.group("mail", "events")
+    group.add_member("odd", lambda payload: seen.append(payload), filter=lambda message: message.payload == b"1")
+    group.add_member("even", lambda payload: seen.append(payload), filter=lambda message: message.payload != b"1")
+    await group.start()
+    for number in (1, 2, 2):
+        await bus.send("events", number)
+
+    async def all_are_seen() -> None:
+        assert len(seen) == 3
+
+    async with running(bus):
+        await eventually(all_are_seen)
+
+    members = await bus.admin.members("events", "mail")
+    assert {one["name"]: one["processed"] for one in members} == {"even": 2, "odd": 1}
+
+
+async def test_pause_resume_cancel(bus: Bus) -> None:
+    """A paused group keeps its place; a cancelled one is gone, unless those are asked for too."""
+    await subscribed(bus)
+    await bus.admin.pause_group("events", "mail")
+    paused = await bus.admin.group("events", "mail")
+    await bus.send("events", 1)
+    await bus.admin.resume_group("events", "mail")
+    resumed = await bus.admin.group("events", "mail")
+
+    await bus.admin.cancel_group("events", "mail")
+
+    assert (paused["state"], resumed["state"], resumed["lag"]) == ("PAUSED", "ACTIVE", 1)
+    assert await bus.admin.groups() == []
+    assert [one["state"] for one in await bus.admin.groups(cancelled=True)] == ["CANCELLED"]
+    with pytest.raises(GroupNotFound, match="group 'mail' has no subscription"):
+        await bus.admin.group("events", "mail")
+
+
+async def test_seek(bus: Bus) -> None:
+    """A group goes on from where it is told to; a dry run only counts."""
+    await subscribed(bus)
+    ids = [await bus.send("events", number) for number in range(3)]
+    between = (await bus.admin.log("events"))[1]["published_at"]
+    places: list[tuple[Any, int]] = [
+        (Start.NOW, 0),
+        ("FROM_BEGINNING", 3),
+        (ids[1], 2),
+        (between, 2),
+        (datetime.now(UTC) + timedelta(days=1), 0),
+        (Start.BEGINNING, 3),
+    ]
+    for place, count in places:
+        before = await lag(bus)
+
+        would = await bus.admin.seek("events", "mail", place, dry_run=True)
+        unchanged = await lag(bus)
+        did = await bus.admin.seek("events", "mail", place)
+
+        assert (would, did, unchanged) == (count, count, before)
+        assert await lag(bus) == count
+
+
+async def test_a_group_that_is_moved_back_gets_messages_again(bus: Bus) -> None:
+    """Also while it is at work."""
+    await subscribed(bus)
+    seen: list[int] = []
+
+    @bus.subscribe("events", group="mail", start=Start.BEGINNING)
+    async def note(number: int) -> None:
+        seen.append(number)
+
+    async def has_seen(*numbers: int) -> None:
+        assert seen == list(numbers)
+
+    for number in (1, 2):
+        await bus.send("events", number, key="k")
+    async with running(bus):
+        await eventually(lambda: has_seen(1, 2))
+        assert await bus.admin.seek("events", "mail", Start.BEGINNING) == 2
+        await eventually(lambda: has_seen(1, 2, 1, 2), within=20)
+
+
+async def test_redrive_goes_to_one_group(bus: Bus) -> None:
+    """A dead letter goes back to the group that gave it up, and the other one's stays."""
+    await subscribed(bus, "events", "mail", "stock")
+    first, _second = await bury(bus, 1, 2, groups=("mail", "stock"))
+
+    would = await bus.admin.redrive("events", group="mail", dry_run=True)
+    did = await bus.admin.redrive("events", group="mail", ids=[first])
+
+    assert (would, did) == (2, 1)
+    left = await bus.admin.dead_letters("events")
+    assert sorted((one["group_name"], one["id"] == first) for one in left) == [
+        ("mail", False),
+        ("stock", False),
+        ("stock", True),
+    ]
+    assert [one["id"] for one in await bus.admin.dead_letters("events", group="mail")] == [_second]
+    assert (await bus.admin.group("events", "mail"))["retrying"] == 1
+
+
+async def test_dead_letters_of_several_groups(bus: Bus) -> None:
+    """One message may be a dead letter of each group: pages do not part them, and show wants to know whose."""
+    await subscribed(bus, "events", "mail", "stock")
+    first, second = await bury(bus, 1, 2, groups=("mail", "stock"))
+
+    page = await bus.admin.dead_letters(limit=1)
+    rest = await bus.admin.dead_letters(after_id=first, limit=1)
+
+    assert [(one["id"], one["group_name"]) for one in page] == [(first, "mail"), (first, "stock")]
+    assert [one["id"] for one in rest] == [second, second]
+    assert (await bus.admin.dead_letter(first, group="stock"))["group_name"] == "stock"
+    with pytest.raises(InvalidInput, match="there are 2 dead letters .*: mail of events, stock of events"):
+        await bus.admin.dead_letter(first, topic="events")
+    with pytest.raises(MessageNotFound, match="of group 'nobody'"):
+        await bus.admin.dead_letter(first, group="nobody")
+
+
+async def test_the_log(bus: Bus) -> None:
+    """What is retained can be read in pages, from both ends."""
+    await subscribed(bus)
+    async with bus.transaction() as conn:
+        ids = await bus.publish_many(conn, "events", range(5))
+    ids.append(await bus.send("events", 5, key="k"))
+
+    async def read(**options: Any) -> list[int]:
+        return [one["id"] for one in await bus.admin.log("events", **options)]
+
+    third = (await bus.admin.log("events"))[2]
+    assert await read() == ids
+    assert await read(limit=2) == ids[:2]
+    assert await read(limit=2, newest=True) == ids[-2:]
+    assert await read(after_id=ids[3]) == ids[4:]
+    assert await read(after=(third["position"], third["index"]), limit=2) == ids[3:5]
+    assert await read(after=(third["position"], third["index"]), newest=True, limit=1) == ids[-1:]
+    assert await bus.admin.log("nothing") == []
+
+
+async def test_rebase(bus: Bus, conn: Any) -> None:
+    """In a database that was restored elsewhere groups are refused until it is rebased; none loses a message."""
+    await subscribed(bus)
+    await bus.send("events", 1)
+    await conn.execute("update postbus.cluster set identifier = identifier + 1")
+
+    store = await bus.connect()
+    with pytest.raises(PostbusError, match="restored from a dump") as refused:
+        await store.subscribe("events", "mail", Start.NOW, "block")
+    moved = await bus.admin.rebase()
+
+    assert refused.value.remedy == "run: postbus rebase"
+    assert moved == 2
+    await store.subscribe("events", "mail", Start.NOW, "block")
+    assert await lag(bus) == 1
+
+
+async def test_topics_of_the_log_are_neither_purged_nor_paused(bus: Bus) -> None:
+    """What waits differs from group to group, so the remedy names what to do with a group."""
+    await subscribed(bus)
+    with pytest.raises(WrongSemantics) as purged:
+        await bus.admin.purge_topic("events", dry_run=True)
+    with pytest.raises(WrongSemantics) as paused:
+        await bus.admin.pause_topic("events")
+
+    assert "postbus groups seek events GROUP" in purged.value.remedy
+    assert "postbus groups pause events GROUP" in paused.value.remedy
+
+
+async def test_a_topic_with_groups_is_deleted_by_force_only(bus: Bus) -> None:
+    """Its groups and dead letters go with it."""
+    await subscribed(bus)
+    with pytest.raises(InvalidInput, match="has groups"):
+        await bus.admin.delete_topic("events")
+
+    await bus.admin.delete_topic("events", force=True)
+
+    assert (await bus.admin.topics(), await bus.admin.groups(cancelled=True)) == ([], [])
+
+
+Ask = Callable[[Bus], Coroutine[Any, Any, Any]]
+
+
+@pytest.mark.parametrize(
+    ("ask", "kind", "why"),
+    [
+        (lambda bus: bus.admin.group("events", "gone"), GroupNotFound, "group 'gone' has no subscription"),
+        (lambda bus: bus.admin.members("events", "gone"), GroupNotFound, "group 'gone' has no subscription"),
+        (lambda bus: bus.admin.pause_group("events", "gone"), GroupNotFound, "group 'gone' has no subscription"),
+        (lambda bus: bus.admin.cancel_group("events", "gone"), GroupNotFound, "group 'gone' has no subscription"),
+        (lambda bus: bus.admin.seek("events", "gone", Start.NOW), GroupNotFound, "group 'gone' has no subscription"),
+        (lambda bus: bus.admin.redrive("events", group="gone"), GroupNotFound, "group 'gone' has no subscription"),
+        (lambda bus: bus.admin.group("nowhere", "mail"), TopicNotFound, "there is no topic 'nowhere'"),
+        (lambda bus: bus.admin.resume_group("nowhere", "mail"), TopicNotFound, "there is no topic 'nowhere'"),
+        (lambda bus: bus.admin.seek("nowhere", "mail", Start.NOW), TopicNotFound, "there is no topic 'nowhere'"),
+        (lambda bus: bus.admin.group("jobs", "mail"), WrongSemantics, "topic 'jobs' is a QUEUE"),
+        (lambda bus: bus.admin.pause_group("jobs", "mail"), WrongSemantics, "topic 'jobs' is a QUEUE"),
+        (lambda bus: bus.admin.seek("jobs", "mail", Start.NOW), WrongSemantics, "topic 'jobs' is a QUEUE"),
+        (lambda bus: bus.admin.seek("events", "mail", "yesterday"), InvalidOption, "start 'yesterday' is not known"),
+        (lambda bus: bus.admin.seek("events", "mail", -1), InvalidOption, "start -1 is not a message id"),
+        (lambda bus: bus.admin.seek("events", "mail", datetime(2030, 1, 1)), InvalidOption, "time with a time zone"),
+        (lambda bus: bus.admin.redrive("events"), InvalidOption, "its dead letters belong to groups"),
+        (lambda bus: bus.admin.redrive("jobs", group="mail"), InvalidOption, "is a QUEUE and has no groups"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_mistakes_are_told(bus: Bus, ask: Ask, kind: type[PostbusError], why: str) -> None:
+    """What is not there, or does not fit, is refused with the reason and a remedy, and nothing changes."""
+    await subscribed(bus)
+    await bus.admin.create_topic("jobs")
+    before = await bus.admin.groups()
+
+    with pytest.raises(kind, match=why) as refused:
+        await ask(bus)
+
+    assert refused.value.remedy
+    after = await bus.admin.groups()
+    assert [(one["state"], one["lag"]) for one in after] == [(one["state"], one["lag"]) for one in before]
+
+
+async def test_states_that_do_not_follow(bus: Bus, conn: Any) -> None:
+    """A DEAD group cannot be paused: the remedy says how it comes back."""
+    await subscribed(bus)
+    await conn.execute("update postbus.subscription set state = 'DEAD'")
+
+    with pytest.raises(InvalidGroup, match="DEAD cannot become PAUSED") as refused:
+        await bus.admin.pause_group("events", "mail")
+
+    assert "heartbeat" in refused.value.remedy
