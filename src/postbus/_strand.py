@@ -14,7 +14,8 @@ from postbus._loop import Backoff
 from postbus._store import Step, Store
 from postbus.errors import DatabaseUnavailable
 
-_GATHER = 0.005  # seconds in which further progress is gathered before cursors are moved
+_GATHER = 0.005  # seconds in which further progress is gathered before cursors are moved …
+_APART = 0.05  # … and between two moves: each is a row per lane
 
 
 class HeldLane:
@@ -66,13 +67,28 @@ class Strand:
         self.window: deque[Entry] = deque()
         """What was read and is not settled, in order."""
         self.in_hand = 0
+        self.running = 0
+        """Calls of handlers that are under way."""
         self.freed = asyncio.Event()
         self.is_ending = False
         self.is_lost = False
         self.is_advancing = False
+        self.is_waiting = False
+        """Its reader waits for the database or for room: it may be cancelled."""
+        self.is_putting_off = False
+        """Messages have been taken out of the way whose entry is not told yet: they must not be tried again."""
         self._progressed = progressed
         self._passed = 0
         self._reached: tuple[str, int | None, int | None] | None = None
+
+    @property
+    def tokens(self) -> list[UUID]:
+        return [lane.token for lane in self.lanes.values()]
+
+    async def until_freed(self) -> None:
+        """Wait until something has changed: ask again what is waited for."""
+        self.freed.clear()
+        await self.freed.wait()
 
     def add(self, entry: Entry) -> None:
         self.window.append(entry)
@@ -164,9 +180,11 @@ class Advancer:
     async def run(self) -> None:
         """Move cursors until cancelled."""
         backoff = Backoff()
+        moved_at = 0.0
         while True:
             await self._wake.wait()
-            await asyncio.sleep(_GATHER)
+            await asyncio.sleep(max(_GATHER, moved_at + _APART - time.monotonic()))
+            moved_at = time.monotonic()
             # Clear before telling, not after: progress that is made meanwhile must wake us again.
             self._wake.clear()
             try:
@@ -180,6 +198,9 @@ class Advancer:
     async def tick(self) -> None:
         """Tell all progress."""
         strands, self._progressed = [one for one in self._progressed if not one.is_lost], {}
+        for strand in strands:
+            if strand.is_advancing:  # somebody else tells of it just now, but perhaps not of all
+                self.add(strand)
         await self.advance(strands)
         if not self._progressed:
             self._idle.set()
@@ -198,7 +219,7 @@ class Advancer:
         except BaseException:
             for strand, steps in asked:
                 strand.put_back(steps)
-                self._progressed[strand] = None
+                self.add(strand)
             raise
         finally:
             for strand, _ in asked:

@@ -27,18 +27,29 @@ class Plan:
     """How long latency is measured."""
     old_seconds: float = 300.0
     """How long a transaction has been open before draining beside it is measured."""
+    log_messages: int = 5_000_000
+    """Waiting in the large backlog of the log."""
+    log_old_seconds: float = 600.0
+    """How long a transaction has been open before reading the log beside it is measured."""
+    topics: int = 10_000
+    groups: int = 1_000
+    """… that are idle in one process."""
+    load_seconds: float = 60.0
+    """How long a load test runs."""
 
     @classmethod
     def quick(cls) -> Self:
         """Some seconds for each part: shows that it works, not how fast it is."""
         return cls(messages=20_000, per_round=4_000, few=2_000, singles=200, rounds=2,
-                   latency_seconds=3.0, old_seconds=4.0)  # fmt: skip
+                   latency_seconds=3.0, old_seconds=4.0, log_messages=20_000, log_old_seconds=3.0, topics=50, groups=20,
+                   load_seconds=8.0)  # fmt: skip
 
     def changed(self, *, messages: int | None = None, seconds: float | None = None) -> Self:
         """The plan with another size of the backlog, or age of the old transaction."""
         plan = self
         if messages is not None:
-            plan = replace(plan, messages=messages, per_round=max(messages // 20, 1), few=max(messages // 100, 1))
+            plan = replace(plan, messages=messages, per_round=max(messages // 20, 1), few=max(messages // 100, 1),
+                           log_messages=messages)  # fmt: skip
         if seconds is not None:
-            plan = replace(plan, old_seconds=seconds)
+            plan = replace(plan, old_seconds=seconds, log_old_seconds=seconds, load_seconds=seconds)
         return plan

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sized
+from functools import partial
 
-from postbus.bench import queue
+from postbus.bench import log, lt, queue
 from postbus.bench.lab import Lab
 from postbus.bench.plan import Plan
 from postbus.bench.progress import Progress
@@ -14,6 +15,10 @@ from postbus.bench.report import Report
 
 SCENARIOS: dict[str, tuple[Callable[[Lab, Plan, Progress], Awaitable[Report]], Sized]] = {
     "queue": (queue.run, queue.PARTS),
+    "log": (log.run, log.PARTS),
+    "lt5": (partial(lt.run, "lt5"), lt.PARTS),
+    "lt6": (partial(lt.run, "lt6"), lt.PARTS),
+    "lt7": (partial(lt.run, "lt7"), lt.PARTS),
 }
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
-from postbus.bench import load
+from postbus.bench import latency, load
 from postbus.bench.lab import Lab
 from postbus.bench.load import PAYLOAD_BYTES
 from postbus.bench.machine import machine
 from postbus.bench.plan import BATCH, Plan
 from postbus.bench.progress import Progress
-from postbus.bench.queue import backlog, drain, latency, memory, old_transaction, publish
+from postbus.bench.queue import backlog, drain, memory, old_transaction, publish
 from postbus.bench.report import Report
 
 _Part = Callable[[Lab, Plan, Report], Awaitable[None]]
@@ -19,7 +20,7 @@ PARTS: dict[str, _Part] = {
     "publish in bulk": publish.measure_bulk,
     "publish one by one": publish.measure_single,
     "drain": drain.measure,
-    "latency": latency.measure,
+    "latency": partial(latency.measure, semantics="QUEUE", p50_ms=2, p99_ms=6),
     "drain a backlog": backlog.measure,
     "memory": memory.measure,
     "drain beside an old transaction": old_transaction.measure,

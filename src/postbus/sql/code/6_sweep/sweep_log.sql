@@ -75,7 +75,7 @@ begin
        and not exists (select from postbus.worker w where w.name = g.worker)
        and g.joined_at < as_of - interval '1 day';
 
-    folded := postbus.fold_cursors(storage_id);
+    folded := postbus.fold_cursors(storage_id, as_of);
     if not more then
         dropped := postbus.drop_leaves(storage_id, as_of);
         more := dropped <> '{}';

@@ -1,0 +1,85 @@
+"""The same read with few messages waiting, with many, and beside an old transaction."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+
+import asyncpg
+
+from postbus import Bus
+from postbus.bench import load
+from postbus.bench.lab import Lab, connection
+from postbus.bench.log.publish import TOPIC
+from postbus.bench.plan import BATCH, Plan
+from postbus.bench.report import Report
+
+_READS = 200
+
+
+async def measure(lab: Lab, plan: Plan, report: Report) -> None:
+    """Reads of a thousand messages and the cursor's move behind them, at the beginning of a backlog."""
+    given = load.payloads(50_000)
+    async with lab.database() as small, lab.database() as large:
+        for dsn, count in ((small, plan.few), (large, plan.log_messages)):
+            async with Bus.open(dsn) as bus, connection(dsn) as conn:
+                await bus.admin.create_topic(TOPIC, semantics="PUB_SUB", lanes=1)
+                await load.fill(bus, conn, TOPIC, given, count)
+                await conn.execute("select postbus.subscribe($1, 'reader', 'FROM_BEGINNING')", TOPIC)
+        seconds_small: list[float] = []
+        seconds_large: list[float] = []
+        seconds_old: list[float] = []
+        seconds_young: list[float] = []
+        for _ in range(2 * plan.rounds):
+            seconds_small += await _reads(small, _READS // plan.rounds)
+            seconds_large += await _reads(large, _READS // plan.rounds)
+        await _age(large, plan.log_old_seconds, seconds_old, seconds_young)
+    report.add(
+        read_1000_small_backlog_ms=1000 * median(seconds_small),
+        read_1000_large_backlog_ms=1000 * median(seconds_large),
+        read_1000_beside_old_transaction_ms=1000 * median(seconds_old),
+        read_1000_before_it_ms=1000 * median(seconds_young),
+    )
+    ratio = median(seconds_small) / median(seconds_large)
+    report.check("read_large_to_small_backlog_speed_ratio", ratio, ">=", 0.8)
+    report.check("read_old_transaction_speed_ratio", median(seconds_young) / median(seconds_old), ">=", 0.8)
+
+
+async def _reads(dsn: str, count: int) -> list[float]:
+    """The seconds of reads, each with the cursor's move. When the end is reached, the group starts again."""
+    times = []
+    async with connection(dsn) as conn:
+        for _ in range(count):
+            began = time.perf_counter()
+            is_done = await _read(conn)
+            times.append(time.perf_counter() - began)
+            if is_done:
+                await conn.execute("select postbus.seek($1, 'reader', 'FROM_BEGINNING')", TOPIC)
+    return times
+
+
+async def _read(conn: asyncpg.Connection) -> bool:
+    row = await conn.fetchrow("select number, cursor::text from postbus.cursor order by number desc limit 1")
+    assert row is not None
+    rows = await conn.fetch("select * from postbus.read_log($1, '{0}', $2, $3)", TOPIC, row["cursor"], BATCH)
+    end = rows[-1]
+    await conn.execute(
+        "select postbus.advance('{1}', '{0}', array[$1::bigint], array[$2::text], '{null}', '{null}', '{1000}')",
+        row["number"],
+        end["next_cursor"],
+    )
+    return not end["more"]
+
+
+async def _age(dsn: str, seconds: float, old: list[float], young: list[float]) -> None:
+    """Read beside a transaction while it grows old, with cursors that move all the time."""
+    young += await _reads(dsn, _READS)
+    async with connection(dsn) as holder:
+        transaction = holder.transaction(isolation="repeatable_read")
+        await transaction.start()
+        await holder.fetchval("select pg_current_xact_id()")
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            await _reads(dsn, 100)
+        old += await _reads(dsn, _READS)
+        await transaction.rollback()

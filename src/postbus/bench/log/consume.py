@@ -1,0 +1,50 @@
+"""One group reads everything: batches and single messages, beside plain rows."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from functools import partial
+
+from postbus import Bus
+from postbus.bench import load
+from postbus.bench.lab import Lab, connection
+from postbus.bench.log import peer
+from postbus.bench.log.groups import BATCHES, SINGLES, Reading, consume_all
+from postbus.bench.log.publish import TOPIC
+from postbus.bench.plan import BATCH, Plan
+from postbus.bench.report import Report
+from postbus.bench.rounds import alternate
+
+_numbers = itertools.count(1)
+
+
+async def measure(lab: Lab, plan: Plan, report: Report) -> None:
+    """Every round a new group reads from the beginning, with decoded payloads."""
+    count = 4 * plan.per_round
+    async with lab.database() as dsn, Bus.open(dsn) as bus, connection(dsn) as conn:
+        await bus.admin.create_topic(TOPIC, semantics="PUB_SUB")
+        await peer.create(conn)
+        given = load.payloads(min(count, 50_000))
+        await load.fill(bus, conn, TOPIC, given, count)
+        await peer.fill_rows(conn, given, count)
+
+        async def rows() -> float:
+            began = time.perf_counter()
+            await peer.read_rows(conn, batch=BATCH)
+            return count / (time.perf_counter() - began)
+
+        async def read(reading: Reading) -> float:
+            return await consume_all(dsn, TOPIC, [f"reader-{next(_numbers)}"], reading, count=count)
+
+        rates = await alternate(
+            {
+                "consume_batch_handler_per_s": partial(read, BATCHES),
+                "consume_single_handler_per_s": partial(read, SINGLES),
+                "consume_keyset_select_per_s": rows,
+            },
+            rounds=plan.rounds,
+        )
+    report.add(**rates.medians())
+    ratio = rates.ratio("consume_batch_handler_per_s", "consume_keyset_select_per_s")
+    report.check("consume_batch_handler_to_keyset_select_ratio", ratio, ">=", 1.3)

@@ -1,0 +1,142 @@
+"""Ten groups, each reading all: in one process, spread over several, and publishing beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from functools import partial
+
+from postbus import Bus, Start
+from postbus.bench import load
+from postbus.bench.lab import Lab, connection
+from postbus.bench.log import peer
+from postbus.bench.log.groups import BATCHES, consume_all
+from postbus.bench.log.publish import TOPIC
+from postbus.bench.plan import BATCH, Plan
+from postbus.bench.processes import elsewhere
+from postbus.bench.report import Report
+
+_GROUPS = 10
+_PROCESSES = 5
+_PACED = 20_000  # messages per second beside groups
+
+
+async def measure(lab: Lab, plan: Plan, report: Report) -> None:
+    """Deliveries per second of ten groups; as many readers of plain rows beside them."""
+    count = 4 * plan.per_round
+    async with lab.database() as dsn, Bus.open(dsn) as bus, connection(dsn) as conn:
+        await bus.admin.create_topic(TOPIC, semantics="PUB_SUB")
+        await peer.create(conn)
+        given = load.payloads(min(count, 50_000))
+        await load.fill(bus, conn, TOPIC, given, count)
+        await peer.fill_rows(conn, given, count)
+        names = [f"group-{number}" for number in range(_GROUPS)]
+        together = await elsewhere(partial(_groups, dsn, names, count))
+        spread = await _at_once([partial(_groups, dsn, [f"apart-{n}" for n in mine], count) for mine in _shares()])
+        rows = await _at_once([partial(_rows, dsn, len(mine)) for mine in _shares()])
+    report.add(
+        ten_groups_one_process_deliveries_per_s=together,
+        ten_groups_five_processes_deliveries_per_s=spread * _GROUPS * count,
+        ten_keyset_readers_five_processes_per_s=rows * _GROUPS * count,
+    )
+    report.check("ten_groups_one_process_deliveries_per_s", together, ">=", 1_000_000)
+    report.check("ten_groups_five_processes_to_keyset_select_ratio", spread / rows, ">=", 1)
+
+
+def _shares() -> list[range]:
+    each = _GROUPS // _PROCESSES
+    return [range(start, start + each) for start in range(0, _GROUPS, each)]
+
+
+async def _at_once(works: list[partial[float]]) -> float:
+    """One by the seconds from the first start to the last end of what runs in processes at the same time.
+
+    Processes take long to start: each waits for the same moment, and tells when it ended.
+    """
+    start_at = time.time() + 3.0
+    ends = await asyncio.gather(*(elsewhere(partial(_from, start_at, work)) for work in works))
+    return 1 / (max(ends) - start_at)
+
+
+def _from(start_at: float, work: partial[float]) -> float:
+    time.sleep(max(start_at - time.time(), 0))
+    work()
+    return time.time()
+
+
+def _groups(dsn: str, names: list[str], count: int) -> float:
+    return asyncio.run(consume_all(dsn, TOPIC, names, BATCHES, count=count))
+
+
+def _rows(dsn: str, readers: int) -> float:
+    return asyncio.run(_read_rows(dsn, readers))
+
+
+async def _read_rows(dsn: str, readers: int) -> float:
+    for _ in range(readers):
+        async with connection(dsn) as conn:
+            await peer.read_rows(conn, batch=BATCH)
+    return 0.0
+
+
+async def measure_publishing(lab: Lab, plan: Plan, report: Report) -> None:
+    """How many messages per second a paced publisher gets out beside one group, and beside ten."""
+    rates = {}
+    for groups in (1, _GROUPS):
+        async with lab.database() as dsn:
+            async with Bus.open(dsn) as bus:
+                await bus.admin.create_topic(TOPIC, semantics="PUB_SUB", lanes=1)
+            consumer = asyncio.create_task(elsewhere(partial(_follow, dsn, groups, plan.latency_seconds + 3)))
+            await asyncio.sleep(2.0)
+            rates[groups] = await elsewhere(partial(_publish_paced, dsn, plan.latency_seconds))
+            await consumer
+    report.add(
+        publish_paced_beside_1_group_per_s=rates[1],
+        publish_paced_beside_10_groups_per_s=rates[_GROUPS],
+    )
+    report.check("publish_beside_10_groups_to_1_ratio", rates[_GROUPS] / rates[1], ">=", 0.9)
+
+
+def _follow(dsn: str, groups: int, seconds: float) -> int:
+    return asyncio.run(_consume_for(dsn, groups, seconds))
+
+
+async def _consume_for(dsn: str, groups: int, seconds: float) -> int:
+    handled = 0
+
+    async with Bus.open(dsn) as bus:
+        for number in range(groups):
+
+            @bus.subscribe(TOPIC, group=f"follower-{number}", start=Start.NOW, batch=1000)
+            async def handle(orders: list[load.Order]) -> None:
+                nonlocal handled
+                handled += len(orders)
+
+        worker = asyncio.create_task(bus.run())
+        await asyncio.wait([worker], timeout=seconds)
+        bus.stop()
+        await worker
+    return handled
+
+
+def _publish_paced(dsn: str, seconds: float) -> float:
+    return asyncio.run(publish_paced(dsn, TOPIC, _PACED, seconds))
+
+
+async def publish_paced(dsn: str, topic: str, rate: float, seconds: float, *, batch: int = 100) -> float:
+    """Publish batches at a pace; late ones are sent as soon as possible. Returns messages per second."""
+    rng = random.Random(3)
+    given = [load.payload(rng, number) for number in range(batch)]
+    sent = 0
+    async with Bus.open(dsn) as bus, connection(dsn) as conn:
+        began = time.perf_counter()
+        while (now := time.perf_counter() - began) < seconds:
+            if sent > now * rate:
+                await asyncio.sleep(sent / rate - now)
+                continue
+            async with conn.transaction():
+                first = {**given[0], "sent_at": time.monotonic_ns()}
+                await bus.publish_many(conn, topic, [first, *given[1:]])
+            sent += batch
+        return sent / (time.perf_counter() - began)

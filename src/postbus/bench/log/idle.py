@@ -1,0 +1,78 @@
+"""What many topics and groups cost a process that has nothing to do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from functools import partial
+from pathlib import Path
+
+from postbus import Bus, Start
+from postbus.bench import load
+from postbus.bench.lab import Lab, connection
+from postbus.bench.plan import Plan
+from postbus.bench.processes import elsewhere
+from postbus.bench.report import Report
+
+_SECONDS = 20.0
+
+
+async def measure(lab: Lab, plan: Plan, report: Report) -> None:
+    """The processor time of an idle process, and of the server for it, with few and with many topics and groups."""
+    topics, groups = plan.topics, plan.groups
+    async with lab.database() as few, lab.database() as many:
+        for dsn, topic_count, group_count in ((few, 10, 10), (many, topics, groups)):
+            async with connection(dsn) as conn:
+                await conn.execute(
+                    "select count(*) from generate_series(1, $1) as n, "
+                    "lateral (select postbus.create_topic('bench.' || n, $2)) as made",
+                    topic_count,
+                    '{"semantics": "PUB_SUB", "lanes": 1}',
+                )
+            async with Bus.open(dsn) as bus, connection(dsn) as conn:
+                for number in range(10):
+                    await load.fill(bus, conn, f"bench.{1 + number}", load.payloads(1000), plan.few)
+            seconds = await elsewhere(partial(_idle, dsn, group_count))
+            name = "few" if dsn == few else "many"
+            report.add(**{f"idle_{name}_groups_client_cpu_percent": 100 * seconds[0]})
+            report.add(**{f"idle_{name}_groups_server_cpu_percent": 100 * seconds[1]})
+            report.add(**{f"idle_{name}_groups": group_count, f"idle_{name}_topics": topic_count})
+    report.check("idle_many_groups_client_cpu_percent", report.figures["idle_many_groups_client_cpu_percent"], "<", 50)
+
+
+def _idle(dsn: str, groups: int) -> tuple[float, float]:
+    return asyncio.run(_run(dsn, groups))
+
+
+async def _run(dsn: str, groups: int) -> tuple[float, float]:
+    """The parts of a processor that a process with idle groups uses, and that the server uses for it."""
+    async with Bus.open(dsn) as bus:
+        for number in range(groups):
+
+            @bus.subscribe(f"bench.{1 + number}", group="idle", start=Start.NOW)
+            async def handle(order: load.Order) -> None:
+                return
+
+        worker = asyncio.create_task(bus.run())
+        await asyncio.sleep(10.0 + groups / 100)
+        began, cpu, server = time.perf_counter(), time.process_time(), _others()
+        await asyncio.sleep(_SECONDS)
+        seconds = time.perf_counter() - began
+        used = (time.process_time() - cpu) / seconds, (_others() - server) / seconds
+        bus.stop()
+        await worker
+    return used
+
+
+def _others() -> float:
+    """The processor seconds of all processes called postgres, as far as this system tells."""
+    ticks = 0
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, rest = entry.read_text().rpartition(")")
+            if name.endswith("(postgres"):
+                fields = rest.split()
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
