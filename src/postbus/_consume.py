@@ -484,9 +484,12 @@ class GroupConsumer:
         count = len(payloads)  # the handler may change the list
         member.counts.in_flight += count
         try:
-            outcomes = await handling.outcomes(given, payloads, None)
+            outcomes = await handling.outcomes_unless_acked(given, payloads, None)
         finally:
             member.counts.in_flight -= count
+        if outcomes is None:
+            member.counts.processed += count
+            return
         failed = [place for place, outcome in enumerate(outcomes) if outcome is not ACK]
         member.counts.processed += count - len(failed)
         member.counts.failed += len(failed)

@@ -61,10 +61,19 @@ class Handling:
 
     async def outcomes(self, messages: Sequence[Message], payloads: list[Any], conn: Any) -> Sequence[Outcome]:
         """Call the handler with messages whose payloads are decoded; one outcome for each."""
+        count = len(payloads)  # the handler may change the list
+        return await self.outcomes_unless_acked(messages, payloads, conn) or [ACK] * count
+
+    async def outcomes_unless_acked(
+        self, messages: Sequence[Message], payloads: list[Any], conn: Any
+    ) -> Sequence[Outcome] | None:
+        """The same, but None for a handler that returned nothing: all is acked, and that is how it mostly ends."""
+        count = len(payloads)
         try:
-            return self._as_outcomes(await self._call(messages, payloads, conn), len(payloads))
+            returned = await self._call(messages, payloads, conn)
+            return None if returned is None else self._as_outcomes(returned, count)
         except (Exception, asyncio.CancelledError) as error:
-            return [self.as_retry(error)] * len(payloads)
+            return [self.as_retry(error)] * count
 
     def as_retry(self, error: BaseException) -> Retry:
         """What an error of a handler means. Raises it if it is us who are cancelled, not the handler."""
