@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -63,6 +63,10 @@ class Piece:
     next: str = ""
     during: str | None = None
     more: bool = False
+
+    def after(self, count: int) -> Piece:
+        """Without the first messages."""
+        return replace(self, messages=self.messages[count:], keys=self.keys[count:], places=self.places[count:])
 
     @property
     def ids(self) -> list[int]:
@@ -140,9 +144,7 @@ async def lease(conn: Any, worker: str, subscription: int, held: list[Lane] | No
 async def take(conn: Any, worker: str, subscription: int, held: list[Lane] | None = None) -> list[Lane]:
     """The lanes that a worker gets, by lane."""
     return [
-        Lane(
-            subscription, row["lane"], row["token"], row["number"], row["cursor"], row["deaths"], row["careful_until"]
-        )
+        Lane(subscription, row["lane"], row["token"], row["number"], row["cursor"], row["deaths"], row["careful_until"])
         for row in await lease(conn, worker, subscription, held)
         if row["action"] == "take"
     ]
@@ -226,16 +228,21 @@ async def sweep(conn: Any, storage: int, later: timedelta = timedelta(0)) -> Any
     return await conn.fetchrow("select * from postbus.sweep_log($1, clock_timestamp() + $2)", storage, later)
 
 
-async def rotate(conn: Any, storage: int, later: timedelta = timedelta(days=8)) -> int:
-    """Begin a new leaf, after the current one has got something. Drops nothing. Returns its epoch."""
+async def rotate(conn: Any, storage: int) -> int:
+    """Begin a new leaf, after the current one has got something. Returns its epoch."""
+    await conn.execute("update postbus.storage set leaf_bytes = 1 where id = $1", storage)
     opened = None
     while opened is None:
-        swept = await sweep(conn, storage, later)
-        assert swept["more"], "the leaf is not full"
+        swept = await sweep(conn, storage)
+        assert swept["more"], "the leaf is empty"
         opened = swept["opened"]
+    await conn.execute("update postbus.storage set leaf_bytes = 1 << 30 where id = $1", storage)
     return int(opened)
 
 
 async def leaves(conn: Any, storage: int) -> list[int]:
     """The epochs whose leaves are there."""
-    return [row[0] for row in await conn.fetch("select epoch from postbus.log_leaf where storage_id = $1 order by 1", storage)]
+    return [
+        row[0]
+        for row in await conn.fetch("select epoch from postbus.log_leaf where storage_id = $1 order by 1", storage)
+    ]

@@ -1,0 +1,794 @@
+"""Groups in SQL: where they start, their states, who holds their lanes, and what they put off."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from fix_database import Connect
+from log_sql import (
+    Lane,
+    advance,
+    beat,
+    claim_retrying,
+    create_topic,
+    cursor_of,
+    lease,
+    publish_many,
+    put_off,
+    read,
+    read_all,
+    rotate,
+    settle_retrying,
+    subscribe,
+    sweep,
+    take,
+    vanish,
+)
+from queue_sql import is_waiting, publish
+
+
+async def _refused(act: Any, code: str) -> str:
+    """The hint of the error with which something is refused."""
+    with pytest.raises(asyncpg.PostgresError) as caught:
+        await act
+    assert caught.value.sqlstate == code
+    return str(caught.value.hint)
+
+
+async def _left(conn: Any, group: int) -> list[str]:
+    """What a group with one lane has before it."""
+    return (await read_all(conn, await cursor_of(conn, group)))[0]
+
+
+async def _lag(conn: Any, group: int) -> tuple[int, bool]:
+    row = await conn.fetchrow("select * from postbus.group_lag($1)", group)
+    return row["messages"], row["oldest_at"] is not None
+
+
+# Where a group starts
+
+
+async def test_subscribing_twice_keeps_the_place(conn: Any) -> None:
+    """The second time changes nothing, whatever start it names."""
+    await create_topic(conn)
+    await publish(conn, "before")
+    first = await conn.fetchrow("select * from postbus.subscribe('t', 'g')")
+    await publish(conn, "one")
+    again = await conn.fetchrow("select * from postbus.subscribe('t', 'g', 'FROM_BEGINNING')")
+
+    assert (first["is_new"], again["is_new"]) == (True, False)
+    assert again["subscription_id"] == first["subscription_id"]
+    assert await _left(conn, first["subscription_id"]) == ["one"]
+
+
+async def test_two_who_subscribe_a_group_at_once_get_the_same(connect: Connect) -> None:
+    """The one that comes second waits for the first, and finds its subscription."""
+    a, b, conn = await connect(), await connect(), await connect()
+    await create_topic(conn)
+    transaction = a.transaction()
+    await transaction.start()
+    first = await subscribe(a)
+    second = asyncio.create_task(subscribe(b))
+    while not await is_waiting(conn, b.get_server_pid()):
+        await asyncio.sleep(0.001)
+    await transaction.commit()
+
+    assert await second == first
+
+
+async def test_from_now_and_from_the_beginning(conn: Any) -> None:
+    """FROM_NOW gets what commits from now on, FROM_BEGINNING all that is retained."""
+    storage = await create_topic(conn)
+    await publish(conn, "one")
+    await rotate(conn, storage)
+    await publish(conn, "two")
+    now = await subscribe(conn, "now", "FROM_NOW")
+    beginning = await subscribe(conn, "beginning", "FROM_BEGINNING")
+    await publish(conn, "three")
+
+    assert await _left(conn, now) == ["three"]
+    assert await _left(conn, beginning) == ["one", "two", "three"]
+
+
+async def test_from_a_timestamp_in_the_past(conn: Any) -> None:
+    """Messages that were published at that time or later come, also from a leaf that is closed since."""
+    storage = await create_topic(conn)
+    await publish(conn, "one")
+    await rotate(conn, storage)
+    await publish(conn, "two")
+    at = await conn.fetchval("select clock_timestamp()")
+    await publish(conn, "three")
+    await rotate(conn, storage)
+    await publish(conn, "four")
+    group = await subscribe(conn, "g", "FROM_TIMESTAMP", start_at=at)
+    all_of_it = await subscribe(conn, "h", "FROM_TIMESTAMP", start_at=at - timedelta(days=1))
+    await publish(conn, "five")
+
+    assert await _left(conn, group) == ["three", "four", "five"]
+    assert await _left(conn, all_of_it) == ["one", "two", "three", "four", "five"]
+
+
+async def test_from_a_timestamp_in_the_future(conn: Any) -> None:
+    """What is published before that time never comes, though it is published after the group subscribed."""
+    await create_topic(conn)
+    await publish(conn, "before")
+    at = await conn.fetchval("select clock_timestamp() + interval '300 milliseconds'")
+    group = await subscribe(conn, "g", "FROM_TIMESTAMP", start_at=at)
+    await publish(conn, "too early")
+    assert await _left(conn, group) == []
+    assert await _lag(conn, group) == (0, False)
+    await conn.execute("select pg_sleep_until($1)", at)
+    await publish(conn, "in time")
+
+    assert await _left(conn, group) == ["in time"]
+
+
+async def test_from_a_message_in_the_middle_of_a_segment(conn: Any) -> None:
+    """The group starts with that very message."""
+    await create_topic(conn)
+    await publish(conn, "before")
+    ids = await publish_many(conn, *"abcde")
+    await publish(conn, "after")
+    group = await subscribe(conn, "g", "FROM_MESSAGE_ID", start_id=ids[3])
+
+    assert await _left(conn, group) == ["d", "e", "after"]
+    assert (await _lag(conn, group))[1]
+
+
+async def test_a_start_far_behind_many_segments_is_found(conn: Any) -> None:
+    """Segments before the start do not count for the limit of a read."""
+    storage = await create_topic(conn, segment_size=1)
+    await publish_many(conn, *(f"{n}" for n in range(50)))
+    at = await conn.fetchval("select clock_timestamp()")
+    [last] = await publish(conn, "last")
+    await rotate(conn, storage)
+    by_id = await subscribe(conn, "by-id", "FROM_MESSAGE_ID", start_id=last)
+    by_time = await subscribe(conn, "by-time", "FROM_TIMESTAMP", start_at=at)
+
+    for group in (by_id, by_time):
+        assert (await read_all(conn, await cursor_of(conn, group), 3))[0] == ["last"]
+
+
+async def test_from_a_message_that_is_not_there_yet(conn: Any) -> None:
+    """A start in the future skips what comes before it."""
+    await create_topic(conn)
+    [one] = await publish(conn, "one")
+    group = await subscribe(conn, "g", "FROM_MESSAGE_ID", start_id=one + 2 * 1024)
+    await publish(conn, "two", "three", "four")
+
+    assert await _left(conn, group) == ["three", "four"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"start": "FROM_HERE"},
+        {"start": "FROM_TIMESTAMP"},
+        {"start": "FROM_MESSAGE_ID"},
+        {"start": "FROM_NOW", "start_id": 1},
+        {"start": "FROM_MESSAGE_ID", "start_id": -1},
+        {"on_failure": "explode"},
+    ],
+)
+async def test_a_start_that_makes_no_sense_is_refused(conn: Any, options: dict[str, Any]) -> None:
+    """Bad starts are named, with what to give instead."""
+    await create_topic(conn)
+
+    assert await _refused(subscribe(conn, **options), "PB402")
+
+
+async def test_groups_need_a_topic_with_a_log(conn: Any) -> None:
+    """A queue has no groups, and the error says how to make a topic that has."""
+    await conn.execute("select postbus.create_topic('q')")
+
+    assert "PUB_SUB" in await _refused(subscribe(conn, topic="q"), "PB432")
+    assert "PUB_SUB" in await _refused(subscribe(conn, topic="unknown"), "PB432")
+
+
+# Seeking
+
+
+async def test_seek_moves_the_place_and_can_be_tried_first(conn: Any) -> None:
+    """With dry_run it only counts; without, the group goes on there, and whoever held its lanes has lost them."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    ids = await publish(conn, "one", "two", "three")
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor)
+    await advance(conn, [lane], piece.next, 3)
+
+    assert await conn.fetchval("select postbus.seek('t', 'g', 'FROM_BEGINNING', dry_run => true)") == 3
+    assert await _left(conn, group) == []
+    assert await conn.fetchval("select postbus.seek('t', 'g', 'FROM_MESSAGE_ID', start_id => $1)", ids[1]) == 2
+    assert await _left(conn, group) == ["two", "three"]
+    assert await advance(conn, [lane], piece.next) == [1]
+    assert [row["action"] for row in await lease(conn, "w", group, [lane])] == ["lost", "take"]
+    await sweep(conn, 2)
+    assert await _lag(conn, group) == (2, True)
+    assert await conn.fetchval("select postbus.seek('t', 'g', 'FROM_NOW')") == 0
+    assert await _lag(conn, group) == (0, False)
+
+
+async def test_seek_waits_for_a_step_that_is_being_taken(connect: Connect) -> None:
+    """A holder that moves on at the same moment is overruled, not an error."""
+    conn, holder, admin = await connect(), await connect(), await connect()
+    await create_topic(conn)
+    group = await subscribe(conn)
+    await publish(conn, "one")
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor)
+    transaction = holder.transaction()
+    await transaction.start()
+    assert await advance(holder, [lane], piece.next, 1) == []
+    seeking = asyncio.create_task(admin.fetchval("select postbus.seek('t', 'g', 'FROM_BEGINNING')"))
+    while not await is_waiting(conn, admin.get_server_pid()):
+        await asyncio.sleep(0.001)
+    await transaction.commit()
+
+    assert await seeking == 1
+    assert await _left(conn, group) == ["one"]
+
+
+# States
+
+
+async def _state(conn: Any, group: int) -> str:
+    return str(await conn.fetchval("select state from postbus.subscription where id = $1", group))
+
+
+async def _set(conn: Any, state: str, group: str = "g") -> None:
+    await conn.execute("select postbus.set_group_state('t', $1, $2)", group, state)
+
+
+async def test_states_that_are_allowed(conn: Any) -> None:
+    """ACTIVE to PAUSED and back, each to itself, and any to CANCELLED, which is final."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    for state in ("ACTIVE", "PAUSED", "PAUSED", "ACTIVE", "CANCELLED"):
+        await _set(conn, state)
+        assert await _state(conn, group) == state
+    assert "postbus groups list" in await _refused(_set(conn, "ACTIVE"), "PB406")
+    again = await conn.fetchrow("select * from postbus.subscribe('t', 'g')")
+    assert again["is_new"]
+    assert again["subscription_id"] != group
+
+
+async def test_states_that_are_refused(conn: Any) -> None:
+    """A DEAD group lives again only by a heartbeat, and nobody declares one dead."""
+    storage = await create_topic(conn)
+    group = await subscribe(conn)
+    assert "PAUSED" in await _refused(_set(conn, "DEAD"), "PB433")
+    assert "PAUSED" in await _refused(_set(conn, "GONE"), "PB433")
+    assert (await sweep(conn, storage, timedelta(minutes=6)))["dead"] == 1
+    assert await _state(conn, group) == "DEAD"
+    for state in ("ACTIVE", "PAUSED"):
+        assert "heartbeat" in await _refused(_set(conn, state), "PB433")
+    await conn.execute("select postbus.group_heartbeat(array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}')", group)
+    assert await _state(conn, group) == "ACTIVE"
+
+
+async def test_a_dead_group_can_be_cancelled_and_lives_by_subscribing(conn: Any) -> None:
+    """Subscribing is a sign of life."""
+    storage = await create_topic(conn)
+    group = await subscribe(conn)
+    await sweep(conn, storage, timedelta(minutes=6))
+    await subscribe(conn)
+    assert await _state(conn, group) == "ACTIVE"
+    await sweep(conn, storage, timedelta(minutes=6))
+    await _set(conn, "CANCELLED")
+    assert await _state(conn, group) == "CANCELLED"
+
+
+async def test_a_paused_group_never_dies_and_gets_what_came_meanwhile(conn: Any) -> None:
+    """Pause keeps the place; when it goes on, the group is not taken for DEAD because nobody sent heartbeats."""
+    storage = await create_topic(conn, retention="1 minute", zero_subscription_retention="1 minute")
+    group = await subscribe(conn)
+    await _set(conn, "PAUSED")
+    await publish(conn, "meanwhile")
+    await conn.execute("update postbus.subscription set seen_at = seen_at - interval '1 day'")
+    assert (await sweep(conn, storage, timedelta(hours=1)))["dead"] == 0
+    await _set(conn, "ACTIVE")
+    await sweep(conn, storage, timedelta(minutes=4))
+
+    assert await _state(conn, group) == "ACTIVE"
+    assert await _left(conn, group) == ["meanwhile"]
+
+
+async def test_workers_are_told_to_stop(conn: Any) -> None:
+    """lease_lanes names the state of what is not ACTIVE, and what is not there at all."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    held = await take(conn, "w", group)
+    await _set(conn, "PAUSED")
+    assert [(row["action"], row["state"]) for row in await lease(conn, "w", group, held)] == [("stop", "PAUSED")]
+    await _set(conn, "CANCELLED")
+    told = [(row["action"], row["state"]) for row in await lease(conn, "w", group, held)]
+    assert told == [("stop", "CANCELLED"), ("lost", None)]
+    assert [(row["action"], row["state"]) for row in await lease(conn, "w", 4711)] == [("stop", "CANCELLED")]
+    assert await advance(conn, held, held[0].cursor) == [1]
+
+
+# Lanes
+
+
+async def _share(conn: Any, group: int, held: dict[str, list[Lane]]) -> dict[str, int]:
+    """Let all workers ask until nothing changes any more."""
+    quiet = 0
+    for _ in range(20):
+        changed = False
+        for worker, lanes in held.items():
+            for row in await lease(conn, worker, group, lanes):
+                changed = True
+                if row["action"] == "take":
+                    lanes.append(Lane(group, row["lane"], row["token"], row["number"], row["cursor"]))
+                else:
+                    assert row["action"] in ("give_up", "lost")
+                    await conn.execute("select postbus.release_lanes(array[$1::uuid])", row["token"])
+                    lanes[:] = [lane for lane in lanes if lane.token != row["token"]]
+        quiet = 0 if changed else quiet + 1
+        if quiet == 2:
+            taken = sorted(lane.lane for lanes in held.values() for lane in lanes)
+            assert taken == list(range(len(taken))), "each lane has one holder"
+            return {worker: len(lanes) for worker, lanes in held.items()}
+    raise AssertionError("lanes never come to rest")
+
+
+async def test_lanes_are_shared_fairly_as_workers_come_and_go(conn: Any) -> None:
+    """Each has as many lanes as any other, give or take one, after some joined, left or vanished."""
+    await create_topic(conn, lanes=8)
+    group = await subscribe(conn)
+    held: dict[str, list[Lane]] = {}
+    for count, expected in ((1, [8]), (2, [4, 4]), (3, [2, 3, 3]), (5, [1, 1, 2, 2, 2]), (7, [1] * 6 + [2])):
+        while len(held) < count:
+            held[f"w{len(held)}"] = []
+        assert sorted((await _share(conn, group, held)).values()) == expected
+    for worker in ("w1", "w6"):
+        await conn.execute("select postbus.leave_groups($1, array[$2::bigint])", worker, group)
+        del held[worker]
+    assert sorted((await _share(conn, group, held)).values()) == [1, 1, 2, 2, 2]
+    await vanish(conn, "w0", "w2", "w3")
+    for worker in ("w0", "w2", "w3"):
+        del held[worker]
+    assert sorted((await _share(conn, group, held)).values()) == [4, 4]
+
+
+async def test_more_workers_than_lanes(conn: Any) -> None:
+    """Who gets none waits, and takes over when another one leaves."""
+    await create_topic(conn, lanes=2)
+    group = await subscribe(conn)
+    held: dict[str, list[Lane]] = {"a": [], "b": [], "c": []}
+    assert sorted((await _share(conn, group, held)).values()) == [0, 1, 1]
+    await conn.execute("select postbus.leave_groups('a', array[$1::bigint])", group)
+    del held["a"]
+    assert sorted((await _share(conn, group, held)).values()) == [1, 1]
+
+
+async def test_a_call_that_changes_nothing_writes_nothing(conn: Any) -> None:
+    """A worker that has its share asks without a transaction id."""
+    await create_topic(conn, lanes=4)
+    group = await subscribe(conn)
+    held = await take(conn, "w", group)
+    async with conn.transaction():
+        rows = await conn.fetch(
+            "select * from postbus.lease_lanes('w', array[$1::bigint], $2)", group, [lane.token for lane in held]
+        )
+        assert await conn.fetchval("select pg_current_xact_id_if_assigned()") is None
+
+    assert (len(held), rows) == (4, [])
+
+
+async def test_the_lanes_of_a_vanished_worker_are_taken_and_its_deaths_counted(conn: Any) -> None:
+    """Holders in a row that vanished without progress are counted; giving a lane back is no death."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    await publish(conn, "one")
+    deaths = []
+    for n in range(4):
+        [lane] = await take(conn, f"w{n}", group)
+        deaths.append(lane.deaths)
+        await vanish(conn, f"w{n}")
+    assert deaths == [0, 1, 2, 3]
+    assert lane.careful_until == await conn.fetchval("select max(position) from postbus.segment")
+    [lane] = await take(conn, "w4", group)
+    await conn.execute("select postbus.leave_groups('w4', array[$1::bigint])", group)
+    [lane] = await take(conn, "w5", group)
+    assert lane.deaths == 4
+    await conn.execute("select postbus.calm_lane($1)", lane.token)
+    await vanish(conn, "w5")
+    assert [lane.deaths for lane in await take(conn, "w6", group)] == [1]
+
+
+async def test_a_lost_lane_refuses_all_that_its_holder_sends(conn: Any) -> None:
+    """After a take-over advance, put_off, settle_retrying, claim_retrying and hold_lane change nothing."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    await publish(conn, "one", "two", key="k")
+    [old] = await take(conn, "old", group)
+    piece = await read(conn, old.cursor)
+    await put_off(conn, old, piece, "retry")
+    await vanish(conn, "old")
+    [new] = await take(conn, "new", group)
+
+    assert await advance(conn, [old], piece.next, 2) == [1]
+    assert await put_off(conn, old, piece, "retry", "park") is None
+    assert await claim_retrying(conn, old) == []
+    assert await settle_retrying(conn, old, piece.ids[:1], "done") == ["lost"]
+    assert await conn.fetchval("select postbus.hold_lane($1)", old.token) is False
+    assert await conn.fetchval("select count(*) from postbus.retrying") == 1
+    assert await conn.fetchval("select postbus.hold_lane($1)", new.token) is True
+    assert [row["id"] for row in await claim_retrying(conn, new)] == piece.ids[:1]
+    assert await advance(conn, [new], piece.next, 2) == []
+
+
+async def test_one_lost_lane_does_not_hold_up_the_others(conn: Any) -> None:
+    """advance moves what is still held, and names what is lost."""
+    await create_topic(conn, lanes=3)
+    group = await subscribe(conn)
+    held = await take(conn, "w", group)
+    await conn.execute("select postbus.release_lanes(array[$1::uuid])", held[1].token)
+    await take(conn, "v", group)
+
+    assert await advance(conn, held, held[0].cursor) == [2]
+
+
+async def test_the_fence_holds_while_the_ledger_is_folded(connect: Connect) -> None:
+    """A worker that lost its lane is told so even if the rows that tell it are being removed at that moment."""
+    conn, stale, sweeper = await connect(), await connect(), await connect()
+    storage = await create_topic(conn, heartbeat_timeout="1 day")
+    group = await subscribe(conn)
+    await publish(conn, "one")
+    [old] = await take(conn, "old", group)
+    await vanish(conn, "old")
+    [new] = await take(conn, "new", group)
+    piece = await read(conn, new.cursor)
+    await advance(conn, [new], piece.next, 1)
+    transaction = sweeper.transaction()
+    await transaction.start()
+    assert (await sweep(sweeper, storage, timedelta(minutes=10)))["folded"] > 0
+    advancing = asyncio.create_task(advance(stale, [old], piece.next, 1))
+    await asyncio.wait([advancing], timeout=0.2)
+    await transaction.commit()
+
+    assert await advancing == [1]
+
+
+async def test_the_fence_holds_for_an_old_snapshot(connect: Connect) -> None:
+    """A handler's transaction in REPEATABLE READ that began before the take-over cannot settle any more."""
+    conn, stale = await connect(), await connect()
+    storage = await create_topic(conn, heartbeat_timeout="1 day")
+    group = await subscribe(conn)
+    await publish(conn, "one")
+    [old] = await take(conn, "old", group)
+    transaction = stale.transaction(isolation="repeatable_read")
+    await transaction.start()
+    await stale.fetch("select * from postbus.cursor")
+    await vanish(conn, "old")
+    [new] = await take(conn, "new", group)
+    await advance(conn, [new], new.cursor)
+    await sweep(conn, storage, timedelta(minutes=10))
+    try:
+        lost = await advance(stale, [old], old.cursor, 1)
+    except asyncpg.SerializationError:
+        lost = [1]
+    await transaction.rollback()
+    assert lost == [1]
+    assert await conn.fetchval("select max(number) from postbus.cursor") == new.number
+
+
+async def test_a_lane_in_which_a_step_is_being_taken_is_left_for_the_next_call(connect: Connect) -> None:
+    """Taking over neither waits for long nor fails; the step that was being taken counts."""
+    conn, stale = await connect(), await connect()
+    await create_topic(conn)
+    group = await subscribe(conn)
+    await publish(conn, "one")
+    [old] = await take(conn, "old", group)
+    piece = await read(conn, old.cursor)
+    transaction = stale.transaction()
+    await transaction.start()
+    assert await advance(stale, [old], piece.next, 1) == []
+    await vanish(conn, "old")
+
+    assert await take(conn, "new", group) == []
+    await transaction.commit()
+    [new] = await take(conn, "new", group)
+
+    assert (await read(conn, new.cursor)).messages == []
+    assert await advance(stale, [old], piece.next, 1) == [1]
+
+
+async def test_a_lane_that_is_held_for_a_transaction_is_not_taken(connect: Connect) -> None:
+    """hold_lane keeps a lane from whoever would take it, until the transaction ends."""
+    conn, handler = await connect(), await connect()
+    await create_topic(conn)
+    group = await subscribe(conn)
+    [old] = await take(conn, "old", group)
+    await vanish(conn, "old")
+    async with handler.transaction():
+        assert await handler.fetchval("select postbus.hold_lane($1)", old.token)
+        assert await take(conn, "new", group) == []
+    assert len(await take(conn, "new", group)) == 1
+
+
+async def test_two_who_take_a_lane_at_once(connect: Connect) -> None:
+    """A lane that another one is taking is skipped."""
+    a, b = await connect(), await connect()
+    await create_topic(a)
+    group = await subscribe(a)
+    await beat(a, "a", "b")
+    async with a.transaction():
+        assert len(await take(a, "a", group)) == 1
+        assert await b.fetch("select * from postbus.lease_lanes('b', array[$1::bigint], '{}')", group) == []
+    assert await take(b, "b", group) == []
+
+
+# Messages that are put off
+
+
+async def _with_messages(conn: Any, *messages: str, **options: Any) -> tuple[int, Lane, Any]:
+    await create_topic(conn, **options)
+    group = await subscribe(conn)
+    await publish(conn, *messages, key="k")
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor)
+    return group, lane, piece
+
+
+async def test_a_message_that_failed_comes_again_and_its_key_waits(conn: Any) -> None:
+    """Those of the same key are parked, come one by one in order after it has ended, and attempts are counted."""
+    _, lane, piece = await _with_messages(conn, "one", "two", "three")
+    assert await put_off(conn, lane, piece, "retry", "park", "park") == ["retried", "parked", "parked"]
+    await advance(conn, [lane], piece.next, 3)
+
+    for n, id in enumerate(piece.ids):
+        [row] = await claim_retrying(conn, lane)
+        assert (row["id"], row["payload"].decode()) == (id, piece.messages[n])
+        assert row["attempts"] == (2 if n == 0 else 1)
+        assert await claim_retrying(conn, lane) == [], "leased"
+        assert await settle_retrying(conn, lane, [id], "done") == ["done"]
+    assert await conn.fetchval("select count(*) from postbus.retrying") == 0
+
+
+async def test_what_is_parked_behind_a_message_that_has_ended_is_due(connect: Connect) -> None:
+    """However the two meet, nothing is parked behind nothing."""
+    conn, settler = await connect(), await connect()
+    _, lane, piece = await _with_messages(conn, "one", "two", "three")
+    await put_off(conn, lane, piece, "retry")
+    await claim_retrying(conn, lane)
+    transaction = settler.transaction()
+    await transaction.start()
+    assert await settle_retrying(settler, lane, piece.ids[:1], "done") == ["done"]
+    assert await put_off(conn, lane, piece.after(1), "park") == ["parked"]  # the other has not committed
+    await transaction.commit()
+    assert await claim_retrying(conn, lane) == []
+    await sweep(conn, 2)
+    [row] = await claim_retrying(conn, lane)
+    assert row["id"] == piece.ids[1]
+    await settle_retrying(conn, lane, [row["id"]], "done")
+    await put_off(conn, lane, piece.after(2), "park")
+    assert [row["id"] for row in await claim_retrying(conn, lane)] == piece.ids[2:]
+
+
+async def test_attempts_end_in_a_dead_letter_of_that_group(conn: Any) -> None:
+    """After max_attempts a message is given up, for this group alone, and redrive gives it back to this group alone."""
+    group, lane, piece = await _with_messages(conn, "one", "two", max_attempts=3)
+    other = await subscribe(conn, "other", "FROM_BEGINNING")
+    await put_off(conn, lane, piece, "retry", "park")
+    for outcome in ("retried", "dead"):
+        [row] = await claim_retrying(conn, lane)
+        assert row["id"] == piece.ids[0]
+        assert await settle_retrying(conn, lane, [row["id"]], "retry", delay=timedelta(0), error="no") == [outcome]
+    letter = await conn.fetchrow("select * from postbus.dead_letters")
+    assert (letter["group_name"], letter["attempts"], letter["last_error"]) == ("g", 3, "no")
+    assert letter["reason"] == "gave up after 3 attempts"
+    [row] = await claim_retrying(conn, lane)
+    assert row["id"] == piece.ids[1], "its key goes on"
+    await settle_retrying(conn, lane, [row["id"]], "done")
+
+    assert "--group" in await _refused(conn.fetchval("select postbus.redrive('t')"), "PB402")
+    assert await conn.fetchval("select postbus.redrive('t', group_name => 'other')") == 0
+    assert await conn.fetchval("select postbus.redrive('t', group_name => 'g', dry_run => true)") == 1
+    assert await conn.fetchval("select postbus.redrive('t', group_name => 'g')") == 1
+    [row] = await claim_retrying(conn, lane)
+    assert (row["id"], row["attempts"], row["subscription_id"]) == (piece.ids[0], 1, group)
+    [other_lane] = await take(conn, "v", other)
+    assert await claim_retrying(conn, other_lane) == []
+
+
+async def test_the_same_message_can_be_a_dead_letter_of_two_groups(conn: Any) -> None:
+    """Each group gives up for itself."""
+    _, lane, piece = await _with_messages(conn, "one", max_attempts=1)
+    second = await subscribe(conn, "h", "FROM_BEGINNING")
+    [its_lane] = await take(conn, "w2", second)
+
+    assert await put_off(conn, lane, piece, "retry") == ["dead"]
+    assert await put_off(conn, its_lane, piece, "dead") == ["dead"]
+    groups = await conn.fetch("select group_name from postbus.dead_letters order by 1")
+    assert [row["group_name"] for row in groups] == ["g", "h"]
+
+
+async def test_a_smaller_limit_of_attempts_than_the_topic_has(conn: Any) -> None:
+    """The caller's limit counts if it is lower."""
+    _, lane, piece = await _with_messages(conn, "one", "two", max_attempts=9)
+
+    assert await put_off(conn, lane, piece, "retry", max_attempts=1) == ["dead"]
+    assert await put_off(conn, lane, piece.after(1), "retry", max_attempts=2) == ["retried"]
+    await claim_retrying(conn, lane)
+    assert await settle_retrying(conn, lane, piece.ids[1:], "retry", max_attempts=2) == ["dead"]
+
+
+async def test_a_released_attempt_was_none(conn: Any) -> None:
+    """What is given back is due at once, with its attempts as before."""
+    _, lane, piece = await _with_messages(conn, "one")
+    await put_off(conn, lane, piece, "retry")
+    await claim_retrying(conn, lane)
+    assert await settle_retrying(conn, lane, piece.ids, "release") == ["released"]
+
+    assert [row["attempts"] for row in await claim_retrying(conn, lane)] == [2]
+
+
+async def test_an_attempt_that_is_never_settled_comes_again_after_the_lease(conn: Any) -> None:
+    """Whoever holds the lane then tries again, and the attempt has counted."""
+    _, lane, piece = await _with_messages(conn, "one", lease="1 minute")
+    await put_off(conn, lane, piece, "retry")
+    [row] = await claim_retrying(conn, lane)
+
+    assert await claim_retrying(conn, lane, as_of=row["due_at"] - timedelta(seconds=1)) == []
+    [again] = await claim_retrying(conn, lane, as_of=row["due_at"])
+    assert again["attempts"] == 3
+
+
+async def test_putting_off_twice_changes_nothing(conn: Any) -> None:
+    """A worker that died between putting off and moving on does it again: the message is there once."""
+    _, lane, piece = await _with_messages(conn, "one", "two")
+    await put_off(conn, lane, piece, "retry", "dead")
+    await claim_retrying(conn, lane)
+    await put_off(conn, lane, piece, "retry", "dead")
+
+    assert await conn.fetchval("select array_agg(attempts) from postbus.retrying") == [2]
+    assert await conn.fetchval("select count(*) from postbus.dead_letter") == 1
+
+
+# Writing without groups, and options
+
+
+_PUBLISHING = [
+    "select postbus.publish('t', 'x'::bytea)",
+    "select postbus.publish('t', 'x'::text)",
+    "select postbus.publish('t', '{}'::jsonb)",
+    "select postbus.publish('t', 'x'::text, dedup_key => 'd')",
+    "select postbus.publish_many('t', array['x'::bytea])",
+    "select postbus.publish_many('t', array['{}'::jsonb])",
+    "select postbus.publish_many('t', array['x'::bytea], keys => array['k'])",
+    "select postbus.publish_many('t', array['x'::bytea], dedup_keys => array['e'])",
+]
+
+
+@pytest.mark.parametrize("statement", _PUBLISHING)
+async def test_a_topic_can_block_writes_without_groups(conn: Any, statement: str) -> None:
+    """Nothing is published while no group is ACTIVE; with one it is."""
+    await create_topic(conn, block_writes_on_zero_subscriptions=True)
+    assert "subscribe" in await _refused(conn.fetch(statement), "PB430")
+    group = await subscribe(conn)
+    await conn.fetch(statement)
+    await _set(conn, "PAUSED")
+    await _refused(conn.fetch(statement), "PB430")
+    await _set(conn, "CANCELLED")
+    await _refused(conn.fetch(statement), "PB430")
+    assert await conn.fetchval("select count(*) from postbus.log") == 1
+    assert group
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"semantics": "QUEUE", "tracking": "OFFSET_WATERMARK"},
+        {"semantics": "QUEUE", "block_writes_on_zero_subscriptions": True},
+        {"semantics": "QUEUE", "storage": "own"},
+        {"tracking": "COUNTING"},
+        {"ordered": True},
+        {"storage": "elsewhere"},
+        {"lanes": 0},
+        {"lanes": 1025},
+        {"segment_size": 0},
+        {"segment_size": 1001},
+        {"zero_subscription_retention": "-1 s"},
+        {"max_retention": "1 hour", "retention": "2 hours"},
+        {"zombie_time": "0"},
+        {"heartbeat_interval": "0.5 s"},
+        {"heartbeat_timeout": "60 s"},
+        {"semantics": "TOPIC"},
+    ],
+    ids=str,
+)
+async def test_options_that_make_no_sense_are_refused(conn: Any, options: dict[str, Any]) -> None:
+    """Each with a hint that names the option."""
+    hint = await _refused(create_topic(conn, **options), "PB402")
+    assert any(name in hint for name in options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["priority => 5", "delay => interval '1 s'", "deliver_at => now()"],
+    ids=["priority", "delay", "schedule"],
+)
+async def test_a_log_has_no_priorities_and_delays(conn: Any, options: str) -> None:
+    """They are refused, not ignored."""
+    await create_topic(conn)
+    assert "QUEUE" in await _refused(conn.fetch(f"select postbus.publish('t', 'x'::text, {options})"), "PB402")
+
+
+async def test_lanes_and_storage_of_a_topic_are_fixed(conn: Any) -> None:
+    """They decide where messages are; other options can change."""
+    await create_topic(conn)
+    for options in ('{"lanes": 3}', '{"storage": "own"}', '{"retention": "30 days"}', '{"semantics": "QUEUE"}'):
+        with pytest.raises(asyncpg.PostgresError):
+            await conn.fetch("select postbus.set_topic('t', $1)", options)
+    await conn.fetch("""select postbus.set_topic('t', '{"retention": "2 hours", "max_attempts": 3}')""")
+
+
+# Lag
+
+
+async def test_lag_is_exact_after_the_sweep(conn: Any) -> None:
+    """Messages that a group has before it, over several lanes and leaves, whatever its start."""
+    storage = await create_topic(conn, lanes=3)
+    old = await subscribe(conn, "old")
+    await publish_many(conn, *"abcdefgh", keys=[f"k{n}" for n in range(8)])
+    await rotate(conn, storage)
+    ids = await publish_many(conn, *"ijkl")
+    late = await subscribe(conn, "late", "FROM_BEGINNING")
+    now = await subscribe(conn, "now")
+    middle = await subscribe(conn, "middle", "FROM_MESSAGE_ID", start_id=ids[2])
+    await publish(conn, "m")
+    assert (await _lag(conn, old))[1], "known before the sweep: there is something"
+    await sweep(conn, storage)
+
+    lags = [(await _lag(conn, group))[0] for group in (old, late, now, middle)]
+    assert lags == [13, 13, 1, 3]
+    held = await take(conn, "w", late)
+    for lane in held:
+        piece = await read(conn, lane.cursor, lanes=(lane.lane,))
+        if piece.messages:
+            done = len(piece.messages) - 1
+            assert piece.during is not None
+            await advance(conn, [lane], piece.during, done, piece.places[done - 1]) if done else None
+    behind = await conn.fetchval("select lag from postbus.groups where group_name = 'late'")
+    left = sum([len((await read_all(conn, await cursor_of(conn, late, n), lanes=(n,)))[0]) for n in range(3)])
+    assert behind == left
+
+
+async def test_the_oldest_message_before_a_group(conn: Any) -> None:
+    """Its age is that of the first message that the group is not done with."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    await publish(conn, "one", "two")
+    times = await conn.fetch("select published_at from postbus.log order by position")
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor, 1)
+    oldest = "select oldest_at from postbus.group_lag($1)"
+    assert await conn.fetchval(oldest, group) == times[0][0]
+    await advance(conn, [lane], piece.next, 1)
+    assert await conn.fetchval(oldest, group) == times[1][0]
+    await advance(conn, [lane], (await read(conn, piece.next)).next, 1)
+    assert await conn.fetchval(oldest, group) is None
+
+
+async def test_members_are_counted(conn: Any) -> None:
+    """Heartbeats add up what members have done."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    for _ in range(2):
+        await conn.execute(
+            "select postbus.group_heartbeat(array[$1::bigint], array[$1::bigint, $1], "
+            "'{a,b}', '{1,2}', '{3,4}', '{5,6}', '{7,8}')",
+            group,
+        )
+    rows = await conn.fetch("select processed, failed, filtered, in_flight from postbus.members order by name")
+    assert [tuple(row) for row in rows] == [(2, 6, 10, 7), (4, 8, 12, 8)]
+    total = await conn.fetchrow("select processed, in_flight, members from postbus.groups")
+    assert tuple(total) == (6, 15, ["a", "b"])
