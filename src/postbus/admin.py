@@ -8,7 +8,14 @@ from datetime import datetime
 from typing import Any, Unpack
 
 from postbus._store import Store
-from postbus.errors import GroupNotFound, InvalidInput, MessageNotFound, TopicNotFound, WrongSemantics
+from postbus.errors import (
+    GroupNotFound,
+    InvalidInput,
+    MessageNotFound,
+    TopicNotEmpty,
+    TopicNotFound,
+    WrongSemantics,
+)
 from postbus.options import TopicOptions, as_json
 from postbus.publish import check_topic_name
 from postbus.start import Start
@@ -59,8 +66,14 @@ class Admin:
         return await (await self._store()).purge_topic(name, dry_run=dry_run)
 
     async def delete_topic(self, name: str, *, force: bool = False) -> None:
-        """Delete a topic; with `force` also its messages."""
-        await (await self._store()).delete_topic(name, force=force)
+        """Delete a topic; with `force` also its messages and groups."""
+        try:
+            await (await self._store()).delete_topic(name, force=force)
+        except TopicNotEmpty as error:
+            if (await self.topic(name))["semantics"] == "PUB_SUB":
+                remedy = "delete it together with its log, its groups and their dead letters: --force"
+                raise TopicNotEmpty(error.message, remedy=remedy) from None
+            raise
 
     async def _refuse_log(self, name: str, why: str, remedy: str) -> None:
         if (await self.topic(name))["semantics"] == "PUB_SUB":

@@ -17,6 +17,7 @@ from postbus.errors import (
     InvalidOption,
     MessageNotFound,
     PostbusError,
+    TopicNotEmpty,
     TopicNotFound,
     WrongSemantics,
 )
@@ -259,11 +260,12 @@ async def test_topics_of_the_log_are_neither_purged_nor_paused(bus: Bus) -> None
 async def test_a_topic_with_groups_is_deleted_by_force_only(bus: Bus) -> None:
     """Its groups and dead letters go with it."""
     await subscribed(bus)
-    with pytest.raises(InvalidInput, match="has groups"):
+    with pytest.raises(TopicNotEmpty, match="has groups") as refused:
         await bus.admin.delete_topic("events")
 
     await bus.admin.delete_topic("events", force=True)
 
+    assert "--force" in refused.value.remedy
     assert (await bus.admin.topics(), await bus.admin.groups(cancelled=True)) == ([], [])
 
 

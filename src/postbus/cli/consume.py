@@ -71,10 +71,10 @@ async def consume(
     configure_logging("WARNING", LogFormat.JSON if cli.as_json else LogFormat.TEXT)
     async with cli.open_bus() as bus:
         await _check_topic(cli, bus, topic, group)
-        if group is not None:
-            await _tell_of_group(cli, bus, topic, group, place)
         work = Executor(execute, cli.as_json).run if execute else Printer(cli).run
         consumer = _Consumer(bus, topic, work, max_count, concurrency, group=group, start=place or Start.NOW)
+        if group is not None:
+            await _tell_of_group(cli, bus, topic, group, place)
         await consumer.run(idle)
     cli.note(f"handled {counted(consumer.handled, 'message')}")
     return INTERRUPTED if consumer.worker.was_aborted else OK

@@ -82,10 +82,10 @@ async def show(cli: Cli, topic: Topic, name: Group) -> None:
         write_json(_plain(row) | {"members": members})
         return
     names = (
-        "topic", "group_name", "state", "lag", "passed", "processed", "failed", "filtered", "in_flight", "retrying",
+        "state", "lag", "passed", "processed", "failed", "filtered", "in_flight", "retrying",
         "parked", "dead", "lost",
     )  # fmt: skip
-    facts = {name: row[name] for name in names}
+    facts = {"topic": topic, "group": name} | {count: row[count] for count in names}
     facts |= {
         "oldest": _oldest(row),
         "on_failure": row["on_failure"],

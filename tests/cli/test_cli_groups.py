@@ -1,0 +1,441 @@
+"""postbus groups …, and the other commands on PUB_SUB topics"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from cli.helpers import Cli, finish
+from eventually import eventually
+from postbus import Bus, DeadLetter, Start
+from running import running
+
+
+@pytest.fixture
+async def events(bus: Bus) -> str:
+    """A PUB_SUB topic with the groups mail and stock, which nobody works for."""
+    await bus.admin.create_topic("events", semantics="PUB_SUB", lanes=2)
+    store = await bus.connect()
+    for group in ("mail", "stock"):
+        await store.subscribe("events", group, Start.NOW, "block")
+    return "events"
+
+
+async def bury(bus: Bus, *payloads: Any, groups: tuple[str, ...] = ("mail",)) -> list[int]:
+    """Let groups give messages up. Returns the messages' ids."""
+
+    async def give_up(payload: Any) -> DeadLetter:
+        return DeadLetter(reason=f"no {payload}", error="ValueError: no")
+
+    for group in groups:
+        bus.subscribe("events", group=group)(give_up)
+    ids = [await bus.send("events", payload, key="k") for payload in payloads]
+
+    async def all_are_dead() -> None:
+        assert len(await bus.admin.dead_letters("events")) == len(payloads) * len(groups)
+
+    async with running(bus):
+        await eventually(all_are_dead)
+    return ids
+
+
+async def test_list(cli: Cli, bus: Bus, events: str) -> None:
+    """A line per group, with its state and what it has before it."""
+    await bus.send(events, 1)
+    await bus.admin.pause_group(events, "stock")
+
+    listed = await cli("groups", "list")
+    of_topic = await cli.quick("groups", "list", events)
+
+    heading, mail, stock = listed.done().out.splitlines()
+    assert heading.split()[:5] == ["topic", "group", "state", "lag", "oldest"]
+    assert mail.split()[:4] == ["events", "mail", "ACTIVE", "1"]
+    assert stock.split()[:4] == ["events", "stock", "PAUSED", "1"]
+    assert of_topic.done().out.count("\n") == 3
+
+
+async def test_list_as_json(cli: Cli, bus: Bus, events: str) -> None:
+    """One array, with numbers as numbers; --all has those that were cancelled too."""
+    await bus.send(events, 1)
+    await bus.admin.cancel_group(events, "stock")
+
+    (live,) = (await cli.quick("groups", "list", "--json")).done().json
+    every = (await cli.quick("groups", "list", "--all", "--json")).done().json
+
+    assert (live["group_name"], live["lag"], live["workers"], live["members"]) == ("mail", 1, [], [])
+    assert 0 <= live["lag_seconds"] < 60
+    assert [one["state"] for one in every] == ["ACTIVE", "CANCELLED"]
+
+
+async def test_an_empty_list_says_why(cli: Cli, bus: Bus) -> None:
+    """Without groups stdout is empty, and a hint goes to stderr."""
+    await bus.admin.create_topic("events", semantics="PUB_SUB")
+
+    listed = (await cli.quick("groups", "list", "events")).done()
+
+    assert (listed.out, listed.err) == ("", "no groups of events: they come with their first consumer\n")
+
+
+async def test_show(cli: Cli, bus: Bus, events: str) -> None:
+    """A group's place and counts, and a line per member."""
+    await bury(bus, 1, 2)
+
+    shown = (await cli("groups", "show", events, "mail")).done().out
+    as_json = (await cli.quick("groups", "show", events, "mail", "--json")).done().json
+
+    facts, _, members = shown.partition("\n\n")
+    told = dict(line.split(maxsplit=1) for line in facts.splitlines())
+    assert (told["group"], told["state"], told["dead"], told["lag"]) == ("mail", "ACTIVE", "2", "0")
+    assert (told["lanes"], told["started"]) == ("0 of 2 held", "from now")
+    assert members.splitlines()[0].split()[0] == "member"
+    assert [(one["processed"], one["failed"]) for one in as_json["members"]] == [(0, 2)]
+
+
+async def test_pause_and_resume(cli: Cli, events: str) -> None:
+    """A paused group is listed as such until it is resumed; doing it twice changes nothing."""
+    for _ in range(2):
+        paused = await cli.quick("groups", "pause", events, "mail", "--json")
+        assert paused.done().json["state"] == "PAUSED"
+
+    resumed = await cli.quick("groups", "resume", events, "mail")
+
+    assert resumed.done().out == "resumed mail on events\n"
+    (shown,) = [one for one in (await cli.quick("groups", "list", "--json")).json if one["group_name"] == "mail"]
+    assert shown["state"] == "ACTIVE"
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 4), ("", 4)])
+async def test_cancel_asks(cli: Cli, bus: Bus, events: str, answer: str, code: int) -> None:
+    """A group is cancelled only after a yes; the question says what it has before it."""
+    await bus.send(events, 1)
+
+    asked = await cli("groups", "cancel", events, "mail", given=answer)
+
+    assert asked.code == code
+    assert "which has 1 message before it?" in asked.err
+    left = [one["group_name"] for one in await bus.admin.groups(events)]
+    assert left == (["stock"] if code == 0 else ["mail", "stock"])
+
+
+async def test_cancel_without_asking(cli: Cli, events: str) -> None:
+    """--yes answers the question; with --json the group comes back as it ended."""
+    cancelled = await cli.quick("groups", "cancel", events, "mail", "--yes", "--json")
+
+    ended = cancelled.done().json
+    assert (ended["group_name"], ended["state"], ended["lag"]) == ("mail", "CANCELLED", None)
+
+
+@pytest.mark.parametrize(("answer", "code", "lag"), [("yes\n", 0, 0), ("\n", 4, 3)])
+async def test_seek_asks(cli: Cli, bus: Bus, events: str, answer: str, code: int, lag: int) -> None:
+    """The question has the counts of before and after, and no answer changes nothing."""
+    async with bus.transaction() as conn:
+        await bus.publish_many(conn, events, [1, 2, 3])
+    await (await bus.connect()).sweep_log()
+
+    asked = await cli("groups", "seek", events, "mail", "--to", "now", given=answer)
+
+    assert asked.code == code
+    assert "It has 3 messages before it, and would have 0." in asked.err
+    assert (await bus.admin.group(events, "mail"))["lag"] == lag
+
+
+async def test_places_to_seek(cli: Cli, bus: Bus, events: str) -> None:
+    """now, beginning, an id, a time, or how long ago; a dry run only counts."""
+    ids = [await bus.send(events, number) for number in range(3)]
+    for place, count in (
+        ("beginning", 3),
+        ("now", 0),
+        (str(ids[2]), 1),
+        ("1h", 3),
+        ("2100-01-01", 0),
+        ("2020-01-01T12:00:00+02:00", 3),
+    ):
+        would = await cli.quick("groups", "seek", events, "mail", "--to", place, "--dry-run", "--json")
+        did = await cli.quick("groups", "seek", events, "mail", "--to", place, "--yes")
+
+        assert would.done().json == {"topic": events, "group": "mail", "to": place, "count": count, "dry_run": True}
+        assert f"with {count} message" in did.done().out
+
+
+MISTAKES = [
+    ("groups show events gone", 3, "group 'gone' has no subscription to topic 'events'", "groups list"),
+    ("groups pause events gone", 3, "group 'gone' has no subscription", "groups list"),
+    ("groups cancel events gone --yes", 3, "group 'gone' has no subscription", "groups list"),
+    ("groups seek events gone --to now --yes", 3, "group 'gone' has no subscription", "groups list"),
+    ("groups show nowhere mail", 3, "there is no topic 'nowhere'", "topics create"),
+    ("groups list nowhere", 3, "there is no topic 'nowhere'", "topics create"),
+    ("groups seek nowhere mail --to now --yes", 3, "there is no topic 'nowhere'", "topics create"),
+    ("groups pause jobs mail", 4, "topic 'jobs' is a QUEUE", "PUB_SUB"),
+    ("groups show jobs mail", 4, "topic 'jobs' is a QUEUE", "PUB_SUB"),
+    ("groups seek jobs mail --to now --yes", 4, "topic 'jobs' is a QUEUE", "PUB_SUB"),
+    ("groups seek events mail", 2, "--to", "--help"),
+    ("groups seek events mail --to soon", 4, "--to 'soon' is not a place in a log", "beginning"),
+    ("groups seek events mail --to 99999999999999999999", 4, "larger than any id", "id of a message"),
+    ("groups show events", 2, "GROUP", "--help"),
+    ("groups pause events dead", 4, "DEAD cannot become PAUSED", "heartbeat"),
+    ("consume events", 4, "topic 'events' is PUB_SUB", "postbus consume events --group NAME"),
+    ("consume jobs --group mail", 4, "topic 'jobs' is a QUEUE", "leave --group out"),
+    ("consume events --from now", 2, "--from is for groups", "--group"),
+    ("consume events --group mail --from soon", 4, "--from 'soon' is not a place", "beginning"),
+    ("consume events --group a!b", 4, "bad group name 'a!b'", "letters"),
+    ("consume nowhere --group mail", 3, "there is no topic 'nowhere'", "--semantics PUB_SUB"),
+    ("tail nowhere", 3, "there is no topic 'nowhere'", "topics create"),
+    ("topics purge events", 4, "topic 'events' is PUB_SUB", "groups seek events"),
+    ("topics pause events", 4, "topic 'events' is PUB_SUB", "groups pause events"),
+    ("topics delete events --yes", 4, "topic 'events' has", "--force"),
+    ("topics create log --semantics LOG", 4, "bad option", "semantics 'LOG' is not known"),
+    ("topics create log --semantics PUB_SUB --ordered", 4, "bad option", "always keep the order per key"),
+    ("topics create log --tracking OFFSET_WATERMARK", 4, "bad option", "tracking is for PUB_SUB topics"),
+    ("topics create log --storage own", 4, "bad option", "storage is for PUB_SUB topics"),
+    ("topics create log --semantics PUB_SUB --lanes 0", 4, "bad option", "lanes goes from 1 to 1024"),
+    ("topics create log --semantics PUB_SUB --max-retention 1h", 4, "bad option", "max_retention is not less than"),
+    ("topics create log --semantics PUB_SUB --heartbeat-timeout 61s", 4, "bad option", "at least twice"),
+    ("topics create log --semantics PUB_SUB --zombie-time soon", 4, "--zombie-time 'soon' is not a duration", "24h"),
+    ("topics create log --block-writes-on-zero-subscriptions", 4, "bad option", "is for PUB_SUB topics"),
+    ("topics set events --lanes 3", 4, "lanes and storage of topic 'events' cannot change", "another topic"),
+    ("dead-letters redrive events --all", 4, "its dead letters belong to groups", "--group NAME"),
+    ("dead-letters redrive events --all --group gone", 3, "group 'gone' has no subscription", "groups list"),
+    ("dead-letters redrive jobs --all --group mail", 4, "is a QUEUE and has no groups", "leave the group out"),
+    ("dead-letters redrive events 7 --group mail", 3, "no dead letter 7", "dead-letters list"),
+    ("dead-letters list events --group gone", 3, "group 'gone' has no subscription", "groups list"),
+    ("dead-letters show 7 --group mail", 3, "there is no dead letter 7 of group 'mail'", "dead-letters list"),
+]
+
+
+async def test_mistakes_are_told(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
+    """A mistake ends with its exit code, the reason and a remedy, each on one line."""
+    await bus.admin.create_topic("jobs")
+    await (await bus.connect()).subscribe(events, "dead", Start.NOW, "block")
+    await conn.execute("update postbus.subscription set state = 'DEAD' where group_name = 'dead'")
+    for args, code, told, remedy in MISTAKES:
+        failed = (await cli.quick(*args.split())).failed(code)
+
+        error, what_to_do = failed.err.splitlines()
+        assert told in error, args
+        assert remedy in what_to_do, args
+        assert failed.out == ""
+
+
+# topics
+
+OPTIONS = {
+    "semantics": "PUB_SUB",
+    "tracking": "OFFSET_WATERMARK",
+    "lanes": 3,
+    "storage": "own",
+    "segment_size": 50,
+    "zero_subscription_retention": 7200.0,
+    "block_writes_on_zero_subscriptions": True,
+    "max_retention": 86400.0 * 3,
+    "zombie_time": 86400.0,
+    "heartbeat_interval": 5.0,
+    "heartbeat_timeout": 60.0,
+    "retention": 3600.0,
+}
+
+
+async def test_create_with_all_options(cli: Cli) -> None:
+    """What is given to create is what the topic has afterwards."""
+    flags = "--semantics PUB_SUB --tracking OFFSET_WATERMARK --lanes 3 --storage own --segment-size 50 --retention 1h"
+    more = "--zero-subscription-retention 2h --block-writes-on-zero-subscriptions --max-retention 3d --zombie-time 24h"
+    beats = "--heartbeat-interval 5s --heartbeat-timeout 60s"
+
+    made = await cli("topics", "create", "log", *f"{flags} {more} {beats}".split(), "--json")
+
+    assert made.done().json.items() >= OPTIONS.items()
+
+
+async def test_set_and_show_a_log(cli: Cli, bus: Bus, events: str) -> None:
+    """Options can be changed later; show has those of its semantics only, and list says what it is."""
+    changed = await cli.quick("topics", "set", events, "--segment-size", "7", "--zombie-time", "2d", "--json")
+    shown = dict(line.split(maxsplit=1) for line in (await cli.quick("topics", "show", events)).done().out.splitlines())
+    await bus.admin.create_topic("jobs")
+    queue = (await cli.quick("topics", "show", "jobs")).done().out
+    listed = (await cli.quick("topics", "list")).done().out
+
+    assert (changed.done().json["segment_size"], changed.json["zombie_time"]) == (7, 172800.0)
+    assert (shown["segment_size"], shown["groups"], shown["zombie_time"]) == ("7", "2", "2d")
+    assert not {"ordered", "waiting"} & shown.keys()
+    assert "zombie_time" not in queue
+    assert "PUB_SUB, 2 groups, 0 published" in listed
+
+
+async def test_delete_a_log(cli: Cli, bus: Bus, events: str) -> None:
+    """--force deletes a topic together with its groups."""
+    deleted = await cli.quick("topics", "delete", events, "--force")
+
+    assert deleted.done().out == "deleted events, its log and 2 groups\n"
+    assert await bus.admin.groups() == []
+
+
+# consume and tail
+
+
+async def test_consume_in_a_group(cli: Cli, bus: Bus, events: str) -> None:
+    """Each group gets every message once, and the next process of the group goes on behind it."""
+    await bus.send(events, {"n": 1}, key="k")
+    await bus.send(events, {"n": 2}, key="k")
+
+    first = await cli("consume", events, "--group", "mail", "--max", "1", "--json")
+    second = await cli("consume", events, "--group", "mail", "--idle", "1", "--json")
+    other = await cli("consume", events, "--group", "stock", "--max", "2", "--json")
+
+    assert [one["payload"] for one in first.done().lines] == [{"n": 1}]
+    assert [(one["payload"], one["attempt"]) for one in second.done().lines] == [({"n": 2}, 1)]
+    assert [one["payload"] for one in other.done().lines] == [{"n": 1}, {"n": 2}]
+
+
+async def test_a_new_group_begins_where_it_is_told(cli: Cli, bus: Bus, events: str) -> None:
+    """--from counts for a new group; one that exists keeps its place, and that is said."""
+    ids = [await bus.send(events, number) for number in range(3)]
+
+    every = await cli("consume", events, "--group", "late", "--from", "beginning", "--max", "3")
+    from_id = await cli("consume", events, "--group", "later", "--from", str(ids[2]), "--max", "1", "--json")
+    again = await cli("consume", events, "--group", "late", "--from", "beginning", "--idle", "0.5")
+
+    assert "late is new on events, and begins from the beginning" in every.done().err
+    assert every.out.count("\n") == 3
+    assert [one["id"] for one in from_id.done().lines] == [ids[2]]
+    assert (again.done().out, "postbus groups seek events late" in again.err) == ("", True)
+
+
+async def test_consume_from_now_on(cli: Cli, bus: Bus, events: str) -> None:
+    """Without --from a new group gets what comes from now on; a command's exit code is the outcome."""
+    await bus.send(events, "before")
+    process = await cli.start("consume", events, "--group", "new", "--max", "2", "--exec", "cat; exit 65", "--json")
+
+    async def is_subscribed() -> None:
+        assert await bus.admin.groups(events, "new")
+
+    await eventually(is_subscribed, within=30)
+    for text in ("after", "later"):
+        await bus.send(events, text, key="k")
+
+    done = (await finish(process)).done()
+    assert [(one["stdout"], one["outcome"]) for one in done.lines] == [("after", "dead"), ("later", "dead")]
+    assert [one["group_name"] for one in await bus.admin.dead_letters()] == ["new", "new"]
+
+
+async def test_a_paused_group_is_told(cli: Cli, bus: Bus, events: str) -> None:
+    """Whoever consumes for a paused group is told why nothing comes."""
+    await bus.send(events, 1)
+    await bus.admin.pause_group(events, "mail")
+
+    consumed = await cli("consume", events, "--group", "mail", "--idle", "0.5")
+
+    assert consumed.done().out == ""
+    assert "postbus groups resume events mail" in consumed.err
+
+
+async def test_tail_follows_the_log(cli: Cli, bus: Bus, events: str) -> None:
+    """It shows what is retained and what comes, each once, and groups do not notice."""
+    async with bus.transaction() as conn:
+        ids = await bus.publish_many(conn, events, range(1200))
+    process = await cli.start("tail", events, "--from-start")
+    assert process.stdout is not None
+    shown = [int((await process.stdout.readline()).split()[0]) for _ in ids]
+    assert shown == ids
+
+    await bus.send(events, "after", key="k")
+
+    line = (await process.stdout.readline()).decode()
+    assert (line.split()[2], line.split()[4:]) == ("lane", ["k", "after"])
+    process.send_signal(signal.SIGINT)
+    assert (await finish(process)).code == 130
+    assert (await bus.admin.group(events, "mail"))["passed"] == 0
+
+
+async def test_tail_once(cli: Cli, bus: Bus, events: str) -> None:
+    """-n says how many of the newest; --json has an object each."""
+    for number in range(3):
+        await bus.send(events, number, key="k", headers={"h": "v"})
+
+    shown = await cli.quick("tail", events, "-n", "2", "--once", "--json")
+
+    assert [(one["payload"], one["headers"]) for one in shown.done().lines] == [(1, {"h": "v"}), (2, {"h": "v"})]
+    assert "txid" not in shown.lines[0]
+
+
+# dead letters
+
+
+async def test_dead_letters_of_groups(cli: Cli, bus: Bus, events: str) -> None:
+    """The list names the group, and show wants to know whose it is if there are several."""
+    (message_id,) = await bury(bus, 1, groups=("mail", "stock"))
+
+    listed = await cli.quick("dead-letters", "list")
+    of_group = await cli.quick("dead-letters", "list", events, "--group", "stock", "--json")
+    which = await cli.quick("dead-letters", "show", str(message_id))
+    shown = await cli.quick("dead-letters", "show", str(message_id), "--group", "stock")
+
+    heading, *rows = listed.done().out.splitlines()
+    assert heading.split()[:4] == ["id", "topic", "group", "died"]
+    assert [row.split()[:3] for row in rows] == [[str(message_id), events, group] for group in ("mail", "stock")]
+    assert [one["group_name"] for one in of_group.done().json] == ["stock"]
+    assert "--group NAME" in which.failed(4).err
+    assert "group         stock\n" in shown.done().out
+
+
+async def test_redrive_for_a_group(cli: Cli, bus: Bus, events: str) -> None:
+    """Dead letters go back to one group; those of others stay."""
+    first, _ = await bury(bus, 1, 2, groups=("mail", "stock"))
+
+    would = await cli.quick("dead-letters", "redrive", events, "--all", "--group", "mail", "--dry-run", "--json")
+    did = await cli.quick("dead-letters", "redrive", events, str(first), "--group", "mail")
+    rest = await cli.quick("dead-letters", "redrive", events, "--reason-like", "no 2", "--group", "mail")
+
+    assert would.done().json == {"topic": events, "group": "mail", "count": 2, "dry_run": True}
+    assert did.done().out == "redrove 1 dead letter of mail on events\n"
+    assert rest.done().out == "redrove 1 dead letter of mail on events\n"
+    assert [one["group_name"] for one in await bus.admin.dead_letters()] == ["stock", "stock"]
+
+
+# a database that was restored elsewhere
+
+
+async def test_a_restored_database(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
+    """The doctor warns, consuming is refused with exit code 6, and rebase makes it work again."""
+    await bus.send(events, 1, key="k")
+    await conn.execute("update postbus.cluster set identifier = identifier + 1")
+
+    examined = await cli.quick("doctor", "--json")
+    refused = await cli("consume", events, "--group", "mail", "--max", "1")
+    unconfirmed = await cli("rebase", given="n\n")
+    rebased = await cli("rebase", given="y\n")
+    consumed = await cli("consume", events, "--group", "mail", "--max", "1", "--json")
+
+    (warning,) = [one for one in examined.done().json["checks"] if one["check"] == "restored"]
+    assert (warning["level"], warning["remedy"]) == ("warning", "run: postbus rebase")
+    assert "remedy: run: postbus rebase" in refused.failed(6).err
+    assert "nothing was done" in unconfirmed.failed(4).err
+    assert rebased.done().out == "rebased 4 cursors\n"
+    assert [one["payload"] for one in consumed.done().lines] == [1]
+
+
+async def test_rebase_without_asking(cli: Cli, events: str) -> None:
+    """--yes answers the question; --json has the count."""
+    assert (await cli.quick("rebase", "--yes", "--json")).done().json == {"cursors": 4}
+
+
+async def test_the_doctor_looks_at_groups(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
+    """Groups that are dead, paused, idle or have lost messages are told, each with a remedy."""
+    await (await bus.connect()).subscribe(events, "dead", Start.NOW, "block")
+    await bus.send(events, 1)
+    await bus.admin.pause_group(events, "stock")
+    await conn.execute("update postbus.subscription set state = 'DEAD' where group_name = 'dead'")
+    await conn.execute(
+        "insert into postbus.loss (subscription_id, reason, messages) "
+        "select id, 'test', 5 from postbus.subscription where group_name = 'dead'"
+    )
+
+    found = [one for one in (await cli.quick("doctor", "--json")).done().json["checks"] if one["check"] == "groups"]
+
+    assert [(one["level"], one["text"].split(":")[0]) for one in found] == [
+        ("warning", "dead on events is DEAD"),
+        ("warning", "dead on events lost 5 messages, which were dropped before it had them"),
+        ("warning", "nobody works for mail on events, which has 1 message before it"),
+        ("info", "stock on events is paused, with 1 message before it"),
+    ]
+    assert all(one["remedy"] for one in found)
