@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -15,20 +18,24 @@ from postbus._loop import Backoff, pause
 from postbus._reader import LogReader
 from postbus._segment import Piece, Segment
 from postbus._settle import last_line
-from postbus._store import PutOff, Store
+from postbus._store import Due, PutOff, Store, translate
 from postbus._strand import Advancer, Entry, HeldLane, Strand
-from postbus.errors import CommitUnknown, DatabaseUnavailable, LeaseLost
+from postbus._waiting import Waiting
+from postbus.errors import CommitUnknown, DatabaseUnavailable, LeaseLost, WrongSemantics
 from postbus.group import Group, Member, stable_hash
 from postbus.message import DeadLetter, Message, Outcome, Release, Retry
 from postbus.middleware import Middleware
 
-_LEAST_PREFETCH = 1000  # messages that are read ahead, at least …
+_LEAST_PREFETCH = 1000  # messages that are read ahead, in two reads: at least, …
+_MOST_PREFETCH = 20_000  # … and at most, for handlers that take many
 _RETRY_POLL = 0.2
 _RETRY_IDLE_POLL = 5.0
-_ALONE = 3  # deaths after which messages are handled one by one
-_GUILTY = 5  # deaths after which the message that was handled alone is given up
+_SUSPECTED = 3  # deaths after which the first messages of a lane are taken out of the way, to be tried one by one
+_GUILTY = 4  # attempts, the first of which stands for those deaths, after which such a message is given up
+_SUSPICION = "processes that handled messages at this place died"
 
 _Part = tuple[Segment, int, int]
+_Chosen = dict[Member, tuple[list[_Part], list[Any]]]
 
 
 class _Work:
@@ -36,11 +43,18 @@ class _Work:
 
     __slots__ = ("entry", "parts", "retry")
 
-    def __init__(self, entry: Entry | None, parts: Sequence[_Part], retry: tuple[HeldLane, Message] | None = None):
+    def __init__(self, entry: Entry | None, parts: Sequence[_Part], retry: tuple[HeldLane, Due] | None = None):
         self.entry = entry
         self.parts = parts
         self.retry = retry
         """A message that is tried again, with its lane, instead of parts of the log."""
+
+    @property
+    def strand(self) -> Strand:
+        if self.retry is not None:
+            return self.retry[0].strand
+        assert self.entry is not None
+        return self.entry.strand
 
 
 class GroupConsumer:
@@ -56,6 +70,8 @@ class GroupConsumer:
         reader: LogReader,
         advancer: Advancer,
         new_bell: Callable[[], asyncio.Event],
+        lease: timedelta,
+        max_attempts: int,
         middleware: Sequence[Middleware] = (),
     ) -> None:
         self.group = group
@@ -66,17 +82,22 @@ class GroupConsumer:
         self._reader = reader
         self._advancer = advancer
         self._new_bell = new_bell
+        self._lease = lease.total_seconds()
+        self._max_attempts = max_attempts
         self._middleware = middleware
         self._handlings: dict[Member, Handling] = {}
         first = next(iter(group.members.values())).subscription
         self._options = first
-        self._prefetch = max(_LEAST_PREFETCH, 4 * first.slots)  # … or for some calls of each handler, in two reads
+        self._prefetch = max(_LEAST_PREFETCH, min(8 * first.slots, _MOST_PREFETCH))
         self._queues: list[deque[_Work]] = [deque() for _ in range(first.concurrency)]
         self._runners: dict[int, asyncio.Task[None]] = {}
         self._next_queue = 0
         self._readers: dict[Strand, asyncio.Task[None]] = {}
-        self._waiting: dict[int, str | None] = {}  # ids that are tried again or parked, with their keys
-        self._blocked: defaultdict[str, set[int]] = defaultdict(set)
+        self._waiting = Waiting(blocks=group.on_failure == "block")
+        self._tried_again: set[int] = set()  # ids in hand
+        self._suspicious_until = 0.0
+        self._slots = asyncio.Semaphore(first.concurrency)
+        self._leaving: set[asyncio.Task[None]] = set()
         self._retry_soon = asyncio.Event()
         self._retrying: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -85,13 +106,15 @@ class GroupConsumer:
 
     @property
     def tokens(self) -> list[UUID]:
-        return [lane.token for strand in self.strands for lane in strand.lanes.values()]
+        return [token for strand in self.strands for token in strand.tokens]
 
     async def take(self, rows: Sequence[Any]) -> None:
         """Start to read lanes that are ours now."""
-        known = await self._store.retrying_of([row["token"] for row in rows])
+        known = await self._patiently(lambda: self._store.retrying_of([row["token"] for row in rows]))
         for one in known:
-            self._wait_for(one["id"], one["key"])
+            self._waiting.add(one["id"], one["key"], one["lane"])
+        if any(row["deaths"] > 0 for row in rows):
+            self._suspicious_until = time.monotonic() + 2 * self._lease
         apart: defaultdict[object, list[Any]] = defaultdict(list)
         for row in rows:
             # Each on its own where a message may be to blame, or where progress commits with the handler's work.
@@ -102,44 +125,88 @@ class GroupConsumer:
                 HeldLane(row["lane"], row["token"], row["number"], row["deaths"], row["careful_until"])
                 for row in together
             ]
-            strand = Strand(self.subscription_id, lanes, together[0]["cursor"], self._advancer.add)
-            self.strands.append(strand)
-            self._readers[strand] = self._started(self._read(strand), f"read-{self.group.name}")
+            self._begin(lanes, together[0]["cursor"])
         if self._retrying is None or self._retrying.done():
             self._retrying = self._started(self._try_again(), f"retry-{self.group.name}")
         self._retry_soon.set()
 
+    def _begin(self, lanes: Sequence[HeldLane], cursor: str) -> None:
+        strand = Strand(self.subscription_id, lanes, cursor, self._advancer.add)
+        self.strands.append(strand)
+        self._readers[strand] = self._started(self._read(strand), f"read-{self.group.name}")
+
+    def join_strands(self) -> None:
+        """Read lanes together that have come to the same place, with nothing in hand."""
+        alike: defaultdict[str, list[Strand]] = defaultdict(list)
+        for strand in self.strands:
+            if strand.is_at_rest and not self._options.transactional:
+                alike[strand.cursor].append(strand)
+        for cursor, strands in alike.items():
+            if len(strands) > 1:
+                for strand in strands:
+                    strand.is_ending = True
+                    self.strands.remove(strand)
+                    self._readers.pop(strand).cancel()
+                self._begin([lane for strand in strands for lane in strand.lanes.values()], cursor)
+
     def lose(self, strand: Strand) -> None:
-        """Forget lanes that somebody else has now."""
-        if not strand.is_lost:
-            strand.is_lost = strand.is_ending = True
-            event(logging.WARNING, "lanes.lost", group=self.group.name, topic=self.group.topic, lanes=strand.key)
-            self._forget(strand)
+        """Forget lanes of which some are somebody else's now."""
+        if strand.is_lost:
+            return
+        strand.is_lost = strand.is_ending = True
+        strand.freed.set()
+        event(logging.WARNING, "lanes.lost", group=self.group.name, topic=self.group.topic, lanes=strand.key)
+        reader = self._forget(strand)
+        self._leave(self._let_go(strand, reader))
+
+    async def _let_go(self, strand: Strand, reader: asyncio.Task[None] | None) -> None:
+        """Give back what is still ours: lanes of the same strand, or all if it was our own step that we took twice."""
+        if reader is not None:
+            await asyncio.gather(reader, return_exceptions=True)
+        await self._finish(strand)
+        await self._patiently(lambda: self._store.release_lanes(strand.tokens))
 
     def lose_token(self, token: UUID) -> None:
         for strand in list(self.strands):
-            if any(lane.token == token for lane in strand.lanes.values()):
+            if token in strand.tokens:
                 self.lose(strand)
 
-    async def give_up(self, tokens: Sequence[UUID]) -> None:
-        """Finish what is being handled in some lanes, and let others have them."""
-        wanted = set(tokens)
+    def give_up(self, tokens: Sequence[UUID]) -> None:
+        """Finish what is being handled in some lanes, beside other work, and then let others have them."""
         for strand in list(self.strands):
-            if wanted & {lane.token for lane in strand.lanes.values()}:
-                await self._end(strand)
-                if not strand.is_lost:
-                    await self._store.release_lanes([lane.token for lane in strand.lanes.values()])
-                self._forget(strand)
+            if not strand.is_ending and not set(tokens).isdisjoint(strand.tokens):
+                strand.is_ending = True
+                self._leave(self._give_up(strand))
+
+    async def _give_up(self, strand: Strand) -> None:
+        await self._end(strand)
+        if not strand.is_lost:
+            await self._patiently(lambda: self._store.release_lanes(strand.tokens))
+        self._forget(strand)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether nothing is held or being given back."""
+        return not self.strands and not self._leaving
 
     async def stop(self) -> None:
         """Finish what is being handled in all lanes."""
-        for strand in list(self.strands):
-            await self._end(strand)
+        strands = list(self.strands)
+        for strand in strands:
+            strand.is_ending = True
+        await asyncio.gather(*(self._end(strand) for strand in strands))
+        for strand in strands:
             self._forget(strand)
+        await asyncio.gather(*self._leaving)
         await self.abort()
 
     async def abort(self) -> None:
-        tasks = [*self._readers.values(), *self._runners.values(), *([self._retrying] if self._retrying else [])]
+        tasks = [
+            *self._readers.values(),
+            *self._runners.values(),
+            *self._leaving,
+            *([self._retrying] if self._retrying else []),
+        ]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -158,17 +225,13 @@ class GroupConsumer:
 
     async def _end(self, strand: Strand) -> None:
         strand.is_ending = True
+        strand.freed.set()
         reader = self._readers.pop(strand, None)
         if reader is not None:
-            reader.cancel()
+            if strand.is_waiting:
+                reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
-        held = {lane.token for lane in strand.lanes.values()}
-        for queue in self._queues:  # what has not begun
-            for work in list(queue):
-                is_ours = work.entry is not None and work.entry.strand is strand
-                if is_ours or (work.retry is not None and work.retry[0].token in held):
-                    queue.remove(work)
-        await asyncio.gather(*self._runners.values())
+        await self._finish(strand)
         backoff = Backoff()
         while not strand.is_settled and not strand.is_lost:
             try:
@@ -178,15 +241,29 @@ class GroupConsumer:
             except DatabaseUnavailable:
                 await asyncio.sleep(backoff.next())
 
-    def _forget(self, strand: Strand) -> None:
+    async def _finish(self, strand: Strand) -> None:
+        """Drop what has not begun, and wait for what has."""
+        for queue in self._queues:
+            for work in [one for one in queue if one.strand is strand]:
+                queue.remove(work)
+                if work.retry is not None:
+                    await self._release_again(*work.retry)
+        while strand.running:
+            await strand.until_freed()
+
+    def _forget(self, strand: Strand) -> asyncio.Task[None] | None:
         if strand in self.strands:
             self.strands.remove(strand)
+            self._waiting.remove_lanes(strand.key)
         reader = self._readers.pop(strand, None)
         if reader is not None and reader is not asyncio.current_task():
             reader.cancel()
-        if not self.strands:
-            self._waiting.clear()
-            self._blocked.clear()
+        return reader
+
+    def _leave(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._started(work, f"leave-{self.group.name}")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     def _started(self, work: Any, name: str) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work, name=f"postbus-{name}")
@@ -203,9 +280,9 @@ class GroupConsumer:
         """Read on as long as the strand is ours, and never much further than handlers have come."""
         bell, backoff, wait = self._new_bell(), Backoff(), 0.01
         while not strand.is_ending:
+            strand.is_waiting = True
             while strand.in_hand >= self._prefetch:
-                strand.freed.clear()
-                await strand.freed.wait()
+                await strand.until_freed()
             # Clear before reading, not after: a message that commits while we read must wake us again.
             bell.clear()
             try:
@@ -225,30 +302,44 @@ class GroupConsumer:
                       error=error.message)  # fmt: skip
                 await asyncio.sleep(away)
                 continue
+            except WrongSemantics:  # the topic was deleted, and its groups with it
+                self.lose(strand)
+                return
+            strand.is_waiting = False
             strand.read_on(piece.next_cursor, is_between=piece.more)
             if piece.segments:
                 wait = 0.01
                 await self._deliver(strand, piece)
+            elif piece.during is not None:  # much of others was passed by, which nobody needs to do again
+                strand.was_passed(piece.next_cursor)
             if not piece.more and not strand.is_ending:
                 if not piece.segments:
                     wait = min(wait * 2, self._options.poll)
+                strand.is_waiting = True
                 await pause(wait, bell)
 
     async def _deliver(self, strand: Strand, piece: Piece) -> None:
-        lanes = list(strand.lanes.values())
-        if lanes[0].deaths > 0:
-            await self._deliver_carefully(strand, lanes[0], piece)
-        elif self._options.transactional:
-            for work in self._works(strand, piece, self._options.batch or 1):
-                await self._handle_transactionally(lanes[0], work)
-        elif self._options.batch is None:
-            for work in self._works(strand, piece, 1):
-                self._enqueue(work, work.parts[0][0].key(work.parts[0][1]))
+        lane = next(iter(strand.lanes.values()))
+        if lane.deaths > 0 and lane.careful_until is not None and piece.segments[0].position > lane.careful_until:
+            await self._calm(lane)  # all of this came after the last death
+        if lane.deaths > 0:
+            await self._deliver_carefully(strand, lane, piece)
+        elif self._options.transactional or self._options.batch is None:
+            await self._hand_out(lane, self._works(strand, piece, self._options.batch or 1))
         elif self._options.concurrency == 1 or all(segment.keys is None for segment in piece.segments):
             for work in self._works(strand, piece, self._options.batch):
                 self._enqueue(work, None)
         else:
             self._enqueue_by_key(strand, piece, self._options.batch)
+
+    async def _hand_out(self, lane: HeldLane, works: Sequence[_Work]) -> None:
+        for work in works:
+            if not self._options.transactional:
+                self._enqueue(work, work.parts[0][0].key(work.parts[0][1]))
+            elif work.strand.is_ending:
+                return
+            else:
+                await self._handle_transactionally(lane, work)
 
     def _works(self, strand: Strand, piece: Piece, size: int) -> list[_Work]:
         """A piece as works of up to `size` messages, each an entry of the strand's window."""
@@ -308,31 +399,40 @@ class GroupConsumer:
 
     async def _deliver_carefully(self, strand: Strand, lane: HeldLane, piece: Piece) -> None:
         """A few messages at a time, each settled before the next: one of them may have killed those before us."""
-        limit = 1 if lane.deaths >= _ALONE else max(1, self._prefetch >> (3 * lane.deaths))
-        works = self._works(strand, piece, min(limit, self._options.batch or 1))
-        for start in range(0, len(works), max(1, limit // (self._options.batch or 1))):
-            some = works[start : start + max(1, limit // (self._options.batch or 1))]
-            for work in some:
-                assert work.entry is not None
-                segment, index, _ = work.parts[0]
-                if lane.deaths >= _GUILTY:
-                    reason = f"processes that handled it died {lane.deaths} times"
-                    await self._put_off(strand, segment, index, "dead", reason=reason)
-                    lane.deaths = _ALONE
-                    work.entry.done()
-                elif self._options.transactional:
-                    await self._handle_transactionally(lane, work)
-                else:
-                    self._enqueue(work, segment.key(index))
-            while not strand.is_lost and any(work.entry.pending for work in some if work.entry):
-                strand.freed.clear()
-                await strand.freed.wait()
+        size = self._options.batch or 1
+        limit = max(1, self._prefetch >> (3 * min(lane.deaths, _SUSPECTED - 1)))
+        if lane.deaths >= _SUSPECTED:
+            works = self._works(strand, piece, 1)
+            await self._suspect(strand, lane, works[:limit])
+            works = works[limit:]
+        else:
+            works = self._works(strand, piece, min(limit, size))
+        at_once = max(1, limit // size)
+        for start in range(0, len(works), at_once):
+            some = works[start : start + at_once]
+            await self._hand_out(lane, some)
+            while not strand.is_ending and any(work.entry.pending for work in some if work.entry):
+                await strand.until_freed()
             await self._settle_now(strand)
             if strand.is_ending:
                 return
             if lane.careful_until is not None and some[-1].parts[-1][0].position > lane.careful_until:
                 await self._calm(lane)
         if not piece.more:
+            await self._calm(lane)
+
+    async def _suspect(self, strand: Strand, lane: HeldLane, works: Sequence[_Work]) -> None:
+        """Take messages out of the way of which one may be deadly: their attempts are counted before they begin."""
+        for work in works:
+            segment, index, _ = work.parts[0]
+            if not await self._stands_aside(strand, segment, index, segment.key(index)):
+                delay = timedelta(0)
+                await self._put_off(strand, segment, index, "retry", delay=delay, error=_SUSPICION)
+            assert work.entry is not None
+            work.entry.done()
+        await self._settle_now(strand)
+        self._have_put_off(strand)
+        if not strand.is_ending:
             await self._calm(lane)
 
     async def _calm(self, lane: HeldLane) -> None:
@@ -363,16 +463,23 @@ class GroupConsumer:
         try:
             while works:
                 work = works.popleft()
-                if work.retry is not None:
-                    await self._handle_again(*work.retry)
-                    continue
-                assert work.entry is not None
-                if not work.entry.strand.is_lost:
-                    if self._options.batch is None:
-                        await self._handle_one(work.entry.strand, *work.parts[0][:2])
-                    else:
-                        await self._handle_batch(work.entry.strand, work.parts)
-                work.entry.done()
+                strand = work.strand
+                strand.running += 1
+                try:
+                    if work.retry is not None:
+                        await self._handle_again(*work.retry)
+                        continue
+                    assert work.entry is not None
+                    if not strand.is_lost:
+                        if self._options.batch is None:
+                            await self._handle_one(strand, *work.parts[0][:2])
+                        else:
+                            await self._handle_batch(strand, work.parts)
+                    work.entry.done()
+                finally:
+                    strand.running -= 1
+                    if strand.is_ending:
+                        strand.freed.set()
         finally:
             # Now, not when the task's callbacks run: what is added in between needs a new runner.
             self._runners.pop(queue, None)
@@ -401,7 +508,7 @@ class GroupConsumer:
 
     async def _handle_one(self, strand: Strand, segment: Segment, index: int) -> None:
         key = segment.key(index)
-        if (self._waiting or self._blocked) and await self._stands_aside(strand, segment, index, key):
+        if self._waiting and await self._stands_aside(strand, segment, index, key):
             return
         message = segment.message(index)
         chosen = self._only_member or self._choose(message)
@@ -437,23 +544,24 @@ class GroupConsumer:
         if decode is None:
             return segment.message(index)
         try:
-            return segment.decoded(decode)[index]
-        except NOT_DECODABLE:  # not necessarily of this one
-            return decode(segment.payloads[index], segment.type_of(index))
+            if decode.is_shareable:
+                return segment.decoded(decode)[index]
+        except NOT_DECODABLE:
+            pass  # not necessarily this one
+        return decode(segment.payloads[index], segment.type_of(index))
 
     async def _stands_aside(self, strand: Strand, segment: Segment, index: int, key: str | None) -> bool:
         """Whether a message was taken out of the way already, or waits behind another one of its key."""
-        message_id = segment.message_id(index)
-        if message_id in self._waiting:
+        if segment.message_id(index) in self._waiting:
             return True
-        if key is not None and self._blocked.get(key):
+        if self._waiting.is_blocked(key):
             await self._put_off(strand, segment, index, "park")
             return True
         return False
 
     async def _handle_batch(self, strand: Strand, parts: Sequence[_Part]) -> None:
         member = self._only_member
-        if member is None or self._waiting or self._blocked:
+        if member is None or self._waiting:
             await self._handle_chosen(strand, parts)
             return
         handling = self._handling_of(member)
@@ -500,6 +608,12 @@ class GroupConsumer:
 
     async def _handle_chosen(self, strand: Strand, parts: Sequence[_Part]) -> None:
         """A batch whose messages have to be looked at one by one before they are handled."""
+        for member, (chosen_parts, payloads) in (await self._choose_each(strand, parts)).items():
+            messages = [(segment, index) for segment, index, _ in chosen_parts]
+            await self._call_batch(strand, member, messages, chosen_parts, payloads)
+
+    async def _choose_each(self, strand: Strand, parts: Sequence[_Part]) -> _Chosen:
+        """Who gets which messages; those that nobody can handle now are out of the way afterwards."""
         by_member: defaultdict[Member, tuple[list[_Part], list[Any]]] = defaultdict(lambda: ([], []))
         for segment, start, stop in parts:
             for index in range(start, stop):
@@ -520,9 +634,7 @@ class GroupConsumer:
                     by_member[chosen][1].append(payload)
                 else:
                     await self._set_aside(strand, segment, index, chosen, None)
-        for member, (chosen_parts, payloads) in by_member.items():
-            messages = [(segment, index) for segment, index, _ in chosen_parts]
-            await self._call_batch(strand, member, messages, chosen_parts, payloads)
+        return by_member
 
     # failures
 
@@ -536,9 +648,11 @@ class GroupConsumer:
                 await self._put_off(strand, segment, index, "retry", delay=delay, error=error, max_attempts=limit)
             case DeadLetter(reason=reason, error=error):
                 await self._put_off(strand, segment, index, "dead", reason=reason, error=error)
-            case _:  # Release: it has not been tried
-                await self._put_off(strand, segment, index, "park")
-                self._retry_soon.set()
+            case _:  # Release: it is tried again, and this was no attempt
+                told = await self._put_off(strand, segment, index, "retry")
+                if told == "retried":
+                    lane, message = strand.lanes[segment.lane], segment.message(index)
+                    await self._release_again(lane, Due(lane.lane, message, None))
 
     async def _put_off(
         self,
@@ -551,38 +665,37 @@ class GroupConsumer:
         error: str | None = None,
         reason: str | None = None,
         max_attempts: int | None = None,
-    ) -> None:
+    ) -> str | None:
         """Take a message out of the way. While the database is away, this waits for it."""
         lane = strand.lanes[segment.lane]
         message = segment.message(index)
+        strand.is_putting_off = True
+        if kind == "retry" and self._waiting.is_behind(message):  # failed together with one before it
+            kind = "park"
         put_off = PutOff(kind, message, segment.position, delay, error, reason)
         told = await self._patiently(
             lambda: self._store.put_off(self.subscription_id, lane.lane, lane.token, [put_off], max_attempts)
         )
         if told is None:
             self.lose(strand)
-            return
-        if told[0] in ("retried", "parked"):
-            self._wait_for(message.id, message.key)
+            return None
+        if told[0] != "dead":
+            self._waiting.add(message.id, message.key, lane.lane)
+        if told[0] == "retried":
+            self._retry_soon.set()
         self._tell(told[0], message, error or reason)
-        self._retry_soon.set()
+        return str(told[0])
+
+    @staticmethod
+    def _have_put_off(strand: Strand) -> None:
+        """What was taken out of the way is behind the cursor now."""
+        strand.is_putting_off = False
+        strand.freed.set()
 
     def _tell(self, outcome: str, message: Message, error: str | None) -> None:
         if outcome in ("retried", "dead"):
             event(logging.ERROR if outcome == "dead" else logging.WARNING, f"message.{outcome}", topic=message.topic,
                   group=self.group.name, id=message.id, attempt=message.attempt, error=last_line(error))  # fmt: skip
-
-    def _wait_for(self, message_id: int, key: str | None) -> None:
-        self._waiting[message_id] = key
-        if key is not None and self.group.on_failure == "block":
-            self._blocked[key].add(message_id)
-
-    def _wait_no_more(self, message_id: int) -> None:
-        key = self._waiting.pop(message_id, None)
-        if key is not None and key in self._blocked:
-            self._blocked[key].discard(message_id)
-            if not self._blocked[key]:
-                del self._blocked[key]
 
     async def _try_again(self) -> None:
         """Look for messages that are due to be tried again."""
@@ -590,54 +703,102 @@ class GroupConsumer:
         while True:
             self._retry_soon.clear()
             try:
-                if self.strands:
+                if not self._waiting:
+                    await self._look_for_others()
+                if self._waiting:
                     await self._try_due()
                 backoff.reset()
             except DatabaseUnavailable:
                 await asyncio.sleep(backoff.next())
-            if self._waiting:
-                await asyncio.sleep(_RETRY_POLL)
-            else:
-                await pause(_RETRY_IDLE_POLL, self._retry_soon)
+            await pause(_RETRY_POLL if self._waiting else _RETRY_IDLE_POLL, self._retry_soon)
+
+    async def _look_for_others(self) -> None:
+        """Messages that somebody else has put there, by a redrive. Writes nothing, since it is done all the time."""
+        held = {token for strand in self.strands if not strand.is_ending for token in strand.tokens}
+        if held:
+            found = await self._store.retrying_of(list(held))
+            for one in found:
+                self._waiting.add(one["id"], one["key"], one["lane"])
 
     async def _try_due(self) -> None:
         held = {lane.lane: lane for strand in self.strands if not strand.is_ending for lane in strand.lanes.values()}
-        busy = sum(len(queue) for queue in self._queues)
-        room = self._prefetch - busy
+        room = self._prefetch - sum(len(queue) for queue in self._queues)
+        if time.monotonic() < self._suspicious_until:  # one by one: only the deadly one's attempts must count
+            room = 0 if self._tried_again else 1
         if not held or room <= 0:
             return
         due = await self._store.claim_retrying(self.group.topic, [one.token for one in held.values()], room)
-        for lane, message in due:
-            self._wait_for(message.id, message.key)
-            self._put(self._queue_of(message.key), _Work(None, (), retry=(held[lane], message)))
+        for one in sorted(due, key=lambda one: one.message.id):
+            lane = held[one.lane]
+            if lane.strand.is_ending:
+                await self._release_again(lane, one)
+            elif one.message.id not in self._tried_again:  # else it takes longer than the lease
+                self._tried_again.add(one.message.id)
+                self._waiting.add(one.message.id, one.message.key, one.lane)
+                self._put(self._queue_of(one.message.key), _Work(None, (), retry=(lane, one)))
+        if len(due) == room:
+            self._retry_soon.set()
 
-    async def _handle_again(self, lane: HeldLane, message: Message) -> None:
+    async def _release_again(self, lane: HeldLane, due: Due) -> None:
+        """Let a message be tried by whoever has the lane; it has not been tried now."""
+        self._tried_again.discard(due.message.id)
+        with suppress(DatabaseUnavailable):  # then it is due after the lease
+            await self._store.settle_retrying(self.subscription_id, lane.lane, lane.token, [due.message.id], "release")
+
+    async def _handle_again(self, lane: HeldLane, due: Due) -> None:
+        message = due.message
+        try:
+            while self._options.transactional and lane.strand.is_putting_off and not lane.strand.is_lost:
+                await lane.strand.until_freed()
+            if lane.strand.is_lost:
+                return
+            if self._waiting.is_behind(message):
+                await self._release_again(lane, due)
+                return
+            outcome, handling = await self._outcome_again(lane, due)
+            if outcome is not None:
+                await self._settle_again(lane, message, outcome, handling)
+        finally:
+            self._tried_again.discard(message.id)
+
+    async def _outcome_again(self, lane: HeldLane, due: Due) -> tuple[Outcome | None, Handling | None]:
+        """What becomes of a message that is tried again; None if it is settled."""
+        message = due.message
         chosen = self._choose(message)
         if chosen is None:
             self.group.filtered += 1
-            await self._settle_again(lane, message, ACK, None)
-            return
+            return ACK, None
         if not isinstance(chosen, Member):
-            await self._settle_again(lane, message, chosen, None)
-            return
+            return chosen, None
         handling = self._handling_of(chosen)
+        if self._is_deadly(due, handling):
+            chosen.counts.failed += 1
+            return DeadLetter(reason=f"{_SUSPICION}, {message.attempt - 1} times with it alone"), handling
         try:
             decode = handling.call.decoder
             payload = message if decode is None else decode(message.payload, message.content_type)
         except NOT_DECODABLE as error:
-            await self._settle_again(lane, message, not_decodable(error), handling)
-            return
-        if self._options.transactional:
-            outcome = await self._again_transactionally(lane, message, payload, handling)
-            if outcome is None:
-                return
-        else:
-            outcome = (await handling.outcomes([message], [payload], None))[0]
-        if outcome is ACK:
+            chosen.counts.failed += 1
+            return not_decodable(error), handling
+        chosen.counts.in_flight += 1
+        try:
+            if self._options.transactional:
+                outcome = await self._again_transactionally(lane, message, payload, handling)
+            else:
+                outcome = (await handling.outcomes([message], [payload], None))[0]
+        finally:
+            chosen.counts.in_flight -= 1
+        if outcome is None or outcome is ACK:
             chosen.counts.processed += 1
         else:
             chosen.counts.failed += 1
-        await self._settle_again(lane, message, outcome, handling)
+        return outcome, handling
+
+    def _is_deadly(self, due: Due, handling: Handling) -> bool:
+        """Whether attempts have begun and never ended: each time the process died."""
+        if due.last_error == _SUSPICION:
+            return due.message.attempt >= _GUILTY
+        return due.message.attempt > (handling.max_attempts or self._max_attempts)
 
     async def _settle_again(
         self, lane: HeldLane, message: Message, outcome: Outcome, handling: Handling | None
@@ -664,10 +825,11 @@ class GroupConsumer:
                 max_attempts=handling.max_attempts if handling else None,
             )
         )
-        if told[0] in ("done", "dead", "lost"):
-            self._wait_no_more(message.id)
+        if told[0] in ("done", "dead", "lost") and not lane.strand.is_lost:
+            self._waiting.remove(message.id)
+        if told[0] != "released":  # the next one of the key is due
+            self._retry_soon.set()
         self._tell(told[0], message, error or reason)
-        self._retry_soon.set()
 
     # transactional handlers
 
@@ -676,72 +838,75 @@ class GroupConsumer:
         entry = work.entry
         assert entry is not None
         strand = entry.strand
-        places = [(segment, index) for segment, start, stop in work.parts for index in range(start, stop)]
-        open_places = [
-            (segment, index)
-            for segment, index in places
-            if not await self._stands_aside(strand, segment, index, segment.key(index))
-        ]
+        chosen = await self._choose_each(strand, work.parts)
         await self._settle_now(strand)
-        if not open_places or strand.is_lost:
-            entry.done()
-            return
-        chosen = self._only_member or self._choose(open_places[0][0].message(open_places[0][1]))
-        if chosen is None:
-            self.group.filtered += len(open_places)
-            entry.done()
-            return
-        handling = self._handling_of(chosen if isinstance(chosen, Member) else next(iter(self.group.members.values())))
-        outcomes: Sequence[Outcome]
-        if not isinstance(chosen, Member):
-            outcomes = [chosen] * len(open_places)
-        else:
-            outcomes = await self._in_transaction(lane, entry, open_places, handling)
-        for (segment, index), outcome in zip(open_places, outcomes, strict=True):
-            if outcome is not ACK:
-                await self._set_aside(strand, segment, index, outcome, handling)
-        if isinstance(chosen, Member):
-            succeeded = sum(outcome is ACK for outcome in outcomes)
-            chosen.counts.processed += succeeded
-            chosen.counts.failed += len(outcomes) - succeeded
+        if chosen and not strand.is_lost:
+            failed = await self._in_transaction(lane, entry, chosen)
+            if failed is None:
+                return
+            for member, outcomes in failed.items():
+                places = [(segment, index) for segment, index, _ in chosen[member][0]]
+                member.counts.failed += len(places)
+                for place, outcome in zip(places, outcomes, strict=True):
+                    await self._set_aside(strand, *place, outcome, self._handling_of(member))
         entry.done()
+        if strand.is_putting_off:
+            await self._settle_now(strand)
+            self._have_put_off(strand)
 
     async def _in_transaction(
-        self, lane: HeldLane, entry: Entry, places: Sequence[tuple[Segment, int]], handling: Handling
+        self, lane: HeldLane, entry: Entry, chosen: _Chosen
+    ) -> dict[Member, Sequence[Outcome]] | None:
+        """The outcomes of what has to be set aside: nothing if all is done, or lost; None if it was not even tried."""
+        backoff = Backoff()
+        while True:
+            outcomes: dict[Member, Sequence[Outcome]] = {}
+            try:
+                async with self._slots, self._handler_store.transaction() as conn:
+                    if not await self._store.hold_lane(lane.token, conn):
+                        raise LeaseLost(f"lane {lane.lane} of group {self.group.name} is lost")
+                    for member, (parts, payloads) in chosen.items():
+                        messages = [segment.message(index) for segment, index, _ in parts]
+                        outcomes[member] = await self._outcomes(member, messages, payloads, conn)
+                        if any(outcome is not ACK for outcome in outcomes[member]):
+                            raise _RolledBack
+                    if await self._store.advance([entry.strand.step_after(entry)], conn):
+                        raise LeaseLost(f"lane {lane.lane} of group {self.group.name} is lost")
+                lane.number += 1
+                entry.strand.was_advanced(entry)
+                for member, succeeded in outcomes.items():
+                    member.counts.processed += len(succeeded)
+                return {}
+            except _RolledBack:
+                return {
+                    member: [Retry() if outcome is ACK else outcome for outcome in outcomes[member]]
+                    if member in outcomes
+                    else [Release()] * len(parts)
+                    for member, (parts, _) in chosen.items()
+                }
+            except (LeaseLost, CommitUnknown) as error:  # if unknown, the ledger tells where to go on
+                event(logging.WARNING, "message.undone", topic=self.group.topic, group=self.group.name,
+                      error=error.message)  # fmt: skip
+                self.lose(entry.strand)
+                return {}
+            except Exception as error:
+                if outcomes or not _is_away(error):
+                    again = Retry(error=self._handling_of(next(iter(chosen))).described(error))
+                    return {member: [again] * len(parts) for member, (parts, _) in chosen.items()}
+                # No handler was called: it is as if nothing had been read yet.
+                if entry.strand.is_ending:
+                    return None
+                await asyncio.sleep(backoff.next())
+
+    async def _outcomes(
+        self, member: Member, messages: Sequence[Message], payloads: list[Any], conn: Any
     ) -> Sequence[Outcome]:
+        count = len(payloads)  # the handler may change the list
+        member.counts.in_flight += count
         try:
-            payloads = [self._payload(handling, segment, index) for segment, index in places]
-        except NOT_DECODABLE as error:
-            return [not_decodable(error)] * len(places)
-        messages = [segment.message(index) for segment, index in places]
-        outcomes: Sequence[Outcome] = []
-        strand = entry.strand
-        try:
-            async with self._handler_store.transaction() as conn:
-                if not await self._store.hold_lane(lane.token, conn):
-                    raise LeaseLost(f"lane {lane.lane} of group {self.group.name} is lost")
-                outcomes = await handling.outcomes(messages, payloads, conn)
-                if any(outcome is not ACK for outcome in outcomes):
-                    raise _RolledBack
-                if await self._store.advance([strand.step_after(entry)], conn):
-                    raise LeaseLost(f"lane {lane.lane} of group {self.group.name} is lost")
-            lane.number += 1
-            strand.was_advanced(entry)
-        except _RolledBack:
-            return [Retry() if outcome is ACK else outcome for outcome in outcomes]
-        except (LeaseLost, CommitUnknown) as error:
-            event(logging.WARNING, "message.undone", topic=self.group.topic, group=self.group.name,
-                  messages=[message.id for message in messages], error=error.message)  # fmt: skip
-            self.lose(strand)
-            if isinstance(error, CommitUnknown):  # read the ledger again
-                await self._patiently(lambda: self._store.release_lanes([lane.token]))
-        except DatabaseUnavailable as error:
-            if not outcomes:
-                return [Release()] * len(places)
-            return [Retry(error=handling.described(error))] * len(places)
-        except Exception as error:
-            return [Retry(error=handling.described(error))] * len(places)
-        return [ACK] * len(places)
+            return await self._handling_of(member).outcomes(messages, payloads, conn)
+        finally:
+            member.counts.in_flight -= count
 
     async def _again_transactionally(
         self, lane: HeldLane, message: Message, payload: Any, handling: Handling
@@ -749,7 +914,7 @@ class GroupConsumer:
         """The outcome of a message that is tried again; None if it is settled."""
         outcome: Outcome | None = None
         try:
-            async with self._handler_store.transaction() as conn:
+            async with self._slots, self._handler_store.transaction() as conn:
                 outcome = (await handling.outcomes([message], [payload], conn))[0]
                 if outcome is not ACK:
                     raise _RolledBack
@@ -763,12 +928,16 @@ class GroupConsumer:
         except (LeaseLost, CommitUnknown) as error:
             event(logging.WARNING, "message.undone", topic=self.group.topic, group=self.group.name,
                   messages=[message.id], error=error.message)  # fmt: skip
-        except DatabaseUnavailable as error:
-            return Retry(error=handling.described(error)) if outcome else Release()
         except Exception as error:
-            return Retry(error=handling.described(error))
-        self._wait_no_more(message.id)
+            return Release() if outcome is None and _is_away(error) else Retry(error=handling.described(error))
+        if not lane.strand.is_lost:
+            self._waiting.remove(message.id)
+        self._retry_soon.set()
         return None
+
+
+def _is_away(error: Exception) -> bool:
+    return isinstance(error, DatabaseUnavailable) or isinstance(translate(error), DatabaseUnavailable)
 
 
 class _RolledBack(Exception):

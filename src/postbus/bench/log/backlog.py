@@ -59,7 +59,10 @@ async def _reads(dsn: str, count: int) -> list[float]:
 
 
 async def _read(conn: asyncpg.Connection) -> bool:
-    row = await conn.fetchrow("select number, cursor::text from postbus.cursor order by number desc limit 1")
+    row = await conn.fetchrow(
+        "select number, cursor::text from postbus.cursor "
+        "where subscription_id = 1 and lane = 0 order by number desc limit 1"
+    )
     assert row is not None
     rows = await conn.fetch("select * from postbus.read_log($1, '{0}', $2, $3)", TOPIC, row["cursor"], BATCH)
     end = rows[-1]

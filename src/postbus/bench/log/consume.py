@@ -35,7 +35,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
             return count / (time.perf_counter() - began)
 
         async def read(reading: Reading) -> float:
-            return await consume_all(dsn, TOPIC, [f"reader-{next(_numbers)}"], reading, count=count)
+            return (await consume_all(dsn, TOPIC, [f"reader-{next(_numbers)}"], reading, count=count)).per_s
 
         rates = await alternate(
             {

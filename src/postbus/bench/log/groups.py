@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from postbus import Bus, Start
 from postbus.bench.consume import Counter, DrainFailed
@@ -40,8 +41,20 @@ def subscribe(bus: Bus, topic: str, group: str, reading: Reading, counter: Count
             counter.add(1)
 
 
-async def consume_all(dsn: str, topic: str, names: list[str], reading: Reading, *, count: int) -> float:
-    """Deliveries per second of some groups that each read `count` messages, from the first delivery to the last."""
+class Consumed(NamedTuple):
+    """Deliveries between two points in time, by time.time()."""
+
+    deliveries: int
+    began: float
+    ended: float
+
+    @property
+    def per_s(self) -> float:
+        return self.deliveries / (self.ended - self.began)
+
+
+async def consume_all(dsn: str, topic: str, names: list[str], reading: Reading, *, count: int) -> Consumed:
+    """Let some groups read `count` messages each. What counts is from the first delivery to the last."""
     counter = Counter(count * len(names))
     async with Bus.open(dsn) as bus:
         for name in names:
@@ -49,13 +62,13 @@ async def consume_all(dsn: str, topic: str, names: list[str], reading: Reading, 
         worker = asyncio.create_task(bus.run(), name="bench-worker")
         while counter.handled == 0 and not worker.done():  # noqa: ASYNC110 — the first of many
             await asyncio.sleep(0.0005)
-        began, first = time.perf_counter(), counter.handled
+        began, first = time.time(), counter.handled
         waiting = asyncio.create_task(counter.reached.wait())
         await asyncio.wait([waiting, worker], timeout=_LONGEST, return_when=asyncio.FIRST_COMPLETED)
-        seconds = time.perf_counter() - began
+        ended = time.time()
         waiting.cancel()
         bus.stop()
         await worker
     if counter.handled != count * len(names):
         raise DrainFailed(f"{counter.handled} messages were handled instead of {count * len(names)}")
-    return (counter.handled - first) / seconds
+    return Consumed(counter.handled - first, began, ended)

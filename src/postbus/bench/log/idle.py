@@ -16,8 +16,6 @@ from postbus.bench.plan import Plan
 from postbus.bench.processes import elsewhere
 from postbus.bench.report import Report
 
-_SECONDS = 20.0
-
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
     """The processor time of an idle process, and of the server for it, with few and with many topics and groups."""
@@ -34,7 +32,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
             async with Bus.open(dsn) as bus, connection(dsn) as conn:
                 for number in range(10):
                     await load.fill(bus, conn, f"bench.{1 + number}", load.payloads(1000), plan.few)
-            seconds = await elsewhere(partial(_idle, dsn, group_count))
+            seconds = await elsewhere(partial(_idle, dsn, group_count, plan.latency_seconds))
             name = "few" if dsn == few else "many"
             report.add(**{f"idle_{name}_groups_client_cpu_percent": 100 * seconds[0]})
             report.add(**{f"idle_{name}_groups_server_cpu_percent": 100 * seconds[1]})
@@ -42,11 +40,11 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
     report.check("idle_many_groups_client_cpu_percent", report.figures["idle_many_groups_client_cpu_percent"], "<", 50)
 
 
-def _idle(dsn: str, groups: int) -> tuple[float, float]:
-    return asyncio.run(_run(dsn, groups))
+def _idle(dsn: str, groups: int, seconds: float) -> tuple[float, float]:
+    return asyncio.run(_run(dsn, groups, seconds))
 
 
-async def _run(dsn: str, groups: int) -> tuple[float, float]:
+async def _run(dsn: str, groups: int, wanted_seconds: float) -> tuple[float, float]:
     """The parts of a processor that a process with idle groups uses, and that the server uses for it."""
     async with Bus.open(dsn) as bus:
         for number in range(groups):
@@ -56,9 +54,9 @@ async def _run(dsn: str, groups: int) -> tuple[float, float]:
                 return
 
         worker = asyncio.create_task(bus.run())
-        await asyncio.sleep(10.0 + groups / 100)
+        await asyncio.sleep(wanted_seconds / 2 + groups / 100)  # until all of them are at rest
         began, cpu, server = time.perf_counter(), time.process_time(), _others()
-        await asyncio.sleep(_SECONDS)
+        await asyncio.sleep(wanted_seconds)
         seconds = time.perf_counter() - began
         used = (time.process_time() - cpu) / seconds, (_others() - server) / seconds
         bus.stop()
