@@ -1,0 +1,587 @@
+"""The log's storage: when leaves are begun and dropped, who holds them, and what the sweep must not do."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from fix_database import Connect
+from log_sql import (
+    advance,
+    create_topic,
+    cursor_of,
+    leaves,
+    publish_many,
+    read,
+    read_all,
+    rotate,
+    subscribe,
+    sweep,
+    take,
+    vanish,
+)
+from queue_sql import is_waiting, publish
+
+_HOUR = timedelta(hours=1)
+_DAY = timedelta(days=1)
+
+
+async def _sweep_all(conn: Any, storage: int, later: timedelta = timedelta(0)) -> list[str]:
+    """Sweep until there is nothing more to do at once. Returns what was dropped."""
+    dropped: list[str] = []
+    for _ in range(50):
+        swept = await sweep(conn, storage, later)
+        dropped += swept["dropped"]
+        if not swept["more"]:
+            return dropped
+    raise AssertionError("the sweep never comes to an end")
+
+
+async def _close(conn: Any, storage: int) -> None:
+    """Begin a new leaf, and close the one before."""
+    await rotate(conn, storage)
+    await sweep(conn, storage)
+
+
+async def _beat(conn: Any, group: int, later: timedelta) -> None:
+    await conn.execute(
+        "select postbus.group_heartbeat(array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}', clock_timestamp() + $2)",
+        group,
+        later,
+    )
+
+
+async def _pass_all(conn: Any, group: int, worker: str = "w") -> int:
+    """Let a group be done with all that there is."""
+    held = await take(conn, worker, group)
+    count = 0
+    for lane in held:
+        piece = await read(conn, lane.cursor, 100000, lanes=(lane.lane,))
+        assert not piece.more
+        await advance(conn, [lane], piece.next, len(piece.messages))
+        count += len(piece.messages)
+    await conn.execute("select postbus.leave_groups($1, array[$2::bigint])", worker, group)
+    return count
+
+
+async def _lost(conn: Any) -> dict[str, int]:
+    return dict(await conn.fetch("select group_name, lost::int from postbus.groups where lost > 0"))
+
+
+# New leaves
+
+
+async def test_a_leaf_is_followed_by_the_next_after_its_period(conn: Any) -> None:
+    """By time: two hours for a retention of a day. An empty leaf stays."""
+    storage = await create_topic(conn)
+    assert not (await sweep(conn, storage, 3 * _HOUR))["more"], "empty"
+    await publish(conn, "one")
+    assert not (await sweep(conn, storage, _HOUR))["more"]
+    assert [(await sweep(conn, storage, 3 * _HOUR))["opened"] for _ in range(3)] == [None, 2, None]
+    await publish(conn, "two")
+
+    assert await leaves(conn, storage) == [1, 2]
+    assert await conn.fetchval("select count(*) from postbus.segment_2_2") == 1
+
+
+async def test_a_leaf_is_followed_by_the_next_when_it_is_full(conn: Any) -> None:
+    """By size, long before its period is over."""
+    storage = await create_topic(conn)
+    await conn.execute("update postbus.storage set leaf_bytes = 100000")
+    await publish(conn, "one")
+    assert not (await sweep(conn, storage))["more"]
+    await conn.execute(
+        "select postbus.publish_many('t', array(select sha256(n::text::bytea) from generate_series(1, 5000) n))"
+    )
+    await _sweep_all(conn, storage)
+
+    assert await leaves(conn, storage) == [1, 2]
+
+
+async def test_a_publisher_that_is_open_goes_on_in_the_new_leaf(connect: Connect) -> None:
+    """A transaction that has published into one leaf publishes into the next, in every isolation level."""
+    conn = await connect()
+    storage = await create_topic(conn)
+    group = await subscribe(conn)
+    sessions = []
+    for isolation in ("read_committed", "repeatable_read", "serializable"):
+        session = await connect()
+        transaction = session.transaction(isolation=isolation)
+        await transaction.start()
+        await publish(session, f"{isolation} 1")
+        sessions.append((session, transaction, isolation))
+    await publish(conn, "x")
+    await rotate(conn, storage)
+    for session, _, isolation in sessions:
+        await publish(session, f"{isolation} 2")
+    await publish(conn, "y")
+    await rotate(conn, storage)
+    for session, _, isolation in sessions:
+        await publish_many(session, f"{isolation} 3")
+    first, cursor = await read_all(conn, await cursor_of(conn, group))
+    for _, transaction, _ in sessions:
+        await transaction.commit()
+    second, _ = await read_all(conn, cursor, 2)
+
+    assert first == ["x", "y"]
+    names = [isolation for *_, isolation in sessions]
+    assert second == [f"{isolation} {n}" for n in (1, 2, 3) for isolation in names]
+    assert await conn.fetch("select count(*) as n from postbus.segment group by tableoid") == [(4,), (4,), (3,)]
+
+
+async def test_a_publisher_that_knew_the_old_epoch_still_writes_there(connect: Connect) -> None:
+    """The old leaf stays as long as somebody who began before may write to it, and what it writes is delivered."""
+    conn, slow = await connect(), await connect()
+    storage = await create_topic(conn, retention="0", zero_subscription_retention="0", max_retention="0")
+    group = await subscribe(conn)
+    await publish(conn, "one")
+    # Stops between the epoch and the row: another transaction holds the leaf.
+    blocker = await connect()
+    block = blocker.transaction()
+    await block.start()
+    await blocker.execute("lock table postbus.segment_1_1 in share mode")
+    publishing = asyncio.create_task(publish(slow, "late"))
+    while not await is_waiting(conn, slow.get_server_pid()):
+        await asyncio.sleep(0.001)
+    await rotate(conn, storage)
+    await publish(conn, "two")
+    first, cursor = await read_all(conn, await cursor_of(conn, group))
+    assert await _sweep_all(conn, storage, _HOUR) == [], "its writer has not ended"
+    await block.rollback()
+    await publishing
+
+    assert first == ["one", "two"]
+    assert await conn.fetchval("select count(*) from postbus.segment_1_1") == 2
+    assert (await read_all(conn, cursor))[0] == ["late"]
+
+
+async def test_publishing_goes_on_while_a_leaf_is_added(connect: Connect) -> None:
+    """A sweep that is in the middle of adding a leaf, or of beginning it, holds up no publisher."""
+    conn, sweeper = await connect(), await connect()
+    storage = await create_topic(conn)
+    group = await subscribe(conn)
+    await publish(conn, "one")
+    for text in ("two", "three", "four"):
+        async with sweeper.transaction():
+            await sweep(sweeper, storage, 3 * _HOUR)
+            await asyncio.wait_for(publish(conn, text), 5)
+            found, _ = await read_all(conn, await cursor_of(conn, group))
+            assert found[-1] == text
+    assert found == ["one", "two", "three", "four"]
+
+
+# Dropping
+
+
+async def test_a_leaf_goes_when_retention_is_over_and_every_group_is_past(conn: Any) -> None:
+    """Neither alone is enough."""
+    storage = await create_topic(
+        conn, retention="1 hour", zero_subscription_retention="1 hour", heartbeat_timeout="1 day"
+    )
+    quick, slow = await subscribe(conn, "quick"), await subscribe(conn, "slow")
+    await publish(conn, "one")
+    await _close(conn, storage)
+    assert await _pass_all(conn, quick) == 1
+    assert await _sweep_all(conn, storage, 2 * _HOUR) == [], "slow has not had it"
+    assert await _pass_all(conn, slow) == 1
+    assert await _sweep_all(conn, storage) == [], "retained"
+    assert await _sweep_all(conn, storage, 2 * _HOUR) == ["segment_1_1"]
+    assert await leaves(conn, storage) == [2]
+    assert await _lost(conn) == {}
+    await publish(conn, "two")
+    assert (await read_all(conn, await cursor_of(conn, slow)))[0] == ["two"]
+
+
+async def test_a_message_in_the_middle_of_a_piece_holds_its_leaf(conn: Any) -> None:
+    """A group that is done with part of a segment, and with part of what it reads, holds the rest."""
+    storage = await create_topic(conn, retention="0", zero_subscription_retention="0", heartbeat_timeout="1 day")
+    group = await subscribe(conn)
+    await publish_many(conn, *"abc")
+    await _close(conn, storage)
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor)
+    assert piece.during is not None
+    await advance(conn, [lane], piece.during, 2, piece.places[1])
+    assert await _sweep_all(conn, storage, _HOUR) == []
+    await advance(conn, [lane], piece.during, 1, piece.places[2])
+    assert await _sweep_all(conn, storage, _HOUR) == ["segment_1_1"]
+
+
+async def test_messages_before_its_start_are_not_held_by_a_group(conn: Any) -> None:
+    """A group that starts later needs nothing older, and loses nothing when it goes."""
+    storage = await create_topic(conn, retention="0", zero_subscription_retention="0", heartbeat_timeout="1 day")
+    await publish(conn, "one")
+    [two] = await publish(conn, "two")
+    await _close(conn, storage)
+    at = await conn.fetchval("select clock_timestamp()")
+    await subscribe(conn, "time", "FROM_TIMESTAMP", start_at=at)
+    await subscribe(conn, "id", "FROM_MESSAGE_ID", start_id=two + 1024)
+    await subscribe(conn, "now")
+
+    assert await _sweep_all(conn, storage, _HOUR) == ["segment_1_1"]
+    assert await _lost(conn) == {}
+
+
+async def test_without_groups_messages_stay_for_their_own_time(conn: Any) -> None:
+    """zero_subscription_retention counts while nobody is subscribed, retention as soon as somebody is."""
+    storage = await create_topic(
+        conn, retention="1 hour", zero_subscription_retention="20 hours", heartbeat_timeout="10 days"
+    )
+    await publish(conn, "one")
+    await _close(conn, storage)
+    assert await _sweep_all(conn, storage, 10 * _HOUR) == []
+    group = await subscribe(conn, "g", "FROM_BEGINNING")
+    await _pass_all(conn, group)
+    assert await _sweep_all(conn, storage, 2 * _HOUR) == ["segment_2_1"]
+
+
+async def test_a_dead_group_holds_nothing(conn: Any) -> None:
+    """Some time after it died its messages go with their retention, and what it lost is recorded."""
+    storage = await create_topic(conn, retention="10 min", zero_subscription_retention="10 min")
+    await subscribe(conn)
+    await publish(conn, "one", "two")
+    await _close(conn, storage)
+    assert (await sweep(conn, storage, timedelta(minutes=20)))["dead"] == 1
+    assert await _sweep_all(conn, storage, timedelta(minutes=21)) == [], "died only just now: it may come back"
+    assert await _sweep_all(conn, storage, timedelta(minutes=30)) == ["segment_1_1"]
+    assert await _lost(conn) == {"g": 2}
+    reason = await conn.fetchval("select reason from postbus.loss")
+    assert reason == "the group was DEAD"
+    await sweep(conn, storage)
+    assert await conn.fetchval("select lag from postbus.groups") == 0
+
+
+async def test_an_outage_costs_no_group_its_messages(conn: Any) -> None:
+    """When the server was away for long, the first sweep comes before the heartbeats, and drops nothing."""
+    storage = await create_topic(conn, retention="1 min", zero_subscription_retention="1 min")
+    group = await subscribe(conn)
+    await publish(conn, "one")
+    await _close(conn, storage)
+    later = _HOUR
+    assert await _sweep_all(conn, storage, later) == []
+    await _beat(conn, group, later)
+    assert await _sweep_all(conn, storage, later + timedelta(minutes=4)) == []
+    assert (await read_all(conn, await cursor_of(conn, group)))[0] == ["one"]
+
+
+async def test_a_zombie_holds_nothing(conn: Any) -> None:
+    """A group that is alive but made no progress for the zombie time does not hold what it had before it so long."""
+    storage = await create_topic(
+        conn, retention="1 hour", zero_subscription_retention="1 hour", zombie_time="3 hours", lanes=2
+    )
+    group = await subscribe(conn)
+    await publish(conn, "one")
+    await _close(conn, storage)
+    await _beat(conn, group, 2 * _HOUR)
+    assert await _sweep_all(conn, storage, 2 * _HOUR) == []
+    # Taking lanes is no progress.
+    await take(conn, "w", group)
+    await vanish(conn, "w")
+    await take(conn, "v", group)
+    await _beat(conn, group, 4 * _HOUR)
+    assert await _sweep_all(conn, storage, 4 * _HOUR) == ["segment_1_1"]
+    assert await _lost(conn) == {"g": 1}
+    assert await conn.fetchval("select reason from postbus.loss") == "max_retention or zombie_time had passed"
+
+
+async def test_a_group_that_had_nothing_to_do_is_no_zombie(conn: Any) -> None:
+    """Time without messages is not time without progress."""
+    storage = await create_topic(
+        conn, retention="1 min", zero_subscription_retention="1 min", zombie_time="3 hours", heartbeat_timeout="90 days"
+    )
+    group = await subscribe(conn)
+    await conn.execute("update postbus.subscription set subscribed_at = subscribed_at - interval '9 days'")
+    await conn.execute("update postbus.subscription set state_changed_at = subscribed_at")
+    await conn.execute("update postbus.cursor set at = at - interval '9 days'")
+    await publish(conn, "one")
+    await _close(conn, storage)
+
+    assert await _sweep_all(conn, storage, _HOUR) == []
+    assert (await read_all(conn, await cursor_of(conn, group)))[0] == ["one"]
+    assert await _sweep_all(conn, storage, 4 * _HOUR) == ["segment_1_1"]
+
+
+async def test_progress_in_one_lane_is_progress_of_the_group(conn: Any) -> None:
+    """A lane that waits its turn is not a zombie's."""
+    storage = await create_topic(
+        conn,
+        retention="1 min",
+        zero_subscription_retention="1 min",
+        zombie_time="3 hours",
+        heartbeat_timeout="90 days",
+        lanes=2,
+    )
+    group = await subscribe(conn)
+    await publish_many(conn, "a", "b", keys=["k1", "k2"])
+    await publish_many(conn, "c", "d", "e", "f", keys=["k3", "k4", "k5", "k6"])
+    await _close(conn, storage)
+    await conn.execute("update postbus.subscription set subscribed_at = subscribed_at - interval '9 days'")
+    await conn.execute("update postbus.subscription set state_changed_at = subscribed_at")
+    await conn.execute("update postbus.cursor set at = at + interval '3 hours' where lane = 0")
+
+    assert await _sweep_all(conn, storage, 5 * _HOUR) == []
+    assert await conn.fetchval("select count(distinct lane) from postbus.segment") == 2
+    assert await _sweep_all(conn, storage, 7 * _HOUR) == ["segment_1_1"]
+    assert await _lost(conn) == {"g": 6}
+    assert group
+
+
+async def test_past_max_retention_a_leaf_goes_and_each_group_knows_its_loss(conn: Any) -> None:
+    """The cap counts for everybody, PAUSED groups too; who had the messages has lost none."""
+    storage = await create_topic(
+        conn,
+        retention="1 hour",
+        zero_subscription_retention="1 hour",
+        max_retention="5 hours",
+        heartbeat_timeout="1 day",
+    )
+    quick, _, slow = await subscribe(conn, "quick"), await subscribe(conn, "paused"), await subscribe(conn, "slow")
+    await conn.execute("select postbus.set_group_state('t', 'paused', 'PAUSED')")
+    ids = await publish_many(conn, *"abcde")
+    await subscribe(conn, "middle", "FROM_MESSAGE_ID", start_id=ids[3])
+    await _close(conn, storage)
+    await _pass_all(conn, quick)
+    [lane] = await take(conn, "w", slow)
+    piece = await read(conn, lane.cursor)
+    assert piece.during is not None
+    await advance(conn, [lane], piece.during, 2, piece.places[1])
+    assert await _sweep_all(conn, storage, 4 * _HOUR) == []
+    assert await _sweep_all(conn, storage, 6 * _HOUR) == ["segment_1_1"]
+
+    assert await _lost(conn) == {"paused": 5, "slow": 3, "middle": 2}
+    await publish(conn, "f")
+    await sweep(conn, storage)
+    lags = dict(await conn.fetch("select group_name, lag from postbus.groups"))
+    assert lags == {"quick": 1, "paused": 1, "slow": 1, "middle": 1}
+
+
+async def test_a_topic_with_storage_of_its_own(conn: Any) -> None:
+    """It has its own leaves, and they go with the topic."""
+    shared = await create_topic(conn, "a")
+    own = await create_topic(conn, "b", storage="own")
+    await publish(conn, "one", topic="a")
+    await publish(conn, "two", topic="b")
+    assert own >= 100 > shared
+    assert await conn.fetchval(f"select count(*) from postbus.segment_{own}") == 1
+    group = await subscribe(conn, topic="b", start="FROM_BEGINNING")
+    assert (await read_all(conn, await cursor_of(conn, group), topic="b"))[0] == ["two"]
+    await rotate(conn, own)
+    await conn.execute("select postbus.delete_topic('b', true)")
+    assert await conn.fetchval("select count(*) from postbus.log_leaf where storage_id = $1", own) == 0
+    assert await conn.fetchval("select to_regclass($1)", f"postbus.segment_{own}") is None
+    assert await sweep(conn, own) == (0, None, [], 0, 0, False), "a sweep of what is gone"
+    again = await create_topic(conn, "c", storage="own")
+    await publish(conn, "three", topic="c")
+    assert await conn.fetchval("select count(*) from postbus.log") == 2
+    assert again == own
+
+
+async def test_a_long_retention_does_not_keep_the_data_of_others(conn: Any) -> None:
+    """Topics share storage with those of about their retention."""
+    short = await create_topic(conn, "short", retention="1 hour", zero_subscription_retention="1 hour")
+    long = await create_topic(conn, "long", retention="20 days", max_retention="40 days")
+    await publish(conn, "one", topic="short")
+    await publish(conn, "two", topic="long")
+    await _close(conn, short)
+    await _close(conn, long)
+
+    assert await _sweep_all(conn, short, 2 * _HOUR) == [f"segment_{short}_1"]
+    assert await _sweep_all(conn, long, 2 * _DAY) == []
+    assert await _sweep_all(conn, long, 21 * _DAY) == [f"segment_{long}_1"]
+
+
+# What the sweep must not do
+
+
+async def test_the_sweep_does_not_wait_for_an_open_publisher(connect: Connect) -> None:
+    """While a transaction that has published is open, the sweep counts and begins leaves at once, and drops none."""
+    conn, slow = await connect(), await connect()
+    storage = await create_topic(conn, retention="0", zero_subscription_retention="0")
+    await publish(conn, "one")
+    await _close(conn, storage)
+    transaction = slow.transaction()
+    await transaction.start()
+    await publish(slow, "open")
+    await conn.execute("set statement_timeout = '3s'")
+    assert await _sweep_all(conn, storage, _HOUR) == []
+    await publish(conn, "two")
+    await _close(conn, storage)
+    assert await _sweep_all(conn, storage, _HOUR) == []
+    assert await conn.fetchval("select messages from postbus.topic_count") == 2
+    await transaction.commit()
+    assert await _sweep_all(conn, storage, _HOUR) == ["segment_1_1", "segment_1_2", "segment_1_3"]
+
+
+async def test_leaves_are_dropped_under_steady_traffic(connect: Connect) -> None:
+    """Publishers and readers whose transactions are short do not keep old leaves, though some is always open."""
+    conn = await connect()
+    storage = await create_topic(conn, retention="0", zero_subscription_retention="0", heartbeat_timeout="1 day")
+    group = await subscribe(conn)
+    await publish(conn, "one")
+    await _close(conn, storage)
+    is_over = False
+    slowest = 0.0
+
+    async def keep_publishing() -> None:
+        nonlocal slowest
+        session = await connect()
+        clock = asyncio.get_running_loop().time
+        while not is_over:
+            began = clock()
+            async with session.transaction():
+                await publish(session, "x")
+                await asyncio.sleep(0.002)
+            slowest = max(slowest, clock() - began)
+
+    publishers = [asyncio.create_task(keep_publishing()) for _ in range(6)]
+    try:
+        await _pass_all(conn, group)
+        dropped: list[str] = []
+        for _ in range(20):
+            dropped += (await sweep(conn, storage, _HOUR))["dropped"]
+            if dropped:
+                break
+            await asyncio.sleep(0.02)
+    finally:
+        is_over = True
+        await asyncio.gather(*publishers)
+
+    assert "segment_1_1" in dropped
+    assert slowest < 1
+
+
+async def test_a_sweep_that_is_aborted_anywhere_is_repeated(connect: Connect) -> None:
+    """After each step rolled back and done again, nothing is missing, counted twice or left over."""
+    conn, sweeper = await connect(), await connect()
+    storage = await create_topic(
+        conn, retention="0", zero_subscription_retention="0", heartbeat_timeout="90 days", zombie_time="90 days"
+    )
+    group = await subscribe(conn)
+    published, dropped = 0, list[str]()
+    for n in range(12):
+        await publish_many(conn, *"ab")
+        published += 2
+        if n % 3 == 2:
+            await _pass_all(conn, group)
+        transaction = sweeper.transaction()
+        await transaction.start()
+        await sweep(sweeper, storage, (n + 1) * _DAY)
+        await transaction.rollback()
+        dropped += (await sweep(conn, storage, (n + 1) * _DAY))["dropped"]
+    await _pass_all(conn, group)
+    dropped += await _sweep_all(conn, storage, 20 * _DAY)
+
+    epochs = await leaves(conn, storage)
+    assert epochs[-1] == await conn.fetchval("select last_value from postbus.log_epoch_1")
+    assert len(dropped) == len(set(dropped)) > 0
+    tables = await conn.fetch(
+        r"select relname from pg_class where relname ~ '^segment_1_\d+$' and relkind = 'r' order by oid"
+    )
+    assert [row[0] for row in tables] == [f"segment_1_{epoch}" for epoch in epochs]
+    assert await conn.fetchval("select messages from postbus.topic_count") == published
+    assert await _lost(conn) == {}
+    await publish(conn, "last")
+    assert (await read_all(conn, await cursor_of(conn, group)))[0] == ["last"]
+
+
+async def test_a_sweeper_that_is_killed_is_followed_by_another(connect: Connect) -> None:
+    """A second sweeper returns at once while the first is at work, and does the work when that one is gone."""
+    conn, first = await connect(), await connect()
+    storage = await create_topic(conn)
+    await publish(conn, "one")
+    transaction = first.transaction()
+    await transaction.start()
+    assert (await sweep(first, storage, 3 * _HOUR))["counted"] == 1
+    assert await sweep(conn, storage, 3 * _HOUR) == (0, None, [], 0, 0, False)
+    await conn.execute("select pg_terminate_backend($1, 5000)", first.get_server_pid())
+
+    swept = await sweep(conn, storage, 3 * _HOUR)
+    assert (swept["counted"], swept["more"]) == (1, True)
+
+
+async def test_a_reader_survives_that_its_leaf_is_dropped(connect: Connect) -> None:
+    """A read that meets a leaf in the moment of its drop goes on with the next."""
+    conn, reader, sweeper = await connect(), await connect(), await connect()
+    storage = await create_topic(
+        conn, retention="0", zero_subscription_retention="0", max_retention="0", heartbeat_timeout="1 day"
+    )
+    await conn.execute("update postbus.storage set period = '1 day'")
+    group = await subscribe(conn)
+    cursor = await cursor_of(conn, group)
+    await publish(conn, "dropped")
+    await _close(conn, storage)
+    await publish(conn, "two")
+    transaction = sweeper.transaction()
+    await transaction.start()
+    assert (await sweep(sweeper, storage, _HOUR))["dropped"] == ["segment_1_1"]
+    reading = asyncio.create_task(read(reader, cursor))
+    while not await is_waiting(conn, reader.get_server_pid()):
+        await asyncio.sleep(0.001)
+    await transaction.commit()
+
+    assert (await reading).messages == ["two"]
+    assert await _lost(conn) == {"g": 1}
+
+
+async def test_folding_keeps_the_last_row_of_each_lane(conn: Any) -> None:
+    """The ledger shrinks to what counts, and the place stays."""
+    storage = await create_topic(conn, lanes=2, heartbeat_timeout="10 days")
+    group = await subscribe(conn)
+    held = await take(conn, "w", group)
+    for n in range(20):
+        await publish(conn, f"{n}", key="k")
+        for lane in held:
+            piece = await read(conn, lane.cursor, lanes=(lane.lane,))
+            await advance(conn, [lane], piece.next, len(piece.messages))
+    before = [await cursor_of(conn, group, n) for n in (0, 1)]
+    assert (await sweep(conn, storage))["folded"] == 0, "rows go some minutes later"
+    folded = (await sweep(conn, storage, _HOUR))["folded"]
+    await conn.execute("update postbus.cursor set fenced_at = fenced_at - interval '1 day'")
+    folded += (await sweep(conn, storage, 2 * _HOUR))["folded"]
+
+    assert folded >= 40
+    assert await conn.fetchval("select count(*) from postbus.cursor") == 2
+    assert [await cursor_of(conn, group, n) for n in (0, 1)] == before
+    assert await advance(conn, held, held[0].cursor) == []
+    assert await conn.fetchval("select passed from postbus.groups") == 20
+
+
+async def test_counting_misses_nothing_that_commits_late(connect: Connect) -> None:
+    """What was published is counted once, also of transactions that were open over several counts and leaves."""
+    conn, slow = await connect(), await connect()
+    storage = await create_topic(conn)
+    transaction = slow.transaction()
+    await transaction.start()
+    await publish(slow, "late")
+    for n in range(3):
+        await publish(conn, f"{n}")
+        await _close(conn, storage)
+        await publish(slow, f"late {n}")
+    await sweep(conn, storage)
+    assert await conn.fetchval("select messages from postbus.topic_count") == 3
+    await transaction.commit()
+    await sweep(conn, storage)
+
+    assert await conn.fetchval("select messages from postbus.topic_count") == 7
+    assert (await sweep(conn, storage))["counted"] == 0
+
+
+async def test_deleting_a_topic_takes_its_groups_and_messages(conn: Any) -> None:
+    """Groups keep a topic from being deleted, unless that is forced; others in the same storage stay."""
+    await create_topic(conn, "a")
+    await create_topic(conn, "b")
+    await subscribe(conn, topic="a")
+    await publish(conn, "one", topic="a")
+    await publish(conn, "two", topic="b")
+    with pytest.raises(asyncpg.PostgresError) as caught:
+        await conn.execute("select postbus.delete_topic('a')")
+    assert caught.value.sqlstate == "PB408"
+    await conn.execute("select postbus.delete_topic('a', true)")
+
+    assert await conn.fetchval("select array_agg(topic) from postbus.log") == ["b"]
+    for table in ("subscription", "lane", "cursor"):
+        assert await conn.fetchval(f"select count(*) from postbus.{table}") == 0
