@@ -18,7 +18,7 @@ LAYERS = [
     ["_lanes"],
     ["_claim", "_upkeep", "_consume"],
     ["_dispatch", "_reader", "_strand"],
-    ["_settle", "_send", "_wake", "_handle"],
+    ["_settle", "_send", "_wake", "_handle", "_waiting"],
     ["_store"],
     ["group"],
     ["_migrate", "subscription", "embedded", "_drivers"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -13,10 +13,12 @@ from postbus._consume import GroupConsumer
 from postbus._log import event
 from postbus._store import Store
 from postbus._strand import Advancer, Strand
-from postbus.group import Counts
+from postbus.errors import DatabaseUnavailable
+from postbus.group import Counts, Group
 
 _LOOK = 1.0  # seconds between looks at who has which lanes …
 _LOOK_WHEN_STABLE = 3.0  # … when nothing has changed for a while
+_LOOK_SOON = 0.1  # … while lanes are being given up that may be taken again
 
 
 class LaneKeeper:
@@ -29,33 +31,67 @@ class LaneKeeper:
         self.consumers: dict[int, GroupConsumer] = {}
         self.leases: dict[int, timedelta] = {}
         self._quiet = 0
-        self._told: defaultdict[tuple[int, str], Counts] = defaultdict(Counts)
         self._states: dict[int, str] = {}
         self._ticking = asyncio.Lock()
+        self._is_unsure = False
+        """The database may have given us lanes without our hearing of it."""
+        self._stopping: dict[asyncio.Task[None], GroupConsumer] = {}
 
     def add(self, consumer: GroupConsumer, lease: timedelta) -> None:
         self.consumers[consumer.subscription_id] = consumer
         self.leases[consumer.subscription_id] = lease
 
+    def consumer_of(self, group: Group) -> GroupConsumer | None:
+        return next((one for one in self.consumers.values() if one.group is group), None)
+
     async def remove(self, consumer: GroupConsumer) -> None:
         """Finish what a group has in hand here, and leave it to other processes."""
-        async with self._ticking:
-            self.consumers.pop(consumer.subscription_id, None)
-            self.leases.pop(consumer.subscription_id, None)
-            await consumer.stop()
-            await self._count()
-            await self._store.leave_groups(self._worker, [consumer.subscription_id])
+        async with self._ticking:  # not while lanes are being taken
+            stopping = self._start_to_stop(consumer)
+        await stopping
+
+    def _start_to_stop(self, consumer: GroupConsumer) -> asyncio.Task[None]:
+        """Beside other work: it may take as long as a handler does, and other groups must not wait for that."""
+        self.consumers.pop(consumer.subscription_id, None)
+        self.leases.pop(consumer.subscription_id, None)
+        stopping = asyncio.create_task(self._stop(consumer), name=f"postbus-stop-{consumer.group.name}")
+        self._stopping[stopping] = consumer
+        stopping.add_done_callback(lambda task: self._stopping.pop(task, None))
+        return stopping
+
+    async def _stop(self, consumer: GroupConsumer) -> None:
+        await consumer.stop()
+        with suppress(DatabaseUnavailable):  # then others get the lanes when our lease ends
+            await self._count([consumer])
+            if consumer.subscription_id not in self.consumers:  # not started again meanwhile
+                await self._store.leave_groups(self._worker, [consumer.subscription_id])
 
     async def tick(self) -> float:
         """Look once at who should have which lanes. Returns after how many seconds to look again."""
         async with self._ticking:
+            if not self.consumers:
+                return _LOOK
+            if self._is_unsure and not await self._start_over():
+                return _LOOK_SOON
             return await self._tick()
 
+    async def _start_over(self) -> bool:
+        """Give up all lanes, also those that we do not know of. Returns whether that is done."""
+        for consumer in self.consumers.values():
+            consumer.give_up(consumer.tokens)
+        if not all(consumer.has_left for consumer in self.consumers.values()):
+            return False
+        await self._store.leave_groups(self._worker, list(self.consumers))
+        self._is_unsure = False
+        return True
+
     async def _tick(self) -> float:
-        if not self.consumers:
-            return _LOOK
         tokens = [token for consumer in self.consumers.values() for token in consumer.tokens]
-        rows = await self._store.lease_lanes(self._worker, list(self.consumers), tokens)
+        try:
+            rows = await self._store.lease_lanes(self._worker, list(self.consumers), tokens)
+        except DatabaseUnavailable:
+            self._is_unsure = True
+            raise
         taken: defaultdict[int, list[Any]] = defaultdict(list)
         given_up: defaultdict[int, list[Any]] = defaultdict(list)
         stopped: dict[int, str] = {}
@@ -71,12 +107,18 @@ class LaneKeeper:
                     for consumer in self.consumers.values():
                         consumer.lose_token(row["token"])
         self._tell_states(stopped)
-        for subscription_id in stopped:
-            if self.consumers[subscription_id].tokens:
-                given_up[subscription_id] = self.consumers[subscription_id].tokens
-        await asyncio.gather(*(self.consumers[one].give_up(tokens) for one, tokens in given_up.items()))
+        for subscription_id, state in stopped.items():
+            given_up[subscription_id] = self.consumers[subscription_id].tokens
+            if state == "CANCELLED":
+                self.consumers[subscription_id].group.is_started = False
+                self._start_to_stop(self.consumers[subscription_id])
+        for subscription_id, lost in given_up.items():
+            if subscription_id in self.consumers:
+                self.consumers[subscription_id].give_up(lost)
         await asyncio.gather(*(self.consumers[one].take(lanes) for one, lanes in taken.items()))
-        self._quiet = 0 if taken or given_up else self._quiet + 1
+        for consumer in self.consumers.values():
+            consumer.join_strands()
+        self._quiet = 0 if taken or any(given_up.values()) else self._quiet + 1
         return _LOOK if self._quiet < 5 else _LOOK_WHEN_STABLE
 
     def _tell_states(self, stopped: dict[int, str]) -> None:
@@ -95,43 +137,40 @@ class LaneKeeper:
     async def heartbeat(self) -> None:
         """Show that the groups of this process are alive, and what their members have done."""
         if self.consumers:
-            await self._count()
+            await self._count(list(self.consumers.values()))
 
-    async def _count(self) -> None:
-        counts: list[Sequence[Any]] = []
-        now = {
-            (consumer.subscription_id, member.name): (member.counts, 0)
-            for consumer in self.consumers.values()
-            for member in consumer.group.members.values()
-        }
-        for consumer in self.consumers.values():
-            first = next(iter(consumer.group.members), None)
-            if first is not None:  # what all filters rejected is counted with the first member
-                member = consumer.group.members[first]
-                now[consumer.subscription_id, first] = (member.counts, consumer.group.filtered)
-        for (subscription_id, name), (have, filtered) in now.items():
-            told = self._told[subscription_id, name]
-            counts.append(
-                (
-                    subscription_id,
-                    name,
-                    have.processed - told.processed,
-                    have.failed - told.failed,
-                    filtered - told.filtered,
-                    have.in_flight,
+    async def _count(self, consumers: list[GroupConsumer]) -> None:
+        counts: list[tuple[int, str, int, int, int, int]] = []
+        told: list[tuple[Counts, Counts]] = []
+        for consumer in consumers:
+            by_name: defaultdict[str, Counts] = defaultdict(Counts)
+            for name, have, known in consumer.group.untold():
+                sums = by_name[name]
+                sums.processed += have.processed - known.processed
+                sums.failed += have.failed - known.failed
+                sums.filtered += have.filtered - known.filtered
+                sums.in_flight += have.in_flight
+                told.append((known, Counts(have.processed, have.failed, have.filtered)))
+            for name, sums in by_name.items():
+                counts.append(
+                    (consumer.subscription_id, name, sums.processed, sums.failed, sums.filtered, sums.in_flight)
                 )
-            )
-        await self._store.group_heartbeat(list(self.consumers), counts)
-        for (subscription_id, name), (have, filtered) in now.items():
-            self._told[subscription_id, name] = Counts(have.processed, have.failed, filtered)
+        await self._store.group_heartbeat([one.subscription_id for one in consumers], counts)
+        for known, now in told:  # what was done meanwhile is told next time
+            known.processed, known.failed, known.filtered = now.processed, now.failed, now.filtered
 
     async def drain(self) -> None:
         """Finish what is in hand, tell it, and leave all groups."""
         async with self._ticking:
-            await asyncio.gather(*(consumer.stop() for consumer in self.consumers.values()))
+            consumers = list(self.consumers.values())
+            await asyncio.gather(*(consumer.stop() for consumer in consumers), *self._stopping)
             await self.advancer.settled()
-            await self._count()
-            await self._store.leave_groups(self._worker, list(self.consumers))
+            with suppress(DatabaseUnavailable):  # then others get the lanes when our lease ends
+                await self._count(consumers)
+                await self._store.leave_groups(self._worker, list(self.consumers))
 
     async def abort(self) -> None:
-        await asyncio.gather(*(consumer.abort() for consumer in self.consumers.values()))
+        for task in self._stopping:
+            task.cancel()
+        await asyncio.gather(*(one.abort() for one in (*self.consumers.values(), *self._stopping.values())))
+        await asyncio.gather(*self._stopping, return_exceptions=True)

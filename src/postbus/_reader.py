@@ -12,6 +12,7 @@ from postbus._store import Store
 
 _KEPT_PIECES = 64
 _KEPT_BYTES = 64 << 20
+_KEPT_SECONDS = 30.0
 
 _Key = tuple[str, tuple[int, ...], str]
 
@@ -21,9 +22,9 @@ class LogReader:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._kept: OrderedDict[_Key, Piece] = OrderedDict()
+        self._kept: OrderedDict[_Key, tuple[float, Piece]] = OrderedDict()
         self._kept_bytes = 0
-        self._under_way: dict[_Key, asyncio.Task[Piece]] = {}
+        self._under_way: dict[_Key, asyncio.Future[Piece | None]] = {}
         self._targets: dict[str, tuple[float, str]] = {}
         self._taking: dict[str, asyncio.Lock] = {}
 
@@ -43,17 +44,25 @@ class LogReader:
         `is_between`: the cursor may have a target already.
         """
         key = (topic, lanes, cursor)
-        kept = self._kept.get(key)
-        if kept is not None:
-            return kept
-        reading = self._under_way.get(key)
-        if reading is None:
-            reading = self._under_way[key] = asyncio.create_task(
-                self._read(key, taken_at, is_between=is_between, max_count=max_count, max_bytes=max_bytes),
-                name=f"postbus-read-{topic}",
-            )
-            reading.add_done_callback(lambda _: self._under_way.pop(key, None))
-        return await asyncio.shield(reading)
+        self._drop_old()
+        while True:
+            kept = self._kept.get(key)
+            if kept is not None:
+                return kept
+            reading = self._under_way.get(key)
+            if reading is None:
+                break
+            shared = await asyncio.shield(reading)
+            if shared is not None:  # otherwise whoever read was cancelled, or failed: it is on us
+                return shared
+        reading = self._under_way[key] = asyncio.get_running_loop().create_future()
+        piece = None
+        try:
+            piece = await self._read(key, taken_at, is_between=is_between, max_count=max_count, max_bytes=max_bytes)
+        finally:
+            del self._under_way[key]
+            reading.set_result(piece)
+        return piece
 
     async def _read(self, key: _Key, taken_at: float, *, is_between: bool, max_count: int, max_bytes: int) -> Piece:
         topic, lanes, cursor = key
@@ -83,7 +92,15 @@ class LogReader:
         return target if target_at > taken_at else None
 
     def _keep(self, key: _Key, piece: Piece) -> None:
-        self._kept[key] = piece
+        self._kept[key] = time.monotonic(), piece
         self._kept_bytes += piece.size
         while len(self._kept) > _KEPT_PIECES or (self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1):
-            self._kept_bytes -= self._kept.popitem(last=False)[1].size
+            self._drop_first()
+
+    def _drop_old(self) -> None:
+        """What was purged, or belonged to a topic that was deleted, must not come back for ever."""
+        while self._kept and next(iter(self._kept.values()))[0] < time.monotonic() - _KEPT_SECONDS:
+            self._drop_first()
+
+    def _drop_first(self) -> None:
+        self._kept_bytes -= self._kept.popitem(last=False)[1][1].size

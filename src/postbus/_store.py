@@ -102,6 +102,14 @@ class PutOff(NamedTuple):
     reason: str | None = None
 
 
+class Due(NamedTuple):
+    """A message to be tried again by a group. Its attempt is counted already."""
+
+    lane: int
+    message: Message
+    last_error: str | None
+
+
 class Store:
     """Connections to one database, and what can be asked of it."""
 
@@ -319,12 +327,12 @@ class Store:
         async with self.connection() as conn:
             return await conn.fetch("select * from postbus.retrying_of($1)", tokens)
 
-    async def claim_retrying(self, topic: str, tokens: Sequence[UUID], max_count: int) -> list[tuple[int, Message]]:
-        """Messages that are due to be tried again, with their lanes."""
+    async def claim_retrying(self, topic: str, tokens: Sequence[UUID], max_count: int) -> list[Due]:
+        """Messages that are due to be tried again."""
         async with self.connection() as conn:
             rows = await conn.fetch("select * from postbus.claim_retrying($1, $2)", tokens, max_count)
         return [
-            (
+            Due(
                 row["lane"],
                 Message(
                     row["id"],
@@ -338,6 +346,7 @@ class Store:
                     row["attempts"],
                     row["published_at"],
                 ),
+                row["last_error"],
             )
             for row in rows
         ]

@@ -21,7 +21,10 @@ _APART = 0.05  # … and between two moves: each is a row per lane
 class HeldLane:
     """A lane that this process holds for a group."""
 
-    __slots__ = ("careful_until", "deaths", "lane", "number", "token")
+    __slots__ = ("careful_until", "deaths", "lane", "number", "strand", "token")
+
+    strand: Strand
+    """In which it is read."""
 
     def __init__(self, lane: int, token: UUID, number: int, deaths: int, careful_until: int | None) -> None:
         self.lane = lane
@@ -58,6 +61,8 @@ class Strand:
     def __init__(self, subscription_id: int, lanes: Iterable[HeldLane], cursor: str, progressed: Progressed) -> None:
         self.subscription_id = subscription_id
         self.lanes = {one.lane: one for one in lanes}
+        for lane in self.lanes.values():
+            lane.strand = self
         self.key = tuple(sorted(self.lanes))
         self.cursor = cursor
         """Where to read on."""
@@ -89,6 +94,19 @@ class Strand:
         """Wait until something has changed: ask again what is waited for."""
         self.freed.clear()
         await self.freed.wait()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is in hand or suspected, so that it may be read together with others."""
+        is_calm = all(lane.deaths == 0 for lane in self.lanes.values())
+        is_idle = not self.window and not self.running and self.is_settled and not self.is_between
+        return self.is_waiting and is_idle and is_calm and not self.is_ending
+
+    def was_passed(self, cursor: str) -> None:
+        """There was nothing for us up to a cursor."""
+        entry = Entry(self, 0, -1, cursor, count=0)
+        self.add(entry)
+        entry.done()
 
     def add(self, entry: Entry) -> None:
         self.window.append(entry)

@@ -209,13 +209,17 @@ class Bus:
                 raise InvalidHandler(f"{handler!r} is not a function", remedy="put the decorator above a function")
             own_name = name or str(getattr(handler, "__qualname__", type(handler).__qualname__))
             if group is not None:
-                made = self._add_group(Group(self, group, topic, make, filter=filter, on_failure=on_failure))
+                if lease is not None:
+                    raise InvalidOption("a group has no lease of its own", remedy="set that of the topic")
+                made = Group(self, group, topic, make, filter=filter, on_failure=on_failure)
                 made.add_member(own_name, handler)
+                self._add_group(made)
                 self._groups[topic, group] = made, given_start
                 return handler
-            if filter is not None or given_start != Start.NOW:
+            if filter is not None or given_start != Start.NOW or on_failure != "block":
                 raise InvalidOption(
-                    "start and filter belong to a group", remedy="give group=…, on a topic with semantics PUB_SUB"
+                    "start, filter and on_failure belong to a group",
+                    remedy="give group=…, on a topic with semantics PUB_SUB",
                 )
             subscription = make(own_name, handler)
             if topic in self._subscriptions:

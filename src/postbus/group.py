@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -44,6 +44,8 @@ class Member:
     subscription: Subscription
     filter: Filter | None = None
     counts: Counts = field(default_factory=Counts)
+    told: Counts = field(default_factory=Counts)
+    """What the database knows of these counts."""
 
 
 class Group:
@@ -67,6 +69,7 @@ class Group:
                 f"bad group name {name!r}",
                 remedy="a name has 1 to 200 letters, digits or . _ - : / and starts with a letter, a digit or _",
             )
+        _check_filter(filter)
         if on_failure not in ("block", "pass"):
             raise InvalidOption(f"on_failure {on_failure!r} is not known", remedy="use 'block' or 'pass'")
         self.name = name
@@ -75,11 +78,17 @@ class Group:
         self.on_failure = on_failure
         self.is_started = False
         self.members: dict[str, Member] = {}
+        self._removed: list[Member] = []
+        self._filtered = Counts()
+        self._filtered_told = Counts()
         self._host = host
         self._make = make
 
     def add_member(self, name: str, handler: Handler, filter: Filter | None = None) -> None:
         """Add a consumer. A message goes to one of the members whose filter takes it, chosen by its key."""
+        if not isinstance(name, str) or not 1 <= len(name) <= 200 or not name.isprintable():
+            raise InvalidOption(f"bad member name {name!r:.220}", remedy="give 1 to 200 printable characters")
+        _check_filter(filter)
         if name in self.members:
             raise DuplicateHandler(
                 f"group {self.name!r} has a member {name!r} already", remedy="give each member a name of its own"
@@ -102,7 +111,7 @@ class Group:
                 f"{name!r} is the last member of group {self.name!r}, which is started",
                 remedy="stop the group first, or add another member",
             )
-        del self.members[name]
+        self._removed.append(self.members.pop(name))
 
     async def start(self, position: Start | str | Any = Start.NOW) -> None:
         """Subscribe, and consume while the bus runs. The position counts once, when the group is new."""
@@ -136,16 +145,29 @@ class Group:
     @property
     def counts(self) -> Counts:
         """What the group has done in this process."""
-        each = [member.counts for member in self.members.values()]
+        each = [member.counts for member in (*self.members.values(), *self._removed)]
         return Counts(
             processed=sum(one.processed for one in each),
             failed=sum(one.failed for one in each),
-            filtered=sum(one.filtered for one in each) + self.filtered,
+            filtered=self.filtered,
             in_flight=sum(one.in_flight for one in each),
         )
 
-    filtered = 0
-    """Messages that all filters rejected, in this process."""
+    @property
+    def filtered(self) -> int:
+        """Messages that all filters rejected, in this process."""
+        return self._filtered.filtered
+
+    @filtered.setter
+    def filtered(self, count: int) -> None:
+        self._filtered.filtered = count
+
+    def untold(self) -> Iterator[tuple[str, Counts, Counts]]:
+        """Members by name, what they have done, and what of that the database knows: to be kept up to date."""
+        for member in (*self.members.values(), *self._removed):
+            yield member.name, member.counts, member.told
+        if self.members:  # what all filters rejected is counted with the first member
+            yield next(iter(self.members)), self._filtered, self._filtered_told
 
     def member_for(self, message: Message) -> Member | None:
         """Who gets a message: None if all filters reject it."""
@@ -155,6 +177,11 @@ class Group:
         if not fitting:
             return None
         return fitting[stable_hash(message.key or str(message.id)) % len(fitting)]
+
+
+def _check_filter(filter: object) -> None:
+    if filter is not None and not callable(filter):
+        raise InvalidOption(f"filter {filter!r:.200} is not a function", remedy="give one that takes a message")
 
 
 def stable_hash(text: str) -> int:

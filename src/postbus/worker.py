@@ -9,7 +9,7 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from postbus._claim import Claimer
@@ -32,7 +32,7 @@ from postbus._upkeep import (
     Sweeper,
 )
 from postbus._wake import Bells, Listener, topic_id
-from postbus.errors import PostbusError
+from postbus.errors import PostbusError, WrongSemantics
 from postbus.group import Group
 from postbus.middleware import Middleware
 from postbus.start import Start
@@ -64,6 +64,8 @@ class Worker:
         self._groups: dict[Group, Start] = dict(groups)
         self._stores: tuple[Store, Store, Store] | None = None
         self._keeper: LaneKeeper | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._shown_at = 0.0
         self._reader: LogReader | None = None
         self._beside: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
@@ -92,13 +94,17 @@ class Worker:
         stores = [await Store.open(self._dsn)]
         try:
             stores.append(await Store.open(self._dsn, size=2))
-            stores.append(await Store.open(self._dsn, size=max(sum(_connections(one) for one in transactional), 1)))
+            stores.append(await Store.open(self._dsn, size=8 + sum(one.concurrency for one in transactional)))
             for subscription in self._subscriptions:
                 await stores[0].ensure_topic(subscription.topic)
+                _check_is_queue(await stores[0].topics(subscription.topic), subscription)
             self._stores = stores[0], stores[1], stores[2]
             with _signals(self.stop):
                 await self._consume(*stores)
         finally:
+            for task in self._beside:
+                task.cancel()
+            await asyncio.gather(*self._beside, return_exceptions=True)
             for store in stores:
                 if self._abort.is_set():
                     store.terminate()
@@ -116,14 +122,15 @@ class Worker:
         heartbeat = Heartbeat(upkeep_store, self.name, sorted(topics))
         self._keeper, self._reader = LaneKeeper(upkeep_store, store, self.name), LogReader(store)
         await heartbeat.tick()  # lanes go to processes that are known
-        for group, start in self._groups.items():
+        self._heartbeat = heartbeat
+        for group, start in list(self._groups.items()):  # others may start while these join
             await self._join(group, start)
         keeper, sweeper = LeaseKeeper(upkeep_store, settler), Sweeper(upkeep_store)
         ended = asyncio.Event()
         upkeep = _started(
             settler.run(),
             Listener(self._dsn, self._bells).run(ended),
-            repeat(lambda: self._show_life(heartbeat), name="heartbeat", every=HEARTBEAT, stop=ended),
+            repeat(self._show_life, name="heartbeat", every=1.0, stop=ended),
             repeat(self._keeper.heartbeat, name="group heartbeat", every=GROUP_HEARTBEAT, stop=ended),
             repeat(self._keeper.tick, name="lanes", every=1.0, stop=self._stop),
             repeat(sweeper.sweep_log, name="sweep log", every=SWEEP, stop=ended),
@@ -147,39 +154,43 @@ class Worker:
             draining = _drain(claiming, dispatchers, settler, self._keeper)
             await _over(draining, self._abort.wait(), beside=upkeep)
         finally:
-            await self._keeper.abort()
-            for task in self._beside:
-                task.cancel()
             for task in (*claiming, *upkeep):
                 task.cancel()
+            await asyncio.gather(*claiming, *upkeep, return_exceptions=True)
+            await self._keeper.abort()  # when nothing takes lanes any more
+            await self._reader.close()
             for dispatcher in dispatchers:
                 await dispatcher.abort()
                 dispatcher.close()
-            await asyncio.gather(*claiming, *upkeep, return_exceptions=True)
             await _leave_quietly(heartbeat.sign_off())
         event(logging.INFO, "worker.stopped", worker=self.name)
 
-    async def _show_life(self, heartbeat: Heartbeat) -> float | None:
-        """Tell that we are alive; more often where lanes are lost sooner."""
-        await heartbeat.tick()
+    async def _show_life(self) -> float | None:
+        """Tell that we are alive; more often where lanes are lost sooner, which a group that starts may change."""
         assert self._keeper is not None
-        leases = [lease.total_seconds() for lease in self._keeper.leases.values()]
-        return min([HEARTBEAT, *(lease / 3 for lease in leases)])
+        assert self._heartbeat is not None
+        every = min([HEARTBEAT, *(lease.total_seconds() / 3 for lease in self._keeper.leases.values())])
+        now = asyncio.get_running_loop().time()
+        if now >= self._shown_at + every:
+            await self._heartbeat.tick()
+            self._shown_at = now
+        return min(every, 1.0)
 
     async def start_group(self, group: Group, start: Start) -> None:
         """Consume for a group, from now on or when the worker runs."""
         self._groups[group] = start
         if self._keeper is not None:
             await self._join(group, start)
+            await self._show_life()
             await self._keeper.tick()
 
     async def stop_group(self, group: Group) -> None:
         """Finish what a group has in hand here, and consume for it no longer."""
         self._groups.pop(group, None)
         if self._keeper is not None:
-            for consumer in list(self._keeper.consumers.values()):
-                if consumer.group is group:
-                    await self._keeper.remove(consumer)
+            consumer = self._keeper.consumer_of(group)
+            if consumer is not None:
+                await self._keeper.remove(consumer)
 
     async def _join(self, group: Group, start: Start) -> None:
         assert self._keeper is not None
@@ -187,6 +198,10 @@ class Worker:
         assert self._stores is not None
         store, upkeep_store, handler_store = self._stores
         info = await upkeep_store.subscribe(group.topic, group.name, start, group.on_failure)
+        topic = (await upkeep_store.topics(group.topic))[0]
+        known = self._keeper.consumer_of(group)
+        if known is not None and known.subscription_id == info.id:
+            return  # it is started already
         consumer = GroupConsumer(
             group,
             info.id,
@@ -195,6 +210,8 @@ class Worker:
             reader=self._reader,
             advancer=self._keeper.advancer,
             new_bell=lambda: self._bells.add(group.topic),
+            lease=info.lease,
+            max_attempts=topic["max_attempts"],
             middleware=self._middleware,
         )
         self._keeper.add(consumer, info.lease)
@@ -215,9 +232,12 @@ def _subscriptions_of(group: Group) -> list[Subscription]:
     return [member.subscription for member in group.members.values()]
 
 
-def _connections(subscription: Subscription) -> int:
-    """That a transactional handler may need at the same time: in a group it runs once per lane."""
-    return max(subscription.concurrency, 8)
+def _check_is_queue(found: Sequence[Mapping[str, Any]], subscription: Subscription) -> None:
+    if any(topic["semantics"] != "QUEUE" for topic in found):
+        raise WrongSemantics(
+            f"topic {subscription.topic!r} is PUB_SUB, and {subscription.name} belongs to no group",
+            remedy="name its group: @bus.subscribe(topic, group=…)",
+        )
 
 
 async def _over(
