@@ -48,7 +48,7 @@ class LogReader:
         while True:
             kept = self._kept.get(key)
             if kept is not None:
-                return kept
+                return kept[1]
             reading = self._under_way.get(key)
             if reading is None:
                 break

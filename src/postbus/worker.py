@@ -158,7 +158,6 @@ class Worker:
                 task.cancel()
             await asyncio.gather(*claiming, *upkeep, return_exceptions=True)
             await self._keeper.abort()  # when nothing takes lanes any more
-            await self._reader.close()
             for dispatcher in dispatchers:
                 await dispatcher.abort()
                 dispatcher.close()
