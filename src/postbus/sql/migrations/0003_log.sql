@@ -54,6 +54,9 @@ create table postbus.segment (
     payloads        bytea[] not null
 ) partition by list (storage_id);
 
+-- The shared storages have a parent of their own: however many others there are, these are few.
+create table postbus.segment_shared partition of postbus.segment for values in (1, 2, 3, 4, 5) partition by list (storage_id);
+
 -- The leaves: table segment_<storage>_<epoch> each. All transactions that wrote to a closed leaf have an id below
 -- closed_txid.
 create table postbus.log_leaf (

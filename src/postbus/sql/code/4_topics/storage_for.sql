@@ -33,8 +33,8 @@ begin
     execute format('create sequence postbus.%I cache 1', format('log_epoch_%s', _storage.id));
     perform setval(format('postbus.%I', format('log_epoch_%s', _storage.id))::regclass, 1, true);
     execute format('create table postbus.%I (like postbus.segment) partition by range (position)', format('segment_%s', _storage.id));
-    execute format('alter table postbus.segment attach partition postbus.%I for values in (%s)',
-                   format('segment_%s', _storage.id), _storage.id);
+    execute format('alter table postbus.%I attach partition postbus.%I for values in (%s)',
+                   case when topic.storage = 'own' then 'segment' else 'segment_shared' end, format('segment_%s', _storage.id), _storage.id);
     perform postbus.add_leaf(_storage.id, 1);
     return _storage.id;
 end $$;

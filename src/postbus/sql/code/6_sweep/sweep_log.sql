@@ -3,7 +3,8 @@
 -- that nobody needs. Also folds the ledgers of cursors, and notices groups without heartbeats.
 --
 -- Can be killed anywhere and called again; a second caller returns at once. Returns what it did; `more` asks to be
--- called again at once. Refuses a transaction that has written.
+-- called again at once. Refuses a transaction that has written. Does nothing in a database that was restored into
+-- another server, until that is rebased: its transaction ids mean nothing there.
 --
 -- Writes: log_leaf, topic_count, storage_count, cursor, subscription, loss, retrying, group_worker.  Locks: an advisory lock for the transaction.
 create or replace function postbus.sweep_log(
@@ -34,6 +35,11 @@ begin
     if _sequence is null or not pg_try_advisory_xact_lock(hashtext('postbus.sweep_log'), storage_id) then
         return;
     end if;
+    begin
+        perform postbus.check_cluster();
+    exception when sqlstate 'PB507' then
+        return;
+    end;
     counted := postbus.count_published(storage_id);      -- first: it takes a place, for which there must be no transaction id
 
     -- In a transaction later than the one that began the next leaf: an id that is higher than all that wrote here.
