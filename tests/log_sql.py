@@ -90,7 +90,7 @@ async def read(
     piece = Piece(segments=rows, next=last["next_cursor"], during=last["during_cursor"], more=last["more"])
     for row in rows:
         for index in range(row["first_index"], len(row["payloads"])):
-            piece.messages.append(row["payloads"][index].decode())
+            piece.messages.append(row["payloads"][index].decode(errors="replace"))
             piece.keys.append(row["keys"][index] if row["keys"] else None)
             piece.places.append((row["position"], index))
     return piece

@@ -1,0 +1,275 @@
+"""A dump restored into another server: transaction ids start over there, and nothing is lost by it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from log_sql import (
+    advance,
+    create_topic,
+    cursor_of,
+    leaves,
+    publish_many,
+    read,
+    read_all,
+    rotate,
+    subscribe,
+    sweep,
+    take,
+)
+from postbus.embedded import EmbeddedPostgres
+from queue_sql import publish
+
+Restore = Callable[[], Awaitable[Any]]
+
+
+@pytest.fixture(scope="module")
+def other_server(server: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
+    """A server with a data folder of its own."""
+    folder = Path(tempfile.gettempdir()) / f"postbus-test-{secrets.token_hex(8)}"
+    version = server.version
+    bin_dir = None if version in (16, 18) else f"/usr/lib/postgresql/{version}/bin"
+    with EmbeddedPostgres.start(folder, version=version, bin_dir=bin_dir) as postgres:
+        yield postgres
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _run(*command: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    _, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+
+
+@pytest.fixture
+async def restore(dsn: str, other_server: EmbeddedPostgres) -> AsyncIterator[Restore]:
+    """Dumps the test's database, restores it into the other server, and connects to it there."""
+    root: Any = await asyncpg.connect(other_server.dsn())
+    name = f"restored_{secrets.token_hex(8)}"
+    made: list[Any] = []
+
+    async def dump_and_restore() -> Any:
+        programs = Path(await root.fetchval("select setting from pg_config where name = 'BINDIR'"))
+        with tempfile.TemporaryDirectory() as folder:
+            file = f"{folder}/dump"
+            await _run(
+                str(programs / "pg_dump"), "--format=custom", "--no-privileges", f"--file={file}", f"--dbname={dsn}"
+            )
+            await root.execute(f"create database {name} template template0")
+            await _run(
+                str(programs / "pg_restore"),
+                "--no-owner",
+                "--exit-on-error",
+                f"--dbname={other_server.dsn(name)}",
+                file,
+            )
+        made.append(await asyncpg.connect(other_server.dsn(name)))
+        return made[0]
+
+    yield dump_and_restore
+    for conn in made:
+        await conn.close()
+    await root.execute(f"drop database if exists {name} with (force)")
+    await root.close()
+
+
+async def _refused(act: Any) -> None:
+    with pytest.raises(asyncpg.PostgresError) as caught:
+        await act
+    assert caught.value.sqlstate == "PB507"
+    assert caught.value.hint == "run: postbus rebase"
+
+
+async def _rebase(conn: Any) -> int:
+    count: int = await conn.fetchval("select postbus.rebase()")
+    return count
+
+
+async def _take_all(conn: Any, group: int, topic: str = "t") -> list[str]:
+    """What a worker gets for a group: it takes the lanes, reads and moves on."""
+    found = []
+    worker = f"worker {secrets.token_hex(4)}"
+    for lane in await take(conn, worker, group):
+        messages, cursor = await read_all(conn, lane.cursor, 2, lanes=(lane.lane,), topic=topic)
+        assert await advance(conn, [lane], cursor, len(messages)) == []
+        found += messages
+    await conn.execute("select postbus.leave_groups($1, array[$2::bigint])", worker, group)
+    return found
+
+
+async def _burn_ids(conn: Any) -> None:
+    """Let a server's transaction ids be far ahead of the other's."""
+    await conn.execute("""
+        create temp table if not exists burned (n int);
+        do $$ begin for i in 1 .. 30000 loop
+            begin insert into burned values (1); raise exception 'x'; exception when raise_exception then null; end;
+        end loop; end $$
+    """)
+
+
+async def test_a_restored_database_is_refused_until_it_is_rebased(conn: Any, restore: Restore) -> None:
+    """Subscribing, leasing and reading name the command to run; after it each group gets what it had not had."""
+    await _burn_ids(conn)
+    await create_topic(conn)
+    done, fresh, middle = [await subscribe(conn, name) for name in ("done", "fresh", "middle")]
+    await publish(conn, "one", "two")
+    await publish_many(conn, "three", "four")
+    assert len(await _take_all(conn, done)) == 4
+    [lane] = await take(conn, "w", middle)
+    piece = await read(conn, lane.cursor)
+    assert piece.during is not None
+    await advance(conn, [lane], piece.during, 3, piece.places[2])
+    await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", middle)
+    await sweep(conn, 2)
+    await publish(conn, "not counted yet")
+
+    there = await restore()
+    await _refused(subscribe(there, "done"))
+    await _refused(subscribe(there, "new"))
+    await _refused(there.fetch("select * from postbus.lease_lanes('w', array[$1::bigint], '{}')", done))
+    await _refused(read(there, await cursor_of(there, done)))
+    await publish(there, "published there")
+    assert await _rebase(there) == 3
+
+    assert await subscribe(there, "done") == done
+    await sweep(there, 2)
+    lags = dict(await there.fetch("select group_name, lag from postbus.groups"))
+    assert lags == {"done": 2, "fresh": 6, "middle": 3}
+    new = ["not counted yet", "published there"]
+    assert await _take_all(there, done) == new
+    assert await _take_all(there, fresh) == ["one", "two", "three", "four", *new]
+    assert await _take_all(there, middle) == ["four", *new]
+    await publish(there, "later")
+    for group in (done, fresh, middle):
+        assert await _take_all(there, group) == ["later"]
+    await sweep(there, 2)
+    assert {row[0] for row in await there.fetch("select lag from postbus.groups")} == {0}
+
+
+async def test_a_server_with_higher_transaction_ids_is_noticed_too(conn: Any, restore: Restore) -> None:
+    """The server is told by its identity; what was unseen comes, though its ids look old there."""
+    await create_topic(conn, lanes=4)
+    group = await subscribe(conn)
+    await publish_many(conn, *"abcd", keys=["a", "b", "c", "d"])
+    there = await restore()
+    await _burn_ids(there)
+    await _burn_ids(there)
+    assert await there.fetchval("select pg_current_xact_id()::text::int") > await conn.fetchval(
+        "select pg_current_xact_id()::text::int"
+    )
+
+    await _refused(there.fetch("select * from postbus.lease_lanes('w', array[$1::bigint], '{}')", group))
+    await _rebase(there)
+    assert sorted(await _take_all(there, group)) == list("abcd")
+
+
+async def test_what_commits_late_and_what_lies_behind_is_not_lost(conn: Any, connect: Any, restore: Restore) -> None:
+    """A message below the group's position that it has not seen is delivered; that may bring others again."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    slow = await connect()
+    transaction = slow.transaction()
+    await transaction.start()
+    await publish(slow, "late")
+    await publish(conn, "early")
+    assert await _take_all(conn, group) == ["early"]
+    await transaction.commit()
+    there = await restore()
+    await _rebase(there)
+
+    found = await _take_all(there, group)
+    assert found[0] == "late"
+    assert set(found) <= {"late", "early"}
+
+
+async def test_a_publisher_that_waits_for_the_rebase_is_not_lost(
+    conn: Any, restore: Restore, other_server: Any
+) -> None:
+    """Who was about to publish when it began, with a position already, is delivered after it."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    await publish(conn, "one")
+    await _take_all(conn, group)
+    there = await restore()
+    name = await there.fetchval("select current_database()")
+    publisher: Any = await asyncpg.connect(other_server.dsn(name))
+    try:
+        transaction = there.transaction()
+        await transaction.start()
+        await there.execute("lock table postbus.segment in exclusive mode")
+        publishing = asyncio.create_task(publish(publisher, "waited"))
+        while not await there.fetchval("select cardinality(pg_blocking_pids($1)) > 0", publisher.get_server_pid()):
+            await asyncio.sleep(0.001)
+        await _rebase(there)
+        await publish(there, "two")
+        await transaction.commit()
+        await publishing
+        assert sorted(await _take_all(there, group)) == ["two", "waited"]
+    finally:
+        await publisher.close()
+
+
+async def test_a_dump_made_while_a_leaf_was_begun(conn: Any, restore: Restore) -> None:
+    """Sequences are dumped as they are, so the epoch may be ahead of the leaves: rebase and sweep mend that."""
+    storage = await create_topic(conn)
+    group = await subscribe(conn)
+    await publish(conn, "one")
+    there = await restore()
+    await there.fetchval("select nextval('postbus.log_epoch_2')")
+    await _rebase(there)
+    await publish(there, "two")
+    await there.fetchval("select nextval('postbus.log_epoch_2')")
+    await sweep(there, storage)
+    await publish(there, "three")
+
+    assert await leaves(there, storage) == [1, 2]
+    assert await _take_all(there, group) == ["one", "two", "three"]
+
+
+async def test_the_sweep_leaves_a_restored_database_alone(conn: Any, restore: Restore) -> None:
+    """Before the rebase it drops nothing; after it groups count as seen just now."""
+    storage = await create_topic(conn, retention="1 min", zero_subscription_retention="1 min")
+    group = await subscribe(conn)
+    await publish(conn, "one")
+    await rotate(conn, storage)
+    await sweep(conn, storage)
+    there = await restore()
+    for later in (timedelta(0), timedelta(hours=1), timedelta(hours=2)):
+        assert await sweep(there, storage, later) == (0, None, [], 0, 0, False)
+    await there.execute("update postbus.subscription set seen_at = seen_at - interval '1 day'")
+    await _rebase(there)
+    await sweep(there, storage, timedelta(minutes=4))
+
+    assert await there.fetchval("select state from postbus.subscription") == "ACTIVE"
+    assert await _take_all(there, group) == ["one"]
+    assert (await sweep(there, storage, timedelta(minutes=4)))["dropped"] == ["segment_1_1"]
+    assert await there.fetchval("select count(*) from postbus.loss") == 0
+
+
+async def test_rebase_on_the_same_server_loses_nothing(conn: Any) -> None:
+    """It may be run at any time, twice too."""
+    storage = await create_topic(conn)
+    group = await subscribe(conn)
+    await publish(conn, "one", "two")
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor, 1)
+    await advance(conn, [lane], piece.next, 1)
+    await rotate(conn, storage)
+    await publish(conn, "three")
+    assert [await _rebase(conn), await _rebase(conn)] == [1, 1]
+    await publish(conn, "four")
+    assert await advance(conn, [lane], piece.next, 1) == [1], "whoever held a lane has lost it"
+    await conn.execute("select postbus.sign_off('w')")
+
+    assert await _take_all(conn, group) == ["two", "three", "four"]
