@@ -158,7 +158,12 @@ async def test_the_demo_on_a_server_of_ones_own(cli: Cli, bus: Bus, conn: Any) -
     assert summary["orders"] == orders > 0
     assert summary["messages_of_rolled_back_orders"] == 0
     assert summary["handled"] > 0
-    assert {topic["name"] for topic in await bus.admin.topics()} == {"orders.placed", "payments", "emails"}
+    names = {topic["name"] for topic in await bus.admin.topics()}
+    assert names == {"orders.placed", "payments", "emails", "orders.events"}
+    assert summary["lag"].keys() == {"analytics", "fraud", "sales"}
+    assert summary["passed"]["sales"] > 0
+    sales = await conn.fetchval("select coalesce(sum(paid), 0) from postbus_demo.demo_sales")
+    assert sales <= await conn.fetchval("select count(*) from postbus_demo.demo_orders where state = 'paid'")
 
 
 async def test_the_demo_leaves_topics_of_others_alone(cli: Cli, bus: Bus) -> None:
@@ -189,6 +194,7 @@ async def test_the_live_view(cli: Cli) -> None:
     live, left, after = shown.partition("\x1b[?1049l")
     assert "Postbus demo" in live
     assert "orders.placed" in live
+    assert "analytics" in live
     assert left
     assert "orders were committed" in after
 

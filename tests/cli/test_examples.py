@@ -42,6 +42,24 @@ async def test_sqlalchemy_publisher(dsn: str, bus: Bus) -> None:
     assert row["payload"] == b'{"id":1,"name":"ada"}'
 
 
+async def test_order_events(dsn: str) -> None:
+    """Each group gets every event; a failing one is told later, but before the next of its order."""
+    said = await run("order_events.py", dsn)
+
+    mails = [line for line in said if line.startswith("email: order")]
+    assert len(mails) == 6
+    for order in (1, 2, 3):
+        kinds = [line.rpartition(" ")[2] for line in mails if f"order {order} " in line]
+        assert kinds == ["placed", "paid"]
+    assert said[6:] == [
+        "inventory: 9 pieces of coffee",
+        "inventory: 8 pieces of tea",
+        "analytics: 0 before it",
+        "email: 0 before it",
+        "inventory: 0 before it",
+    ]
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_every_example_has_a_test(path: Path) -> None:
     """No example is left out here."""

@@ -19,9 +19,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from postbus.bus import Bus
-from postbus.demo.shop import EMAILS, ORDERS, PAYMENTS, Order
+from postbus.demo.shop import ANALYTICS, EMAILS, EVENTS, FRAUD, ORDERS, PAYMENTS, SALES, Order, OrderEvent
 from postbus.message import DeadLetter, Message, Outgoing
 from postbus.middleware import Middleware
+from postbus.start import Start
 
 _REPORT_EVERY = 0.25
 _DRAIN_WITHIN = 8.0
@@ -30,6 +31,7 @@ _KEEPS_EVENTS = (
     "message.dead",
     "lease.expired",
     "lease.lost",
+    "lanes.lost",
     "worker.started",
     "database.away",
 )
@@ -40,8 +42,18 @@ class CardRefused(Exception):
     """The bank is slow today; it may work next time."""
 
 
+class ScoreMissing(Exception):
+    """The service that scores orders is overloaded; it may answer next time."""
+
+
 def subscribe_all(bus: Bus, report: Report) -> None:
     """Register the handlers of the shop."""
+    subscribe_queues(bus, report)
+    subscribe_groups(bus)
+
+
+def subscribe_queues(bus: Bus, report: Report) -> None:
+    """Each message goes to one of these."""
 
     @bus.subscribe(ORDERS, concurrency=8, transactional=True)
     async def accept(order: Order, message: Message, conn: Any) -> None:
@@ -62,6 +74,7 @@ def subscribe_all(bus: Bus, report: Report) -> None:
             raise CardRefused(f"the bank of {order.customer} does not answer")
         await conn.execute("update postbus_demo.demo_orders set state = 'paid' where id = $1", order.id)
         await bus.publish(conn, EMAILS, order, delay=random.uniform(1, 4))
+        await bus.publish(conn, EVENTS, OrderEvent("paid", order), key=order.customer)
         return None
 
     @bus.subscribe(EMAILS, concurrency=16)
@@ -70,6 +83,30 @@ def subscribe_all(bus: Bus, report: Report) -> None:
         if order.id % 101 == 0:
             return DeadLetter(reason=f"{order.customer}@example.com does not exist")
         return None
+
+
+def subscribe_groups(bus: Bus) -> None:
+    """Each message goes to all of these."""
+
+    @bus.subscribe(EVENTS, group=ANALYTICS, start=Start.BEGINNING, batch=100)
+    async def chart(events: list[OrderEvent]) -> None:
+        await asyncio.sleep(0.02)
+
+    @bus.subscribe(EVENTS, group=FRAUD, start=Start.BEGINNING, concurrency=8)
+    async def score(event: OrderEvent) -> None:
+        await asyncio.sleep(random.uniform(0.01, 0.1))
+        if random.random() < 0.01:
+            raise ScoreMissing(f"no score for order {event.order.id}")
+
+    @bus.subscribe(EVENTS, group=SALES, start=Start.BEGINNING, transactional=True)
+    async def book(event: OrderEvent, message: Message, conn: Any) -> None:
+        if event.kind == "paid":
+            await conn.execute(
+                "insert into postbus_demo.demo_sales as known (customer, paid, cents) values ($1, 1, $2) "
+                "on conflict (customer) do update set paid = known.paid + 1, cents = known.cents + excluded.cents",
+                event.order.customer,
+                event.order.cents,
+            )
 
 
 class Report(Middleware, logging.Handler):

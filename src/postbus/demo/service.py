@@ -7,7 +7,7 @@ import random
 
 from postbus._loop import Backoff, pause
 from postbus.bus import Bus
-from postbus.demo.shop import ORDERS, Order
+from postbus.demo.shop import EVENTS, ORDERS, Order, OrderEvent
 from postbus.demo.tally import Tally
 from postbus.errors import CommitUnknown, DatabaseUnavailable
 
@@ -53,7 +53,7 @@ class OrderService:
             self._tally.tell("order service", str(error))
         else:
             self._tally.committed += 1
-            self._tally.published[ORDERS] += 1
+            self._tally.published.update((ORDERS, EVENTS))
 
     async def _place(self, customer: str, cents: int, *, is_sold_out: bool) -> None:
         async with self._bus.transaction() as conn:
@@ -62,6 +62,8 @@ class OrderService:
                 customer,
                 cents,
             )
-            await self._bus.publish(conn, ORDERS, Order(order_id, customer, cents), key=customer)
+            order = Order(order_id, customer, cents)
+            await self._bus.publish(conn, ORDERS, order, key=customer)
+            await self._bus.publish(conn, EVENTS, OrderEvent("placed", order), key=customer)
             if is_sold_out:
                 raise OutOfStock(f"order {order_id} rolled back, and its message with it")

@@ -8,14 +8,20 @@ from postbus.bus import Bus
 from postbus.errors import InvalidInput
 from postbus.options import TopicOptions
 
-ORDERS, PAYMENTS, EMAILS = "orders.placed", "payments", "emails"
+ORDERS, PAYMENTS, EMAILS, EVENTS = "orders.placed", "payments", "emails", "orders.events"
+ANALYTICS, FRAUD, SALES = GROUPS = ("analytics", "fraud", "sales")
+"""Of the topic EVENTS."""
 
 TOPICS: dict[str, TopicOptions] = {
     # Short leases, so that one sees what a killed worker held come back.
     ORDERS: {"lease": 5},
     PAYMENTS: {"lease": 5, "ordered": True, "max_attempts": 4, "retry_initial": 0.5, "retry_max": 4},
     EMAILS: {"lease": 5},
-}
+    EVENTS: {
+        "semantics": "PUB_SUB", "lanes": 4, "lease": 5, "retention": 3600, "zero_subscription_retention": 3600,
+        "max_attempts": 4, "retry_initial": 0.5, "retry_max": 4,
+    },
+}  # fmt: skip
 
 _TABLES = """
 create schema if not exists postbus_demo;
@@ -26,15 +32,27 @@ create table if not exists postbus_demo.demo_orders (
     state     text not null default 'placed',
     placed_at timestamptz not null default now()
 );
+create table if not exists postbus_demo.demo_sales (
+    customer text primary key,
+    paid     integer not null,
+    cents    bigint not null
+);
 """
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What travels through all topics of the shop."""
+    """What travels through the queues of the shop."""
 
     id: int
     customer: str
     cents: int
+
+
+class OrderEvent(msgspec.Struct, frozen=True):
+    """What happened to an order: for all groups that want to know."""
+
+    kind: str
+    order: Order
 
 
 async def open_shop(bus: Bus) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from postbus.bus import Bus
-from postbus.demo.shop import TOPICS
+from postbus.demo.shop import EVENTS, GROUPS, TOPICS
 
 _RATES_OVER = 3.0  # seconds
 
@@ -39,8 +39,9 @@ class Tally:
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=100))
     dead_letters: deque[Event] = field(default_factory=lambda: deque(maxlen=100))
     topics: list[dict[str, Any]] = field(default_factory=list)
+    groups: dict[str, dict[str, Any]] = field(default_factory=dict)
     workers: list[dict[str, Any]] = field(default_factory=list)
-    _history: deque[tuple[float, Counter[str], Counter[str]]] = field(default_factory=deque)
+    _history: deque[tuple[float, Counter[str], Counter[str], Counter[str]]] = field(default_factory=deque)
 
     @property
     def seconds(self) -> float:
@@ -67,25 +68,27 @@ class Tally:
     async def look(self, bus: Bus) -> None:
         """Ask the database how things stand."""
         self.topics = [topic for topic in await bus.admin.topics() if topic["name"] in TOPICS]
+        self.groups = {group["group_name"]: group for group in await bus.admin.groups(EVENTS)}
         self.workers = [worker for worker in await bus.admin.workers() if set(worker["topics"]) & TOPICS.keys()]
         self._note_history()
 
     def _note_history(self) -> None:
-        self._history.append((time.monotonic(), self.published.copy(), self.handled.copy()))
+        passed = Counter({name: int(group["passed"]) for name, group in self.groups.items()})
+        self._history.append((time.monotonic(), self.published.copy(), self.handled.copy(), passed))
         while self._history[0][0] < time.monotonic() - _RATES_OVER:
             self._history.popleft()
 
-    def rates(self) -> tuple[Counter[str], Counter[str]]:
-        """Messages published and handled per second, by topic, over the last seconds."""
+    def rates(self) -> tuple[Counter[str], Counter[str], Counter[str]]:
+        """Messages published and handled, by topic, and passed, by group, per second over the last seconds."""
         if len(self._history) < 2:
-            return Counter(), Counter()
+            return Counter(), Counter(), Counter()
         (began, *before), (ended, *after) = self._history[0], self._history[-1]
         span = ended - began
-        published, handled = (
-            Counter({topic: round((new[topic] - old[topic]) / span) for topic in TOPICS})
+        published, handled, passed = (
+            Counter({name: round((new[name] - old[name]) / span) for name in (*TOPICS, *GROUPS)})
             for old, new in zip(before, after, strict=True)
         )
-        return published, handled
+        return published, handled, passed
 
     def held(self, state: str) -> int:
         """How many messages of the shop's topics are in a state."""

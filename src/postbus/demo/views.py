@@ -16,7 +16,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from postbus.demo.shop import TOPICS
+from postbus.demo.shop import EVENTS, GROUPS, TOPICS
 from postbus.demo.stage import View
 from postbus.demo.tally import Event, Tally
 
@@ -36,13 +36,15 @@ def view_for(*, as_json: bool, title: str, target: str) -> View:
 
 def figures(tally: Tally) -> dict[str, Any]:
     """The demo in numbers."""
-    published, handled = tally.rates()
+    published, handled, _ = tally.rates()
     return {
         "seconds": round(tally.seconds, 1),
         "published_per_second": published.total(),
         "handled_per_second": handled.total(),
         **{state: tally.held(state) for state in _STATES},
         "workers": len(tally.workers),
+        "lag": {name: int(group["lag"]) for name, group in tally.groups.items()},
+        "passed": {name: int(group["passed"]) for name, group in tally.groups.items()},
         "orders": tally.committed,
         "rolled_back": tally.rolled_back,
         "messages_of_rolled_back_orders": tally.ghosts,
@@ -60,10 +62,12 @@ class PlainLines(AbstractContextManager[None]):
 
     def show(self, tally: Tally) -> None:
         now = figures(tally)
+        behind = ", ".join(f"{name} {count}" for name, count in now["lag"].items())
         print(
             "{seconds:>5.0f}s  published {published_per_second}/s  handled {handled_per_second}/s  "
             "waiting {waiting}  leased {leased}  delayed {delayed}  dead {dead}  retried {retried}  "
-            "rolled back {rolled_back}  workers {workers}".format(**now),
+            "rolled back {rolled_back}  workers {workers}".format(**now)
+            + f"  lag {behind or '-'}",
             flush=True,
         )
 
@@ -90,7 +94,7 @@ class LiveView(AbstractContextManager[None]):
 
     def __init__(self, console: Console, title: str, target: str) -> None:
         self._console = console
-        self._headline = f"{title}\nin another terminal: postbus topics list{target}"
+        self._headline = f"{title}\nin another terminal: postbus topics list{target}, postbus groups list{target}"
         self._live = Live(console=console, screen=True, auto_refresh=False)
 
     def __enter__(self) -> None:
@@ -111,6 +115,9 @@ def _screen(headline: str, tally: Tally, width: int, height: int) -> RenderableT
         Layout(_topics(tally), size=len(TOPICS) + 4),
     ]
     room = height - sum(part.size or 0 for part in parts)
+    if room >= len(GROUPS) + 5:
+        parts.append(Layout(_groups(tally), size=len(GROUPS) + 5))
+        room -= len(GROUPS) + 5
     if room >= 7:
         middle = Layout(size=7)
         middle.split_row(*([] if width < _NARROW else [Layout(_workers(tally))]), Layout(_orders(tally)))
@@ -138,7 +145,7 @@ def _header(headline: str, tally: Tally) -> Text:
 
 
 def _topics(tally: Tally) -> Table:
-    published, handled = tally.rates()
+    published, handled, _ = tally.rates()
     table = Table(box=ROUNDED, expand=True, header_style="bold")
     table.add_column("topic", no_wrap=True)
     for column in ("in/s", "out/s", *_STATES):
@@ -148,6 +155,19 @@ def _topics(tally: Tally) -> Table:
         counts = [held.get(name, {}).get(state, 0) for state in _STATES]
         dead = Text(str(counts.pop()), style="red")
         table.add_row(name, str(published[name]), str(handled[name]), *map(str, counts), dead)
+    return table
+
+
+def _groups(tally: Tally) -> Table:
+    *_, passed = tally.rates()
+    table = Table(box=ROUNDED, expand=True, header_style="bold", title=f"groups of {EVENTS}", title_justify="left")
+    table.add_column("group", no_wrap=True)
+    for column in ("done/s", "done", "lag", "retrying", "parked", "lanes"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name in GROUPS:
+        known = tally.groups.get(name, {})
+        counts = [known.get(count, 0) for count in ("passed", "lag", "retrying", "parked", "lanes_held")]
+        table.add_row(name, str(passed[name]), *map(str, counts))
     return table
 
 
@@ -195,8 +215,13 @@ def write_summary(tally: Tally, *, as_json: bool, target: str) -> None:
         f"In {done['seconds']:.0f} s:",
         f"  {done['orders']} orders were committed with their messages,",
         f"  {done['rolled_back']} were rolled back; messages of these that were seen: {tally.ghosts}",
+        f"  {_each(done['passed'])} got every event of {EVENTS}: postbus groups list{target}",
         f"  {done['published']} messages published, {done['handled']} handled, {done['retried']} retried,",
         f"  {done['dead_letters']} became dead letters: postbus dead-letters list{target}",
         f"  still there: {left}",
     )
     print("\n".join(lines), file=sys.stdout, flush=True)
+
+
+def _each(passed: dict[str, int]) -> str:
+    return ", ".join(f"{name} ({count})" for name, count in passed.items()) or "no group"
