@@ -1,0 +1,584 @@
+"""Groups as programs see them: registration, members, filters, counters, states."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from eventually import eventually
+from grouping import create_log, group_row, has, is_through, publish_numbers
+from naming import steady
+from postbus import (
+    Bus,
+    DuplicateHandler,
+    InvalidGroup,
+    InvalidHandler,
+    InvalidOption,
+    InvalidTopicName,
+    Message,
+    NoActiveSubscriptions,
+    Start,
+    WrongSemantics,
+)
+from running import running
+
+
+async def take(n: int) -> None:
+    """A handler that does nothing."""
+
+
+# registration
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", "-a", "x" * 201, "ä", "a\0"], ids=steady)
+def test_bad_group_names_are_refused(name: str) -> None:
+    """A group's name follows the rules of topics, which is told when it is made."""
+    with pytest.raises(InvalidTopicName, match="bad group name"):
+        Bus("postgresql:///none").group(name, "t")
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\0b", "\ud800", None, 5], ids=steady)
+def test_bad_member_names_are_refused(name: Any) -> None:
+    """A member's name is a short text that the database can hold."""
+    with pytest.raises(InvalidOption, match="bad member name"):
+        Bus("postgresql:///none").group("g", "t").add_member(name, take)
+
+
+def test_names_are_given_once() -> None:
+    """A second group of the same name and topic, or a second member of the same name, is refused."""
+    bus = Bus("postgresql:///none")
+    group = bus.group("g", "t")
+    group.add_member("a", take)
+
+    with pytest.raises(DuplicateHandler, match="'a' already"):
+        group.add_member("a", take)
+    with pytest.raises(DuplicateHandler, match="exists already"):
+        bus.group("g", "t")
+    with pytest.raises(DuplicateHandler, match="exists already"):
+        bus.subscribe("t", group="g")(take)
+    bus.group("g", "other")
+
+
+def test_handlers_are_checked_when_they_are_added() -> None:
+    """A handler that could not be called, or a filter that is no function, is told at once."""
+    group = Bus("postgresql:///none").group("g", "t")
+
+    async def no_payload() -> None: ...
+
+    async def unknown(payload: int, what: str) -> None: ...
+
+    async def with_connection(payload: int, conn: Any) -> None: ...
+
+    async def generator(payload: int) -> Any:
+        yield 1
+
+    for handler in (no_payload, unknown, with_connection, generator, 5):
+        with pytest.raises(InvalidHandler):
+            group.add_member("a", handler)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="filter"):
+        group.add_member("a", take, filter="key = 'a'")  # type: ignore[arg-type]
+    assert group.members == {}
+
+
+def test_a_failed_registration_leaves_nothing() -> None:
+    """After a decorator has refused a handler, the group can be registered properly."""
+    bus = Bus("postgresql:///none")
+
+    with pytest.raises(InvalidHandler):
+
+        @bus.subscribe("t", group="g")
+        async def bad() -> None: ...
+
+    bus.subscribe("t", group="g")(take)
+
+
+def test_options_are_checked() -> None:
+    """What a group cannot have, and what only a group can have, is refused."""
+    bus = Bus("postgresql:///none")
+
+    with pytest.raises(InvalidOption, match="on_failure"):
+        bus.group("g", "t", on_failure="stop")
+    with pytest.raises(InvalidOption, match="filter"):
+        bus.group("g", "t", filter=5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="concurrency"):
+        bus.group("g", "t", concurrency=0).add_member("a", take)
+    with pytest.raises(InvalidOption, match="lease"):
+        bus.subscribe("t", group="h", lease="5s")(take)
+    for options in ({"start": Start.BEGINNING}, {"filter": bool}, {"on_failure": "pass"}):
+        with pytest.raises(InvalidOption, match="belong to a group"):
+            bus.subscribe("t", **options)(take)  # type: ignore[arg-type]
+
+
+def test_members_are_alike() -> None:
+    """All members of a group are transactional, or none is: they share a cursor."""
+    group = Bus("postgresql:///none").group("g", "t", transactional=True)
+
+    async def with_connection(n: int, conn: Any) -> None: ...
+
+    group.add_member("a", with_connection)
+    with pytest.raises(InvalidHandler):
+        group.add_member("b", take)
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["FROM_NOWHERE", "FROM_TIMESTAMP", datetime(2020, 1, 1), -1, True, None, 1.5],
+    ids=steady,
+)
+def test_bad_starts_are_refused(start: Any) -> None:
+    """What is no position is told when the handler is registered."""
+    with pytest.raises(InvalidOption, match="start"):
+        Bus("postgresql:///none").subscribe("t", group="g", start=start)
+
+
+async def test_a_group_needs_a_member_to_start(bus: Bus) -> None:
+    """A group without members cannot start; a started one keeps its last member, a stopped one need not."""
+    await create_log(bus)
+    group = bus.group("g", "t")
+    with pytest.raises(InvalidGroup, match="no members"):
+        await group.start()
+
+    group.add_member("a", take)
+    group.add_member("b", take)
+    await group.start()
+    group.remove_member("a")
+    with pytest.raises(InvalidGroup, match="last member"):
+        group.remove_member("b")
+    with pytest.raises(InvalidGroup, match="no member 'a'"):
+        group.remove_member("a")
+    await group.stop()
+    group.remove_member("b")
+
+
+# semantics
+
+
+async def test_a_group_needs_a_log(bus: Bus) -> None:
+    """A group on a QUEUE is refused when it starts, and when the bus runs."""
+    await bus.admin.create_topic("q")
+    group = bus.group("g", "q")
+    group.add_member("a", take)
+    with pytest.raises(WrongSemantics, match="is a QUEUE"):
+        await group.start()
+
+    bus.subscribe("q", group="h")(take)
+    with pytest.raises(WrongSemantics, match="is a QUEUE") as refused:
+        await asyncio.wait_for(bus.run(), 10)
+    assert "--semantics PUB_SUB" in refused.value.remedy
+
+
+async def test_a_log_needs_a_group(bus: Bus) -> None:
+    """A handler without a group on a PUB_SUB topic would get nothing: running it is refused."""
+    await create_log(bus)
+    bus.subscribe("t")(take)
+
+    with pytest.raises(WrongSemantics, match="belongs to no group") as refused:
+        await asyncio.wait_for(bus.run(), 10)
+    assert "group=" in refused.value.remedy
+
+
+async def test_a_wrong_group_beside_a_right_one_leaves_nothing_running(bus: Bus) -> None:
+    """When one group cannot be joined, the run fails as a whole and ends what it had begun."""
+    await create_log(bus)
+    bus.subscribe("t", group="right")(take)
+    bus.subscribe("q", group="wrong")(take)
+
+    with pytest.raises(WrongSemantics):
+        await asyncio.wait_for(bus.run(), 10)
+
+
+# where groups start
+
+
+async def test_groups_start_where_they_are_told(bus: Bus, conn: Any) -> None:
+    """Now, from the beginning, from a time, from a message; as objects, as names, as plain values."""
+    await create_log(bus)
+    await publish_numbers(bus, [0, 1])
+    between = await conn.fetchval("select clock_timestamp()")
+    third = await bus.send("t", 2)
+    got: dict[str, list[int]] = {}
+    starts = {
+        "now": Start.NOW,
+        "now-name": "FROM_NOW",
+        "all": Start.BEGINNING,
+        "all-name": "FROM_BEGINNING",
+        "time": Start.at(between),
+        "time-value": between,
+        "message": Start.from_message(third),
+        "message-value": third,
+        "ever": Start.at(datetime.now(UTC) - timedelta(days=1)),
+    }
+    for name, start in starts.items():
+        numbers: list[int] = []
+        got[name] = numbers
+        group = bus.group(name, "t")
+
+        async def handle(n: int, numbers: list[int] = numbers) -> None:
+            numbers.append(n)
+
+        group.add_member("m", handle)
+        await group.start(start)
+    await bus.send("t", 3)
+
+    async with running(bus):
+        for name in starts:
+            await is_through(conn, name)
+    sets = {name: sorted(numbers) for name, numbers in got.items()}
+    assert sets["now"] == sets["now-name"] == [3]
+    assert sets["all"] == sets["all-name"] == sets["ever"] == [0, 1, 2, 3]
+    assert sets["time"] == sets["time-value"] == sets["message"] == sets["message-value"] == [2, 3]
+
+
+async def test_subscribing_again_keeps_the_place(bus: Bus, conn: Any, dsn: str) -> None:
+    """The position counts once: a group that comes back goes on where it was."""
+    await create_log(bus)
+    await publish_numbers(bus, [0, 1])
+    got: list[int] = []
+
+    async def handle(n: int) -> None:
+        got.append(n)
+
+    bus.subscribe("t", group="g", start=Start.BEGINNING)(handle)
+    async with running(bus):
+        await is_through(conn)
+    await publish_numbers(bus, [2])
+    async with Bus.open(dsn) as again:
+        again.subscribe("t", group="g", start=Start.BEGINNING)(handle)
+        async with running(again):
+            await is_through(conn)
+    assert sorted(got) == [0, 1, 2]
+
+
+# members and filters
+
+
+async def test_filters_and_members(bus: Bus, conn: Any) -> None:
+    """The group's filter comes first, then those of members; what all reject is settled, and counted as filtered."""
+    await create_log(bus)
+    got: dict[str, list[int]] = {"even": [], "three": []}
+    group = bus.group("g", "t", filter=lambda message: message.headers.get("skip") != "yes")
+
+    async def even(n: int) -> None:
+        got["even"].append(n)
+
+    async def three(n: int) -> None:
+        got["three"].append(n)
+
+    group.add_member("even", even, filter=lambda message: int(message.payload) % 2 == 0)
+    group.add_member("three", three, filter=lambda message: int(message.payload) == 3)
+    await group.start()
+    async with running(bus):
+        for n in range(6):
+            await bus.send("t", n)
+        await bus.send("t", 8, headers={"skip": "yes"})
+        await is_through(conn, passed=7)
+    assert sorted(got["even"]) == [0, 2, 4]
+    assert got["three"] == [3]
+    assert (group.counts.processed, group.counts.filtered, group.counts.in_flight) == (4, 3, 0)
+    row = await group_row(conn)
+    assert (row["processed"], row["failed"], row["filtered"], row["in_flight"]) == (4, 0, 3, 0)
+    members = await conn.fetch("select name, processed from postbus.members order by name")
+    assert [tuple(one) for one in members] == [("even", 3), ("three", 1)]
+
+
+@pytest.mark.parametrize("options", [{"batch": 10}, {"batch": 10, "transactional": True}], ids=str)
+async def test_filters_look_at_each_message_of_a_batch(bus: Bus, conn: Any, options: dict[str, Any]) -> None:
+    """In a batch, too, each message goes to the member that wants it, or to none."""
+    await create_log(bus)
+    got: dict[str, list[int]] = {"even": [], "three": []}
+    group = bus.group("g", "t", **options)
+
+    def member(name: str) -> Any:
+        async def plain(ns: list[int]) -> None:
+            got[name] += ns
+
+        async def in_transaction(ns: list[int], conn: Any) -> None:
+            got[name] += ns
+
+        return in_transaction if "transactional" in options else plain
+
+    group.add_member("even", member("even"), filter=lambda message: int(message.payload) % 2 == 0)
+    group.add_member("three", member("three"), filter=lambda message: int(message.payload) % 3 == 0)
+    await group.start()
+    async with running(bus):
+        await publish_numbers(bus, [1, 2, 3, 4, 5, 8, 9])
+        await is_through(conn)
+    assert sorted(got["even"]) == [2, 4, 8]
+    assert sorted(got["three"]) == [3, 9]
+    assert (group.counts.processed, group.counts.filtered) == (5, 2)
+
+
+async def test_a_filter_that_fails_is_a_failure_of_the_message(bus: Bus, conn: Any) -> None:
+    """The message is tried again by the topic's policy; others go on."""
+    await create_log(bus, retry_initial="1ms", retry_max="1ms", max_attempts=3)
+    got: list[int] = []
+    calls = 0
+
+    def picky(message: Message) -> bool:
+        nonlocal calls
+        if message.payload == b"1":
+            calls += 1
+            raise ValueError("cannot say")
+        return True
+
+    @bus.subscribe("t", group="g", filter=picky)
+    async def handle(n: int) -> None:
+        got.append(n)
+
+    async with running(bus):
+        await eventually(lambda: _is_listed(conn))
+        await publish_numbers(bus, [0, 1, 2])
+        await is_through(conn, dead=1)
+    assert sorted(got) == [0, 2]
+    assert calls == 3
+    assert "cannot say" in (await bus.admin.dead_letters("t"))[0]["last_error"]
+
+
+async def _is_listed(conn: Any, group: str = "g") -> None:
+    assert await group_row(conn, group)
+
+
+async def test_a_key_stays_with_its_member(bus: Bus, conn: Any) -> None:
+    """Members share the keys by a hash that is the same in every process, and never the same key."""
+    await create_log(bus)
+    got: dict[str, set[str | None]] = {"a": set(), "b": set(), "c": set()}
+    group = bus.group("g", "t", concurrency=4)
+    for name in list(got):
+
+        async def handle(n: int, message: Message, name: str = name) -> None:
+            got[name].add(message.key)
+
+        group.add_member(name, handle)
+    await group.start()
+    async with running(bus):
+        await publish_numbers(bus, range(200), keys=40)
+        await is_through(conn)
+    assert sum(len(keys) for keys in got.values()) == 40
+    assert all(got.values())
+    chosen = {key: name for name, keys in got.items() for key in keys}
+    assert [chosen[f"k{n}"] for n in range(6)] == ["a", "b", "a", "c", "c", "b"]
+
+
+async def test_members_come_and_go_while_the_group_runs(bus: Bus, conn: Any) -> None:
+    """A member that is added gets messages, one that is removed gets none; the counters of both stay."""
+    await create_log(bus)
+    got: dict[str, list[int]] = {"a": [], "b": []}
+    group = bus.group("g", "t")
+
+    async def handle_a(n: int) -> None:
+        got["a"].append(n)
+
+    async def handle_b(n: int) -> None:
+        got["b"].append(n)
+
+    group.add_member("a", handle_a)
+    await group.start()
+    async with running(bus):
+        await publish_numbers(bus, range(20))
+        await is_through(conn)
+        group.add_member("b", handle_b)
+        group.remove_member("a")
+        await publish_numbers(bus, range(20, 40))
+        await is_through(conn)
+        group.add_member("a", handle_a)
+        group.remove_member("b")
+        await publish_numbers(bus, range(40, 60))
+        await is_through(conn)
+    assert sorted(got["a"]) == [*range(20), *range(40, 60)]
+    assert sorted(got["b"]) == list(range(20, 40))
+    assert group.counts.processed == 60
+    members = await conn.fetch("select name, processed from postbus.members order by name")
+    assert [tuple(one) for one in members] == [("a", 40), ("b", 20)]
+
+
+async def test_counters_are_told_once(bus: Bus, conn: Any) -> None:
+    """A process that runs, stops and runs again tells of each message once; failures are counted too."""
+    await create_log(bus, retry_initial="1ms", retry_max="1ms")
+    group = bus.group("g", "t")
+
+    async def handle(n: int, message: Message) -> None:
+        if n == 0 and message.attempt == 1:
+            raise ValueError
+
+    group.add_member("a", handle)
+    await group.start()
+    for begin in (0, 10, 20):
+        async with running(bus):
+            await publish_numbers(bus, range(begin, begin + 10))
+            await is_through(conn)
+    row = await group_row(conn)
+    assert (row["processed"], row["failed"], row["members"]) == (30, 1, ["a"])
+    assert (group.counts.processed, group.counts.failed) == (30, 1)
+
+
+async def test_what_is_in_hand_is_counted(bus: Bus, conn: Any) -> None:
+    """Messages whose handlers run are in flight, for the member and for the group."""
+    await create_log(bus)
+    go_on = asyncio.Event()
+    group = bus.group("g", "t", concurrency=3)
+
+    async def handle(n: int) -> None:
+        await go_on.wait()
+
+    group.add_member("a", handle)
+    await group.start()
+    async with running(bus):
+        await publish_numbers(bus, range(9), keys=9)
+
+        async def all_busy() -> None:
+            assert group.counts.in_flight == group.members["a"].counts.in_flight >= 2
+
+        await eventually(all_busy)
+        go_on.set()
+        await is_through(conn)
+    assert group.counts.in_flight == 0
+
+
+# states
+
+
+async def test_a_group_can_start_and_stop_while_the_bus_runs(bus: Bus, conn: Any) -> None:
+    """It consumes from then on, keeps its place when it stops, and goes on when it starts again."""
+    await create_log(bus)
+    got: list[int] = []
+    group = bus.group("g", "t")
+
+    async def handle(n: int) -> None:
+        got.append(n)
+
+    group.add_member("a", handle)
+    async with running(bus):
+        await eventually(lambda: _works(bus))
+        await group.start()
+        await group.start()  # again changes nothing
+        await publish_numbers(bus, [0])
+        await has(got, 1)
+        await asyncio.wait_for(group.stop(), 5)
+        assert (await group_row(conn))["lanes_held"] == 0
+        await publish_numbers(bus, [1])
+        await group.start()
+        await is_through(conn)
+    assert got == [0, 1]
+
+
+async def _works(bus: Bus) -> None:
+    assert await bus.admin.workers()
+
+
+async def test_pause_resume_cancel(bus: Bus, conn: Any) -> None:
+    """Paused it gets nothing, resumed what was published meanwhile; cancelled it ends, started again it is new."""
+    await create_log(bus)
+    got: list[int] = []
+    group = bus.group("g", "t")
+
+    async def handle(n: int) -> None:
+        got.append(n)
+
+    async def lanes_are(count: int) -> None:
+        assert (await group_row(conn))["lanes_held"] == count
+
+    group.add_member("a", handle)
+    await group.start()
+    async with running(bus):
+        await eventually(lambda: lanes_are(8))
+        await group.pause()
+        await eventually(lambda: lanes_are(0))
+        await publish_numbers(bus, [1, 2])
+        assert got == []
+        await group.resume()
+        await is_through(conn)
+        assert sorted(got) == [1, 2]
+
+        await asyncio.wait_for(group.cancel(), 5)
+        await publish_numbers(bus, [3])
+        assert (await group_row(conn))["state"] == "CANCELLED"
+        await group.start()
+        await publish_numbers(bus, [4])
+        await is_through(conn, state="ACTIVE")
+    assert sorted(got) == [1, 2, 4]
+
+
+async def test_a_group_that_is_cancelled_by_others_stops(bus: Bus, conn: Any) -> None:
+    """A process learns that its group was cancelled elsewhere, stops working for it, and can start it anew."""
+    await create_log(bus)
+    group = bus.group("g", "t")
+    group.add_member("a", take)
+    await group.start()
+    async with running(bus):
+        await eventually(lambda: _works(bus))
+        await conn.execute("select postbus.set_group_state('t', 'g', 'CANCELLED')")
+
+        async def has_stopped() -> None:
+            assert not group.is_started
+
+        await eventually(has_stopped)
+        await group.start()
+        await publish_numbers(bus, [1])
+        await is_through(conn, state="ACTIVE", passed=1)
+
+
+async def test_a_topic_that_is_deleted_ends_its_groups_only(bus: Bus, conn: Any) -> None:
+    """Groups of other topics in the same process go on."""
+    await create_log(bus, "gone")
+    await create_log(bus, "stays")
+    got: list[int] = []
+
+    @bus.subscribe("gone", group="g")
+    async def lose(n: int) -> None: ...
+
+    @bus.subscribe("stays", group="g")
+    async def handle(n: int) -> None:
+        got.append(n)
+
+    async with running(bus):
+        await eventually(lambda: _works(bus))
+        await bus.send("gone", 1)
+        await bus.admin.delete_topic("gone", force=True)
+        for n in range(3):
+            await bus.send("stays", n)
+            await has(got, n + 1)
+            await asyncio.sleep(0.4)
+
+
+# publishing
+
+
+async def test_publishing_to_nobody_can_be_refused(bus: Bus, conn: Any, dsn: str) -> None:
+    """Where the topic says so, every way of publishing raises NoActiveSubscriptions until a group is ACTIVE."""
+    await create_log(bus, block_writes_on_zero_subscriptions=True)
+
+    async def publish_all() -> None:
+        with psycopg.connect(dsn) as other:
+            bus.publish(other, "t", 4)
+        async with bus.transaction() as tx:
+            await bus.publish(tx, "t", 1)
+        async with bus.transaction() as tx:
+            await bus.publish_many(tx, "t", [2])
+        await bus.send("t", 3)
+
+    for publish in (
+        lambda tx: bus.publish(tx, "t", 1),
+        lambda tx: bus.publish_many(tx, "t", [1, 2]),
+    ):
+        with pytest.raises(NoActiveSubscriptions, match="no ACTIVE subscription"):
+            async with bus.transaction() as tx:
+                await publish(tx)
+    with pytest.raises(NoActiveSubscriptions):
+        await bus.send("t", 1)
+    with psycopg.connect(dsn) as sync, pytest.raises(NoActiveSubscriptions):
+        bus.publish(sync, "t", 1)
+
+    group = bus.group("g", "t")
+    group.add_member("a", take)
+    await group.start()
+    await publish_all()
+    await group.pause()
+    with pytest.raises(NoActiveSubscriptions):
+        await bus.send("t", 1)
+    await group.resume()
+    async with running(bus):
+        await is_through(conn, passed=4)
