@@ -1,0 +1,51 @@
+"""The benchmarks of the log run, and tell what they found."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+
+def _run(scenario: str, *options: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "postbus.bench", scenario, "--quick", "--json", *options]
+    finished = subprocess.run(command, check=False, capture_output=True, text=True, timeout=170)
+    assert finished.stdout, finished.stderr
+    report: dict[str, Any] = json.loads(finished.stdout)
+    assert finished.returncode == (0 if all(check["ok"] for check in report["checks"]) else 1)
+    return report
+
+
+@pytest.mark.timeout(180)
+def test_the_log_is_measured_beside_its_raw_limits() -> None:
+    """Every part has figures, and every goal a check."""
+    report = _run("log")
+
+    assert {check["name"] for check in report["checks"]} == {
+        "publish_bulk_to_raw_segments_ratio",
+        "publish_bulk_to_raw_copy_ratio",
+        "consume_batch_handler_to_keyset_select_ratio",
+        "ten_groups_one_process_deliveries_per_s",
+        "ten_groups_five_processes_to_keyset_select_ratio",
+        "publish_beside_10_groups_to_1_ratio",
+        "latency_p50_ms",
+        "latency_p99_ms",
+        "read_large_to_small_backlog_speed_ratio",
+        "read_old_transaction_speed_ratio",
+        "idle_many_groups_client_cpu_percent",
+    }
+    assert all(value >= 0 for value in report["figures"].values())
+
+
+@pytest.mark.timeout(120)
+def test_a_load_test_delivers_everything_to_every_group() -> None:
+    """Whatever the timings are on a busy machine: each group has had each message, and the sweep dropped them."""
+    report = _run("lt7", "--seconds", "5")
+
+    assert report["figures"]["delivered_messages"] > 0
+    checks = {check["name"]: check["ok"] for check in report["checks"]}
+    assert checks["delivered_to_published_ratio"]
+    assert report["figures"]["swept_messages"] > 0
