@@ -174,6 +174,17 @@ async def test_a_server_with_higher_transaction_ids_is_noticed_too(conn: Any, re
     assert sorted(await _take_all(there, group)) == list("abcd")
 
 
+async def test_a_restored_database_is_noticed_without_special_rights(conn: Any, restore: Restore) -> None:
+    """Where nobody may ask for the server's identity, as on managed servers, the restored table tells."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    await conn.execute("update postbus.cluster set identifier = null")
+    there = await restore()
+    await _refused(there.fetch("select * from postbus.lease_lanes('w', array[$1::bigint], '{}')", group))
+    await _rebase(there)
+    assert await subscribe(there) == group
+
+
 async def test_what_commits_late_and_what_lies_behind_is_not_lost(conn: Any, connect: Any, restore: Restore) -> None:
     """A message below the group's position that it has not seen is delivered; that may bring others again."""
     await create_topic(conn)

@@ -222,17 +222,20 @@ create table postbus.loss (
 );
 create index loss_idx on postbus.loss (subscription_id);
 
--- The server that positions belong to: transaction ids of another one mean nothing here.
+-- The server that positions belong to: transaction ids of another one mean nothing here. A dump that is restored
+-- makes this table anew, so its own oid tells too, also to who may not ask for the server's identifier.
 create table postbus.cluster (
     only_row   boolean primary key default true check (only_row),
-    identifier bigint not null,
+    identifier bigint,
+    table_oid  oid not null,
     noted_at   timestamptz not null default clock_timestamp()
 );
+insert into postbus.cluster (table_oid) values ('postbus.cluster'::regclass);
 do $$
 begin
-    insert into postbus.cluster (identifier) select system_identifier from pg_control_system();
+    update postbus.cluster set identifier = (select system_identifier from pg_control_system());
 exception when insufficient_privilege then
-    null;       -- then only transaction ids that run backwards tell of another server
+    null;
 end $$;
 
 alter table postbus.cursor set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);

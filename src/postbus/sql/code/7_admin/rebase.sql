@@ -72,9 +72,9 @@ begin
     update postbus.subscription s
        set subscribed = row((s.subscribed).position, '2', '3:3:')::postbus.log_place,
            seen_at = clock_timestamp(), state_changed_at = clock_timestamp();
-    delete from postbus.cluster c;
+    update postbus.cluster c set identifier = null, table_oid = 'postbus.cluster'::regclass, noted_at = clock_timestamp();
     begin
-        insert into postbus.cluster (identifier) select system_identifier from pg_control_system();
+        update postbus.cluster c set identifier = (select system_identifier from pg_control_system());
     exception when insufficient_privilege then
         null;
     end;
