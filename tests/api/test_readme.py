@@ -1,4 +1,4 @@
-"""The README's first program runs as it is printed."""
+"""The README's programs run as they are printed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,31 @@ def test_the_first_program_runs(dsn: str) -> None:
     program = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)[0]
     assert len([line for line in program.splitlines() if line.strip()]) <= 15
 
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
+    done = run(dsn, "-W", "error", "-c", program)
+
+    assert (done.returncode, done.stdout) == (0, "shipping 1\n"), done.stderr
+
+
+def test_the_program_with_groups_runs(dsn: str) -> None:
+    """Both groups get the message, of a topic that was created as it says."""
+    section = README.read_text("utf-8").partition("## Publish/subscribe\n")[2]
+    command = re.findall(r"```console\n\$ postbus (.*?)\n```", section)[0]
+    program = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
+
+    created = run(dsn, "-m", "postbus.cli", *command.split())
+    done = run(dsn, "-W", "error", "-c", program)
+
+    assert created.returncode == 0, created.stderr
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["counted 1", "email about 1"]
+
+
+def run(dsn: str, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *args],
         env={**os.environ, "POSTBUS_DSN": dsn},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-
-    assert (done.returncode, done.stdout) == (0, "shipping 1\n"), done.stderr

@@ -287,6 +287,20 @@ async def test_consume_in_a_group(cli: Cli, bus: Bus, events: str) -> None:
     assert [one["payload"] for one in other.done().lines] == [{"n": 1}, {"n": 2}]
 
 
+async def test_max_leaves_the_rest_to_the_next(cli: Cli, bus: Bus, events: str) -> None:
+    """A group reads ahead, but what is beyond --max goes untouched to whoever consumes next."""
+    async with bus.transaction() as conn:
+        await bus.publish_many(conn, events, range(20))
+
+    first = await cli("consume", events, "--group", "mail", "--max", "7", "--concurrency", "3", "--json")
+    second = await cli("consume", events, "--group", "mail", "--idle", "2", "--json")
+
+    assert len(first.done().lines) == 7
+    payloads = {one["payload"] for one in first.lines + second.done().lines}
+    assert payloads == set(range(20))
+    assert {one["attempt"] for one in second.lines} == {1}
+
+
 async def test_a_new_group_begins_where_it_is_told(cli: Cli, bus: Bus, events: str) -> None:
     """--from counts for a new group; one that exists keeps its place, and that is said."""
     ids = [await bus.send(events, number) for number in range(3)]
