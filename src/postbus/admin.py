@@ -142,7 +142,7 @@ class Admin:
             raise
 
     async def rebase(self) -> int:
-        """Make the cursors of a database that was restored into another server work there. Returns how many.
+        """Make the cursors of a database that was restored from a dump work there. Returns how many.
 
         Nobody may publish or consume meanwhile.
         """

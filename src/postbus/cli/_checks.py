@@ -309,9 +309,9 @@ def _of_group(row: Any) -> list[Finding]:
 
 
 async def restored(patient: Patient) -> list[Finding]:
-    """A database that was restored elsewhere has cursors that mean nothing there."""
+    """A database that was restored from a dump has cursors that mean nothing there."""
     if not await patient.conn.fetchval("select has_function_privilege('postbus.check_cluster()', 'execute')"):
-        return [Finding("restored", Level.INFO, "this user may not look whether the database was restored elsewhere")]
+        return [Finding("restored", Level.INFO, "this user may not look whether the database was restored from a dump")]
     try:
         await patient.conn.execute("select postbus.check_cluster()")
     except asyncpg.PostgresError as error:

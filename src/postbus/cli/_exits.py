@@ -32,7 +32,7 @@ EXIT_CODES = {
     NOT_FOUND: "topic, group or message not found",
     REFUSED: "refused, or invalid input",
     NO_DATABASE: "database away, or access denied",
-    WRONG_SCHEMA: "schema missing, too old, too new, or restored elsewhere",
+    WRONG_SCHEMA: "schema missing, too old, too new, or restored from a dump",
     INTERRUPTED: "interrupted",
 }
 

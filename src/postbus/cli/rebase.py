@@ -15,9 +15,9 @@ async def rebase(
     cli: Cli,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Make groups work in a database that was restored from a dump into another server.
+    """Make groups work in a database that was restored from a dump.
 
-    Their places are bound to the server that made them. Stop everything that publishes or consumes first.
+    Their places are bound to the server that was dumped. Stop everything that publishes or consumes first.
     A group gets all that it had not had; some messages it may get again.
     """
     async with cli.open_bus() as bus:
