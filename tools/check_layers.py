@@ -23,7 +23,7 @@ LAYERS = [
     ["group"],
     ["_migrate", "subscription", "embedded", "_drivers"],
     ["publish", "_keeper", "_segment"],
-    ["_codec", "_commit", "_loop", "_watch", "options", "retry", "middleware", "start"],
+    ["_codec", "_commit", "_loop", "_watch", "_pool", "options", "retry", "middleware", "start"],
     ["_log", "message"],
     ["errors"],
 ]

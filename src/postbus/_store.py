@@ -5,7 +5,6 @@ Nothing above this module sees SQL, a row or an error of the driver.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ import msgspec
 
 from postbus import _migrate
 from postbus._commit import commit, is_lost
+from postbus._pool import Connections
 from postbus._segment import NO_HEADERS, Piece
 from postbus.errors import (
     AccessDenied,
@@ -113,41 +113,41 @@ class Due(NamedTuple):
 class Store:
     """Connections to one database, and what can be asked of it."""
 
-    def __init__(self, pool: asyncpg.Pool) -> None:
+    def __init__(self, pool: asyncpg.Pool, connections: Connections) -> None:
         self._pool = pool
+        """For transactions of users."""
+        self._connections = connections
 
     @classmethod
     async def open(cls, dsn: str, *, size: int = 10) -> Store:
         """Connect. Refuses a database whose schema does not fit."""
         with translated_errors(), _dsn_errors():
             pool = await asyncpg.create_pool(dsn, min_size=0, max_size=size, reset=_no_reset, timeout=10)
+            connections = Connections(dsn, size)
             try:
-                async with pool.acquire() as conn:
-                    await _migrate.check(conn)  # type: ignore[arg-type]
+                async with connections.one() as conn:
+                    await _migrate.check(conn)
             except BaseException:
+                await connections.close()
                 await pool.close()
                 raise
-        return cls(pool)
+        return cls(pool, connections)
 
     async def close(self) -> None:
+        await self._connections.close()
         await self._pool.close()
 
     def terminate(self) -> None:
         """Close without waiting for anything."""
+        self._connections.terminate()
         self._pool.terminate()
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[PoolConnection]:
+    async def connection(self) -> AsyncIterator[Any]:
+        """A connection for statements of ours."""
         with translated_errors():
-            async with asyncio.timeout(_ACQUIRE):  # acquire's own timeout costs a task
-                conn = await self._pool.acquire()
-            try:
+            async with self._connections.one() as conn:
                 yield conn
-            except asyncpg.InternalClientError:
-                conn.terminate()  # the driver has lost track of a connection that broke
-                raise
-            finally:
-                await self._pool.release(conn)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PoolConnection]:
@@ -299,7 +299,9 @@ class Store:
 
     async def lease_lanes(self, worker: str, subscription_ids: Sequence[int], tokens: Sequence[UUID]) -> list[Any]:
         async with self.connection() as conn:
-            return await conn.fetch("select * from postbus.lease_lanes($1, $2, $3)", worker, subscription_ids, tokens)
+            return list(
+                await conn.fetch("select * from postbus.lease_lanes($1, $2, $3)", worker, subscription_ids, tokens)
+            )
 
     async def release_lanes(self, tokens: Sequence[UUID]) -> None:
         async with self.connection() as conn:
@@ -325,7 +327,7 @@ class Store:
 
     async def retrying_of(self, tokens: Sequence[UUID]) -> list[Any]:
         async with self.connection() as conn:
-            return await conn.fetch("select * from postbus.retrying_of($1)", tokens)
+            return list(await conn.fetch("select * from postbus.retrying_of($1)", tokens))
 
     async def claim_retrying(self, topic: str, tokens: Sequence[UUID], max_count: int) -> list[Due]:
         """Messages that are due to be tried again."""
