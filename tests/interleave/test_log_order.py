@@ -359,6 +359,26 @@ async def test_a_read_that_passes_by_much_of_others_moves_on(connect: Connect) -
     assert found == ["one"]
 
 
+@pytest.mark.parametrize("storage", ["shared", "own"])
+async def test_reads_of_one_transaction_find_a_leaf_that_is_added_between_them(connect: Connect, storage: str) -> None:
+    """A session that holds its locks since before the leaf was added reads it nevertheless."""
+    conn, reader = await connect(), await connect()
+    id = await create_topic(conn, storage=storage)
+    cursor = await cursor_of(conn, await subscribe(conn))
+    for text in ("a", "b"):  # with plans that are made, and with plans that are kept
+        async with reader.transaction():
+            for _ in range(7):
+                piece = await read(reader, cursor)
+                assert piece.messages == []
+                cursor = piece.next
+            await publish(conn, text)
+            await rotate(conn, id)
+            await publish(conn, f"{text} in the new leaf")
+            piece = await read(reader, cursor)
+            cursor = piece.next
+        assert piece.messages == [text, f"{text} in the new leaf"]
+
+
 async def test_a_place_is_refused_to_a_transaction_that_has_written(connect: Connect) -> None:
     """Whoever has a transaction id already would miss messages: reading, subscribing and sweeping say so."""
     reader = await connect()

@@ -36,6 +36,7 @@ declare
     _end     postbus.log_row;
     _count   integer := 0;
     _bytes   bigint := 0;
+    _size    bigint;
     _stopped boolean := false;
 begin
     if _topic.storage_id is null then
@@ -56,6 +57,7 @@ begin
         perform postbus.refuse('PB507', 'cursors are ahead of this server''s transaction ids: the database was restored from a dump',
             'run: postbus rebase');
     end if;
+    _size := pg_relation_size('postbus.log_leaf'::regclass, 'init');       -- hears of new leaves: see append_segment
     <<leaves>>
     for _leaf in
         select l.epoch, l.closed_txid from postbus.log_leaf l
