@@ -1,7 +1,8 @@
 -- Deletes what a PUB_SUB topic has in the log, and its subscriptions. Refuses to while a group is subscribed,
--- unless `force` is given. Storage of its own is dropped.
+-- unless `force` is given. Storage of its own is dropped, for which nobody else may be publishing at that moment, to
+-- whatever topic: then it is refused rather than waited for, since all publishers would wait behind it.
 --
--- Writes: segment, subscription and all that belongs to it.
+-- Writes: segment, subscription and all that belongs to it.  Locks: segment, to drop storage.
 create or replace function postbus.delete_log(topic postbus.topic, force boolean) returns void
 language plpgsql as $$
 declare
@@ -19,6 +20,13 @@ begin
     delete from postbus.subscription s where s.id = any (_ids);
     delete from postbus.topic_count c where c.topic_id = topic.id;
     if topic.storage = 'own' then
+        begin
+            perform set_config('lock_timeout', '200ms', true);
+            lock table only postbus.segment in access exclusive mode;
+        exception when lock_not_available then
+            perform postbus.refuse('PB408', format('storage of topic %L cannot be dropped while a transaction that has published is open',
+                                                   topic.name), 'try again when it has ended');
+        end;
         execute format('drop table postbus.%I cascade', format('segment_%s', topic.storage_id));
         execute format('drop sequence postbus.%I', format('log_epoch_%s', topic.storage_id));
         delete from postbus.log_leaf l where l.storage_id = topic.storage_id;

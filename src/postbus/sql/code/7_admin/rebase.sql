@@ -66,7 +66,7 @@ begin
         on conflict on constraint storage_count_pkey do update set cursor = excluded.cursor;
     end loop;
     update postbus.segment g set txid = '3';
-    update postbus.log_leaf l set closed_txid = '4' where l.closed_txid is not null;
+    update postbus.log_leaf l set closed_txid = pg_current_xact_id() where l.closed_txid is not null;
     update postbus.lane l set holder = null, token = gen_random_uuid(), held_since = null;
     -- Seen now: nobody could send heartbeats here before.
     update postbus.subscription s
