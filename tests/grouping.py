@@ -35,7 +35,8 @@ async def group_row(conn: Any, group: str = "g", topic: str = "t") -> dict[str, 
         topic,
         group,
     )
-    return dict(row) if row else {}
+    assert row, "the group is not subscribed"
+    return dict(row)
 
 
 async def is_through(
@@ -45,7 +46,6 @@ async def is_through(
 
     async def through() -> dict[str, Any]:
         row = await group_row(conn, group, topic)
-        assert row, "it is not subscribed"
         wanted = {"lag": 0, "retrying": 0, "parked": 0, **expected}
         assert {name: row[name] for name in wanted} == wanted
         return row

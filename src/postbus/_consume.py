@@ -30,6 +30,7 @@ _LEAST_PREFETCH = 1000  # messages that are read ahead, in two reads: at least, 
 _MOST_PREFETCH = 20_000  # … and at most, for handlers that take many
 _RETRY_POLL = 0.2
 _RETRY_IDLE_POLL = 5.0
+_GAPS = 1.0  # seconds in which, at the end, messages are still begun that others have overtaken
 _SUSPECTED = 3  # deaths after which the first messages of a lane are taken out of the way, to be tried one by one
 _GUILTY = 4  # attempts, the first of which stands for those deaths, after which such a message is given up
 _SUSPICION = "processes that handled messages at this place died"
@@ -243,13 +244,28 @@ class GroupConsumer:
 
     async def _finish(self, strand: Strand) -> None:
         """Drop what has not begun, and wait for what has."""
-        for queue in self._queues:
-            for work in [one for one in queue if one.strand is strand]:
-                queue.remove(work)
-                if work.retry is not None:
-                    await self._release_again(*work.retry)
+        if not strand.is_lost:
+            # What lies before something that is done already is better done too: else that would come twice.
+            await self._drop_works(strand, strand.unbegun())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_GAPS):
+                    while any(work.strand is strand for queue in self._queues for work in queue):
+                        await strand.until_freed()
+        await self._drop_works(strand, None)
         while strand.running:
             await strand.until_freed()
+
+    async def _drop_works(self, strand: Strand, entries: set[Entry] | None) -> None:
+        """Drop what waits in queues: retries, and what belongs to these entries, or all of it."""
+        dropped: list[_Work] = []
+        for queue in self._queues:
+            for work in [one for one in queue if one.strand is strand]:
+                if entries is None or work.entry is None or work.entry in entries:
+                    queue.remove(work)
+                    dropped.append(work)
+        for work in dropped:
+            if work.retry is not None:
+                await self._release_again(*work.retry)
 
     def _forget(self, strand: Strand) -> asyncio.Task[None] | None:
         if strand in self.strands:
@@ -470,6 +486,7 @@ class GroupConsumer:
                         await self._handle_again(*work.retry)
                         continue
                     assert work.entry is not None
+                    work.entry.is_begun = True
                     if not strand.is_lost:
                         if self._options.batch is None:
                             await self._handle_one(strand, *work.parts[0][:2])

@@ -112,13 +112,19 @@ class LaneKeeper:
             if state == "CANCELLED":
                 self.consumers[subscription_id].group.is_started = False
                 self._start_to_stop(self.consumers[subscription_id])
-        for subscription_id, lost in given_up.items():
+        return await self._follow(taken, given_up)
+
+    async def _follow(self, taken: dict[int, list[Any]], given_up: dict[int, list[Any]]) -> float:
+        """Give up lanes, beside other work, and take lanes."""
+        for subscription_id, unwanted in given_up.items():
             if subscription_id in self.consumers:
-                self.consumers[subscription_id].give_up(lost)
+                self.consumers[subscription_id].give_up(unwanted)
         await asyncio.gather(*(self.consumers[one].take(lanes) for one, lanes in taken.items()))
         for consumer in self.consumers.values():
             consumer.join_strands()
         self._quiet = 0 if taken or any(given_up.values()) else self._quiet + 1
+        if any(given_up.values()):
+            return _LOOK_SOON
         return _LOOK if self._quiet < 5 else _LOOK_WHEN_STABLE
 
     def _tell_states(self, stopped: dict[int, str]) -> None:

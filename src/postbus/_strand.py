@@ -38,7 +38,7 @@ class HeldLane:
 class Entry:
     """Messages of a strand that are settled together, in the order in which they were read."""
 
-    __slots__ = ("count", "cursor", "index", "pending", "position", "strand")
+    __slots__ = ("count", "cursor", "index", "is_begun", "pending", "position", "strand")
 
     def __init__(self, strand: Strand, position: int, index: int, cursor: str, *, count: int = 1) -> None:
         self.strand = strand
@@ -48,6 +48,7 @@ class Entry:
         """The cursor that the group has once this and all before it are done."""
         self.count = count
         self.pending = 1
+        self.is_begun = False
 
     def done(self) -> None:
         self.pending -= 1
@@ -101,6 +102,15 @@ class Strand:
         is_calm = all(lane.deaths == 0 for lane in self.lanes.values())
         is_idle = not self.window and not self.running and self.is_settled and not self.is_between
         return self.is_waiting and is_idle and is_calm and not self.is_ending
+
+    def unbegun(self) -> set[Entry]:
+        """What has not begun, and comes after all that has."""
+        last: set[Entry] = set()
+        for entry in reversed(self.window):
+            if entry.is_begun or entry.pending == 0:
+                break
+            last.add(entry)
+        return last
 
     def was_passed(self, cursor: str) -> None:
         """There was nothing for us up to a cursor."""

@@ -1,0 +1,175 @@
+"""Members of groups that are killed, stopped and started again in the middle of their work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventually import eventually
+from grouping import create_log, in_order, is_through, publish_numbers
+from postbus import Bus
+
+WORKER = Path(__file__).with_name("group_worker.py")
+MESSAGES = 10_000
+KEYS = 50
+
+Start = Callable[[str], "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "handled"
+
+
+@pytest.fixture
+def start(dsn: str, log: Path) -> Iterator[Start]:
+    """Starts processes; those that are left are killed in the end."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def started(mode: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([sys.executable, str(WORKER), dsn, str(log), mode], stderr=subprocess.DEVNULL)
+        processes.append(process)
+        return process
+
+    yield started
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def handled(log: Path) -> list[int]:
+    """What the processes' file says. The last line of a killed one may be cut off."""
+    lines = log.read_text().split("\n") if log.exists() else []
+    return [int(line) for line in lines if line.isdigit()]
+
+
+async def has_handled(log: Path, count: int) -> None:
+    assert len(handled(log)) >= count
+
+
+async def end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    assert await asyncio.to_thread(process.wait, 10) == 0
+
+
+@pytest.mark.parametrize("mode", ["plain", "transactional"])
+async def test_killed_members_lose_nothing(bus: Bus, conn: Any, log: Path, start: Start, mode: str) -> None:
+    """Two processes share a group, one of them is killed again and again: all is handled, in order, effects once."""
+    messages = MESSAGES if mode == "plain" else MESSAGES // 5
+    await create_log(bus)
+    await conn.execute("create table effect (n int, pid int)")
+    steady = start(mode)
+    publishing = asyncio.create_task(publish_numbers(bus, range(messages), keys=KEYS, at_once=50))
+    kills = 3
+    for kill in range(kills):
+        victim = start(mode)
+
+        async def holds_lanes(pid: int = victim.pid) -> None:
+            assert await conn.fetchval(
+                "select count(*) from postbus.lane where holder like '%:' || $1 || ':%'", str(pid)
+            )
+
+        await eventually(holds_lanes, within=15)
+        await eventually(lambda count=(kill + 1) * messages // 8: has_handled(log, count))  # type: ignore[misc]
+        victim.kill()
+        victim.wait()
+    await publishing
+    await is_through(conn, passed=messages, dead=0, within=30)
+    await end(steady)
+
+    got = handled(log)
+    assert set(got) == set(range(messages))
+    if mode == "transactional":
+        effects = Counter(row["n"] for row in await conn.fetch("select n from effect"))
+        assert effects == Counter(range(messages))
+    else:
+        assert in_order(got, KEYS)
+        assert len(got) - messages <= kills * 2 * 1000, "more came twice than was in hand"
+
+
+async def test_a_deadly_message_is_found(bus: Bus, conn: Any, log: Path, start: Start) -> None:
+    """A message that ends its process is given up after some deaths; all others, before and behind it, are handled."""
+    await create_log(bus, lanes=2)
+    await publish_numbers(bus, range(40))
+    deaths = 0
+    process = start("deadly")
+
+    async def is_given_up() -> None:
+        nonlocal process, deaths
+        if process.poll() is not None:
+            assert process.returncode == 1
+            deaths += 1
+            process = start("deadly")
+        assert await conn.fetchval("select count(*) from postbus.dead_letter") > 0
+
+    await eventually(is_given_up, within=45)
+    await is_through(conn, passed=40, dead=1, within=15)
+    await end(process)
+
+    dead = await conn.fetch("select convert_from(payload, 'utf8') as n, reason from postbus.dead_letters")
+    assert [row["n"] for row in dead] == ["13"]
+    assert "died" in dead[0]["reason"]
+    assert set(handled(log)) == set(range(40)) - {13}
+    assert deaths <= 6
+
+
+async def test_kills_at_rest_make_nothing_suspect(bus: Bus, conn: Any, log: Path, start: Start) -> None:
+    """Processes that are killed while there is nothing to do do not make the next message a dead letter."""
+    await create_log(bus)
+    process = start("plain")
+
+    async def is_held() -> None:
+        assert await conn.fetchval("select count(holder) from postbus.lane") == 8
+
+    await eventually(is_held)
+    process.kill()
+    process.wait()
+    await conn.execute(
+        "update postbus.lane set deaths = 7, careful_until = (select last_value from postbus.log_position)"
+    )
+    start("plain")
+    await publish_numbers(bus, range(20), keys=20)
+    await is_through(conn, passed=20, dead=0, within=15)
+    assert Counter(handled(log)) == Counter(range(20))
+
+
+async def test_a_frozen_process_is_fenced(bus: Bus, conn: Any, log: Path, start: Start) -> None:
+    """One that stands still longer than its lease loses its lanes; what it does afterwards changes no place."""
+    await create_log(bus)
+    frozen = start("plain")
+    publishing = asyncio.create_task(publish_numbers(bus, range(2000), keys=KEYS, at_once=20))
+    await eventually(lambda: has_handled(log, 200))
+    os.kill(frozen.pid, signal.SIGSTOP)
+    other = start("plain")
+
+    async def other_has_all() -> None:
+        holders = await conn.fetch("select distinct holder from postbus.lane")
+        assert [f":{other.pid}:" in row["holder"] for row in holders if row["holder"]] == [True]
+
+    await eventually(other_has_all)
+    await publishing
+    await is_through(conn, passed=2000)
+    os.kill(frozen.pid, signal.SIGCONT)
+
+    async def shared_again() -> None:
+        rows = await conn.fetch("select count(*) as n from postbus.lane where holder is not null group by holder")
+        assert sorted(row["n"] for row in rows) == [4, 4]
+
+    await eventually(shared_again)
+    await publish_numbers(bus, range(2000, 2200), keys=KEYS)
+    await is_through(conn, passed=2200, dead=0)
+    for process in (frozen, other):
+        await end(process)
+    got = handled(log)
+    assert set(got) == set(range(2200))
+    assert len(got) - 2200 <= 1000, "more came twice than was in hand"

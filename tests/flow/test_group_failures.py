@@ -1,0 +1,300 @@
+"""Failures in groups: tried again out of the way, given up per group, put back to that group alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from eventually import eventually
+from grouping import SOON, create_log, group_row, has, is_through, publish_numbers
+from postbus import Bus, DeadLetter, Message, Outgoing, Retry, RetryPolicy, Start
+from postbus.message import Release
+from running import running
+
+SLOWLY = RetryPolicy(initial=0.8, factor=1, maximum=0.8, jitter=0)
+
+
+async def dead_of(conn: Any, group: str = "g") -> list[tuple[int, str, int]]:
+    rows = await conn.fetch(
+        "select convert_from(payload, 'utf8')::int as n, reason, attempts from postbus.dead_letters "
+        "where group_name = $1 order by id",
+        group,
+    )
+    return [tuple(row) for row in rows]
+
+
+async def test_a_failing_message_holds_up_no_other_key(bus: Bus, conn: Any) -> None:
+    """Others of its lane and of its queue are handled at once, those of its key wait behind it."""
+    await create_log(bus, lanes=1)
+    got: list[tuple[int, int]] = []
+
+    @bus.subscribe("t", group="g", start=Start.BEGINNING, retry=SLOWLY)
+    async def handle(n: int, message: Message) -> None:
+        if n == 0 and message.attempt == 1:
+            raise ValueError("not now")
+        got.append((n, message.attempt))
+
+    await publish_numbers(bus, range(20), keys=5)
+    async with running(bus):
+        await has(got, 16)
+        assert [n for n, _ in got] == [n for n in range(20) if n % 5]
+        row = await group_row(conn)
+        assert (row["retrying"], row["parked"]) == (1, 3)
+        await is_through(conn, passed=20)
+    assert got[16:] == [(0, 2), (5, 1), (10, 1), (15, 1)]
+
+
+async def test_others_may_pass(bus: Bus, conn: Any) -> None:
+    """With on_failure="pass" later messages of the key do not wait."""
+    await create_log(bus, lanes=1)
+    got: list[int] = []
+
+    @bus.subscribe("t", group="g", start=Start.BEGINNING, retry=SLOWLY, on_failure="pass")
+    async def handle(n: int, message: Message) -> None:
+        if n == 0 and message.attempt == 1:
+            raise ValueError("not now")
+        got.append(n)
+
+    await publish_numbers(bus, range(4), keys=1)
+    async with running(bus):
+        await is_through(conn, passed=4)
+    assert got == [1, 2, 3, 0]
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": 3}, {"transactional": True}], ids=str)
+async def test_outcomes_of_handlers(bus: Bus, conn: Any, options: dict[str, Any]) -> None:
+    """Retry waits as it says and keeps the error, DeadLetter gives up at once, Release counts no attempt."""
+    await create_log(bus)
+    calls: list[tuple[int, int]] = []
+    released = False
+
+    def outcome(n: int, attempt: int) -> Any:
+        nonlocal released
+        calls.append((n, attempt))
+        if n == 1 and attempt == 1:
+            return Retry(delay=0.01, error="busy")
+        if n == 2:
+            return DeadLetter("unwanted", error="because")
+        if n == 3 and not released:
+            released = True
+            return Release()
+        return None
+
+    async def one(n: int, message: Message) -> Any:
+        return outcome(n, message.attempt)
+
+    async def batch(ns: list[int], messages: list[Message]) -> Any:
+        return [outcome(n, message.attempt) for n, message in zip(ns, messages, strict=True)]
+
+    async def in_transaction(n: int, message: Message, conn: Any) -> Any:
+        return outcome(n, message.attempt)
+
+    handler = batch if "batch" in options else in_transaction if options else one
+    bus.subscribe("t", group="g", start=Start.BEGINNING, **options)(handler)
+    await publish_numbers(bus, range(5))
+    async with running(bus):
+        await is_through(conn, passed=5, dead=1)
+    assert Counter(n for n, _ in calls) == {0: 1, 1: 2, 2: 1, 3: 2, 4: 1}
+    assert [attempt for n, attempt in calls if n == 1] == [1, 2]
+    assert [attempt for n, attempt in calls if n == 3] == [1, 1]
+    assert await dead_of(conn) == [(2, "unwanted", 1)]
+
+
+async def test_a_message_is_given_up_by_one_group_only(bus: Bus, conn: Any) -> None:
+    """After its attempts it is a dead letter of that group; the other group is not affected, nor by the redrive."""
+    await create_log(bus)
+    attempts: list[int] = []
+    others: list[int] = []
+    is_well = False
+
+    @bus.subscribe("t", group="g", start=Start.BEGINNING, retry=SOON)
+    async def fail(n: int, message: Message) -> None:
+        attempts.append(message.attempt)
+        if not is_well:
+            raise ValueError("never")
+
+    @bus.subscribe("t", group="other", start=Start.BEGINNING)
+    async def handle(n: int) -> None:
+        others.append(n)
+
+    await bus.send("t", 7, key="k")
+    async with running(bus):
+        await is_through(conn, dead=1)
+        await is_through(conn, "other", dead=0)
+        assert attempts == [1, 2, 3]
+        assert [(n, count) for n, _, count in await dead_of(conn)] == [(7, 3)]
+        assert (await bus.admin.dead_letters("t"))[0]["last_error"].endswith("ValueError: never\n")
+        is_well = True
+        assert await conn.fetchval("select postbus.redrive('t', group_name => 'g')") == 1
+        await is_through(conn, dead=0)
+    assert attempts == [1, 2, 3, 1]
+    assert others == [7]
+    assert (await group_row(conn))["failed"] == 3
+
+
+async def test_the_topics_limit_counts_too(bus: Bus, conn: Any) -> None:
+    """Without a policy of the group's own the topic's attempts and waits are used."""
+    await create_log(bus, max_attempts=2, retry_initial="1ms", retry_max="1ms")
+    attempts: list[int] = []
+
+    @bus.subscribe("t", group="g", start=Start.BEGINNING)
+    async def fail(n: int, message: Message) -> None:
+        attempts.append(message.attempt)
+        raise ValueError
+
+    await bus.send("t", 1)
+    async with running(bus):
+        await is_through(conn, dead=1)
+    assert attempts == [1, 2]
+
+
+@pytest.mark.parametrize("options", [{}, {"transactional": True}], ids=str)
+async def test_a_restart_between_failure_and_retry(bus: Bus, conn: Any, dsn: str, options: dict[str, Any]) -> None:
+    """The next process tries the message again, and the key's other messages wait for it there, too."""
+    await create_log(bus)
+    got: list[tuple[int, int]] = []
+
+    async def handle(n: int, message: Message) -> None:
+        if n == 0 and message.attempt == 1:
+            raise ValueError("not now")
+        got.append((n, message.attempt))
+
+    async def in_transaction(n: int, message: Message, conn: Any) -> None:
+        await handle(n, message)
+
+    handler = in_transaction if options else handle
+    bus.subscribe("t", group="g", start=Start.BEGINNING, retry=SLOWLY, **options)(handler)
+    await publish_numbers(bus, range(4), keys=2)
+    async with running(bus):
+
+        async def waits() -> None:
+            row = await group_row(conn)
+            assert (row["retrying"], row["parked"], row["lag"]) == (1, 1, 0)
+
+        await eventually(waits)
+    async with Bus.open(dsn) as again:
+        again.subscribe("t", group="g", retry=SLOWLY, **options)(handler)
+        async with running(again):
+            await publish_numbers(bus, range(4, 6), keys=2)
+            await is_through(conn, passed=6)
+    assert [one for one in got if one[0] % 2 == 0] == [(0, 2), (2, 1), (4, 1)]
+    assert [one for one in got if one[0] % 2] == [(1, 1), (3, 1), (5, 1)]
+
+
+async def test_a_stop_gives_back_what_was_due(bus: Bus, conn: Any, dsn: str) -> None:
+    """A message that was claimed for another attempt, which had not begun, is tried by the next process at once."""
+    await create_log(bus, lease="1 hour", lanes=1)
+    begun, finish = asyncio.Event(), asyncio.Event()
+    got: list[tuple[int, int]] = []
+
+    @bus.subscribe("t", group="g", start=Start.BEGINNING, retry=SOON)
+    async def handle(n: int, message: Message) -> None:
+        if n < 3:
+            raise ValueError
+        if n == 3:
+            begun.set()
+            await finish.wait()
+        got.append((n, message.attempt))
+
+    await publish_numbers(bus, range(4))
+    run = asyncio.create_task(bus.run())
+    await begun.wait()
+
+    async def are_claimed() -> None:
+        assert await conn.fetchval("select sum(attempts) from postbus.retrying") == 6
+
+    await eventually(are_claimed)
+    bus.stop()
+    await asyncio.sleep(0.05)
+    finish.set()
+    await asyncio.wait_for(run, 5)
+    assert await conn.fetchval("select sum(attempts) from postbus.retrying where due_at <= clock_timestamp()") == 3
+
+    async with Bus.open(dsn) as again:
+
+        @again.subscribe("t", group="g")
+        async def take(n: int, message: Message) -> None:
+            got.append((n, message.attempt))
+
+        async with running(again):
+            await is_through(conn)
+    assert sorted(got) == [(0, 2), (1, 2), (2, 2), (3, 1)]
+
+
+async def test_a_retry_that_takes_longer_than_the_lease_runs_once(bus: Bus, conn: Any) -> None:
+    """The process that tries a message again does not begin it a second time while it still runs."""
+    await create_log(bus, lease="1s")
+    begun: list[int] = []
+
+    @bus.subscribe("t", group="g", start=Start.BEGINNING, concurrency=4, retry=SOON)
+    async def handle(n: int, message: Message) -> None:
+        begun.append(message.attempt)
+        if message.attempt == 1:
+            raise ValueError
+        await asyncio.sleep(2.5)
+
+    await bus.send("t", 1)
+    async with running(bus):
+        await is_through(conn, passed=1, dead=0)
+    assert begun == [1, 2]
+
+
+async def test_waiting_is_forgotten_with_the_lane(bus: Bus, conn: Any, dsn: str) -> None:
+    """A key that failed here and recovered elsewhere is not held up when its lane comes back."""
+    await create_log(bus, lanes=2)
+    got: list[tuple[str, int]] = []
+    is_well = False
+
+    async def handle(n: int, message: Message) -> None:
+        if not is_well:
+            raise ValueError
+        got.append(("first", n))
+
+    retry = RetryPolicy(initial=0.3, factor=1, maximum=0.3, jitter=0)
+    bus.subscribe("t", group="g", start=Start.BEGINNING, retry=retry)(handle)
+    keys = [f"k{n}" for n in range(8)]
+    async with bus.transaction() as tx:
+        await bus.publish_many(tx, "t", [Outgoing(payload=0, key=key) for key in keys])
+    async with Bus.open(dsn) as second, running(bus):
+
+        @second.subscribe("t", group="g", retry=retry)
+        async def take(n: int) -> None:
+            got.append(("second", n))
+
+        async def all_wait() -> None:
+            assert (await group_row(conn))["retrying"] == 8
+
+        await eventually(all_wait)
+        async with running(second):
+
+            async def second_has_some() -> None:
+                assert any(name == "second" for name, _ in got)
+
+            await eventually(second_has_some)
+        is_well = True
+        await is_through(conn)
+        async with bus.transaction() as tx:
+            await bus.publish_many(tx, "t", [Outgoing(payload=1, key=key) for key in keys])
+        await has(got, 16, within=3)
+        await is_through(conn, parked=0)
+
+
+async def test_a_hundred_failing_messages_block_nothing_else(bus: Bus, conn: Any) -> None:
+    """Messages without keys that all fail do not keep others from being handled."""
+    await create_log(bus)
+    got: list[int] = []
+
+    @bus.subscribe("t", group="g", start=Start.BEGINNING, retry=SLOWLY)
+    async def handle(n: int, message: Message) -> None:
+        if n < 100 and message.attempt == 1:
+            raise ValueError
+        got.append(n)
+
+    await publish_numbers(bus, range(200))
+    async with running(bus):
+        await has(got, 100)
+        await is_through(conn, passed=200)
+    assert sorted(got) == list(range(200))

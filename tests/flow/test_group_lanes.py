@@ -1,0 +1,287 @@
+"""Lanes: shared among processes, taken over, moved; and what happens when the database goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from eventually import eventually
+from fix_proxy import OnCommit, Proxy, proxy
+from grouping import create_log, group_row, has, in_order, is_through, publish_numbers
+from postbus import Bus, PostbusError, Start
+from postbus.embedded import EmbeddedPostgres
+from running import running
+
+KEYS = 10
+
+
+async def shares(conn: Any) -> list[int]:
+    rows = await conn.fetch(
+        "select count(*) as n from postbus.lane where holder is not null group by holder order by 1"
+    )
+    return [row["n"] for row in rows]
+
+
+async def are_shared(conn: Any, *expected: int) -> None:
+    async def as_expected() -> None:
+        assert await shares(conn) == list(expected)
+
+    await eventually(as_expected)
+
+
+async def test_lanes_are_shared_fairly(bus: Bus, conn: Any, dsn: str) -> None:
+    """Each process that joins gets its part, each that leaves gives its part back."""
+    await create_log(bus)
+    async with AsyncExitStack() as opened:
+        buses = [await opened.enter_async_context(Bus.open(dsn)) for _ in range(3)]
+        for one in buses:
+
+            @one.subscribe("t", group="g")
+            async def handle(n: int) -> None: ...
+
+        async with running(buses[0]):
+            await are_shared(conn, 8)
+            async with running(buses[1]):
+                await are_shared(conn, 4, 4)
+                async with running(buses[2]):
+                    await are_shared(conn, 2, 3, 3)
+                await are_shared(conn, 4, 4)
+            await are_shared(conn, 8)
+        assert await shares(conn) == []
+
+
+async def test_more_processes_than_lanes(bus: Bus, conn: Any, dsn: str) -> None:
+    """Some have nothing to do, and take over when others leave."""
+    await create_log(bus, lanes=1)
+    got: list[int] = []
+    async with AsyncExitStack() as opened:
+        buses = [await opened.enter_async_context(Bus.open(dsn)) for _ in range(2)]
+        for one in buses:
+
+            @one.subscribe("t", group="g")
+            async def handle(n: int) -> None:
+                got.append(n)
+
+        async with running(buses[0]):
+            await are_shared(conn, 1)
+            async with running(buses[1]):
+                await publish_numbers(bus, range(5))
+                await is_through(conn)
+            await publish_numbers(bus, range(5, 10))
+            await is_through(conn)
+    assert sorted(got) == list(range(10))
+
+
+async def test_a_handover_while_messages_flow_is_clean(bus: Bus, conn: Any, dsn: str) -> None:
+    """Nothing is lost, nothing comes twice, and order per key holds when lanes change hands again and again."""
+    await create_log(bus)
+    got: list[int] = []
+
+    async def handle(n: int) -> None:
+        await asyncio.sleep(0.001)
+        got.append(n)
+
+    bus.subscribe("t", group="g", concurrency=8, start=Start.BEGINNING)(handle)
+
+    async def publish() -> None:
+        for begin in range(0, 2000, 20):
+            await publish_numbers(bus, range(begin, begin + 20), keys=KEYS)
+            await asyncio.sleep(0.02)
+
+    async with running(bus), Bus.open(dsn) as other:
+        other.subscribe("t", group="g", concurrency=8)(handle)
+        await are_shared(conn, 8)
+        publishing = asyncio.create_task(publish())
+        while not publishing.done():
+            async with running(other):
+                await are_shared(conn, 4, 4)
+        await is_through(conn, passed=2000)
+    assert Counter(got) == Counter(range(2000))
+    assert in_order(got, KEYS)
+
+
+async def test_seek_while_it_runs(bus: Bus, conn: Any) -> None:
+    """The group goes on from the place that it was moved to, back or forward, without being started again."""
+    await create_log(bus)
+    got: list[int] = []
+
+    @bus.subscribe("t", group="g", start=Start.BEGINNING)
+    async def handle(n: int) -> None:
+        got.append(n)
+
+    async with running(bus):
+        await publish_numbers(bus, range(10))
+        await has(got, 10)
+        assert await conn.fetchval("select postbus.seek('t', 'g', 'FROM_BEGINNING')") == 10
+        await has(got, 20)
+        await is_through(conn)
+        await conn.execute("select postbus.seek('t', 'g', 'FROM_NOW')")
+        await publish_numbers(bus, range(10, 15))
+        await has(got, 25)
+        await is_through(conn)
+    assert Counter(got) == Counter([*range(15), *range(10)])
+
+
+async def test_a_part_of_the_lanes_that_is_lost_comes_back(bus: Bus, conn: Any) -> None:
+    """When one of the lanes that are read together is taken away, none of the others is stuck."""
+    await create_log(bus)
+    got: list[int] = []
+
+    @bus.subscribe("t", group="g")
+    async def handle(n: int) -> None:
+        got.append(n)
+
+    async with running(bus):
+        await are_shared(conn, 8)
+        await conn.execute("update postbus.lane set token = gen_random_uuid(), holder = null where lane = 3")
+        await publish_numbers(bus, range(50), keys=50)
+        await is_through(conn, lanes_held=8)
+    assert set(got) == set(range(50))
+
+
+async def test_a_step_that_was_taken_twice_is_no_dead_end(bus: Bus, conn: Any) -> None:
+    """A process whose progress was stored without its knowing it gives its lanes up, and gets them again."""
+    await create_log(bus, lanes=2)
+    got: list[int] = []
+
+    @bus.subscribe("t", group="g")
+    async def handle(n: int) -> None:
+        got.append(n)
+
+    async with running(bus):
+        await are_shared(conn, 2)
+        await conn.execute(
+            "insert into postbus.cursor (subscription_id, lane, number, cursor, passed) "
+            "select distinct on (lane) subscription_id, lane, number + 1, cursor, passed from postbus.cursor "
+            "order by lane, number desc"
+        )
+        await publish_numbers(bus, range(20), keys=20)
+        await is_through(conn, passed=20, lanes_held=2)
+    assert set(got) == set(range(20))
+
+
+async def send_surely(bus: Bus, n: int) -> None:
+    while True:
+        try:
+            await bus.send("t", n, key=f"k{n % KEYS}", dedup_key=str(n))
+            return
+        except (PostbusError, asyncpg.PostgresError):
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+async def test_connections_that_break_again_and_again(bus: Bus, proxy: Proxy, conn: Any, transactional: bool) -> None:
+    """A process that loses all its connections time and again goes on: nothing lost, effects once, no lane stuck."""
+    await create_log(bus)
+    await conn.execute("create table effect (n int)")
+    got: list[int] = []
+    async with Bus.open(proxy.dsn) as consumer:
+        if transactional:
+
+            @consumer.subscribe("t", group="g", start=Start.BEGINNING, transactional=True, concurrency=4)
+            async def handle_in_transaction(n: int, conn: Any) -> None:
+                await conn.execute("insert into effect values ($1)", n)
+                got.append(n)
+
+        else:
+
+            @consumer.subscribe("t", group="g", start=Start.BEGINNING, concurrency=4)
+            async def handle(n: int) -> None:
+                got.append(n)
+
+        async with running(consumer):
+            for n in range(200):
+                await send_surely(bus, n)
+                if n % 40 == 39:
+                    proxy.break_connections()
+                await asyncio.sleep(0.005)
+            await is_through(conn, dead=0, lanes_held=8, within=20)
+    assert set(got) == set(range(200))
+    if transactional:
+        effects = [row["n"] for row in await conn.fetch("select n from effect")]
+        assert Counter(effects) == Counter(range(200))
+
+
+@pytest.mark.parametrize("on_commit", [OnCommit.CUT_BEFORE, OnCommit.CUT_AFTER])
+async def test_a_commit_of_unknown_outcome_is_looked_up(bus: Bus, proxy: Proxy, conn: Any, on_commit: OnCommit) -> None:
+    """The connection breaks during COMMIT: the effect happens once, whether the server has committed or not."""
+    await create_log(bus, lanes=1)
+    await conn.execute("create table effect (n int)")
+    calls: list[int] = []
+    async with Bus.open(proxy.dsn) as consumer:
+
+        @consumer.subscribe("t", group="g", start=Start.BEGINNING, transactional=True)
+        async def handle(n: int, conn: Any) -> None:
+            calls.append(n)
+            await conn.execute("insert into effect values ($1)", n)
+
+        await publish_numbers(bus, range(5))
+        proxy.on_commit = on_commit
+        async with running(consumer):
+            await proxy.commit_seen.wait()
+            proxy.on_commit = OnCommit.PASS
+            await is_through(conn, passed=5, dead=0)
+    assert [row["n"] for row in await conn.fetch("select n from effect order by n")] == list(range(5))
+    assert len(calls) == (5 if on_commit is OnCommit.CUT_AFTER else 6)
+
+
+@pytest.fixture
+def own_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="postbus-lanes-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+async def test_a_server_that_is_killed_and_comes_back(own_folder: Path) -> None:
+    """Groups go on by themselves where they were, and their lanes are all held again."""
+    got: list[int] = []
+    home = own_folder / "pg"
+    with EmbeddedPostgres.start(home) as server:
+        async with Bus(server.dsn(), migrate=True) as bus:
+            await create_log(bus)
+
+            @bus.subscribe("t", group="g", start=Start.BEGINNING)
+            async def handle(n: int) -> None:
+                got.append(n)
+
+            async with running(bus):
+                for n in range(20):
+                    await send_surely(bus, n)
+                await has(got, 20)
+                os.kill(int((home / "pgdata" / "postmaster.pid").read_text().splitlines()[0]), signal.SIGKILL)
+                with EmbeddedPostgres.start(home):
+                    for n in range(20, 60):
+                        await send_surely(bus, n)
+                    await has(got, 60, within=20)
+                    async with bus.transaction() as conn:
+                        await is_through(conn, lanes_held=8)
+                    bus.stop()
+    assert set(got) == set(range(60))
+    assert in_order(got, KEYS)
+
+
+async def test_a_group_whose_lanes_are_all_taken_waits(bus: Bus, conn: Any, dsn: str) -> None:
+    """A process beside a living one that holds what it should takes nothing from it."""
+    await create_log(bus, lanes=2, lease="1s")
+
+    @bus.subscribe("t", group="g")
+    async def handle(n: int) -> None: ...
+
+    async with running(bus):
+        await are_shared(conn, 2)
+        before = await conn.fetch("select lane, token from postbus.lane order by lane")
+        await asyncio.sleep(2.5)
+        assert await conn.fetch("select lane, token from postbus.lane order by lane") == before
+        assert (await group_row(conn))["lanes_held"] == 2

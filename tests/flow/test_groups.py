@@ -1,0 +1,656 @@
+"""Delivery to groups: every message to every group, as their handlers want it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from eventually import eventually
+from grouping import SOON, create_log, group_row, has, is_through, publish_numbers
+from postbus import Bus, Message, Middleware, Outgoing, Start
+from postbus._store import Store
+from postbus.embedded import EmbeddedPostgres
+from postbus.group import stable_hash
+from running import running
+
+
+class Order(msgspec.Struct):
+    id: int
+    note: str = ""
+
+
+async def test_every_group_gets_every_message(bus: Bus, conn: Any) -> None:
+    """Groups of all kinds each get all messages once, whatever the others do."""
+    await create_log(bus)
+    got: dict[str, list[int]] = {"plain": [], "wide": [], "batch": [], "keyed batch": [], "thread": [], "tx": []}
+
+    @bus.subscribe("t", group="plain")
+    async def plain(n: int) -> None:
+        got["plain"].append(n)
+
+    @bus.subscribe("t", group="wide", concurrency=20)
+    async def wide(n: int) -> None:
+        await asyncio.sleep(0)
+        got["wide"].append(n)
+
+    @bus.subscribe("t", group="batch", batch=50)
+    async def batch(ns: list[int]) -> None:
+        got["batch"] += ns
+
+    @bus.subscribe("t", group="keyed-batch", batch=50, concurrency=4)
+    async def keyed_batch(ns: list[int]) -> None:
+        got["keyed batch"] += ns
+
+    @bus.subscribe("t", group="thread", concurrency=3)
+    def thread(n: int) -> None:
+        got["thread"].append(n)
+
+    @bus.subscribe("t", group="tx", transactional=True, concurrency=8)
+    async def tx(n: int, conn: Any) -> None:
+        got["tx"].append(n)
+
+    async with running(bus):
+        await eventually(lambda: _are_listed(conn, 6))
+        await publish_numbers(bus, range(300), keys=7)
+        for n in range(300, 320):
+            await bus.send("t", n)
+        for name in ("plain", "wide", "batch", "keyed-batch", "thread", "tx"):
+            await is_through(conn, name, passed=320)
+    assert {name: Counter(numbers) for name, numbers in got.items()} == {name: Counter(range(320)) for name in got}
+
+
+async def _are_listed(conn: Any, count: int) -> None:
+    assert await conn.fetchval("select count(*) from postbus.subscription") == count
+
+
+async def test_an_open_transaction_delays_its_own_messages_only(bus: Bus, conn: Any, connect: Any) -> None:
+    """What commits late is delivered late, and nothing is skipped."""
+    await create_log(bus)
+    got: list[int] = []
+
+    @bus.subscribe("t", group="g", start=Start.BEGINNING)
+    async def handle(n: int) -> None:
+        got.append(n)
+
+    other = await connect()
+    await other.execute("begin")
+    await bus.publish(other, "t", 1)
+    async with running(bus):
+        await bus.send("t", 2)
+        await has(got, 1)
+        await other.execute("commit")
+        await has(got, 2)
+        await bus.send("t", 3)
+        await has(got, 3)
+    assert got == [2, 1, 3]
+
+
+async def test_messages_come_as_they_were_published(bus: Bus, conn: Any) -> None:
+    """Key, headers, correlation id, content type, id and time are there; of single ones and of those in segments."""
+    await create_log(bus)
+    got: dict[int, Message] = {}
+
+    @bus.subscribe("t", group="g")
+    async def handle(message: Message) -> None:
+        got[message.id] = message
+
+    async with running(bus):
+        await eventually(lambda: _are_listed(conn, 1))
+        one = await bus.send("t", Order(1), key="k", headers={"a": "b"}, correlation_id="c")
+        async with bus.transaction() as tx:
+            many = await bus.publish_many(
+                tx, "t", [Outgoing(payload=b"\0", key="x"), Outgoing(payload="text"), Outgoing(payload=[1], key="x")]
+            )
+        await is_through(conn)
+    message = got[one]
+    assert (message.topic, message.key, message.headers, message.correlation_id) == ("t", "k", {"a": "b"}, "c")
+    assert (message.payload, message.content_type, message.attempt) == (b'{"id":1,"note":""}', "application/json", 1)
+    assert [got[one].payload for one in many] == [b"\0", b"text", b"[1]"]
+    assert [got[one].content_type for one in many][:1] == ["application/octet-stream"]
+    assert [got[one].key for one in many] == ["x", None, "x"]
+
+
+async def test_typed_payloads(bus: Bus, conn: Any) -> None:
+    """A payload is decoded to what the handler asks for, in each group to its own type."""
+    await create_log(bus)
+    typed: list[Order] = []
+    plain: list[dict[str, Any]] = []
+    changed: list[dict[str, Any]] = []
+
+    @bus.subscribe("t", group="typed", batch=10)
+    async def take_typed(orders: list[Order], messages: list[Message]) -> None:
+        assert [order.id for order in orders] == [msgspec.json.decode(one.payload)["id"] for one in messages]
+        typed.extend(orders)
+
+    @bus.subscribe("t", group="changes")
+    async def change(order: dict[str, Any]) -> None:
+        order["id"] = "changed"
+        changed.append(order)
+
+    @bus.subscribe("t", group="plain")
+    async def take_plain(order: dict[str, Any]) -> None:
+        plain.append(order)
+
+    async with running(bus):
+        await eventually(lambda: _are_listed(conn, 3))
+        async with bus.transaction() as tx:
+            await bus.publish_many(tx, "t", [Order(n) for n in range(20)])
+        for name in ("typed", "plain", "changes"):
+            await is_through(conn, name)
+    assert sorted(order.id for order in typed) == list(range(20))
+    assert sorted(order["id"] for order in plain) == list(range(20))
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": 10}, {"batch": 10, "transactional": True}, {"transactional": True}],
+                         ids=str)  # fmt: skip
+async def test_what_does_not_decode_is_a_dead_letter_of_that_group(
+    bus: Bus, conn: Any, options: dict[str, Any]
+) -> None:
+    """One bad payload among good ones is given up at once by the group that cannot read it, the others are handled."""
+    await create_log(bus)
+    got: list[int] = []
+    raw: list[bytes] = []
+
+    if options.get("transactional") and options.get("batch"):
+
+        async def handle_both(orders: list[Order], conn: Any) -> None:
+            got.extend(order.id for order in orders)
+
+        bus.subscribe("t", group="g", **options)(handle_both)
+    elif options.get("transactional"):
+
+        async def handle_tx(order: Order, conn: Any) -> None:
+            got.append(order.id)
+
+        bus.subscribe("t", group="g", **options)(handle_tx)
+    elif options.get("batch"):
+
+        async def handle_batch(orders: list[Order]) -> None:
+            got.extend(order.id for order in orders)
+
+        bus.subscribe("t", group="g", **options)(handle_batch)
+    else:
+
+        async def handle_one(order: Order) -> None:
+            got.append(order.id)
+
+        bus.subscribe("t", group="g", **options)(handle_one)
+
+    @bus.subscribe("t", group="raw")
+    async def take(payload: bytes) -> None:
+        raw.append(payload)
+
+    async with running(bus):
+        await eventually(lambda: _are_listed(conn, 2))
+        async with bus.transaction() as tx:
+            await bus.publish_many(tx, "t", [{"id": 1}, {"id": 2}, {"id": "two"}, {"id": 3}])
+        await is_through(conn, dead=1)
+        await is_through(conn, "raw", dead=0)
+    assert sorted(got) == [1, 2, 3]
+    assert len(raw) == 4
+    dead = (await bus.admin.dead_letters("t"))[0]
+    assert "does not decode" in dead["reason"]
+    row = await group_row(conn)
+    assert (row["processed"], row["failed"]) == (3, 1)
+
+
+async def test_sync_handlers_run_in_threads(bus: Bus, conn: Any) -> None:
+    """As many at the same time as the concurrency says, for different keys."""
+    await create_log(bus)
+    both = threading.Barrier(2, timeout=10)
+    threads: set[str] = set()
+
+    @bus.subscribe("t", group="g", concurrency=2)
+    def handle(n: int) -> None:
+        threads.add(threading.current_thread().name)
+        both.wait()
+
+    async with running(bus):
+        await eventually(lambda: _are_listed(conn, 1))
+        odd, even = (next(key for key in "abcdefgh" if stable_hash(key) % 2 == rest) for rest in (0, 1))
+        async with bus.transaction() as tx:
+            await bus.publish_many(tx, "t", [Outgoing(payload=1, key=odd), Outgoing(payload=2, key=even)])
+        await is_through(conn, failed=0)
+    assert len(threads) == 2
+    assert all(name.startswith("postbus-t") for name in threads)
+
+
+async def test_a_handler_that_takes_too_long_is_cancelled(bus: Bus, conn: Any) -> None:
+    """The attempt fails, with the reason; the next one may succeed."""
+    await create_log(bus)
+    attempts: list[int] = []
+
+    @bus.subscribe("t", group="g", timeout=0.05, retry=SOON)
+    async def handle(n: int, message: Message) -> None:
+        attempts.append(message.attempt)
+        if message.attempt == 1:
+            await asyncio.Event().wait()
+
+    async with running(bus):
+        await eventually(lambda: _are_listed(conn, 1))
+        await bus.send("t", 1)
+        await is_through(conn, passed=1)
+    assert attempts == [1, 2]
+
+
+async def test_middleware_is_around_handlers_of_groups(bus: Bus, conn: Any) -> None:
+    """It sees the messages, single ones and batches, first attempts and later ones."""
+    await create_log(bus)
+    seen: list[list[tuple[bytes, int]]] = []
+
+    class Watch(Middleware):
+        async def handling(self, messages: Sequence[Message], call_next: Callable[[], Awaitable[Any]]) -> Any:
+            seen.append([(message.payload, message.attempt) for message in messages])
+            return await call_next()
+
+    bus.use(Watch())
+    failed = False
+
+    @bus.subscribe("t", group="g", batch=2, retry=SOON)
+    async def handle(ns: list[int]) -> None:
+        nonlocal failed
+        if not failed:
+            failed = True
+            raise ValueError
+
+    async with running(bus):
+        await eventually(lambda: _are_listed(conn, 1))
+        async with bus.transaction() as tx:
+            await bus.publish_many(tx, "t", [1, 2])
+        await is_through(conn, passed=2)
+    assert seen[0] == [(b"1", 1), (b"2", 1)]
+    assert sorted(seen[1:]) == [[(b"1", 2)], [(b"2", 2)]]
+
+
+# transactional handlers
+
+
+async def test_effect_and_cursor_commit_together(bus: Bus, conn: Any) -> None:
+    """What the handler wrote can be seen exactly when the group has come past the message."""
+    await create_log(bus, lanes=1)
+    await conn.execute("create table effect (n int)")
+
+    @bus.subscribe("t", group="g", transactional=True)
+    async def handle(n: int, conn: Any) -> None:
+        passed = await conn.fetchval("select max(passed) from postbus.cursor")
+        assert passed == await conn.fetchval("select count(*) from effect")
+        await conn.execute("insert into effect values ($1)", n)
+
+    async with running(bus):
+        await eventually(lambda: _are_listed(conn, 1))
+        await publish_numbers(bus, range(20))
+        await is_through(conn, passed=20, dead=0)
+    assert [row["n"] for row in await conn.fetch("select n from effect order by n")] == list(range(20))
+
+
+@pytest.mark.parametrize("batch", [None, 5])
+async def test_a_failed_attempt_leaves_no_effect(bus: Bus, conn: Any, batch: int | None) -> None:
+    """What it wrote is undone; each message has one effect in the end, of the attempt that succeeded."""
+    await create_log(bus)
+    await conn.execute("create table effect (n int, attempt int)")
+    failures = 0
+
+    async def work(ns: list[int], messages: list[Message], conn: Any) -> None:
+        nonlocal failures
+        for n, message in zip(ns, messages, strict=True):
+            await conn.execute("insert into effect values ($1, $2)", n, message.attempt)
+            if n % 5 == 0 and message.attempt == 1:
+                failures += 1
+                raise ValueError("undo")
+
+    async def work_one(n: int, message: Message, conn: Any) -> None:
+        await work([n], [message], conn)
+
+    options: dict[str, Any] = {"group": "g", "transactional": True, "retry": SOON, "batch": batch}
+    bus.subscribe("t", **options)(work if batch else work_one)
+    async with running(bus):
+        await eventually(lambda: _are_listed(conn, 1))
+        await publish_numbers(bus, range(30), keys=6)
+        await is_through(conn, passed=30, dead=0, within=20)
+    effects = await conn.fetch("select n, attempt from effect order by n")
+    assert [row["n"] for row in effects] == list(range(30))
+    assert all(row["attempt"] == 2 for row in effects if row["n"] % 5 == 0)
+    assert failures == 6 or batch
+    row = await group_row(conn)
+    assert row["processed"] == 30
+    assert row["failed"] >= 6
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+async def test_a_lost_lane_undoes_the_effect(bus: Bus, conn: Any, attempt: int) -> None:
+    """When the group was moved meanwhile, what a handler did does not happen; it is done again from there."""
+    await create_log(bus, lanes=1)
+    await conn.execute("create table effect (n int, call int)")
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    calls = 0
+
+    @bus.subscribe("t", group="g", transactional=True, start=Start.BEGINNING, retry=SOON)
+    async def handle(n: int, message: Message, conn: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if message.attempt < attempt:
+            raise ValueError
+        await conn.execute("insert into effect values ($1, $2)", n, calls)
+        if not begun.is_set():
+            # Whoever takes a lane waits for a handler's transaction: only its connection can get lost.
+            begun.set()
+            await conn.execute("select pg_terminate_backend(pg_backend_pid())")
+            await go_on.wait()
+
+    await bus.send("t", 1)
+    async with running(bus):
+        await begun.wait()
+        go_on.set()
+        await is_through(conn, passed=1, dead=0)
+    assert [tuple(row) for row in await conn.fetch("select n, call from effect")] == [(1, attempt + 1)]
+
+
+async def test_concurrency_holds_for_transactional_handlers(bus: Bus, conn: Any) -> None:
+    """However many lanes there are, no more handlers run at the same time than the group says."""
+    await create_log(bus)
+    running_now = most = 0
+
+    @bus.subscribe("t", group="g", transactional=True, concurrency=2)
+    async def handle(n: int, conn: Any) -> None:
+        nonlocal running_now, most
+        running_now += 1
+        most = max(most, running_now)
+        await asyncio.sleep(0.005)
+        running_now -= 1
+
+    async with running(bus):
+        await eventually(lambda: _are_listed(conn, 1))
+        await publish_numbers(bus, range(60), keys=30)
+        await is_through(conn, passed=60)
+    assert most == 2
+
+
+async def test_a_stop_finishes_the_transaction(bus: Bus, conn: Any) -> None:
+    """A transactional handler that runs when the bus is stopped is not cut off, and its effect stays."""
+    await create_log(bus)
+    await conn.execute("create table effect (n int)")
+    begun = asyncio.Event()
+
+    @bus.subscribe("t", group="g", transactional=True, start=Start.BEGINNING)
+    async def handle(n: int, conn: Any) -> None:
+        begun.set()
+        await asyncio.sleep(0.2)
+        await conn.execute("insert into effect values ($1)", n)
+
+    async with bus.transaction() as tx:
+        await bus.publish_many(tx, "t", [Outgoing(payload=n, key="k") for n in range(3)])
+    run = asyncio.create_task(bus.run())
+    await begun.wait()
+    bus.stop()
+    assert await asyncio.wait_for(run, 5) is True
+    assert [row["n"] for row in await conn.fetch("select n from effect")] == [0]
+    assert (await group_row(conn))["passed"] == 1
+
+
+# stopping
+
+
+async def test_a_stop_drains_a_group(bus: Bus, conn: Any) -> None:
+    """What runs is finished and settled, what has not begun is left for the next one."""
+    await create_log(bus, lanes=1)
+    begun = asyncio.Event()
+    got: list[int] = []
+
+    @bus.subscribe("t", group="g", start=Start.BEGINNING)
+    async def handle(n: int) -> None:
+        begun.set()
+        await asyncio.sleep(0.1)
+        got.append(n)
+
+    await publish_numbers(bus, range(10))
+    run = asyncio.create_task(bus.run())
+    await begun.wait()
+    bus.stop()
+    assert await asyncio.wait_for(run, 5) is True
+    row = await group_row(conn)
+    assert (got, row["passed"], row["lanes_held"], row["processed"]) == ([0], 1, 0, 1)
+    async with running(bus):
+        await has(got, 10)
+    assert got == list(range(10))
+
+
+async def test_a_second_stop_aborts_a_group(bus: Bus, conn: Any) -> None:
+    """A handler that does not end is cancelled; its message comes again."""
+    await create_log(bus)
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+
+    @bus.subscribe("t", group="g", start=Start.BEGINNING)
+    async def handle(n: int) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    await bus.send("t", 1)
+    run = asyncio.create_task(bus.run())
+    await begun.wait()
+    bus.stop()
+    await asyncio.sleep(0.01)
+    bus.stop()
+    assert await asyncio.wait_for(run, 5) is False
+    assert cancelled.is_set()
+    assert (await group_row(conn))["passed"] == 0
+
+
+async def test_a_slow_group_delays_neither_others_nor_their_lanes(bus: Bus, conn: Any) -> None:
+    """While a handler of a paused group takes its time, other groups start, pause, resume and go on."""
+    await create_log(bus)
+    begun, finish = asyncio.Event(), asyncio.Event()
+    got: list[int] = []
+
+    async def slow(n: int) -> None:
+        begun.set()
+        await finish.wait()
+
+    async def fast(n: int) -> None:
+        got.append(n)
+
+    stuck, lively = bus.group("stuck", "t"), bus.group("lively", "t")
+    stuck.add_member("m", slow)
+    lively.add_member("m", fast)
+    await stuck.start()
+    async with running(bus):
+        await bus.send("t", 1)
+        await begun.wait()
+        await stuck.pause()
+        await asyncio.wait_for(lively.start(Start.BEGINNING), 5)
+        await has(got, 1)
+        stopping = asyncio.create_task(stuck.stop())
+        await bus.send("t", 2)
+        await has(got, 2)
+        await asyncio.wait_for(lively.stop(), 5)
+        assert not stopping.done()
+        finish.set()
+        await stopping
+
+
+# shared reads, memory, rest
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Calls of read_log that brought something: their topic and how many messages."""
+    calls: list[tuple[str, int]] = []
+    original = Store.read_log
+
+    async def counted(self: Store, topic: str, *args: Any, **options: Any) -> Any:
+        piece = await original(self, topic, *args, **options)
+        if piece.segments:
+            calls.append((topic, piece.count))
+        return piece
+
+    monkeypatch.setattr(Store, "read_log", counted)
+    return calls
+
+
+async def test_groups_at_the_same_place_read_once(bus: Bus, conn: Any, reads: list[tuple[str, int]]) -> None:
+    """Twenty groups in one process: the log is read about as often as by one."""
+    await create_log(bus)
+    got: Counter[str] = Counter()
+    for number in range(20):
+
+        async def handle(n: int, name: str = f"g{number}") -> None:
+            got[name] += 1
+
+        bus.subscribe("t", group=f"g{number}")(handle)
+
+    async with running(bus):
+        await eventually(lambda: _are_listed(conn, 20))
+        for round_number in range(1, 31):
+            await bus.send("t", round_number)
+
+            async def all_have_it(count: int = round_number) -> None:
+                assert set(got.values()) == {count}
+                assert len(got) == 20
+
+            await eventually(all_have_it)
+    read = sum(count for _, count in reads)
+    assert read <= 3 * 30, f"{read} messages read for 30"
+
+
+async def test_groups_that_started_apart_come_together(bus: Bus, conn: Any, reads: list[tuple[str, int]]) -> None:
+    """Groups from different positions share their reads once they have caught up."""
+    await create_log(bus, lanes=2)
+    await publish_numbers(bus, range(50))
+    got: Counter[int] = Counter()
+    third = await bus.send("t", -1)
+    for number, start in enumerate([Start.BEGINNING, Start.NOW, Start.from_message(third), Start.NOW]):
+
+        async def handle(n: int, number: int = number) -> None:
+            got[number] += 1
+
+        bus.subscribe("t", group=f"g{number}", start=start)(handle)
+    async with running(bus):
+        for number in range(4):
+            await is_through(conn, f"g{number}")
+        await publish_numbers(bus, [100])
+        for number in range(4):
+            await is_through(conn, f"g{number}")
+        reads.clear()
+        for n in range(101, 131):
+            await publish_numbers(bus, [n])
+
+            async def all_have_it(count: int = n - 99) -> None:
+                assert got[1] == got[3] == count
+                assert (got[0], got[2]) == (count + 51, count + 1)
+
+            await eventually(all_have_it)
+    # Those with a start of their own keep it in their cursors: two places at most beside the common one.
+    assert sum(count for _, count in reads) <= 3 * 30 + 10
+
+
+async def test_a_slow_group_buffers_little(bus: Bus, conn: Any, reads: list[tuple[str, int]]) -> None:
+    """A group that does not get on stops reading; one beside it gets everything."""
+    await create_log(bus)
+    go_on = asyncio.Event()
+    got: list[int] = []
+
+    @bus.subscribe("t", group="slow", start=Start.BEGINNING)
+    async def wait(n: int) -> None:
+        await go_on.wait()
+
+    async with running(bus):
+        await publish_numbers(bus, range(20_000), at_once=1000)
+        read_at_rest = await eventually(lambda: _steady(reads))
+        assert read_at_rest <= 4000
+        group = bus.group("fast", "t", batch=1000)
+
+        async def take(ns: list[int]) -> None:
+            got.extend(ns)
+
+        group.add_member("m", take)
+        await group.start(Start.BEGINNING)
+        await has(got, 20_000)
+        go_on.set()
+        await is_through(conn, "slow", within=20)
+
+
+async def _steady(reads: list[tuple[str, int]]) -> int:
+    before = len(reads)
+    await asyncio.sleep(0.3)
+    assert len(reads) == before > 0
+    return sum(count for _, count in reads)
+
+
+async def test_lanes_that_were_apart_are_read_together_again(bus: Bus, conn: Any) -> None:
+    """After a take-over lanes are read one by one; once they have come to the same place, in one read."""
+    await create_log(bus)
+
+    @bus.subscribe("t", group="g", start=Start.BEGINNING)
+    async def handle(n: int) -> None: ...
+
+    await publish_numbers(bus, range(10))
+    lane_sets: list[int] = []
+    original = Store.read_log
+
+    async def noted(self: Store, topic: str, lanes: Sequence[int], *args: Any, **options: Any) -> Any:
+        lane_sets.append(len(lanes))
+        return await original(self, topic, lanes, *args, **options)
+
+    async with running(bus):
+        await is_through(conn)
+    await conn.execute("update postbus.lane set deaths = 1, careful_until = 1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "read_log", noted)
+        async with running(bus):
+            await publish_numbers(bus, range(10, 20))
+
+            async def all_in_one() -> None:
+                await bus.send("t", 1)
+                assert lane_sets[-3:] == [8, 8, 8]
+
+            await eventually(all_in_one)
+            await is_through(conn)
+    assert 1 in lane_sets
+
+
+@pytest.fixture
+def own_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="postbus-rest-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+async def test_at_rest_nothing_is_written(own_folder: Path) -> None:
+    """A process whose groups have nothing to do takes no transaction id but for heartbeats; it stops at once."""
+    next_xid = "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+    settings = {"autovacuum": "off"}
+    with EmbeddedPostgres.start(own_folder / "pg", settings=settings) as server:
+        async with Bus(server.dsn(), migrate=True) as bus, bus.transaction() as conn:
+            await create_log(bus, lease="1 hour")
+            for number in range(5):
+
+                async def handle(n: int) -> None: ...
+
+                bus.subscribe("t", group=f"g{number}", start=Start.BEGINNING)(handle)
+            async with running(bus) as run:
+                await bus.send("t", 1)
+                for number in range(5):
+                    await is_through(conn, f"g{number}")
+
+                async def calm_for_four_seconds() -> None:
+                    before = await conn.fetchval(next_xid)
+                    await asyncio.sleep(4)
+                    assert await conn.fetchval(next_xid) - before <= 2
+
+                await eventually(calm_for_four_seconds, within=6)
+                began = asyncio.get_running_loop().time()
+                bus.stop()
+                await run
+                assert asyncio.get_running_loop().time() - began < 1.5
