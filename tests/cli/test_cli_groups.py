@@ -287,6 +287,22 @@ async def test_consume_in_a_group(cli: Cli, bus: Bus, events: str) -> None:
     assert [one["payload"] for one in other.done().lines] == [{"n": 1}, {"n": 2}]
 
 
+async def test_what_was_read_ahead_does_not_begin(cli: Cli, bus: Bus, events: str) -> None:
+    """What is beyond --max stays in the log: no attempt, no failure, nothing to be tried again."""
+    await bus.admin.set_topic(events, max_attempts=1)
+    async with bus.transaction() as conn:
+        await bus.publish_many(conn, events, range(500))
+
+    consumed = await cli("consume", events, "--group", "mail", "--max", "3")
+
+    assert (consumed.done().out.count("\n"), consumed.err) == (3, "handled 3 messages\n")
+    group = await bus.admin.group(events, "mail")
+    counts = ("passed", "processed", "failed", "retrying", "parked", "dead")
+    assert {count: group[count] for count in counts} == {
+        "passed": 3, "processed": 3, "failed": 0, "retrying": 0, "parked": 0, "dead": 0,
+    }  # fmt: skip
+
+
 async def test_max_leaves_the_rest_to_the_next(cli: Cli, bus: Bus, events: str) -> None:
     """A group reads ahead, but what is beyond --max goes untouched to whoever consumes next."""
     async with bus.transaction() as conn:

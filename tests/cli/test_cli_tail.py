@@ -99,3 +99,20 @@ async def test_a_late_commit_is_found(bus: Bus, connect: Any) -> None:
     after = [row["id"] async for row in follower.new_messages()]
 
     assert (before, after) == ([early], [late])
+
+
+async def test_a_late_commit_to_a_log_is_found(bus: Bus, connect: Any) -> None:
+    """The same for a PUB_SUB topic, whose order is that of positions."""
+    await bus.admin.create_topic("events", semantics="PUB_SUB")
+    follower = Follower(bus.admin, "events", is_log=True)
+    slow = await connect()
+    transaction = slow.transaction()
+    await transaction.start()
+    late = await bus.publish_many(slow, "events", ["late", "later"])
+    early = await bus.send("events", "early")
+
+    before = [row["id"] async for row in follower.new_messages()]
+    await transaction.commit()
+    after = [row["id"] async for row in follower.new_messages()]
+
+    assert (before, after) == ([early], late)

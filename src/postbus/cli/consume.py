@@ -28,6 +28,7 @@ from postbus.worker import Worker
 Work = Callable[[Message], Awaitable[Outcome]]
 
 _NAME = "postbus consume"
+_DROPS_WITHIN = 0.1
 
 
 async def consume(
@@ -137,6 +138,7 @@ class _Consumer:
             members.add_member(_NAME, handler)
             self.worker = Worker(bus.dsn, [], groups=[(members, start)], bells=Bells())
         self.handled = 0
+        self._is_group = group is not None
         self._work = work
         self._max_count = max_count
         self._begun = 0
@@ -158,7 +160,8 @@ class _Consumer:
 
     async def _handle(self, message: Message) -> Outcome:
         if self._begun == self._max_count:
-            return Release()  # a group reads ahead
+            await self._until_dropped()
+            return Release()
         self._begun += 1
         self._running += 1
         try:
@@ -168,13 +171,24 @@ class _Consumer:
             self._failure = error if isinstance(error, BrokenPipeError) else _told(error)
             self._stop()
             return Release()
+        except Exception:
+            self._begun -= 1  # it is tried again
+            raise
         finally:
             self._running -= 1
             self._busy_at = time.monotonic()
         self.handled += 1
         if self.handled == self._max_count:
             self._stop()
+            await self._until_dropped()
         return outcome
+
+    async def _until_dropped(self) -> None:
+        """Let the worker of a group, which reads ahead, drop what has not begun, so that it does not begin now."""
+        may_end = not self._is_group
+        while not may_end:
+            may_end = self.worker.is_stopping
+            await asyncio.sleep(_DROPS_WITHIN)
 
     async def _stop_when_idle(self, seconds: float) -> None:
         left = seconds
