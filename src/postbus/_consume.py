@@ -8,7 +8,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from postbus._loop import Backoff, pause
 from postbus._reader import LogReader
 from postbus._segment import Piece, Segment
 from postbus._settle import last_line
-from postbus._store import Due, PutOff, Store, translate
+from postbus._store import Due, PutOff, Store, may_have_crashed, translate
 from postbus._strand import Advancer, Entry, HeldLane, Strand
 from postbus._waiting import Waiting
 from postbus.errors import CommitUnknown, DatabaseUnavailable, LeaseLost, WrongSemantics
@@ -126,29 +126,29 @@ class GroupConsumer:
                 HeldLane(row["lane"], row["token"], row["number"], row["deaths"], row["careful_until"])
                 for row in together
             ]
-            self._begin(lanes, together[0]["cursor"])
+            self._begin(lanes, together[0]["cursor"], together[0]["server"])
         if self._retrying is None or self._retrying.done():
             self._retrying = self._started(self._try_again(), f"retry-{self.group.name}")
         self._retry_soon.set()
 
-    def _begin(self, lanes: Sequence[HeldLane], cursor: str) -> None:
-        strand = Strand(self.subscription_id, lanes, cursor, self._advancer.add)
+    def _begin(self, lanes: Sequence[HeldLane], cursor: str, server: datetime) -> None:
+        strand = Strand(self.subscription_id, lanes, cursor, server, self._advancer.add)
         self.strands.append(strand)
         self._readers[strand] = self._started(self._read(strand), f"read-{self.group.name}")
 
     def join_strands(self) -> None:
         """Read lanes together that have come to the same place, with nothing in hand."""
-        alike: defaultdict[str, list[Strand]] = defaultdict(list)
+        alike: defaultdict[tuple[str, datetime], list[Strand]] = defaultdict(list)
         for strand in self.strands:
             if strand.is_at_rest and not self._options.transactional:
-                alike[strand.cursor].append(strand)
-        for cursor, strands in alike.items():
+                alike[strand.cursor, strand.server].append(strand)
+        for (cursor, server), strands in alike.items():
             if len(strands) > 1:
                 for strand in strands:
                     strand.is_ending = True
                     self.strands.remove(strand)
                     self._readers.pop(strand).cancel()
-                self._begin([lane for strand in strands for lane in strand.lanes.values()], cursor)
+                self._begin([lane for strand in strands for lane in strand.lanes.values()], cursor, server)
 
     def lose(self, strand: Strand) -> None:
         """Forget lanes of which some are somebody else's now."""
@@ -307,6 +307,7 @@ class GroupConsumer:
                     strand.key,
                     strand.cursor,
                     strand.taken_at,
+                    strand.server,
                     is_between=strand.is_between,
                     max_count=self._prefetch // 2,
                     max_bytes=self._options.max_bytes,
@@ -316,9 +317,15 @@ class GroupConsumer:
                 away = backoff.next()
                 event(logging.WARNING, "database.away", loop=f"read {self.group.topic}", retry_in=f"{away:.2f}s",
                       error=error.message)  # fmt: skip
+                if may_have_crashed(error):  # our cursor is not to be trusted any more: the stored one is
+                    self.lose(strand)
+                    return
                 await asyncio.sleep(away)
                 continue
             except WrongSemantics:  # the topic was deleted, and its groups with it
+                self.lose(strand)
+                return
+            if piece.server != strand.server:
                 self.lose(strand)
                 return
             strand.is_waiting = False
@@ -666,10 +673,7 @@ class GroupConsumer:
             case DeadLetter(reason=reason, error=error):
                 await self._put_off(strand, segment, index, "dead", reason=reason, error=error)
             case _:  # Release: it is tried again, and this was no attempt
-                told = await self._put_off(strand, segment, index, "retry")
-                if told == "retried":
-                    lane, message = strand.lanes[segment.lane], segment.message(index)
-                    await self._release_again(lane, Due(lane.lane, message, None))
+                await self._put_off(strand, segment, index, "release")
 
     async def _put_off(
         self,
@@ -682,12 +686,12 @@ class GroupConsumer:
         error: str | None = None,
         reason: str | None = None,
         max_attempts: int | None = None,
-    ) -> str | None:
+    ) -> None:
         """Take a message out of the way. While the database is away, this waits for it."""
         lane = strand.lanes[segment.lane]
         message = segment.message(index)
         strand.is_putting_off = True
-        if kind == "retry" and self._waiting.is_behind(message):  # failed together with one before it
+        if kind in ("retry", "release") and self._waiting.is_behind(message):  # failed together with one before it
             kind = "park"
         put_off = PutOff(kind, message, segment.position, delay, error, reason)
         told = await self._patiently(
@@ -695,13 +699,12 @@ class GroupConsumer:
         )
         if told is None:
             self.lose(strand)
-            return None
+            return
         if told[0] != "dead":
             self._waiting.add(message.id, message.key, lane.lane)
-        if told[0] == "retried":
+        if told[0] in ("retried", "released"):
             self._retry_soon.set()
         self._tell(told[0], message, error or reason)
-        return str(told[0])
 
     @staticmethod
     def _have_put_off(strand: Strand) -> None:

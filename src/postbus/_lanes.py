@@ -135,6 +135,12 @@ class LaneKeeper:
                 event(level, "group.state", group=consumer.group.name, topic=consumer.group.topic, state=state)
             self._states[subscription_id] = state
 
+    def lose_all(self) -> None:
+        """The server may have crashed: what was read, but not stored, is in doubt."""
+        for consumer in self.consumers.values():
+            for strand in list(consumer.strands):
+                consumer.lose(strand)
+
     def _lose(self, strand: Strand) -> None:
         consumer = self.consumers.get(strand.subscription_id)
         if consumer is not None:

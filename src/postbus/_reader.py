@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict
+from datetime import datetime
 
 from postbus._segment import Piece
 from postbus._store import Store
@@ -14,7 +15,7 @@ _KEPT_PIECES = 64
 _KEPT_BYTES = 64 << 20
 _KEPT_SECONDS = 30.0
 
-_Key = tuple[str, tuple[int, ...], str]
+_Key = tuple[str, tuple[int, ...], str, datetime]
 
 
 class LogReader:
@@ -34,16 +35,17 @@ class LogReader:
         lanes: tuple[int, ...],
         cursor: str,
         taken_at: float,
+        server: datetime,
         *,
         is_between: bool,
         max_count: int,
         max_bytes: int,
     ) -> Piece:
-        """What comes after a cursor, which was known at `taken_at` (monotonic).
+        """What comes after a cursor of a server, which was known at `taken_at` (monotonic).
 
         `is_between`: the cursor may have a target already.
         """
-        key = (topic, lanes, cursor)
+        key = (topic, lanes, cursor, server)
         self._drop_old()
         while True:
             kept = self._kept.get(key)
@@ -65,7 +67,7 @@ class LogReader:
         return piece
 
     async def _read(self, key: _Key, taken_at: float, *, is_between: bool, max_count: int, max_bytes: int) -> Piece:
-        topic, lanes, cursor = key
+        topic, lanes, cursor, server = key
         target: str | None = None
         # One at a time goes to a new place; the others read up to it as well. So all stand at the same one
         # afterwards, and share their reads from then on. It has to be a place later than their own.
@@ -81,11 +83,17 @@ class LogReader:
             piece = await self._store.read_log(
                 topic, lanes, cursor, max_count=max_count, max_bytes=max_bytes, target=target
             )
-            if piece.target is not None and target is None and not is_between:
+            if piece.server == server and piece.target is not None and target is None and not is_between:
                 self._targets[topic] = began, piece.target
-        if piece.segments:
+        if piece.server == server and piece.segments:
             self._keep(key, piece)
         return piece
+
+    def forget(self) -> None:
+        """The server has crashed: what was read is in doubt."""
+        self._kept.clear()
+        self._kept_bytes = 0
+        self._targets.clear()
 
     def _target_after(self, topic: str, taken_at: float) -> str | None:
         target_at, target = self._targets.get(topic, (0.0, None))

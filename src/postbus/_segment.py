@@ -93,7 +93,7 @@ class Segment:
 class Piece:
     """What one read brought, and how to go on from it."""
 
-    __slots__ = ("count", "during", "more", "next_cursor", "segments", "size", "target")
+    __slots__ = ("count", "during", "more", "next_cursor", "segments", "server", "size", "target")
 
     def __init__(self, topic: str, rows: Sequence[Any]) -> None:
         end = rows[-1]
@@ -105,3 +105,5 @@ class Piece:
         """The cursor while the piece is worked through; None if nothing was found."""
         self.more: bool = end["more"]
         self.target: str | None = end["read_target"]
+        self.server: datetime = end["server"]
+        """When the server started: places that are not stored mean nothing to another one."""

@@ -47,8 +47,15 @@ _EXTEND = f"select postbus.extend($1, $2), {_RELAXED}"
 _HEARTBEAT = f"select postbus.heartbeat($1, $2, $3, $4), {_RELAXED}"
 _RING = f"select pg_notify('postbus', id::text), {_RELAXED} from unnest($1::bigint[]) as id"
 _ACQUIRE = 10  # seconds
-_READ_LOG = "select * from postbus.read_log($1, $2, $3, $4, $5, $6)"
-_ADVANCE = "select postbus.advance($1, $2, $3, $4, $5, $6, $7)"
+# A server that crashed hands out transaction ids again that nothing durable had. So places that were read, but not
+# stored, mean nothing to the server that runs after it.
+_SERVER = "pg_postmaster_start_time()"
+_READ_LOG = (
+    f"select r.*, case when r.position is null then {_SERVER} end as server "
+    "from postbus.read_log($1, $2, $3, $4, $5, $6) as r"
+)
+_ADVANCE = f"select postbus.advance($1, $2, $3, $4, $5, $6, $7) where {_SERVER} = all ($8)"
+_LEASE_LANES = f"select l.*, {_SERVER} as server from postbus.lease_lanes($1, $2, $3) as l"
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -88,6 +95,8 @@ class Step(NamedTuple):
     done_position: int | None
     done_index: int | None
     passed: int
+    server: datetime
+    """Where the cursor belongs."""
 
 
 class PutOff(NamedTuple):
@@ -295,13 +304,13 @@ class Store:
         else:
             async with self.connection() as own:
                 lost = await own.fetchval(_ADVANCE, *columns)
+        if lost is None:  # another server
+            return set(range(len(steps)))
         return {place - 1 for place in lost}
 
     async def lease_lanes(self, worker: str, subscription_ids: Sequence[int], tokens: Sequence[UUID]) -> list[Any]:
         async with self.connection() as conn:
-            return list(
-                await conn.fetch("select * from postbus.lease_lanes($1, $2, $3)", worker, subscription_ids, tokens)
-            )
+            return list(await conn.fetch(_LEASE_LANES, worker, subscription_ids, tokens))
 
     async def release_lanes(self, tokens: Sequence[UUID]) -> None:
         async with self.connection() as conn:
@@ -689,6 +698,16 @@ def translate(error: BaseException) -> PostbusError | None:
         if isinstance(error, kinds):
             return kind(message.format(text), remedy=remedy)
     return None
+
+
+def may_have_crashed(error: DatabaseUnavailable) -> bool:
+    """Whether the server may have gone down, rather than refused something for the moment.
+
+    Then what only our memory knows of it may be wrong: transaction ids and positions that were not on disk yet
+    are handed out again.
+    """
+    cause = error.__cause__
+    return not isinstance(cause, asyncpg.PostgresError) or (cause.sqlstate or "")[:2] in ("08", "57", "58")
 
 
 def _passes(sqlstate: str) -> bool:

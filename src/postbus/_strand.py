@@ -7,11 +7,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from uuid import UUID
 
 from postbus._log import event
 from postbus._loop import Backoff
-from postbus._store import Step, Store
+from postbus._store import Step, Store, may_have_crashed
 from postbus.errors import DatabaseUnavailable
 
 _GATHER = 0.005  # seconds in which further progress is gathered before cursors are moved …
@@ -59,7 +60,9 @@ class Entry:
 class Strand:
     """Lanes that are read together, since they stand at the same place."""
 
-    def __init__(self, subscription_id: int, lanes: Iterable[HeldLane], cursor: str, progressed: Progressed) -> None:
+    def __init__(
+        self, subscription_id: int, lanes: Iterable[HeldLane], cursor: str, server: datetime, progressed: Progressed
+    ) -> None:
         self.subscription_id = subscription_id
         self.lanes = {one.lane: one for one in lanes}
         for lane in self.lanes.values():
@@ -67,6 +70,8 @@ class Strand:
         self.key = tuple(sorted(self.lanes))
         self.cursor = cursor
         """Where to read on."""
+        self.server = server
+        """Which the cursor belongs to, by its start."""
         self.taken_at = time.monotonic()
         self.is_between = True
         """May have a target already, up to which it is worked through in pieces."""
@@ -139,6 +144,7 @@ class Strand:
             None if is_last else entry.position,
             None if is_last else entry.index,
             entry.count,
+            self.server,
         )
 
     def was_advanced(self, entry: Entry) -> None:
@@ -171,7 +177,16 @@ class Strand:
         (cursor, position, index), passed = self._reached, self._passed
         self._reached, self._passed = None, 0
         return [
-            Step(self.subscription_id, one.lane, one.number, cursor, position, index, passed if first == 0 else 0)
+            Step(
+                self.subscription_id,
+                one.lane,
+                one.number,
+                cursor,
+                position,
+                index,
+                passed if first == 0 else 0,
+                self.server,
+            )
             for first, one in enumerate(self.lanes.values())
         ]
 
@@ -244,10 +259,13 @@ class Advancer:
         try:
             places = [(strand, step) for strand, steps in asked for step in steps]
             lost = await self._store.advance([step for _, step in places])
-        except BaseException:
+        except BaseException as error:
             for strand, steps in asked:
-                strand.put_back(steps)
-                self.add(strand)
+                if isinstance(error, DatabaseUnavailable) and may_have_crashed(error):
+                    self._lost(strand)  # its cursor is not to be trusted any more: the stored one is
+                else:
+                    strand.put_back(steps)
+                    self.add(strand)
             raise
         finally:
             for strand, _ in asked:

@@ -13,6 +13,7 @@ import logging
 import threading
 import weakref
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -186,9 +187,11 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 class Listener:
     """Hears the rings of other processes."""
 
-    def __init__(self, dsn: str, bells: Bells) -> None:
+    def __init__(self, dsn: str, bells: Bells, on_lost: Callable[[], None] = lambda: None) -> None:
         self._dsn = dsn
         self._bells = bells
+        self._on_lost = on_lost
+        """Called when the connection has broken, as all connections do when the server crashes."""
 
     async def run(self, stop: asyncio.Event) -> None:
         backoff = Backoff()
@@ -203,8 +206,13 @@ class Listener:
     async def _listen(self, stop: asyncio.Event, backoff: Backoff) -> None:
         conn: Any = await asyncpg.connect(self._dsn, timeout=10)
         lost = asyncio.Event()
+
+        def was_lost(_: object) -> None:
+            lost.set()
+            self._on_lost()
+
         try:
-            conn.add_termination_listener(lambda _: lost.set())
+            conn.add_termination_listener(was_lost)
             await conn.add_listener(CHANNEL, lambda _conn, _pid, _channel, payload: self._hear(payload))
             backoff.reset()
             self._bells.ring_all()  # for what was rung while nobody listened
@@ -212,7 +220,11 @@ class Listener:
                 await pause(_STILL_THERE, stop, lost)
                 if not stop.is_set() and not lost.is_set():  # a dead peer says nothing: ask
                     await conn.execute("select 1", timeout=10)
+        except Exception:
+            self._on_lost()
+            raise
         finally:
+            conn.remove_termination_listener(was_lost)
             conn.terminate()
 
     def _hear(self, payload: object) -> None:

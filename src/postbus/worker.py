@@ -129,7 +129,7 @@ class Worker:
         ended = asyncio.Event()
         upkeep = _started(
             settler.run(),
-            Listener(self._dsn, self._bells).run(ended),
+            Listener(self._dsn, self._bells, self._was_cut_off).run(ended),
             repeat(self._show_life, name="heartbeat", every=1.0, stop=ended),
             repeat(self._keeper.heartbeat, name="group heartbeat", every=GROUP_HEARTBEAT, stop=ended),
             repeat(self._keeper.tick, name="lanes", every=1.0, stop=self._stop),
@@ -163,6 +163,12 @@ class Worker:
                 dispatcher.close()
             await _leave_quietly(heartbeat.sign_off())
         event(logging.INFO, "worker.stopped", worker=self.name)
+
+    def _was_cut_off(self) -> None:
+        """A connection that is always there has broken: the server may have crashed."""
+        if self._keeper is not None and self._reader is not None:
+            self._reader.forget()
+            self._keeper.lose_all()
 
     async def _show_life(self) -> float | None:
         """Tell that we are alive; more often where lanes are lost sooner, which a group that starts may change."""
