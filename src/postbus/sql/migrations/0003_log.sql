@@ -15,7 +15,8 @@ alter table postbus.topic
     add column heartbeat_timeout interval not null default '300 seconds';
 drop view if exists postbus.topics, postbus.messages, postbus.dead_letters;
 drop function if exists postbus.reserve_dedup(postbus.topic, text, timestamptz),
-    postbus.redrive(text, bigint[], text, timestamptz, timestamptz, text, integer, double precision, boolean);
+    postbus.redrive(text, bigint[], text, timestamptz, timestamptz, text, integer, double precision, boolean),
+    postbus.purge_dead_letters(text, bigint[], timestamptz, boolean);
 
 -- Numbers all segments. cache 1: positions are handed out in the order in which they are asked for.
 create sequence postbus.log_position cache 1;
@@ -69,7 +70,7 @@ create table postbus.log_leaf (
 );
 
 -- A place in the log: all that is visible in the snapshot. Taken in this order: the last position handed out,
--- then an own transaction id, then the snapshot. So transactions above txid have all of their segments above
+-- then the snapshot, then an own transaction id. So transactions above txid have all of their segments above
 -- position, and those up to txid that the snapshot does not show are few: its open ones, and those between its
 -- xmax and txid.
 create type postbus.log_place as (

@@ -9,6 +9,7 @@ begin
        or postbus.has_segments(topic)
     then
         perform postbus.refuse('PB408', format('topic %L has messages', topic.name),
-            'let them be consumed first, or drop them: postbus topics purge ' || topic.name);
+            case when topic.storage_id is null then 'let them be consumed first, or drop them: postbus topics purge ' || topic.name
+                 else 'create another topic, or delete this one with its messages: postbus topics delete --force ' || topic.name end);
     end if;
 end $$;

@@ -7,5 +7,8 @@ set search_path = pg_catalog, pg_temp as $$
 declare
     _topic postbus.topic := postbus.existing_topic(name);
 begin
+    if _topic.storage_id is not null then
+        perform postbus.refuse('PB432', format('topic %L is PUB_SUB', name), 'pause its groups: postbus groups pause ' || name || ' GROUP');
+    end if;
     update postbus.topic t set paused_at = clock_timestamp() where t.id = _topic.id and t.paused_at is null;
 end $$;

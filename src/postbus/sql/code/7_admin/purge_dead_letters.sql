@@ -1,12 +1,13 @@
 -- Deletes dead letters of a topic for good: those with the given ids, those that died before a time,
--- or all. Returns how many; with dry_run it only counts.
+-- or all; of one group, where one is named. Returns how many; with dry_run it only counts.
 --
 -- Writes: dead_letter.  Locks: dead_letter rows.
 create or replace function postbus.purge_dead_letters(
     topic       text,
     ids         bigint[] default null,
     died_before timestamptz default null,
-    dry_run     boolean default false
+    dry_run     boolean default false,
+    group_name  text default null
 ) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -14,10 +15,11 @@ declare
     _topic  postbus.topic := postbus.existing_topic(topic);
     _chosen bigint[];
     _gone   text;
+    _for    bigint := case when group_name is not null then (postbus.existing_subscription(topic, group_name)).id end;
 begin
     _chosen := array(
         select d.id from postbus.dead_letter d
-         where d.topic_id = _topic.id
+         where d.topic_id = _topic.id and (_for is null or d.subscription_id = _for)
            and (purge_dead_letters.ids is null or d.id = any (purge_dead_letters.ids))
            and (died_before is null or d.died_at < died_before)
            for update);
@@ -28,7 +30,8 @@ begin
             'list them: postbus dead-letters list ' || topic);
     end if;
     if not dry_run then
-        delete from postbus.dead_letter d where d.id = any (_chosen);
+        delete from postbus.dead_letter d
+         where d.topic_id = _topic.id and d.id = any (_chosen) and (_for is null or d.subscription_id = _for);
     end if;
     return cardinality(_chosen);
 end $$;
