@@ -19,7 +19,7 @@ import pytest
 from eventually import eventually
 from fix_proxy import OnCommit, Proxy, proxy
 from grouping import create_log, group_row, has, in_order, is_through, publish_numbers
-from postbus import Bus, PostbusError, Start
+from postbus import Bus, PostbusError, Start, _store
 from postbus.embedded import EmbeddedPostgres
 from running import running
 
@@ -291,6 +291,58 @@ async def test_a_server_that_crashes_and_comes_back(own_folder: Path, victim: st
                     await is_through(conn, lanes_held=8)
                 bus.stop()
     assert in_order(got, KEYS)
+
+
+async def tokens(conn: Any) -> set[Any]:
+    return {row["token"] for row in await conn.fetch("select token from postbus.lane where holder is not null")}
+
+
+@pytest.mark.parametrize("sign", ["read", "step", "connection"])
+async def test_what_was_read_from_another_server_is_dropped(
+    bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, sign: str
+) -> None:
+    """A read or a step on a server that started anew, or a cut connection: lanes begin again where it is stored."""
+    await create_log(bus)
+    got: list[int] = []
+
+    @bus.subscribe("t", group="g")
+    async def handle(n: int) -> None:
+        got.append(n)
+
+    async with running(bus):
+        await are_shared(conn, 8)
+        await publish_numbers(bus, range(10))
+        await is_through(conn)
+        before = await tokens(conn)
+        assert len(before) == 8
+        if sign == "connection":
+            await conn.execute("select pg_terminate_backend(pid) from pg_stat_activity where query ilike 'listen%'")
+        else:
+            name, column = (
+                ("_READ_LOG", "end as server") if sign == "read" else ("_ADVANCE", "pg_postmaster_start_time()")
+            )
+            changed = (
+                "- interval '1 s' end as server" if sign == "read" else "(pg_postmaster_start_time() + interval '1 s')"
+            )
+            with monkeypatch.context() as patch:
+                patch.setattr(_store, name, getattr(_store, name).replace(column, changed, 1))
+                await bus.send("t", 10)
+
+                async def is_dropped() -> None:
+                    assert not await tokens(conn) & before
+
+                await eventually(is_dropped)
+
+        async def are_new() -> None:
+            now = await tokens(conn)
+            assert len(now) == 8
+            assert not now & before
+
+        await eventually(are_new)
+        await bus.send("t", 11)
+        await is_through(conn)
+    assert set(got) >= {*range(10), 11}
+    assert all(count == 1 for n, count in Counter(got).items() if n < 10)
 
 
 async def test_a_group_whose_lanes_are_all_taken_waits(bus: Bus, conn: Any, dsn: str) -> None:
