@@ -326,8 +326,8 @@ async def test_a_failed_attempt_leaves_no_effect(bus: Bus, conn: Any, batch: int
 
 
 @pytest.mark.parametrize("attempt", [1, 2])
-async def test_a_lost_lane_undoes_the_effect(bus: Bus, conn: Any, attempt: int) -> None:
-    """When the group was moved meanwhile, what a handler did does not happen; it is done again from there."""
+async def test_a_lost_connection_undoes_the_effect(bus: Bus, conn: Any, attempt: int) -> None:
+    """When the handler's connection breaks, at the first attempt or a later one, it is undone and done again, once."""
     await create_log(bus, lanes=1)
     await conn.execute("create table effect (n int, call int)")
     begun, go_on = asyncio.Event(), asyncio.Event()
@@ -341,7 +341,6 @@ async def test_a_lost_lane_undoes_the_effect(bus: Bus, conn: Any, attempt: int) 
             raise ValueError
         await conn.execute("insert into effect values ($1, $2)", n, calls)
         if not begun.is_set():
-            # Whoever takes a lane waits for a handler's transaction: only its connection can get lost.
             begun.set()
             await conn.execute("select pg_terminate_backend(pg_backend_pid())")
             await go_on.wait()
