@@ -51,7 +51,8 @@ _ACQUIRE = 10  # seconds
 # stored, mean nothing to the server that runs after it.
 _SERVER = "pg_postmaster_start_time()"
 _READ_LOG = (
-    f"select r.*, case when r.position is null then {_SERVER} end as server "
+    f"select r.*, case when r.position is null then {_SERVER} end as server, "
+    f"case when r.position is null then {_RELAXED} end "
     "from postbus.read_log($1, $2, $3, $4, $5, $6) as r"
 )
 _ADVANCE = f"select postbus.advance($1, $2, $3, $4, $5, $6, $7) where {_SERVER} = all ($8)"

@@ -22,9 +22,9 @@ language plpgsql as $$
 declare
     _txid  xid8 := pg_current_xact_id();
     _epoch bigint := pg_sequence_last_value(topic.epoch_sequence::regclass);
-    -- Takes and leaves a lock, upon which a session hears of new tables: a transaction that has published before
-    -- would not know a leaf that was added since.
-    _size  bigint := pg_relation_size('postbus.log_leaf'::regclass, 'init');
+    -- Takes and leaves a lock, of a table that nobody keeps locked, upon which a session hears of new tables: a
+    -- transaction that has published before would not know a leaf that was added since.
+    _size  bigint := pg_relation_size('postbus.loss'::regclass, 'init');
 begin
     number := coalesce(number, nextval('postbus.log_position'));
     insert into postbus.segment (storage_id, position, txid, topic_id, lane, count, bytes, published_at, content_type, content_types, keys,

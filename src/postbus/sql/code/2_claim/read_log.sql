@@ -31,6 +31,7 @@ declare
     _since   bigint := greatest((_cursor.seen).position + 1, _cursor.done_position);
     _has_late boolean := _late <> '{}' or pg_snapshot_xmax((_cursor.seen).snapshot) < (_cursor.seen).txid;
     _leaf    record;
+    _low     bigint;
     _reading refcursor;
     _segment postbus.log_row;
     _end     postbus.log_row;
@@ -57,28 +58,54 @@ begin
         perform postbus.refuse('PB507', 'cursors are ahead of this server''s transaction ids: the database was restored from a dump',
             'run: postbus rebase');
     end if;
-    _size := pg_relation_size('postbus.log_leaf'::regclass, 'init');       -- hears of new leaves: see append_segment
+    _size := pg_relation_size('postbus.loss'::regclass, 'init');       -- hears of new leaves: see append_segment
+    if _has_late and _topic.storage = 'shared' then
+        _low := (select min(l.epoch)::bigint << 43 from postbus.log_leaf l
+                  where l.storage_id = _topic.storage_id
+                    and (l.closed_txid is null or l.closed_txid > least(_late[1], pg_snapshot_xmax((_cursor.seen).snapshot))));
+    end if;
     <<leaves>>
     for _leaf in
-        select l.epoch, l.closed_txid from postbus.log_leaf l
+        select null::integer as epoch, null::xid8 as closed_txid, 0 as pass where _has_late and _topic.storage = 'shared'
+        union all
+        select l.epoch, l.closed_txid, 1 from postbus.log_leaf l
          where l.storage_id = _topic.storage_id
            and (l.epoch + 1)::bigint << 43 > coalesce(_cursor.done_position, 0)
            and ((l.epoch + 1)::bigint << 43 > _since
-                or l.closed_txid is null
-                or l.closed_txid > least(_late[1], pg_snapshot_xmax((_cursor.seen).snapshot)))
-         order by l.epoch
+                or (_topic.storage = 'own' and (l.closed_txid is null
+                    or l.closed_txid > least(_late[1], pg_snapshot_xmax((_cursor.seen).snapshot)))))
+         order by pass, epoch
     loop
         -- Locked, so that it is not dropped meanwhile. One that is gone had nothing for a live group.
         continue when _leaf.closed_txid is not null and not postbus.lock_leaf(_topic.storage_id, _leaf.epoch);
         -- Limit: as many as are wanted, the one that was done last, and one that tells that there are more.
-        if _has_late or _topic.storage = 'own' then
+        if _leaf.epoch is null then
+            -- What is late lies below the seen position, and so comes first. See read_leaf_sql: these plans, unlike that
+            -- one, are kept, and making one takes longer than most reads.
+            open _reading for
+                select late.position, late.lane, late.count, late.bytes,
+                       case when late.position = _cursor.done_position then _cursor.done_index + 1 else 0 end,
+                       late.published_at, late.content_type, late.content_types, late.keys, late.correlation_ids, late.headers::text[],
+                       late.payloads, null::text, null::text, null::boolean, null::text
+                  from (select s.* from postbus.segment_shared s
+                         where s.storage_id = _topic.storage_id and s.txid = any (_late) and s.topic_id = _topic.id
+                        union all
+                        select s.* from postbus.segment_shared s
+                         where s.storage_id = _topic.storage_id and s.txid >= pg_snapshot_xmax((_cursor.seen).snapshot)
+                           and s.txid <= (_cursor.seen).txid and s.topic_id = _topic.id) as late
+                 where late.position >= greatest(_cursor.done_position, _low) and late.position < _since and late.lane = any (lanes)
+                   and pg_visible_in_snapshot(late.txid, _target.snapshot)
+                   and (late.position <= _cursor.since_bound
+                        and (late.published_at < _cursor.since_at
+                             or (late.position & 8796093022207) * 1024 + late.count <= _cursor.since_id)) is not true
+                 order by late.position limit greatest(max_count - _count, 0) + 2;
+        elsif _topic.storage = 'own' then
             open _reading for execute postbus.read_leaf_sql(_topic.storage_id, _leaf.epoch, _has_late)
                 using _topic.id, lanes, greatest(_since, (_leaf.epoch::bigint << 43) + (_cursor.since_id >> 10)), (_cursor.seen).txid,
                       (_cursor.seen).snapshot, _target.snapshot, greatest(max_count - _count, 0) + 2, _late,
                       pg_snapshot_xmax((_cursor.seen).snapshot), coalesce(_cursor.done_position, 0), _cursor.since_bound,
                       _cursor.since_at, _cursor.since_id, coalesce(_cursor.done_index, -1);
         else
-            -- The same without what is late: this plan is kept, and making one takes longer than most reads.
             open _reading for
                 select s.position, s.lane, s.count, s.bytes,
                        greatest(case when s.position = _cursor.done_position then _cursor.done_index + 1 else 0 end,
