@@ -208,3 +208,13 @@ async def test_retention_may_be_anything_from_minutes_to_years(conn: Any) -> Non
     ]
     assert found == [1, 1, 2, 3, 4, 5]
     assert timedelta(days=7) == await conn.fetchval("select period from postbus.storage where id = 5")
+
+
+async def test_a_log_is_not_claimed_from(conn: Any) -> None:
+    """Claims are for queues; the error says what to do instead."""
+    await create_topic(conn)
+
+    with pytest.raises(asyncpg.PostgresError, match="is PUB_SUB") as refused:
+        await conn.fetch("select * from postbus.claim('t', 'w', 1)")
+
+    assert refused.value.sqlstate == "PB432"

@@ -54,11 +54,13 @@ declare
     _is_left   boolean;
 begin
     -- Each expression costs time once per transaction, so there are few of them on the way to a message.
-    if (max_count >= 1 and (lease is null or lease > interval '0') and _topic.paused_at is null) is not true then
+    if (max_count >= 1 and (lease is null or lease > interval '0') and _topic.paused_at is null and _topic.storage_id is null) is not true then
         if max_count is null or max_count < 1 then
             perform postbus.refuse('PB402', format('max_count %s is less than 1', max_count), 'claim one message or more');
         elsif lease <= interval '0' then
             perform postbus.refuse('PB402', format('lease %s is not positive', lease), 'give a lease longer than the work takes');
+        elsif _topic.storage_id is not null then
+            perform postbus.refuse('PB432', format('topic %L is PUB_SUB', topic), 'read it as a group: see subscribe and read_log');
         end if;
         more := false;
         ordered := _topic.ordered;
