@@ -89,7 +89,7 @@ class GroupConsumer:
         self._handlings: dict[Member, Handling] = {}
         first = next(iter(group.members.values())).subscription
         self._options = first
-        self._prefetch = max(_LEAST_PREFETCH, min(8 * first.slots, _MOST_PREFETCH))
+        self._prefetch = max(_LEAST_PREFETCH, min(16 * first.slots, _MOST_PREFETCH))
         self._queues: list[deque[_Work]] = [deque() for _ in range(first.concurrency)]
         self._runners: dict[int, asyncio.Task[None]] = {}
         self._next_queue = 0
