@@ -146,6 +146,7 @@ class Worker:
             "worker.started",
             worker=self.name,
             topics=[one.topic for one in self._subscriptions],
+            groups=[f"{group.name} on {group.topic}" for group in self._groups],
         )
         try:
             await _over(self._stop.wait(), beside=[*claiming, *upkeep], more=self._beside)

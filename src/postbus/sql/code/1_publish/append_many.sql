@@ -18,7 +18,9 @@ declare
     _number bigint;
     _part   record;
 begin
-    perform postbus.check_writable(topic);
+    if topic.block_writes_on_zero_subscriptions then
+        perform postbus.check_subscribed(topic);
+    end if;
     if keys is null and cardinality(payloads) <= _size then
         _number := postbus.append_segment(topic, null, published_at, content_type, content_types, null, correlation_ids, headers,
                                           payloads, pg_column_size(payloads));

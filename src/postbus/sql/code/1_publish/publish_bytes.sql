@@ -34,7 +34,9 @@ begin
         perform postbus.check_message(_topic, length(payload), key, headers, priority, delay, deliver_at, dedup_key);
     end if;
     if _topic.storage_id is not null then
-        perform postbus.check_writable(_topic);
+        if _topic.block_writes_on_zero_subscriptions then
+            perform postbus.check_subscribed(_topic);
+        end if;
         if dedup_key is not null then
             perform pg_current_xact_id();       -- before the number: see append_segment
             _number := nextval('postbus.log_position');

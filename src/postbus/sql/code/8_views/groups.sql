@@ -6,10 +6,10 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
        coalesce(members.processed, 0) as processed, coalesce(members.failed, 0) as failed, coalesce(members.filtered, 0) as filtered,
        coalesce(members.in_flight, 0) as in_flight, members.names as members,
        progress.passed, waiting.retrying, waiting.parked, dead.count as dead, coalesce(lost.messages, 0) as lost,
-       case when s.state <> 'CANCELLED' then (postbus.group_lag(s.id)).messages end as lag,
-       case when s.state <> 'CANCELLED' then extract(epoch from clock_timestamp() - (postbus.group_lag(s.id)).oldest_at) end as lag_seconds
+       before.messages as lag, extract(epoch from clock_timestamp() - before.oldest_at) as lag_seconds
   from postbus.subscription s
   join postbus.topic t on t.id = s.topic_id
+  left join lateral postbus.group_lag(s.id) as before on s.state <> 'CANCELLED'
  cross join lateral (select count(l.holder) as held, array_agg(distinct l.holder) filter (where l.holder is not null) as workers
                        from postbus.lane l where l.subscription_id = s.id) as lanes
  cross join lateral (select sum(last.passed)::bigint as passed, max(last.at) as progressed_at
