@@ -12,10 +12,7 @@ declare
 begin
     select * into _subscription from postbus.subscription s where s.id = group_lag.subscription_id;
     for _lane in
-        select l.lane, last.cursor, last.passed from postbus.lane l
-         cross join lateral (select c.cursor, c.passed from postbus.cursor c
-                              where c.subscription_id = l.subscription_id and c.lane = l.lane order by c.number desc limit 1) as last
-         where l.subscription_id = group_lag.subscription_id
+        select c.lane, c.cursor, c.passed from postbus.current_cursor c where c.subscription_id = group_lag.subscription_id
     loop
         _passed := _passed + _lane.passed;
         _at := postbus.oldest_unseen(_topic, _lane.cursor, _lane.lane);

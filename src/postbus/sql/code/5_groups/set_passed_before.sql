@@ -26,11 +26,6 @@ begin
                      - postbus.count_unseen(topic, _here, (_counter.seen).snapshot)
                      - postbus.count_unseen(topic, cursor, place.snapshot);
     update postbus.subscription s
-       set passed_before = _count - coalesce((select sum(last.passed)
-                                                from postbus.lane l
-                                               cross join lateral (select c.passed from postbus.cursor c
-                                                                    where c.subscription_id = l.subscription_id and c.lane = l.lane
-                                                                    order by c.number desc limit 1) as last
-                                               where l.subscription_id = s.id), 0)
+       set passed_before = _count - coalesce((select sum(c.passed) from postbus.current_cursor c where c.subscription_id = s.id), 0)
      where s.id = set_passed_before.subscription_id;
 end $$;

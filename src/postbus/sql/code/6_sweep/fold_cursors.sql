@@ -9,14 +9,12 @@ declare
     _count bigint;
 begin
     with last as materialized (
-        select l.subscription_id, l.lane, newest.number
+        select newest.subscription_id, newest.lane, newest.number
           from postbus.topic t
           join postbus.subscription s on s.topic_id = t.id
-          join postbus.lane l on l.subscription_id = s.id
-         cross join lateral (select c.number from postbus.cursor c
-                              where c.subscription_id = l.subscription_id and c.lane = l.lane order by c.number desc limit 1) as newest
+          join postbus.current_cursor newest on newest.subscription_id = s.id
          cross join lateral (select c.at from postbus.cursor c
-                              where c.subscription_id = l.subscription_id and c.lane = l.lane
+                              where c.subscription_id = newest.subscription_id and c.lane = newest.lane
                                 and (c.fenced_at > as_of - interval '1 day') is not true
                               order by c.number limit 1) as oldest
          where t.storage_id = fold_cursors.storage_id and oldest.at < as_of - interval '6 minutes'

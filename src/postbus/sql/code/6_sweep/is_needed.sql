@@ -9,19 +9,12 @@ declare
     _needed boolean;
 begin
     for _lane in
-        select t.id as topic_id, l.lane, last.cursor
+        select t.id as topic_id, last.lane, last.cursor
           from postbus.topic t
           join postbus.subscription s on s.topic_id = t.id and s.state <> 'CANCELLED'
           join postbus.log_leaf leaf on leaf.storage_id = t.storage_id and leaf.epoch = is_needed.epoch
-         cross join lateral (select max(newest.at) as at
-                               from postbus.lane l
-                              cross join lateral (select c.at from postbus.cursor c
-                                                   where c.subscription_id = l.subscription_id and c.lane = l.lane
-                                                   order by c.number desc limit 1) as newest
-                              where l.subscription_id = s.id) as progress
-          join postbus.lane l on l.subscription_id = s.id
-         cross join lateral (select c.cursor from postbus.cursor c
-                              where c.subscription_id = l.subscription_id and c.lane = l.lane order by c.number desc limit 1) as last
+         cross join lateral (select max(c.at) as at from postbus.current_cursor c where c.subscription_id = s.id) as progress
+          join postbus.current_cursor last on last.subscription_id = s.id
          where t.storage_id = is_needed.storage_id
            and case s.state when 'PAUSED' then true
                             when 'DEAD' then s.state_changed_at > as_of - t.heartbeat_timeout

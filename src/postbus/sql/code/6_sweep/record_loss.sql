@@ -8,12 +8,10 @@ declare
     _lost bigint;
 begin
     for _lane in
-        select s.id as subscription_id, s.state, t.id as topic_id, l.lane, last.cursor
+        select s.id as subscription_id, s.state, t.id as topic_id, last.lane, last.cursor
           from postbus.topic t
           join postbus.subscription s on s.topic_id = t.id and s.state <> 'CANCELLED'
-          join postbus.lane l on l.subscription_id = s.id
-         cross join lateral (select c.cursor from postbus.cursor c
-                              where c.subscription_id = l.subscription_id and c.lane = l.lane order by c.number desc limit 1) as last
+          join postbus.current_cursor last on last.subscription_id = s.id
          where t.storage_id = record_loss.storage_id
     loop
         execute format(

@@ -30,12 +30,10 @@ begin
         _place.snapshot := pg_current_snapshot();
         _place.txid := pg_current_xact_id();
         for _lane in
-            select l.subscription_id, l.lane, s.topic_id, last.number, last.cursor, last.passed, last.at
-              from postbus.lane l
-              join postbus.subscription s on s.id = l.subscription_id
+            select c.subscription_id, c.lane, s.topic_id, c.number, c.cursor, c.passed, c.at
+              from postbus.current_cursor c
+              join postbus.subscription s on s.id = c.subscription_id
               join postbus.topic t on t.id = s.topic_id and t.storage_id = _storage.id
-             cross join lateral (select c.* from postbus.cursor c
-                                  where c.subscription_id = l.subscription_id and c.lane = l.lane order by c.number desc limit 1) as last
         loop
             -- What was published here already has ids that mean nothing to the cursor, but positions behind it.
             select min(g.position) into _first from postbus.segment g

@@ -12,12 +12,8 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
   left join lateral postbus.group_lag(s.id) as before on s.state <> 'CANCELLED'
  cross join lateral (select count(l.holder) as held, array_agg(distinct l.holder) filter (where l.holder is not null) as workers
                        from postbus.lane l where l.subscription_id = s.id) as lanes
- cross join lateral (select sum(last.passed)::bigint as passed, max(last.at) as progressed_at
-                       from postbus.lane l
-                      cross join lateral (select c.passed, c.at from postbus.cursor c
-                                           where c.subscription_id = l.subscription_id and c.lane = l.lane
-                                           order by c.number desc limit 1) as last
-                      where l.subscription_id = s.id) as progress
+ cross join lateral (select sum(c.passed)::bigint as passed, max(c.at) as progressed_at
+                       from postbus.current_cursor c where c.subscription_id = s.id) as progress
  cross join lateral (select sum(m.processed)::bigint as processed, sum(m.failed)::bigint as failed, sum(m.filtered)::bigint as filtered,
                             sum(m.in_flight)::bigint as in_flight, array_agg(m.name order by m.name) as names
                        from postbus.member m where m.subscription_id = s.id) as members
