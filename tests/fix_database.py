@@ -97,6 +97,15 @@ async def empty_dsn(server: EmbeddedPostgres) -> AsyncIterator[str]:
 
 
 @pytest.fixture
+def own_folder() -> Iterator[Path]:
+    """For a server of the test's own, which it may kill."""
+    folder = Path(tempfile.mkdtemp(prefix="postbus-own-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
 async def connect(dsn: str) -> AsyncIterator[Connect]:
     """Makes connections to the test's database: for tests with several sessions."""
     connections: list[Any] = []

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
+
 from eventually import eventually
 from postbus import Bus, Outgoing, RetryPolicy
 
@@ -26,6 +28,49 @@ async def publish_numbers(
         async with bus.transaction() as tx:
             some = [Outgoing(payload=n, key=f"k{n % keys}" if keys else None) for n in given[begin : begin + at_once]]
             await bus.publish_many(tx, topic, some)
+
+
+def collect(bus: Bus, group: str = "g", topic: str = "t", **options: Any) -> list[int]:
+    """Subscribe a handler that notes the numbers it gets. Returns where."""
+    got: list[int] = []
+
+    @bus.subscribe(topic, group=group, **options)
+    async def handle(n: int) -> None:
+        got.append(n)
+
+    return got
+
+
+async def are_listed(conn: Any, count: int = 1) -> None:
+    """Wait until so many groups are subscribed."""
+
+    async def as_many() -> None:
+        assert await conn.fetchval("select count(*) from postbus.subscription") == count
+
+    await eventually(as_many)
+
+
+async def shares(conn: Any) -> list[int]:
+    """How many lanes each process holds, ascending."""
+    rows = await conn.fetch(
+        "select count(*) as n from postbus.lane where holder is not null group by holder order by 1"
+    )
+    return [row["n"] for row in rows]
+
+
+async def are_shared(conn: Any, *expected: int) -> None:
+    """Wait until processes hold so many lanes each."""
+
+    async def as_expected() -> None:
+        assert await shares(conn) == list(expected)
+
+    await eventually(as_expected)
+
+
+def look_often(patch: pytest.MonkeyPatch) -> None:
+    """Let processes look at who has which lanes twenty times a second, so that tests need not wait for it."""
+    patch.setattr("postbus._lanes._LOOK", 0.05)
+    patch.setattr("postbus._lanes._LOOK_WHEN_STABLE", 0.05)
 
 
 async def group_row(conn: Any, group: str = "g", topic: str = "t") -> dict[str, Any]:

@@ -24,6 +24,7 @@ LAYERS = [
     ["_migrate", "subscription", "embedded", "_drivers"],
     ["publish", "_keeper", "_segment"],
     ["_codec", "_commit", "_loop", "_watch", "_pool", "options", "retry", "middleware", "start"],
+    ["_translate"],
     ["_log", "message"],
     ["errors"],
 ]

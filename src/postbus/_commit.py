@@ -7,6 +7,7 @@ from typing import Any
 
 import asyncpg
 
+from postbus._translate import LOST
 from postbus.errors import CommitUnknown, DatabaseUnavailable
 
 
@@ -42,8 +43,8 @@ async def commit(transaction: Any, conn: Any) -> None:
 
 def _leaves_open(error: BaseException, conn: Any) -> bool:
     """Whether the server may have committed nevertheless: it answered nothing, or only that it ends."""
-    shutdown = asyncpg.exceptions.AdminShutdownError | asyncpg.exceptions.CrashShutdownError
-    if isinstance(error, asyncpg.PostgresConnectionError | asyncpg.InterfaceError | OSError | shutdown):
+    shutdown = (asyncpg.exceptions.AdminShutdownError, asyncpg.exceptions.CrashShutdownError)
+    if isinstance(error, (*LOST, asyncpg.PostgresConnectionError, *shutdown)):
         return True
     if isinstance(error, asyncio.CancelledError):  # the loop is shut down, and cancels all tasks
         return True

@@ -18,8 +18,9 @@ from postbus._loop import Backoff, pause
 from postbus._reader import LogReader
 from postbus._segment import Piece, Segment
 from postbus._settle import last_line
-from postbus._store import Due, PutOff, Store, may_have_crashed, translate
+from postbus._store import Due, PutOff, Store
 from postbus._strand import Advancer, Entry, HeldLane, Strand
+from postbus._translate import may_have_crashed, translate
 from postbus._waiting import Waiting
 from postbus.errors import CommitUnknown, DatabaseUnavailable, LeaseLost, WrongSemantics
 from postbus.group import Group, Member, stable_hash

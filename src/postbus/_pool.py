@@ -13,6 +13,8 @@ from typing import Any
 
 import asyncpg
 
+from postbus._translate import DRIVER_ERRORS
+
 _TIMEOUT = 10.0  # seconds for a connection to be free, and to be made
 
 
@@ -75,7 +77,7 @@ class Connections:
         for conn in idle:
             try:
                 await conn.close(timeout=2)
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+            except DRIVER_ERRORS:
                 conn.terminate()
 
     def terminate(self) -> None:

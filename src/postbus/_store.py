@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, overload
 from uuid import UUID
@@ -20,14 +20,7 @@ from postbus import _migrate
 from postbus._commit import commit, is_lost
 from postbus._pool import Connections
 from postbus._segment import NO_HEADERS, Piece
-from postbus.errors import (
-    AccessDenied,
-    DatabaseUnavailable,
-    InvalidInput,
-    PostbusError,
-    SchemaMissing,
-    from_database,
-)
+from postbus._translate import DRIVER_ERRORS, dsn_errors, translated_errors
 from postbus.message import Message
 from postbus.start import Start
 
@@ -131,7 +124,7 @@ class Store:
     @classmethod
     async def open(cls, dsn: str, *, size: int = 10) -> Store:
         """Connect. Refuses a database whose schema does not fit."""
-        with translated_errors(), _dsn_errors():
+        with translated_errors(), dsn_errors():
             pool = await asyncpg.create_pool(dsn, min_size=0, max_size=size, reset=_no_reset, timeout=10)
             connections = Connections(dsn, size)
             try:
@@ -172,7 +165,7 @@ class Store:
                 yield conn
             except BaseException:
                 if not is_lost(conn):
-                    with contextlib.suppress(*_DRIVER_ERRORS, OSError):  # what the body raised is what counts
+                    with contextlib.suppress(*DRIVER_ERRORS):  # what the body raised is what counts
                         await transaction.rollback()
                 raise
             with translated_errors():
@@ -181,7 +174,7 @@ class Store:
             await self._take_back(conn)
 
     async def _take_back(self, conn: PoolConnection) -> None:
-        with contextlib.suppress(*_DRIVER_ERRORS, OSError):
+        with contextlib.suppress(*DRIVER_ERRORS):
             if not is_lost(conn):
                 await conn.reset()
             await self._pool.release(conn)
@@ -630,105 +623,10 @@ async def _committed(conn: Any) -> AsyncIterator[None]:
     await commit(transaction, conn)
 
 
-_DSN_REMEDY = "it looks like postgresql://user@host:5432/database"
-_DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-_AWAY = (
-    asyncpg.PostgresConnectionError,
-    OSError,
-    TimeoutError,
-)
-_DENIED = (
-    asyncpg.exceptions.InvalidAuthorizationSpecificationError,
-    asyncpg.exceptions.InvalidPasswordError,
-    asyncpg.exceptions.InsufficientPrivilegeError,
-)
-
-
-_MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[PostbusError], str, str], ...] = (
-    (_DENIED, AccessDenied, "the database refused: {}", "check user, password and granted roles"),
-    (
-        (asyncpg.exceptions.InvalidCatalogNameError,),
-        InvalidInput,
-        "{}",
-        "create the database, or correct the DSN (--dsn, POSTBUS_DSN)",
-    ),
-    (
-        (asyncpg.exceptions.InvalidSchemaNameError, asyncpg.exceptions.UndefinedFunctionError),
-        SchemaMissing,
-        "{}",
-        "run: postbus migrate",
-    ),
-    (
-        _AWAY,
-        DatabaseUnavailable,
-        "the database cannot be reached: {}",
-        "check that the server runs and that the DSN (--dsn, POSTBUS_DSN) is right",
-    ),
-    ((asyncpg.exceptions.ClientConfigurationError,), InvalidInput, "bad DSN: {}", _DSN_REMEDY),
-    (
-        (asyncpg.InterfaceError, asyncpg.InternalClientError),
-        DatabaseUnavailable,
-        "the connection is lost: {}",
-        "it is made again by itself",
-    ),
-)
-
-
-@contextmanager
-def translated_errors() -> Iterator[None]:
-    """Turn errors of the driver into errors of Postbus."""
-    try:
-        yield
-    except (*_DRIVER_ERRORS, OSError, TimeoutError) as error:
-        translated = translate(error)
-        if translated is None:
-            raise
-        raise translated from error
-
-
-def translate(error: BaseException) -> PostbusError | None:
-    """The error of Postbus that an error of asyncpg means, or None if it means none."""
-    # str() of an error that the server raised has the hint in it too.
-    text = getattr(error, "message", None) or str(error) or type(error).__name__
-    ours = from_database(getattr(error, "sqlstate", None), text, getattr(error, "hint", None))
-    if ours is not None:
-        return ours
-    if isinstance(error, asyncpg.PostgresError) and _passes(error.sqlstate or ""):
-        return DatabaseUnavailable(f"the database could not do it now: {error}", remedy="it is tried again by itself")
-    for kinds, kind, message, remedy in _MEANINGS:
-        if isinstance(error, kinds):
-            return kind(message.format(text), remedy=remedy)
-    return None
-
-
-def may_have_crashed(error: DatabaseUnavailable) -> bool:
-    """Whether the server may have gone down, rather than refused something for the moment.
-
-    Then what only our memory knows of it may be wrong: transaction ids and positions that were not on disk yet
-    are handed out again.
-    """
-    cause = error.__cause__
-    return not isinstance(cause, asyncpg.PostgresError) or (cause.sqlstate or "")[:2] in ("08", "57", "58")
-
-
-def _passes(sqlstate: str) -> bool:
-    """Whether an error is of the moment: no resources, rolled back for others' sake, shut down, read-only, locked."""
-    return sqlstate[:2] in ("40", "53", "57", "58") or sqlstate in ("25006", "55P03")
-
-
-@contextmanager
-def _dsn_errors() -> Iterator[None]:
-    """What the driver says of a DSN that it cannot read is a plain ValueError at times."""
-    try:
-        yield
-    except ValueError as error:
-        raise InvalidInput(f"bad DSN: {error}", remedy=_DSN_REMEDY) from error
-
-
 @asynccontextmanager
 async def connected(dsn: str) -> AsyncIterator[Connection]:
     """A connection of its own, for a moment."""
-    with translated_errors(), _dsn_errors():
+    with translated_errors(), dsn_errors():
         conn = await asyncpg.connect(dsn, timeout=10)
         try:
             yield conn

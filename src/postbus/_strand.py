@@ -12,7 +12,8 @@ from uuid import UUID
 
 from postbus._log import event
 from postbus._loop import Backoff
-from postbus._store import Step, Store, may_have_crashed
+from postbus._store import Step, Store
+from postbus._translate import may_have_crashed
 from postbus.errors import DatabaseUnavailable
 
 _GATHER = 0.005  # seconds in which further progress is gathered before cursors are moved …

@@ -22,7 +22,8 @@ import asyncpg
 
 from postbus._log import event
 from postbus._loop import Backoff, pause
-from postbus._store import Store, translate
+from postbus._store import Store
+from postbus._translate import DRIVER_ERRORS, translate
 from postbus._watch import look_now
 from postbus.errors import DatabaseUnavailable, PostbusError
 
@@ -161,7 +162,7 @@ class ThreadDoorbell:
             conn = conn or await asyncpg.connect(self._dsn, timeout=10)
             await conn.execute(_RING, topics, timeout=10)
             return conn
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        except DRIVER_ERRORS as error:
             if conn is not None:
                 conn.terminate()
             if not is_new:
@@ -173,7 +174,7 @@ class ThreadDoorbell:
 async def _close(conn: Any) -> None:
     try:
         await conn.close(timeout=1)
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+    except DRIVER_ERRORS:
         conn.terminate()
 
 
@@ -198,7 +199,7 @@ class Listener:
         while not stop.is_set():
             try:
                 await self._listen(stop, backoff)
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            except DRIVER_ERRORS as error:
                 if not isinstance(translate(error), DatabaseUnavailable):
                     raise
                 await pause(backoff.next(), stop)

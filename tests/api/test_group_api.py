@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from eventually import eventually
-from grouping import create_log, group_row, has, is_through, publish_numbers
+from grouping import collect, create_log, group_row, has, is_through, publish_numbers
 from naming import steady
 from postbus import (
     Bus,
@@ -24,7 +24,7 @@ from postbus import (
     Start,
     WrongSemantics,
 )
-from running import running
+from running import running, tasks_are
 
 
 async def take(n: int) -> None:
@@ -526,23 +526,25 @@ async def test_a_topic_that_is_deleted_ends_its_groups_only(bus: Bus, conn: Any)
     """Groups of other topics in the same process go on."""
     await create_log(bus, "gone")
     await create_log(bus, "stays")
-    got: list[int] = []
+    gone = bus.group("g", "gone")
+    gone.add_member("a", take)
+    await gone.start()
+    got = collect(bus, topic="stays")
 
-    @bus.subscribe("gone", group="g")
-    async def lose(n: int) -> None: ...
+    async def has_ended() -> None:
+        assert not gone.is_started
 
-    @bus.subscribe("stays", group="g")
-    async def handle(n: int) -> None:
-        got.append(n)
-
-    async with running(bus):
+    async with running(bus) as run:
         await eventually(lambda: _works(bus))
         await bus.send("gone", 1)
+        await bus.send("stays", 1)
         await bus.admin.delete_topic("gone", force=True)
-        for n in range(3):
-            await bus.send("stays", n)
-            await has(got, n + 1)
-            await asyncio.sleep(0.4)
+        await eventually(has_ended)
+        await tasks_are("postbus-stop-g", 0)
+        await bus.send("stays", 2)
+        await is_through(conn, topic="stays", passed=2)
+        assert not run.done()
+    assert got == [1, 2]
 
 
 # publishing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -208,10 +209,14 @@ async def test_a_stop_gives_back_what_was_due(bus: Bus, conn: Any, dsn: str) -> 
 
     await eventually(are_claimed)
     bus.stop()
-    await asyncio.sleep(0.05)
+
+    async def are_given_back() -> None:
+        assert await conn.fetchval("select sum(attempts) from postbus.retrying where due_at <= clock_timestamp()") == 3
+
+    await eventually(are_given_back)
     finish.set()
     await asyncio.wait_for(run, 5)
-    assert await conn.fetchval("select sum(attempts) from postbus.retrying where due_at <= clock_timestamp()") == 3
+    await are_given_back()
 
     async with Bus.open(dsn) as again:
 
@@ -226,18 +231,27 @@ async def test_a_stop_gives_back_what_was_due(bus: Bus, conn: Any, dsn: str) -> 
 
 async def test_a_retry_that_takes_longer_than_the_lease_runs_once(bus: Bus, conn: Any) -> None:
     """The process that tries a message again does not begin it a second time while it still runs."""
-    await create_log(bus, lease="1s")
+    await create_log(bus)
     begun: list[int] = []
+    finish = asyncio.Event()
 
     @bus.subscribe("t", group="g", start=Start.BEGINNING, concurrency=4, retry=SOON)
     async def handle(n: int, message: Message) -> None:
         begun.append(message.attempt)
         if message.attempt == 1:
             raise ValueError
-        await asyncio.sleep(2.5)
+        await finish.wait()
+
+    async def was_claimed(times: int) -> None:
+        assert await conn.fetchval("select attempts from postbus.retrying") == 1 + times
 
     await bus.send("t", 1)
     async with running(bus):
+        await has(begun, 2)
+        for times in (2, 3):  # when it is claimed again, what the claim before it brought has been looked at
+            await conn.execute("update postbus.retrying set due_at = clock_timestamp()")
+            await eventually(partial(was_claimed, times))
+        finish.set()
         await is_through(conn, passed=1, dead=0)
     assert begun == [1, 2]
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +13,23 @@ import msgspec
 import pytest
 
 from eventually import eventually
-from grouping import SOON, create_log, group_row, has, is_through, publish_numbers
+from grouping import (
+    SOON,
+    are_listed,
+    are_shared,
+    create_log,
+    group_row,
+    has,
+    is_through,
+    look_often,
+    publish_numbers,
+)
+from log_sql import cursor_of, read_all
 from postbus import Bus, Message, Middleware, Outgoing, Start
 from postbus._store import Store
 from postbus.embedded import EmbeddedPostgres
 from postbus.group import stable_hash
-from running import running
+from running import Endless, running, tasks_are
 
 
 class Order(msgspec.Struct):
@@ -59,17 +68,13 @@ async def test_every_group_gets_every_message(bus: Bus, conn: Any) -> None:
         got["tx"].append(n)
 
     async with running(bus):
-        await eventually(lambda: _are_listed(conn, 6))
+        await are_listed(conn, 6)
         await publish_numbers(bus, range(300), keys=7)
         for n in range(300, 320):
             await bus.send("t", n)
         for name in ("plain", "wide", "batch", "keyed-batch", "thread", "tx"):
             await is_through(conn, name, passed=320)
     assert {name: Counter(numbers) for name, numbers in got.items()} == {name: Counter(range(320)) for name in got}
-
-
-async def _are_listed(conn: Any, count: int) -> None:
-    assert await conn.fetchval("select count(*) from postbus.subscription") == count
 
 
 async def test_an_open_transaction_delays_its_own_messages_only(bus: Bus, conn: Any, connect: Any) -> None:
@@ -104,7 +109,7 @@ async def test_messages_come_as_they_were_published(bus: Bus, conn: Any) -> None
         got[message.id] = message
 
     async with running(bus):
-        await eventually(lambda: _are_listed(conn, 1))
+        await are_listed(conn)
         one = await bus.send("t", Order(1), key="k", headers={"a": "b"}, correlation_id="c")
         async with bus.transaction() as tx:
             many = await bus.publish_many(
@@ -141,7 +146,7 @@ async def test_typed_payloads(bus: Bus, conn: Any) -> None:
         plain.append(order)
 
     async with running(bus):
-        await eventually(lambda: _are_listed(conn, 3))
+        await are_listed(conn, 3)
         async with bus.transaction() as tx:
             await bus.publish_many(tx, "t", [Order(n) for n in range(20)])
         for name in ("typed", "plain", "changes"):
@@ -190,7 +195,7 @@ async def test_what_does_not_decode_is_a_dead_letter_of_that_group(
         raw.append(payload)
 
     async with running(bus):
-        await eventually(lambda: _are_listed(conn, 2))
+        await are_listed(conn, 2)
         async with bus.transaction() as tx:
             await bus.publish_many(tx, "t", [{"id": 1}, {"id": 2}, {"id": "two"}, {"id": 3}])
         await is_through(conn, dead=1)
@@ -215,7 +220,7 @@ async def test_sync_handlers_run_in_threads(bus: Bus, conn: Any) -> None:
         both.wait()
 
     async with running(bus):
-        await eventually(lambda: _are_listed(conn, 1))
+        await are_listed(conn)
         odd, even = (next(key for key in "abcdefgh" if stable_hash(key) % 2 == rest) for rest in (0, 1))
         async with bus.transaction() as tx:
             await bus.publish_many(tx, "t", [Outgoing(payload=1, key=odd), Outgoing(payload=2, key=even)])
@@ -236,7 +241,7 @@ async def test_a_handler_that_takes_too_long_is_cancelled(bus: Bus, conn: Any) -
             await asyncio.Event().wait()
 
     async with running(bus):
-        await eventually(lambda: _are_listed(conn, 1))
+        await are_listed(conn)
         await bus.send("t", 1)
         await is_through(conn, passed=1)
     assert attempts == [1, 2]
@@ -263,7 +268,7 @@ async def test_middleware_is_around_handlers_of_groups(bus: Bus, conn: Any) -> N
             raise ValueError
 
     async with running(bus):
-        await eventually(lambda: _are_listed(conn, 1))
+        await are_listed(conn)
         async with bus.transaction() as tx:
             await bus.publish_many(tx, "t", [1, 2])
         await is_through(conn, passed=2)
@@ -286,7 +291,7 @@ async def test_effect_and_cursor_commit_together(bus: Bus, conn: Any) -> None:
         await conn.execute("insert into effect values ($1)", n)
 
     async with running(bus):
-        await eventually(lambda: _are_listed(conn, 1))
+        await are_listed(conn)
         await publish_numbers(bus, range(20))
         await is_through(conn, passed=20, dead=0)
     assert [row["n"] for row in await conn.fetch("select n from effect order by n")] == list(range(20))
@@ -313,7 +318,7 @@ async def test_a_failed_attempt_leaves_no_effect(bus: Bus, conn: Any, batch: int
     options: dict[str, Any] = {"group": "g", "transactional": True, "retry": SOON, "batch": batch}
     bus.subscribe("t", **options)(work if batch else work_one)
     async with running(bus):
-        await eventually(lambda: _are_listed(conn, 1))
+        await are_listed(conn)
         await publish_numbers(bus, range(30), keys=6)
         await is_through(conn, passed=30, dead=0, within=20)
     effects = await conn.fetch("select n, attempt from effect order by n")
@@ -367,7 +372,7 @@ async def test_concurrency_holds_for_transactional_handlers(bus: Bus, conn: Any)
         running_now -= 1
 
     async with running(bus):
-        await eventually(lambda: _are_listed(conn, 1))
+        await are_listed(conn)
         await publish_numbers(bus, range(60), keys=30)
         await is_through(conn, passed=60)
     assert most == 2
@@ -377,12 +382,12 @@ async def test_a_stop_finishes_the_transaction(bus: Bus, conn: Any) -> None:
     """A transactional handler that runs when the bus is stopped is not cut off, and its effect stays."""
     await create_log(bus)
     await conn.execute("create table effect (n int)")
-    begun = asyncio.Event()
+    begun, finish = asyncio.Event(), asyncio.Event()
 
     @bus.subscribe("t", group="g", transactional=True, start=Start.BEGINNING)
     async def handle(n: int, conn: Any) -> None:
         begun.set()
-        await asyncio.sleep(0.2)
+        await finish.wait()
         await conn.execute("insert into effect values ($1)", n)
 
     async with bus.transaction() as tx:
@@ -390,6 +395,8 @@ async def test_a_stop_finishes_the_transaction(bus: Bus, conn: Any) -> None:
     run = asyncio.create_task(bus.run())
     await begun.wait()
     bus.stop()
+    await tasks_are("postbus-read-g", 1)  # the one that handles, of eight
+    finish.set()
     assert await asyncio.wait_for(run, 5) is True
     assert [row["n"] for row in await conn.fetch("select n from effect")] == [0]
     assert (await group_row(conn))["passed"] == 1
@@ -401,19 +408,21 @@ async def test_a_stop_finishes_the_transaction(bus: Bus, conn: Any) -> None:
 async def test_a_stop_drains_a_group(bus: Bus, conn: Any) -> None:
     """What runs is finished and settled, what has not begun is left for the next one."""
     await create_log(bus, lanes=1)
-    begun = asyncio.Event()
+    begun, finish = asyncio.Event(), asyncio.Event()
     got: list[int] = []
 
     @bus.subscribe("t", group="g", start=Start.BEGINNING)
     async def handle(n: int) -> None:
         begun.set()
-        await asyncio.sleep(0.1)
+        await finish.wait()
         got.append(n)
 
     await publish_numbers(bus, range(10))
     run = asyncio.create_task(bus.run())
     await begun.wait()
     bus.stop()
+    await tasks_are("postbus-read-g", 0)  # then what has not begun is dropped, before what runs is waited for
+    finish.set()
     assert await asyncio.wait_for(run, 5) is True
     row = await group_row(conn)
     assert (got, row["passed"], row["lanes_held"], row["processed"]) == ([0], 1, 0, 1)
@@ -425,24 +434,12 @@ async def test_a_stop_drains_a_group(bus: Bus, conn: Any) -> None:
 async def test_a_second_stop_aborts_a_group(bus: Bus, conn: Any) -> None:
     """A handler that does not end is cancelled; its message comes again."""
     await create_log(bus)
-    begun, cancelled = asyncio.Event(), asyncio.Event()
-
-    @bus.subscribe("t", group="g", start=Start.BEGINNING)
-    async def handle(n: int) -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-
+    endless = Endless()
+    bus.subscribe("t", group="g", start=Start.BEGINNING)(endless.handle)
     await bus.send("t", 1)
-    run = asyncio.create_task(bus.run())
-    await begun.wait()
-    bus.stop()
-    await asyncio.sleep(0.01)
-    bus.stop()
-    assert await asyncio.wait_for(run, 5) is False
-    assert cancelled.is_set()
+
+    assert await endless.is_stopped_twice(bus) is False
+    assert endless.cancelled.is_set()
     assert (await group_row(conn))["passed"] == 0
 
 
@@ -509,7 +506,7 @@ async def test_groups_at_the_same_place_read_once(bus: Bus, conn: Any, reads: li
         bus.subscribe("t", group=f"g{number}")(handle)
 
     async with running(bus):
-        await eventually(lambda: _are_listed(conn, 20))
+        await are_listed(conn, 20)
         for round_number in range(1, 31):
             await bus.send("t", round_number)
 
@@ -564,9 +561,13 @@ async def test_a_slow_group_buffers_little(bus: Bus, conn: Any, reads: list[tupl
         await go_on.wait()
 
     async with running(bus):
+        await are_shared(conn, 8)
+        beginning = await cursor_of(conn, (await group_row(conn, "slow"))["subscription_id"])
         await publish_numbers(bus, range(20_000), at_once=1000)
-        read_at_rest = await eventually(lambda: _steady(reads))
-        assert read_at_rest <= 4000
+        everything, _ = await read_all(conn, beginning, 500, lanes=tuple(range(8)))
+        assert len(everything) == 20_000
+        # As many reads as it would have needed, one after the other, have been made beside it.
+        assert 0 < sum(count for _, count in reads) <= 4000
         group = bus.group("fast", "t", batch=1000)
 
         async def take(ns: list[int]) -> None:
@@ -577,13 +578,6 @@ async def test_a_slow_group_buffers_little(bus: Bus, conn: Any, reads: list[tupl
         await has(got, 20_000)
         go_on.set()
         await is_through(conn, "slow", within=20)
-
-
-async def _steady(reads: list[tuple[str, int]]) -> int:
-    before = len(reads)
-    await asyncio.sleep(0.3)
-    assert len(reads) == before > 0
-    return sum(count for _, count in reads)
 
 
 async def test_lanes_that_were_apart_are_read_together_again(bus: Bus, conn: Any) -> None:
@@ -618,16 +612,37 @@ async def test_lanes_that_were_apart_are_read_together_again(bus: Bus, conn: Any
     assert 1 in lane_sets
 
 
+_AT_REST = ("read_log", "lease_lanes", "retrying_of", "sweep_log", "sweep", "return_expired")
+
+
 @pytest.fixture
-def own_folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="postbus-rest-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often this process has asked the database, for what it asks at rest, and for heartbeats."""
+    count: Counter[str] = Counter()
+
+    def counted(name: str) -> Callable[..., Awaitable[Any]]:
+        original = getattr(Store, name)
+
+        async def ask(*args: Any, **options: Any) -> Any:
+            answer = await original(*args, **options)
+            count[name] += 1
+            return answer
+
+        return ask
+
+    for name in (*_AT_REST, "heartbeat", "group_heartbeat"):
+        monkeypatch.setattr(Store, name, counted(name))
+    return count
 
 
-async def test_at_rest_nothing_is_written(own_folder: Path) -> None:
+async def test_at_rest_nothing_is_written(
+    own_folder: Path, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process whose groups have nothing to do takes no transaction id but for heartbeats; it stops at once."""
+    look_often(monkeypatch)
+    monkeypatch.setattr("postbus._consume._RETRY_IDLE_POLL", 0.1)
+    for name in ("SWEEP", "RETURN_EXPIRED"):
+        monkeypatch.setattr(f"postbus.worker.{name}", 0.1)
     next_xid = "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
     settings = {"autovacuum": "off"}
     with EmbeddedPostgres.start(own_folder / "pg", settings=settings) as server:
@@ -637,18 +652,25 @@ async def test_at_rest_nothing_is_written(own_folder: Path) -> None:
 
                 async def handle(n: int) -> None: ...
 
-                bus.subscribe("t", group=f"g{number}", start=Start.BEGINNING)(handle)
+                bus.subscribe("t", group=f"g{number}", start=Start.BEGINNING, poll=0.1)(handle)
             async with running(bus) as run:
                 await bus.send("t", 1)
                 for number in range(5):
                     await is_through(conn, f"g{number}")
 
-                async def calm_for_four_seconds() -> None:
-                    before = await conn.fetchval(next_xid)
-                    await asyncio.sleep(4)
-                    assert await conn.fetchval(next_xid) - before <= 2
+                async def have_all_looked(since: Counter[str]) -> None:
+                    assert all(asked[name] >= since[name] + 5 for name in _AT_REST), asked - since
 
-                await eventually(calm_for_four_seconds, within=6)
+                async def only_heartbeats_write() -> None:
+                    before, xid = Counter(asked), await conn.fetchval(next_xid)
+                    await eventually(lambda: have_all_looked(before))
+                    taken = (
+                        await conn.fetchval(next_xid) - xid
+                    )  # perhaps by one heartbeat of each kind that has not returned
+                    beats = sum((asked - before)[name] for name in ("heartbeat", "group_heartbeat"))
+                    assert taken <= beats + 2, f"{taken} transaction ids for {beats} heartbeats"
+
+                await eventually(only_heartbeats_write)
                 began = asyncio.get_running_loop().time()
                 bus.stop()
                 await run

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
 
 from eventually import eventually
-from postbus import Bus, InvalidHandler, PostbusError
+from postbus import Bus, InvalidHandler
+from postbus._wake import Bells, Listener
 from postbus.embedded import EmbeddedPostgres
 from queue_sql import states
-from running import running
+from running import Endless, running, send_surely
 
 
 async def test_a_stop_drains(bus: Bus, conn: Any) -> None:
@@ -44,25 +44,12 @@ async def test_a_stop_drains(bus: Bus, conn: Any) -> None:
 
 async def test_a_second_stop_aborts(bus: Bus, conn: Any) -> None:
     """Handlers are cancelled; their messages stay leased until the leases end."""
-    begun, cancelled = asyncio.Event(), asyncio.Event()
-
-    @bus.subscribe("t")
-    async def handle(payload: Any) -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-
+    endless = Endless()
+    bus.subscribe("t")(endless.handle)
     await bus.send("t", 1)
-    run = asyncio.create_task(bus.run())
-    await begun.wait()
-    bus.stop()
-    await asyncio.sleep(0)
-    bus.stop()
 
-    assert await run is False
-    assert cancelled.is_set()
+    assert await endless.is_stopped_twice(bus) is False
+    assert endless.cancelled.is_set()
     assert await states(conn) == {"leased": 1}
 
 
@@ -112,14 +99,8 @@ async def test_workers_are_listed_while_they_run(bus: Bus) -> None:
     assert await bus.admin.workers() == []
 
 
-async def send_surely(bus: Bus, n: int) -> None:
-    """Send until it is known to be sent; the deduplication key makes repeating safe."""
-    while True:
-        try:
-            await bus.send("t", {"n": n}, dedup_key=str(n))
-            return
-        except (PostbusError, asyncpg.PostgresError):
-            await asyncio.sleep(0.01)
+async def send(bus: Bus, n: int) -> None:
+    await send_surely(bus, {"n": n}, dedup_key=str(n))
 
 
 async def test_a_worker_survives_that_its_connections_are_cut(bus: Bus, conn: Any) -> None:
@@ -139,13 +120,42 @@ async def test_a_worker_survives_that_its_connections_are_cut(bus: Bus, conn: An
     async with running(bus):
         await eventually(started)
         for round_number in range(6):
-            sends = asyncio.gather(*(send_surely(bus, round_number * 10 + n) for n in range(10)))
+            sends = asyncio.gather(*(send(bus, round_number * 10 + n) for n in range(10)))
             await conn.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity "
                 "where datname = current_database() and pid <> pg_backend_pid()"
             )
             await sends
         await eventually(all_handled, within=40)
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_listener_whose_connection_ends_at_once_makes_another(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """Whatever the driver has seen of the end when the first statement is sent."""
+    connect = asyncpg.connect
+    ended = 0
+
+    async def connect_in_vain(*args: Any, **options: Any) -> Any:
+        nonlocal ended
+        conn = await connect(*args, **options)
+        if ended < 3:
+            ended += 1
+            with psycopg.connect(dsn, autocommit=True) as other:  # blocks the loop: the end waits to be read
+                other.execute("select pg_terminate_backend(%s, 5000)", [conn.get_server_pid()])
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        return conn
+
+    monkeypatch.setattr("postbus._wake.asyncpg", SimpleNamespace(connect=connect_in_vain))
+    bells, stop = Bells(), asyncio.Event()
+    bell = bells.add("t")
+    listening = asyncio.create_task(Listener(dsn, bells).run(stop))
+    await asyncio.wait([listening, asyncio.ensure_future(bell.wait())], return_when=asyncio.FIRST_COMPLETED)
+    assert (bell.is_set(), ended) == (True, 3)
+    stop.set()
+    await listening
 
 
 async def refused(dsn: str) -> None:
@@ -156,14 +166,6 @@ async def refused(dsn: str) -> None:
         return
     await conn.close()
     raise AssertionError("the server still answers")
-
-
-@pytest.fixture
-def own_folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="postbus-restart-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 async def test_a_worker_waits_for_a_server_that_was_killed(own_folder: Path) -> None:
@@ -182,11 +184,11 @@ async def test_a_worker_waits_for_a_server_that_was_killed(own_folder: Path) -> 
                 got.add(payload["n"])
 
             async with running(bus):
-                await send_surely(bus, 1)
+                await send(bus, 1)
                 await eventually(lambda: handled(1))
                 os.kill(int((home / "pgdata" / "postmaster.pid").read_text().splitlines()[0]), signal.SIGKILL)
                 await eventually(lambda: refused(server.dsn()))
                 with EmbeddedPostgres.start(home):
-                    await send_surely(bus, 3)
+                    await send(bus, 3)
                     await eventually(lambda: handled(3), within=30)
                     bus.stop()

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from postbus._migrate import migrate
-from postbus._store import translated_errors
+from postbus._translate import translated_errors
 from postbus.embedded import EmbeddedPostgres
 
 _SETTINGS = (

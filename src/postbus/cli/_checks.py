@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 
 from postbus import _migrate
-from postbus._store import translate
+from postbus._translate import DRIVER_ERRORS, translate
 from postbus.cli._render import counted, duration
 from postbus.errors import RestoredElsewhere, SchemaError
 
@@ -357,6 +357,6 @@ async def _made(check: Check, patient: Patient) -> list[Finding]:
         return await check(patient)
     except asyncpg.InsufficientPrivilegeError as error:
         return [Finding(name, Level.WARNING, f"cannot look: {error}", "grant postbus_observer to this user")]
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+    except DRIVER_ERRORS as error:
         told = translate(error)
         return [Finding(name, Level.ERROR, told.message if told else str(error), told.remedy if told else "")]

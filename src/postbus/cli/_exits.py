@@ -10,7 +10,7 @@ import traceback
 
 import asyncpg
 
-from postbus._store import translate
+from postbus._translate import translate
 from postbus.errors import (
     AccessDenied,
     DatabaseUnavailable,
@@ -78,7 +78,7 @@ def report(error: BaseException, *, as_json: bool) -> int:
     if isinstance(error, BrokenPipeError) and _nobody_reads_stdout():
         leave_pipe()
         return OK
-    if isinstance(error, ConnectionError | asyncpg.InterfaceError):
+    if isinstance(error, ConnectionError | asyncpg.InterfaceError | asyncpg.InternalClientError):
         error = translate(error) or error  # left from closing a connection that broke
     if isinstance(error, CommandError):
         tell(error.code, error.message, error.remedy, as_json=as_json)

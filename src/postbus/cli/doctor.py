@@ -9,7 +9,7 @@ import asyncpg
 from rich.table import Table
 from rich.text import Text
 
-from postbus._store import translated_errors
+from postbus._translate import translated_errors
 from postbus.bus import Bus
 from postbus.cli._checks import Finding, Level, Patient, examine
 from postbus.cli._command import Cli

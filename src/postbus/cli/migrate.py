@@ -8,7 +8,7 @@ import asyncpg
 import typer
 
 from postbus import _migrate
-from postbus._store import translated_errors
+from postbus._translate import translated_errors
 from postbus.cli._command import Cli
 from postbus.cli._render import write_json
 

@@ -14,7 +14,7 @@ import asyncpg
 import typer
 
 from postbus._loop import pause
-from postbus._store import translated_errors
+from postbus._translate import translated_errors
 from postbus.bus import Bus
 from postbus.cli._command import Cli
 from postbus.cli._exits import INTERRUPTED, OK, usage_error

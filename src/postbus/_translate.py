@@ -1,0 +1,115 @@
+"""Errors of the driver, and what they mean to a user of Postbus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import asyncpg
+
+from postbus.errors import (
+    AccessDenied,
+    DatabaseUnavailable,
+    InvalidInput,
+    PostbusError,
+    SchemaMissing,
+    from_database,
+)
+
+# On a connection that the server ends at the wrong moment, asyncpg raises InternalClientError.
+LOST = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
+DRIVER_ERRORS = (asyncpg.PostgresError, *LOST)
+"""All that talking to the server may raise."""
+
+_DSN_REMEDY = "it looks like postgresql://user@host:5432/database"
+_AWAY = (
+    asyncpg.PostgresConnectionError,
+    OSError,
+    TimeoutError,
+)
+_DENIED = (
+    asyncpg.exceptions.InvalidAuthorizationSpecificationError,
+    asyncpg.exceptions.InvalidPasswordError,
+    asyncpg.exceptions.InsufficientPrivilegeError,
+)
+
+
+_MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[PostbusError], str, str], ...] = (
+    (_DENIED, AccessDenied, "the database refused: {}", "check user, password and granted roles"),
+    (
+        (asyncpg.exceptions.InvalidCatalogNameError,),
+        InvalidInput,
+        "{}",
+        "create the database, or correct the DSN (--dsn, POSTBUS_DSN)",
+    ),
+    (
+        (asyncpg.exceptions.InvalidSchemaNameError, asyncpg.exceptions.UndefinedFunctionError),
+        SchemaMissing,
+        "{}",
+        "run: postbus migrate",
+    ),
+    (
+        _AWAY,
+        DatabaseUnavailable,
+        "the database cannot be reached: {}",
+        "check that the server runs and that the DSN (--dsn, POSTBUS_DSN) is right",
+    ),
+    ((asyncpg.exceptions.ClientConfigurationError,), InvalidInput, "bad DSN: {}", _DSN_REMEDY),
+    (
+        (asyncpg.InterfaceError, asyncpg.InternalClientError),
+        DatabaseUnavailable,
+        "the connection is lost: {}",
+        "it is made again by itself",
+    ),
+)
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """Turn errors of the driver into errors of Postbus."""
+    try:
+        yield
+    except DRIVER_ERRORS as error:
+        translated = translate(error)
+        if translated is None:
+            raise
+        raise translated from error
+
+
+def translate(error: BaseException) -> PostbusError | None:
+    """The error of Postbus that an error of asyncpg means, or None if it means none."""
+    # str() of an error that the server raised has the hint in it too.
+    text = getattr(error, "message", None) or str(error) or type(error).__name__
+    ours = from_database(getattr(error, "sqlstate", None), text, getattr(error, "hint", None))
+    if ours is not None:
+        return ours
+    if isinstance(error, asyncpg.PostgresError) and _passes(error.sqlstate or ""):
+        return DatabaseUnavailable(f"the database could not do it now: {error}", remedy="it is tried again by itself")
+    for kinds, kind, message, remedy in _MEANINGS:
+        if isinstance(error, kinds):
+            return kind(message.format(text), remedy=remedy)
+    return None
+
+
+def may_have_crashed(error: DatabaseUnavailable) -> bool:
+    """Whether the server may have gone down, rather than refused something for the moment.
+
+    Then what only our memory knows of it may be wrong: transaction ids and positions that were not on disk yet
+    are handed out again.
+    """
+    cause = error.__cause__
+    return not isinstance(cause, asyncpg.PostgresError) or (cause.sqlstate or "")[:2] in ("08", "57", "58")
+
+
+def _passes(sqlstate: str) -> bool:
+    """Whether an error is of the moment: no resources, rolled back for others' sake, shut down, read-only, locked."""
+    return sqlstate[:2] in ("40", "53", "57", "58") or sqlstate in ("25006", "55P03")
+
+
+@contextmanager
+def dsn_errors() -> Iterator[None]:
+    """What the driver says of a DSN that it cannot read is a plain ValueError at times."""
+    try:
+        yield
+    except ValueError as error:
+        raise InvalidInput(f"bad DSN: {error}", remedy=_DSN_REMEDY) from error
