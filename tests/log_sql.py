@@ -228,6 +228,13 @@ async def sweep(conn: Any, storage: int, later: timedelta = timedelta(0)) -> Any
     return await conn.fetchrow("select * from postbus.sweep_log($1, clock_timestamp() + $2)", storage, later)
 
 
+async def let_die(conn: Any, storage: int, later: timedelta = timedelta(minutes=6)) -> int:
+    """Look for heartbeats as often as it takes, the last time `later`. Returns how many groups died then."""
+    for before in (2, 1):
+        assert (await sweep(conn, storage, later - timedelta(minutes=before)))["dead"] == 0, "two misses kill nobody"
+    return int((await sweep(conn, storage, later))["dead"])
+
+
 async def rotate(conn: Any, storage: int) -> int:
     """Begin a new leaf, after the current one has got something. Returns its epoch."""
     await conn.execute("update postbus.storage set leaf_bytes = 1 where id = $1", storage)

@@ -21,7 +21,8 @@ class TopicOptions(TypedDict, total=False):
     semantics: str
     """QUEUE: each message goes to one consumer. PUB_SUB: each message goes to every group (QUEUE)."""
     tracking: str
-    """How completion is known, of PUB_SUB: OFFSET_WATERMARK, by the positions of its groups (OFFSET_WATERMARK)."""
+    """How completion is known, of PUB_SUB: by receipts that tell who settled what when (REFERENCE_COUNTING), or by the
+    places of the groups alone (OFFSET_WATERMARK)."""
     lanes: int
     """Slices of a PUB_SUB topic that its order per key is kept by; the most processes that share a group's work (8)."""
     storage: str

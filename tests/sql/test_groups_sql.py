@@ -18,6 +18,7 @@ from log_sql import (
     create_topic,
     cursor_of,
     lease,
+    let_die,
     publish_many,
     put_off,
     read,
@@ -264,7 +265,7 @@ async def test_states_that_are_refused(conn: Any) -> None:
     group = await subscribe(conn)
     assert "PAUSED" in await _refused(_set(conn, "DEAD"), "PB433")
     assert "PAUSED" in await _refused(_set(conn, "GONE"), "PB433")
-    assert (await sweep(conn, storage, timedelta(minutes=6)))["dead"] == 1
+    assert await let_die(conn, storage) == 1
     assert await _state(conn, group) == "DEAD"
     for state in ("ACTIVE", "PAUSED"):
         assert "heartbeat" in await _refused(_set(conn, state), "PB433")
@@ -276,10 +277,10 @@ async def test_a_dead_group_can_be_cancelled_and_lives_by_subscribing(conn: Any)
     """Subscribing is a sign of life."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
-    await sweep(conn, storage, timedelta(minutes=6))
+    assert await let_die(conn, storage) == 1
     await subscribe(conn)
     assert await _state(conn, group) == "ACTIVE"
-    await sweep(conn, storage, timedelta(minutes=6))
+    assert await let_die(conn, storage) == 1
     await _set(conn, "CANCELLED")
     assert await _state(conn, group) == "CANCELLED"
 

@@ -69,7 +69,7 @@ _SETTLE = [
 ]
 _GROUPS = [
     "select * from postbus.subscribe('log', 'g')",
-    "select * from postbus.read_log('log', '{0}', '(\"(1,3,3:3:)\",,,,,,)')",
+    "select * from postbus.read_log('log', '{0}', '(\"(1,3,3:3:)\",,,,,,,)')",
     "select postbus.advance('{}', '{}', '{}', '{}', '{}', '{}', '{}')",
     "select postbus.put_off(1, 0, gen_random_uuid(), "
     "'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}')",

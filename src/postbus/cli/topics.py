@@ -36,7 +36,7 @@ TOPIC_OPTIONS = (
         "notify", bool, "Wake consumers within the publishing transaction: for publishers that use SQL only.",
         flag="--notify/--no-notify",
     ),
-    option("tracking", str, "PUB_SUB: how completion is known; OFFSET_WATERMARK, by the places of the groups."),
+    option("tracking", str, "PUB_SUB: REFERENCE_COUNTING keeps receipts, OFFSET_WATERMARK only the groups' places."),
     option("lanes", int, "PUB_SUB: slices that order per key is kept by; the most processes that share a group."),
     option("storage", str, "PUB_SUB: shared with topics of a like retention, or own, for a hot topic."),
     option("segment_size", int, "PUB_SUB: messages of one publish call that are stored in one row."),

@@ -83,6 +83,7 @@ create type postbus.log_place as (
 -- the difference up to it is worked through in the order of positions, and is done up to and including the message
 -- done_index of the segment at done_position.
 -- Of segments up to since_bound only those count that are not older than since_at and since_id.
+-- One that has an end, until, reads up to that place and no further.
 create type postbus.log_cursor as (
     seen          postbus.log_place,
     target        postbus.log_place,
@@ -90,7 +91,8 @@ create type postbus.log_cursor as (
     done_index    integer,
     since_bound   bigint,
     since_at      timestamptz,
-    since_id      bigint
+    since_id      bigint,
+    until         postbus.log_place
 );
 
 -- What read_log returns: segments, and a last row that tells how to go on.
@@ -154,6 +156,8 @@ create table postbus.cursor (
     passed          bigint not null default 0,      -- messages that the group is done with, since it subscribed
     at              timestamptz not null default clock_timestamp(),     -- when the group got there
     fenced_at       timestamptz,                    -- when somebody took the lane by this row
+    worker          text,                           -- that holds the lane
+    moved           text,                           -- why the cursor was set rather than advanced: start, seek, skip or catch-up
     primary key (subscription_id, lane, number)
 );
 

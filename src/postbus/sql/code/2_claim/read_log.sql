@@ -7,7 +7,7 @@
 -- id, unless it had to pass by much of others: then the next cursor spares the next read the way.
 --
 -- target, if given, is a place that was taken later than the cursor: groups that read up to the same one
--- stand at the same place afterwards.
+-- stand at the same place afterwards. A cursor with an end ignores it, and finds nothing once it has come there.
 create or replace function postbus.read_log(
     topic     text,
     lanes     integer[],
@@ -24,7 +24,7 @@ set enable_bitmapscan = off as $$
 declare
     _topic   postbus.topic := postbus.topic_options(topic);
     _cursor  postbus.log_cursor := cursor::postbus.log_cursor;
-    _target  postbus.log_place := coalesce(_cursor.target, target::postbus.log_place);
+    _target  postbus.log_place := coalesce(_cursor.target, _cursor.until, target::postbus.log_place);
     _is_new  boolean := _target is null;
     _fresh   boolean := pg_current_xact_id_if_assigned() is null;
     _late    xid8[] := array(select x from pg_snapshot_xip((_cursor.seen).snapshot) as x where x <= (_cursor.seen).txid);
@@ -35,6 +35,8 @@ declare
     _reading refcursor;
     _segment postbus.log_row;
     _end     postbus.log_row;
+    _ended   boolean := _cursor.target is null and (_cursor.seen).position = (_cursor.until).position
+                        and (_cursor.seen).snapshot::text = (_cursor.until).snapshot::text;
     _count   integer := 0;
     _bytes   bigint := 0;
     _size    bigint;
@@ -57,6 +59,12 @@ begin
     if pg_snapshot_xmax(_target.snapshot) <= (_cursor.seen).txid and pg_snapshot_xmax(pg_current_snapshot()) < (_cursor.seen).txid then
         perform postbus.refuse('PB507', 'cursors are ahead of this server''s transaction ids: the database was restored from a dump',
             'run: postbus rebase');
+    end if;
+    if _ended then
+        _end.more := false;
+        _end.next_cursor := cursor;
+        return next _end;
+        return;
     end if;
     _size := pg_relation_size('postbus.loss'::regclass, 'init');       -- hears of new leaves: see append_segment
     if _has_late and _topic.storage = 'shared' then

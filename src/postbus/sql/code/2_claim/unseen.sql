@@ -9,6 +9,7 @@ create or replace function postbus.unseen(
 language sql immutable parallel safe
 return case
     when pg_visible_in_snapshot(txid, ((cursor).seen).snapshot) then 0
+    when not pg_visible_in_snapshot(txid, ((cursor).until).snapshot) then 0
     when txid > ((cursor).seen).txid and position <= ((cursor).seen).position then 0
     when position < (cursor).done_position and pg_visible_in_snapshot(txid, ((cursor).target).snapshot) then 0
     when position <= (cursor).since_bound

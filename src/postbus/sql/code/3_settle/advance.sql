@@ -29,12 +29,12 @@ begin
           from unnest(subscription_ids, lanes, numbers, cursors, done_positions, done_indexes, advance.passed)
                with ordinality as g (subscription_id, lane, number, cursor, done_position, done_index, passed, n)
     ), advanced as (
-        insert into postbus.cursor (subscription_id, lane, number, cursor, passed)
+        insert into postbus.cursor (subscription_id, lane, number, cursor, passed, worker)
         select g.subscription_id, g.lane, g.number + 1,
                row((g.cursor).seen, (g.cursor).target, coalesce(g.done_position, (g.cursor).done_position),
                    coalesce(g.done_index, (g.cursor).done_index), (g.cursor).since_bound, (g.cursor).since_at,
-                   (g.cursor).since_id)::postbus.log_cursor,
-               before.passed + g.passed
+                   (g.cursor).since_id, (g.cursor).until)::postbus.log_cursor,
+               before.passed + g.passed, before.worker
           from given g
           join postbus.cursor before
             on before.subscription_id = g.subscription_id and before.lane = g.lane and before.number = g.number

@@ -2,7 +2,7 @@
 -- another one of their key ('park'), to be tried at once, since they were not ('release'), or given up ('dead').
 -- Returns what became of each: 'retried', 'parked' or 'dead'; nothing at all if the lane is lost.
 --
--- Writes: retrying, dead_letter.  Locks: the lane's row, for share.
+-- Writes: retrying, dead_letter, receipt.  Locks: the lane's row, for share.
 create or replace function postbus.put_off(
     subscription_id bigint,
     lane            integer,
@@ -47,12 +47,17 @@ begin
     on conflict on constraint retrying_pkey do nothing;
     insert into postbus.dead_letter (id, subscription_id, topic_id, died_at, reason, last_error, published_at, attempts, priority, key,
                                      correlation_id, content_type, headers, payload)
-    select one.id, put_off.subscription_id, _topic.id, as_of, left(coalesce(one.reason, format('gave up after %s attempts', _most)), 1000),
+    select one.id, postbus.group_of(put_off.subscription_id), _topic.id, as_of,
+           left(coalesce(one.reason, format('gave up after %s attempts', _most)), 1000),
            left(one.error, 4000), one.published_at, 1, 4, one.key, one.correlation_id, one.content_type, one.headers::jsonb, one.payload
       from unnest(kinds, ids, published_ats, keys, correlation_ids, content_types, put_off.headers, payloads, errors, reasons)
            as one (kind, id, published_at, key, correlation_id, content_type, headers, payload, error, reason)
      where one.kind = 'dead'
     on conflict do nothing;
+    perform postbus.keep_receipt(_topic, subscription_id, lane, array_agg(one.id), array_agg(one.position), array_agg('DEAD'::text),
+                                 array_agg(1), array_agg(coalesce(one.error, one.reason)), as_of)
+       from unnest(kinds, ids, positions, errors, reasons) as one (kind, id, position, error, reason)
+      where one.kind = 'dead' having count(*) > 0;
     -- What they were to wait behind may have ended since.
     perform postbus.unpark_retrying(subscription_id, lane, array(
         select distinct one.key from unnest(kinds, keys) as one (kind, key) where one.kind = 'park'), as_of);

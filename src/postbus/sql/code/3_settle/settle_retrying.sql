@@ -2,7 +2,7 @@
 -- What waited behind a message that has ended, and has its key, is due at once.
 -- Returns what became of each: 'done', 'retried', 'dead', 'released' or 'lost'.
 --
--- Writes: retrying, dead_letter.  Locks: the lane's row, for share.
+-- Writes: retrying, dead_letter, receipt.  Locks: the lane's row, for share.
 create or replace function postbus.settle_retrying(
     subscription_id bigint,
     lane            integer,
@@ -53,12 +53,15 @@ begin
             else
                 insert into postbus.dead_letter (id, subscription_id, topic_id, died_at, reason, last_error, published_at, attempts,
                                                  priority, key, correlation_id, content_type, headers, payload)
-                values (_id, _one.subscription_id, _topic.id, as_of,
+                values (_id, postbus.group_of(_one.subscription_id), _topic.id, as_of,
                         left(coalesce(reason, format('gave up after %s attempts', _one.attempts)), 1000), left(error, 4000),
                         _one.published_at, _one.attempts, 4, _one.key, _one.correlation_id, _one.content_type, _one.headers, _one.payload)
                 on conflict do nothing;
                 _told := _told || 'dead'::text;
             end if;
+            perform postbus.keep_receipt(_topic, subscription_id, lane, array[_id], array[_one.position],
+                                         array[case when outcome = 'done' then 'COMPLETED' else 'DEAD' end], array[_one.attempts],
+                                         array[coalesce(error, _one.last_error)], as_of);
             _ended := _ended || _one.key;
         end if;
     end loop;

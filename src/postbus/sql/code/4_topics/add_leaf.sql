@@ -1,4 +1,4 @@
--- Adds a leaf to a storage, for the segments of one epoch. Writers and readers go on meanwhile: the leaf is
+-- Adds a leaf to a storage, for the segments of one epoch and their receipts. Writers and readers go on meanwhile: the leaf is
 -- made apart and then attached.
 --
 -- Writes: log_leaf, a new table.
@@ -17,5 +17,11 @@ begin
     execute format('create index on postbus.%I (txid, topic_id)', _leaf);
     execute format('alter table postbus.%I attach partition postbus.%I for values from (%s) to (%s)',
                    format('segment_%s', storage_id), _leaf, epoch::bigint << 43, (epoch + 1)::bigint << 43);
+    _leaf := format('receipt_%s_%s', storage_id, epoch);
+    execute format('create table postbus.%I (like postbus.receipt)', _leaf);
+    execute format('create index on postbus.%I (subscription_id, lane, at, number)', _leaf);
+    execute format('create index on postbus.%I (subscription_id, lane, number) where moved is not null', _leaf);
+    execute format('create index on postbus.%I (id, subscription_id) where id is not null', _leaf);
+    execute format('alter table postbus.%I attach partition postbus.%I for values in (%s)', format('receipt_%s', storage_id), _leaf, epoch);
     insert into postbus.log_leaf (storage_id, epoch) values (add_leaf.storage_id, add_leaf.epoch);
 end $$;

@@ -12,8 +12,8 @@ begin
         when topic.semantics = 'QUEUE' and topic.block_writes_on_zero_subscriptions then
             'block_writes_on_zero_subscriptions is for PUB_SUB topics: consumers of a QUEUE can come later'
         when topic.semantics = 'QUEUE' and topic.storage <> 'shared' then 'storage is for PUB_SUB topics'
-        when topic.semantics = 'PUB_SUB' and topic.tracking is distinct from 'OFFSET_WATERMARK' then
-            format('tracking %L is not known; use ''OFFSET_WATERMARK''', topic.tracking)
+        when topic.semantics = 'PUB_SUB' and (topic.tracking in ('REFERENCE_COUNTING', 'OFFSET_WATERMARK')) is not true then
+            format('tracking %L is not known; use ''REFERENCE_COUNTING'' or ''OFFSET_WATERMARK''', topic.tracking)
         when topic.semantics = 'PUB_SUB' and topic.ordered then
             'ordered is for QUEUE topics: PUB_SUB topics always keep the order per key'
         when topic.storage not in ('shared', 'own') then format('storage %L is not known; use ''shared'' or ''own''', topic.storage)

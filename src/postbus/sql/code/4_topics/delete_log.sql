@@ -17,6 +17,7 @@ begin
     delete from postbus.member m where m.subscription_id = any (_ids);
     delete from postbus.group_worker g where g.subscription_id = any (_ids);
     delete from postbus.loss l where l.subscription_id = any (_ids);
+    delete from postbus.catch_up c where c.subscription_id = any (_ids);
     delete from postbus.subscription s where s.id = any (_ids);
     delete from postbus.topic_count c where c.topic_id = topic.id;
     if topic.storage = 'own' then
@@ -28,11 +29,13 @@ begin
                                                    topic.name), 'try again when it has ended');
         end;
         execute format('drop table postbus.%I cascade', format('segment_%s', topic.storage_id));
+        execute format('drop table postbus.%I cascade', format('receipt_%s', topic.storage_id));
         execute format('drop sequence postbus.%I', format('log_epoch_%s', topic.storage_id));
         delete from postbus.log_leaf l where l.storage_id = topic.storage_id;
         delete from postbus.storage_count c where c.storage_id = topic.storage_id;
         delete from postbus.storage s where s.id = topic.storage_id;
     else
         delete from postbus.segment s where s.storage_id = topic.storage_id and s.topic_id = topic.id;
+        delete from postbus.receipt r where r.storage_id = topic.storage_id and r.subscription_id = any (_ids);
     end if;
 end $$;

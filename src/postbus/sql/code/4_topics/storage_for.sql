@@ -35,6 +35,8 @@ begin
     execute format('create table postbus.%I (like postbus.segment) partition by range (position)', format('segment_%s', _storage.id));
     execute format('alter table postbus.%I attach partition postbus.%I for values in (%s)',
                    case when topic.storage = 'own' then 'segment' else 'segment_shared' end, format('segment_%s', _storage.id), _storage.id);
+    execute format('create table postbus.%I (like postbus.receipt) partition by list (epoch)', format('receipt_%s', _storage.id));
+    execute format('alter table postbus.receipt attach partition postbus.%I for values in (%s)', format('receipt_%s', _storage.id), _storage.id);
     perform postbus.add_leaf(_storage.id, 1);
     return _storage.id;
 end $$;

@@ -29,7 +29,7 @@ begin
             'durations look like 30s, 5 minutes or 24h; numbers and true/false are plain');
     end;
     if _changed.semantics = 'PUB_SUB' and topic.semantics <> 'PUB_SUB' then      -- other defaults than a queue's
-        _changed.tracking := coalesce(_changed.tracking, 'OFFSET_WATERMARK');
+        _changed.tracking := coalesce(_changed.tracking, 'REFERENCE_COUNTING');
         _changed.retention := case when options ? 'retention' then _changed.retention else interval '24 hours' end;
     end if;
     perform postbus.check_topic(_changed);

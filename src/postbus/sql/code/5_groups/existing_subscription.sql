@@ -8,7 +8,8 @@ declare
     _found postbus.subscription;
 begin
     select * into _found from postbus.subscription s
-     where s.topic_id = _topic.id and s.group_name = existing_subscription.group_name and s.state <> 'CANCELLED' for no key update;
+     where s.topic_id = _topic.id and s.group_name = existing_subscription.group_name and s.state <> 'CANCELLED' and s.catch_up_of is null
+       for no key update;
     if _found.id is null then
         perform postbus.refuse('PB406', format('group %L has no subscription to topic %L', group_name, topic),
             'list them: postbus groups list');

@@ -1,5 +1,5 @@
--- Tells that groups have a process that works for them, in one statement for all of them. A DEAD one lives again.
--- Counters of members are added up.
+-- Tells that groups have a process that works for them, in one statement for all of them. Counters of members are
+-- added up. A group that is DEAD lives again: what it missed comes back, see resurrect.
 --
 -- Writes: subscription, member.  Locks: subscription rows, in the order of their ids.
 create or replace function postbus.group_heartbeat(
@@ -11,16 +11,19 @@ create or replace function postbus.group_heartbeat(
     filtered         bigint[],
     in_flight        bigint[],
     as_of            timestamptz default clock_timestamp()
-) returns void
+) returns table (subscription_id bigint, missed bigint, skipped bigint, catch_up_id bigint)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
+declare
+    _dead bigint[] := array(select s.id from postbus.subscription s where s.id = any (subscription_ids) and s.state = 'DEAD');
 begin
+    if _dead <> '{}' then
+        return query select * from postbus.resurrect(_dead, true, as_of);
+    end if;
     perform from postbus.subscription s where s.id = any (subscription_ids) order by s.id for no key update;
     update postbus.subscription s
-       set seen_at = as_of,
-           state = case when s.state = 'DEAD' then 'ACTIVE' else s.state end,
-           state_changed_at = case when s.state = 'DEAD' then as_of else s.state_changed_at end
-     where s.id = any (subscription_ids) and s.state in ('ACTIVE', 'DEAD');
+       set seen_at = as_of, missed = 0, missed_at = null
+     where s.id = any (subscription_ids) and s.state = 'ACTIVE';
     insert into postbus.member as known (subscription_id, name, processed, failed, filtered, in_flight, seen_at)
     select one.subscription_id, one.name, one.processed, one.failed, one.filtered, one.in_flight, as_of
       from unnest(member_of, members, group_heartbeat.processed, group_heartbeat.failed, group_heartbeat.filtered, group_heartbeat.in_flight)

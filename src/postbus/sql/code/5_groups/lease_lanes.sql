@@ -1,7 +1,8 @@
 -- Shares the lanes of groups among the processes that work for them: each gets as many as any other, give or
 -- take one. What the caller has to do comes back: 'take' a lane, which is its own from now on; 'give_up' one that
 -- it holds, by release_lanes when it is done with it; 'stop' what is not ACTIVE any more, with the state; and
--- forget those that are 'lost'.
+-- forget those that are 'lost'. The history of a group that is not among the subscriptions given comes as 'catch_up':
+-- then number is the group's own subscription, and cursor the options.
 --
 -- A lane is free if it has no holder, or one that was not seen for the topic's lease. Who takes it from such a one
 -- appends to the ledger, so that what the other still sends is refused. A lane in which the other is just about to
@@ -49,6 +50,11 @@ begin
       from unnest(tokens) as held (token)
      where not exists (select from postbus.lane l where l.token = held.token);
 
+    return query
+    select s.id, 'catch_up', s.state, null::integer, null::uuid, s.catch_up_of, s.catch_up::text, null::integer, null::bigint
+      from postbus.subscription s
+     where s.catch_up_of = any (subscription_ids) and s.id <> all (subscription_ids) and s.state = 'ACTIVE';
+
     for _group in
         select s.id, t.lease, t.epoch_sequence, mine.count as held, share.fair,
                exists (select from postbus.lane l left join postbus.worker w on w.name = l.holder
@@ -95,8 +101,8 @@ begin
             lane := _lane.lane;
             token := gen_random_uuid();
             begin
-                insert into postbus.cursor (subscription_id, lane, number, cursor, passed, at, fenced_at)
-                select c.subscription_id, c.lane, c.number + 1, c.cursor, c.passed, c.at, clock_timestamp() from postbus.cursor c
+                insert into postbus.cursor (subscription_id, lane, number, cursor, passed, at, fenced_at, worker)
+                select c.subscription_id, c.lane, c.number + 1, c.cursor, c.passed, c.at, clock_timestamp(), lease_lanes.worker from postbus.cursor c
                  where c.subscription_id = _group.id and c.lane = _lane.lane order by c.number desc limit 1
                 returning cursor.number, cursor.cursor::text into lease_lanes.number, lease_lanes.cursor;
             exception when unique_violation or lock_not_available then

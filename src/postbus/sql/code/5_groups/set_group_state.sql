@@ -1,12 +1,13 @@
 -- Changes the state of a subscription: ACTIVE to PAUSED and back, and any to CANCELLED, which is final.
--- A change to the state that it has changes nothing; others are refused.
+-- A change to the state that it has changes nothing; others are refused. Its catch-up goes along.
 --
--- Writes: subscription; for CANCELLED also lane, cursor, retrying, group_worker.  Locks: the subscription's row.
+-- Writes: subscription; for CANCELLED also see end_subscription.  Locks: the subscription's row.
 create or replace function postbus.set_group_state(topic text, group_name text, state text) returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
-    _found postbus.subscription := postbus.existing_subscription(topic, group_name);
+    _found   postbus.subscription := postbus.existing_subscription(topic, group_name);
+    _history bigint;
 begin
     if _found.state = set_group_state.state then
         return;
@@ -17,13 +18,13 @@ begin
     end if;
     -- Seen now: members of a paused group send no heartbeats, and it must not be taken for DEAD when it goes on.
     update postbus.subscription s
-       set state = set_group_state.state, state_changed_at = clock_timestamp(), seen_at = clock_timestamp()
-     where s.id = _found.id;
+       set state = set_group_state.state, state_changed_at = clock_timestamp(), seen_at = clock_timestamp(), missed = 0, missed_at = null
+     where s.id = _found.id or (s.catch_up_of = _found.id and s.state <> 'CANCELLED');
     if set_group_state.state = 'CANCELLED' then
-        delete from postbus.lane l where l.subscription_id = _found.id;
-        delete from postbus.cursor c where c.subscription_id = _found.id;
-        delete from postbus.retrying r where r.subscription_id = _found.id;
-        delete from postbus.group_worker g where g.subscription_id = _found.id;
+        perform postbus.end_subscription(_found.id);
+        for _history in select c.subscription_id from postbus.catch_up c where c.of = _found.id and c.status <> 'COMPLETED' loop
+            perform postbus.end_subscription(_history, 'CANCELLED');
+        end loop;
     end if;
     perform pg_notify('postbus', _found.topic_id::text);
 end $$;

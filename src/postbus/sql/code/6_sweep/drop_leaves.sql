@@ -42,7 +42,9 @@ begin
             perform postbus.record_loss(storage_id, _leaf.epoch, as_of);        -- before the lock, since it may take its time
             perform set_config('lock_timeout', '50ms', true);
             execute format('lock table only postbus.%I in access exclusive mode', format('segment_%s', storage_id));
+            execute format('lock table only postbus.%I in access exclusive mode', format('receipt_%s', storage_id));
             execute format('drop table postbus.%I', _name);
+            execute format('drop table postbus.%I', format('receipt_%s_%s', storage_id, _leaf.epoch));
         exception when lock_not_available then
             exit;
         end;

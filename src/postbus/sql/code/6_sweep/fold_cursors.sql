@@ -1,15 +1,16 @@
 -- Removes the rows of the ledger that a later one has replaced. Returns how many. They go some minutes later and many
 -- at a time, so that there are always far more live rows than dead ones. Rows by which a lane was taken stay for a
 -- day: they are what whoever held it before runs into, even with an old snapshot.
+-- Of topics with tracking REFERENCE_COUNTING they become receipts, for as long as there are messages they are about.
 --
--- Writes: cursor.
+-- Writes: cursor, receipt.
 create or replace function postbus.fold_cursors(storage_id integer, as_of timestamptz) returns bigint
 language plpgsql as $$
 declare
     _count bigint;
 begin
     with last as materialized (
-        select newest.subscription_id, newest.lane, newest.number
+        select newest.subscription_id, newest.lane, newest.number, t.tracking
           from postbus.topic t
           join postbus.subscription s on s.topic_id = t.id
           join postbus.current_cursor newest on newest.subscription_id = s.id
@@ -18,10 +19,20 @@ begin
                                 and (c.fenced_at > as_of - interval '1 day') is not true
                               order by c.number limit 1) as oldest
          where t.storage_id = fold_cursors.storage_id and oldest.at < as_of - interval '6 minutes'
+    ), folded as (
+        delete from postbus.cursor c using last
+         where c.subscription_id = last.subscription_id and c.lane = last.lane and c.number < last.number
+           and c.at < as_of - interval '5 minutes' and (c.fenced_at > as_of - interval '1 day') is not true
+        returning c.*, last.tracking, greatest(((c.cursor).seen).position, (c.cursor).done_position) >> 43 as epoch
+    ), kept as (
+        insert into postbus.receipt (storage_id, epoch, subscription_id, lane, at, worker, number, cursor, moved)
+        select fold_cursors.storage_id, leaf.epoch, f.subscription_id, f.lane, f.at, f.worker, f.number, f.cursor, f.moved
+          from folded f
+          join postbus.log_leaf leaf
+            on leaf.storage_id = fold_cursors.storage_id
+           and leaf.epoch = case when f.moved is null then f.epoch else postbus.epoch_of(fold_cursors.storage_id, f.epoch) end
+         where f.tracking = 'REFERENCE_COUNTING'
     )
-    delete from postbus.cursor c using last
-     where c.subscription_id = last.subscription_id and c.lane = last.lane and c.number < last.number
-       and c.at < as_of - interval '5 minutes' and (c.fenced_at > as_of - interval '1 day') is not true;
-    get diagnostics _count = row_count;
+    select count(*) into _count from folded;
     return _count;
 end $$;

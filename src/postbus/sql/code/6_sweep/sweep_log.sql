@@ -6,7 +6,8 @@
 -- called again at once. Refuses a transaction that has written. Does nothing in a database that was restored into
 -- another server, until that is rebased: its transaction ids mean nothing there.
 --
--- Writes: log_leaf, topic_count, storage_count, cursor, subscription, loss, retrying, group_worker.  Locks: an advisory lock for the transaction.
+-- Writes: log_leaf, topic_count, receipt, catch_up, storage_count, cursor, subscription, loss, retrying, group_worker.
+-- Locks: an advisory lock for the transaction.
 create or replace function postbus.sweep_log(
     storage_id integer,
     as_of      timestamptz default clock_timestamp(),
@@ -59,13 +60,8 @@ begin
         more := true;
     end if;
 
-    with late as (
-        update postbus.subscription s set state = 'DEAD', state_changed_at = as_of
-          from postbus.topic t
-         where t.id = s.topic_id and t.storage_id = sweep_log.storage_id and s.state = 'ACTIVE' and s.seen_at < as_of - t.heartbeat_timeout
-        returning s.id
-    )
-    select count(*) into dead from late;
+    dead := postbus.detect_dead(storage_id, as_of);
+    perform postbus.finish_catch_ups(storage_id);
 
     -- What was put off behind a message that ended at the same moment.
     perform postbus.unpark_retrying(waits.subscription_id, waits.lane, array_agg(distinct waits.key), as_of)

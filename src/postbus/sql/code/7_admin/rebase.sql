@@ -47,7 +47,8 @@ begin
                         case when _first is not null then _first end,
                         case when _first = (_lane.cursor).done_position then (_lane.cursor).done_index
                              when _first is not null then -1 end,
-                        (_lane.cursor).since_bound, (_lane.cursor).since_at, (_lane.cursor).since_id)::postbus.log_cursor,
+                        (_lane.cursor).since_bound, (_lane.cursor).since_at, (_lane.cursor).since_id,
+                        case when (_lane.cursor).until is not null then _place end)::postbus.log_cursor,
                     _lane.passed, _lane.at, clock_timestamp());
             _count := _count + 1;
         end loop;
@@ -60,7 +61,7 @@ begin
         on conflict on constraint topic_count_pkey do update
            set messages = known.messages + excluded.messages, bytes = known.bytes + excluded.bytes;
         insert into postbus.storage_count as known (storage_id, cursor)
-        values (_storage.id, row(_place, null, null, null, null, null, null)::postbus.log_cursor)
+        values (_storage.id, row(_place, null, null, null, null, null, null, null)::postbus.log_cursor)
         on conflict on constraint storage_count_pkey do update set cursor = excluded.cursor;
     end loop;
     update postbus.segment g set txid = '3';

@@ -6,7 +6,9 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
        coalesce(members.processed, 0) as processed, coalesce(members.failed, 0) as failed, coalesce(members.filtered, 0) as filtered,
        coalesce(members.in_flight, 0) as in_flight, members.names as members,
        progress.passed, waiting.retrying, waiting.parked, dead.count as dead, coalesce(lost.messages, 0) as lost,
-       before.messages as lag, extract(epoch from clock_timestamp() - before.oldest_at) as lag_seconds
+       before.messages as lag, extract(epoch from clock_timestamp() - before.oldest_at) as lag_seconds,
+       t.heartbeat_timeout, extract(epoch from clock_timestamp() - s.seen_at)::double precision as heartbeat_age, s.missed as heartbeats_missed,
+       history.status as catch_up, case when history.status = 'IN_PROGRESS' then history.messages end as catch_up_lag
   from postbus.subscription s
   join postbus.topic t on t.id = s.topic_id
   left join lateral postbus.group_lag(s.id) as before on s.state <> 'CANCELLED'
@@ -20,4 +22,7 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
  cross join lateral (select count(*) filter (where not r.parked) as retrying, count(*) filter (where r.parked) as parked
                        from postbus.retrying r where r.subscription_id = s.id) as waiting
  cross join lateral (select count(*) as count from postbus.dead_letter d where d.topic_id = s.topic_id and d.subscription_id = s.id) as dead
- cross join lateral (select sum(l.messages)::bigint as messages from postbus.loss l where l.subscription_id = s.id) as lost;
+ cross join lateral (select sum(l.messages)::bigint as messages from postbus.loss l where l.subscription_id = s.id) as lost
+  left join lateral (select u.status, u.total - u.processed as messages from postbus.catch_ups u
+                      where u.group_subscription_id = s.id order by u.started_at desc limit 1) as history on true
+ where s.catch_up_of is null;

@@ -3,7 +3,8 @@ create or replace view postbus.log as
 select t.name as topic, (s.position & 8796093022207) * 1024 + message.n - 1 as id, s.lane, s.position, (message.n - 1)::integer as index,
        s.published_at, s.keys[message.n] as key, s.correlation_ids[message.n] as correlation_id,
        coalesce(s.content_types[message.n], s.content_type) as content_type, s.headers[message.n] as headers,
-       postbus.payload_json(message.payload, coalesce(s.content_types[message.n], s.content_type)) as payload_json, message.payload, s.txid
+       postbus.payload_json(message.payload, coalesce(s.content_types[message.n], s.content_type)) as payload_json, message.payload, s.txid,
+       s.topic_id, s.count as segment_count
   from postbus.segment s
   join postbus.topic t on t.id = s.topic_id
  cross join lateral unnest(s.payloads) with ordinality as message (payload, n);

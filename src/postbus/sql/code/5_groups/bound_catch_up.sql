@@ -1,0 +1,46 @@
+-- Keeps what a group has before it within bounds: of more than max_messages the oldest are skipped; and if then more
+-- than beside_from are left, a subscription of their own works through them, up to the place given, while the group
+-- itself goes on from there with what is published now.
+--
+-- Writes: subscription, lane, cursor, catch_up.  Locks: lane rows.
+create or replace function postbus.bound_catch_up(
+    subscription postbus.subscription,
+    topic        postbus.topic,
+    place        postbus.log_place,
+    reason       text,
+    out missed      bigint,
+    out skipped     bigint,
+    out catch_up_id bigint
+)
+language plpgsql as $$
+declare
+    _options jsonb := postbus.catch_up_options(subscription.catch_up);
+    _most    bigint := coalesce((_options ->> 'max_messages')::bigint, 9223372036854775807);
+    _from_id bigint;
+    _cursor  postbus.log_cursor;
+begin
+    select c.messages, c.from_id into missed, _from_id from postbus.count_before(subscription.id, topic, place.snapshot, _most) as c;
+    skipped := greatest(missed - _most, 0);
+    if missed - skipped <= (_options ->> 'beside_from')::bigint then
+        if skipped > 0 then
+            perform postbus.move_cursors(subscription.id, null, 'skip', _from_id);
+            update postbus.subscription s set passed_before = s.passed_before + bound_catch_up.skipped where s.id = subscription.id;
+        end if;
+        return;
+    end if;
+    insert into postbus.subscription (topic_id, group_name, start, subscribed, on_failure, catch_up, catch_up_of)
+    values (topic.id, subscription.group_name, 'CATCH_UP', place, subscription.on_failure, _options, subscription.id)
+    returning id into catch_up_id;
+    insert into postbus.lane (subscription_id, lane)
+    select bound_catch_up.catch_up_id, c.lane from postbus.current_cursor c where c.subscription_id = subscription.id;
+    insert into postbus.cursor (subscription_id, lane, number, cursor, moved)
+    select bound_catch_up.catch_up_id, c.lane, 1, postbus.up_to(case when skipped > 0 then postbus.without_older(c.cursor, _from_id)
+                                                                     else c.cursor end, place), 'start'
+      from postbus.current_cursor c where c.subscription_id = subscription.id;
+    insert into postbus.catch_up (subscription_id, of, reason, total, skipped)
+    values (catch_up_id, subscription.id, bound_catch_up.reason, missed - skipped, bound_catch_up.skipped);
+    _cursor.seen := place;
+    perform postbus.move_cursors(subscription.id, _cursor, 'catch-up');
+    perform postbus.set_passed_before(subscription.id, topic, _cursor, place);
+    perform pg_notify('postbus', topic.id::text);
+end $$;

@@ -1,0 +1,25 @@
+-- Ends a subscription: nobody reads by it any more. Its ledger becomes receipts where the topic wants them.
+--
+-- Writes: subscription, lane, cursor, receipt, retrying, group_worker, catch_up.
+create or replace function postbus.end_subscription(subscription_id bigint, catch_up_status text default null) returns void
+language plpgsql as $$
+declare
+    _topic postbus.topic := postbus.subscribed_topic(subscription_id);
+begin
+    update postbus.catch_up c
+       set status = catch_up_status, ended_at = clock_timestamp(),
+           processed = (select sum(l.passed) from postbus.current_cursor l where l.subscription_id = end_subscription.subscription_id)
+     where c.subscription_id = end_subscription.subscription_id;
+    if _topic.tracking = 'REFERENCE_COUNTING' then
+        insert into postbus.receipt (storage_id, epoch, subscription_id, lane, at, worker, number, cursor, moved)
+        select _topic.storage_id, postbus.epoch_of(_topic.storage_id, greatest(((c.cursor).seen).position, (c.cursor).done_position) >> 43),
+               c.subscription_id, c.lane, c.at, c.worker, c.number, c.cursor, c.moved
+          from postbus.cursor c where c.subscription_id = end_subscription.subscription_id;
+    end if;
+    update postbus.subscription s set state = 'CANCELLED', state_changed_at = clock_timestamp()
+     where s.id = end_subscription.subscription_id and s.state <> 'CANCELLED';
+    delete from postbus.lane l where l.subscription_id = end_subscription.subscription_id;
+    delete from postbus.cursor c where c.subscription_id = end_subscription.subscription_id;
+    delete from postbus.retrying r where r.subscription_id = end_subscription.subscription_id;
+    delete from postbus.group_worker g where g.subscription_id = end_subscription.subscription_id;
+end $$;

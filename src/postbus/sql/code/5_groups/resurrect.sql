@@ -1,0 +1,50 @@
+-- Brings groups that are DEAD back to life. Each goes on where it stood, with what is still there; what that is comes
+-- back as missed, and is kept within the bounds of its catch-up. Without a catch-up it goes on with what is published
+-- from now on. To be called in a transaction of its own.
+--
+-- Writes: subscription, and see bound_catch_up.  Locks: subscription rows, in the order of their ids.
+create or replace function postbus.resurrect(
+    subscription_ids bigint[],
+    with_catch_up    boolean default true,
+    as_of            timestamptz default clock_timestamp()
+) returns table (subscription_id bigint, missed bigint, skipped bigint, catch_up_id bigint)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _positions jsonb;
+    _place     postbus.log_place;
+    _cursor    postbus.log_cursor;
+    _found     postbus.subscription;
+    _topic     postbus.topic;
+begin
+    perform postbus.check_fresh();
+    -- A place of each storage, as in `here`: positions first, then the snapshot, then an own transaction id.
+    select jsonb_object_agg(used.id, postbus.last_position(used.epoch_sequence)) into _positions
+      from (select distinct t.storage_id as id, t.epoch_sequence from postbus.subscription s join postbus.topic t on t.id = s.topic_id
+             where s.id = any (subscription_ids)) as used;
+    _place.snapshot := pg_current_snapshot();
+    _place.txid := pg_current_xact_id();
+    for _found in
+        select * from postbus.subscription s
+         where s.id = any (subscription_ids) and s.state = 'DEAD' and s.catch_up_of is null order by s.id for no key update
+    loop
+        _topic := postbus.subscribed_topic(_found.id);
+        _place.position := _positions -> _topic.storage_id::text;
+        update postbus.subscription s set state = 'ACTIVE', state_changed_at = as_of, seen_at = as_of, missed = 0, missed_at = null
+         where s.id = _found.id or (s.catch_up_of = _found.id and s.state = 'DEAD');
+        subscription_id := _found.id;
+        if with_catch_up then
+            select b.missed, b.skipped, b.catch_up_id into missed, skipped, catch_up_id
+              from postbus.bound_catch_up(_found, _topic, _place, 'resurrection') as b;
+        else
+            missed := (select c.messages from postbus.count_before(_found.id, _topic, _place.snapshot, 0) as c);
+            skipped := missed;
+            catch_up_id := null;
+            _cursor.seen := _place;
+            perform postbus.move_cursors(_found.id, _cursor, 'skip');
+            perform postbus.set_passed_before(_found.id, _topic, _cursor, _place);
+        end if;
+        perform pg_notify('postbus', _topic.id::text);
+        return next;
+    end loop;
+end $$;

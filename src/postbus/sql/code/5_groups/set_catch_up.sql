@@ -1,0 +1,29 @@
+-- Cancels the catch-up of a group, or lets one that was cancelled go on where it stopped, with what is still there.
+-- The group itself goes on meanwhile. Returns the catch-up's subscription.
+--
+-- Writes: subscription, catch_up, lane.  Locks: the subscription's row.
+create or replace function postbus.set_catch_up(topic text, group_name text, is_wanted boolean) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _group postbus.subscription := postbus.existing_subscription(topic, group_name);
+    _found postbus.catch_up;
+begin
+    select * into _found from postbus.catch_up c where c.of = _group.id and c.status <> 'COMPLETED' order by c.started_at desc limit 1 for update;
+    if _found.subscription_id is null then
+        perform postbus.refuse('PB433', format('group %L of topic %L is not catching up', group_name, topic),
+            'see what it has before it: postbus groups show');
+    end if;
+    if is_wanted <> (_found.status = 'IN_PROGRESS') then
+        update postbus.catch_up c
+           set status = case when is_wanted then 'IN_PROGRESS' else 'CANCELLED' end,
+               ended_at = case when is_wanted then null else clock_timestamp() end
+         where c.subscription_id = _found.subscription_id;
+        update postbus.subscription s
+           set state = case when is_wanted then _group.state else 'CANCELLED' end, state_changed_at = clock_timestamp()
+         where s.id = _found.subscription_id;
+        update postbus.lane l set holder = null, token = gen_random_uuid(), held_since = null where l.subscription_id = _found.subscription_id;
+        perform pg_notify('postbus', _group.topic_id::text);
+    end if;
+    return _found.subscription_id;
+end $$;

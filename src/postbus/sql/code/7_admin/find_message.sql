@@ -1,0 +1,29 @@
+-- Where a message of the log is: looked for in each leaf by its position, which its id tells.
+create or replace function postbus.find_message(
+    topic            text,
+    id               bigint,
+    out topic_id     bigint,
+    out lane         integer,
+    out "position"   bigint,
+    out txid         xid8,
+    out index        integer,
+    out count        integer,
+    out published_at timestamptz
+)
+language plpgsql stable as $$
+declare
+    _topic postbus.topic := postbus.topic_options(topic);
+begin
+    topic_id := _topic.id;
+    index := find_message.id & 1023;
+    select s.lane, s.position, s.txid, s.count, s.published_at
+      into find_message.lane, find_message.position, find_message.txid, find_message.count, find_message.published_at
+      from postbus.segment s
+     where s.storage_id = _topic.storage_id and s.topic_id = _topic.id and s.count > find_message.index
+       and s.position = any (array(select (l.epoch::bigint << 43) + (find_message.id >> 10) from postbus.log_leaf l
+                                    where l.storage_id = _topic.storage_id));
+    if find_message.position is null then
+        perform postbus.refuse('PB405', format('topic %L has no message %s', topic, id),
+            'it was dropped when its retention had passed, or never was there');
+    end if;
+end $$;

@@ -1,0 +1,69 @@
+-- Receipts, groups that catch up, and what is known of the jobs that sweep.
+
+alter table postbus.subscription
+    add column catch_up     jsonb not null default '{}',    -- how the group works through history: see catch_up_options
+    add column catch_up_of  bigint,                         -- the group's subscription whose history this one reads
+    add column missed       integer not null default 0,     -- looks in a row that found no heartbeat since the one before
+    add column missed_at    timestamptz;
+drop index postbus.subscription_group_idx;
+create unique index subscription_group_idx on postbus.subscription (topic_id, group_name) where state <> 'CANCELLED' and catch_up_of is null;
+create index subscription_catch_up_idx on postbus.subscription (catch_up_of) where catch_up_of is not null;
+drop view if exists postbus.groups;
+drop function if exists postbus.subscribe(text, text, text, timestamptz, bigint, text),
+    postbus.group_heartbeat(bigint[], bigint[], text[], bigint[], bigint[], bigint[], bigint[], timestamptz);
+update postbus.topic set tracking = 'OFFSET_WATERMARK' where semantics = 'PUB_SUB' and tracking is null;
+
+-- What tells who settled which message of a topic with tracking REFERENCE_COUNTING, and when. Two kinds of rows:
+-- the ledger's, moved here when it is folded: the first one whose cursor is past a message settled it; and one for each
+-- message that was tried more than once or given up, with its id. Kept in leaves beside those of the segments, and
+-- dropped with them.
+create table postbus.receipt (
+    storage_id      integer not null,
+    epoch           integer not null,
+    subscription_id bigint not null,
+    lane            integer not null,
+    at              timestamptz not null,
+    worker          text,
+    number          bigint,
+    cursor          postbus.log_cursor,
+    moved           text,
+    id              bigint,
+    outcome         text,
+    attempts        integer,
+    error           text
+) partition by list (storage_id);
+
+-- History that a group works through beside what is published now: by a subscription of its own, which ends where
+-- the group began, or where it came back from the dead.
+create table postbus.catch_up (
+    subscription_id bigint primary key,
+    of              bigint not null,            -- the group's subscription
+    reason          text not null,
+    status          text not null default 'IN_PROGRESS',
+    total           bigint not null,            -- messages to be worked through
+    skipped         bigint not null default 0,  -- older ones beyond max_messages
+    started_at      timestamptz not null default clock_timestamp(),
+    ended_at        timestamptz,
+    processed       bigint,                     -- once it has ended
+    allowed_rate    double precision,           -- as its process said last: messages per second,
+    p95             interval,                   -- and how long its statements took
+    reported_at     timestamptz
+);
+create index catch_up_of_idx on postbus.catch_up (of);
+
+do $$
+declare
+    _storage integer;
+    _leaf    record;
+begin
+    for _storage in select s.id from postbus.storage s loop
+        execute format('create table postbus.%I partition of postbus.receipt for values in (%s) partition by list (epoch)',
+                       format('receipt_%s', _storage), _storage);
+        for _leaf in select l.epoch from postbus.log_leaf l where l.storage_id = _storage loop
+            execute format('create table postbus.%I partition of postbus.%I for values in (%s)',
+                           format('receipt_%s_%s', _storage, _leaf.epoch), format('receipt_%s', _storage), _leaf.epoch);
+            execute format('create index on postbus.%I (subscription_id, lane, at, number)', format('receipt_%s_%s', _storage, _leaf.epoch));
+            execute format('create index on postbus.%I (id, subscription_id) where id is not null', format('receipt_%s_%s', _storage, _leaf.epoch));
+        end loop;
+    end loop;
+end $$;

@@ -1,0 +1,357 @@
+"""Catching up: history that a group works through beside what is published now, within bounds, in SQL."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from log_sql import (
+    advance,
+    create_topic,
+    cursor_of,
+    lease,
+    let_die,
+    publish_many,
+    put_off,
+    read,
+    subscribe,
+    sweep,
+    take,
+)
+from queue_sql import publish
+
+
+async def late(conn: Any, start: str = "FROM_BEGINNING", **catch_up: Any) -> Any:
+    """Subscribe a group with some history before it, which is more than it takes inline. Returns the answer."""
+    options = json.dumps({"beside_from": 2, **catch_up})
+    return await conn.fetchrow("select * from postbus.subscribe('t', 'late', $1, catch_up => $2)", start, options)
+
+
+async def work_through(conn: Any, subscription: int, count: int = 1000, worker: str = "w") -> list[str]:
+    """Read and settle all that a subscription has before it, in all lanes."""
+    got: list[str] = []
+    lanes = await take(conn, worker, subscription)
+    for lane in lanes:
+        while True:
+            piece = await read(conn, lane.cursor, count, lanes=(lane.lane,))
+            if piece.next == lane.cursor:
+                break
+            got += piece.messages
+            assert await advance(conn, [lane], piece.next, len(piece.messages)) == []
+    await conn.execute("select postbus.leave_groups($1, array[$2::bigint])", worker, subscription)
+    return got
+
+
+async def catch_up(conn: Any) -> Any:
+    return await conn.fetchrow("select * from postbus.catch_ups where group_name = 'late'")
+
+
+async def history(conn: Any, count: int, lanes: int = 1, **options: Any) -> int:
+    """A topic with numbered messages. Returns its storage."""
+    storage = await create_topic(conn, lanes=lanes, **options)
+    await publish_many(conn, *(str(n) for n in range(count)), keys=[f"k{n % 5}" for n in range(count)])
+    return storage
+
+
+async def test_live_messages_do_not_wait_for_history(conn: Any) -> None:
+    """The group reads what is published now, and a subscription beside it what was there before: each once."""
+    storage = await history(conn, 20, lanes=4)
+    answer = await late(conn)
+    await publish_many(conn, "live 1", "live 2", keys=["a", "b"])
+    group, beside = answer["subscription_id"], answer["catch_up_id"]
+    assert (answer["missed"], answer["skipped"]) == (20, 0)
+
+    assert sorted(await work_through(conn, group)) == ["live 1", "live 2"]
+    row = await catch_up(conn)
+    assert (row["status"], row["total"], row["processed"], row["reason"]) == ("IN_PROGRESS", 20, 0, "start")
+    assert sorted(await work_through(conn, beside, 3), key=int) == [str(n) for n in range(20)]
+    await sweep(conn, storage)
+    row = await catch_up(conn)
+    assert (row["status"], row["processed"], row["rate"]) == ("COMPLETED", 20, None)
+    assert await conn.fetchval("select state from postbus.subscription where id = $1", beside) == "CANCELLED"
+
+
+async def test_a_little_history_comes_first_and_in_order(conn: Any) -> None:
+    await history(conn, 2)
+    answer = await late(conn)
+    await publish(conn, "live")
+    assert answer["catch_up_id"] is None
+    assert await work_through(conn, answer["subscription_id"]) == ["0", "1", "live"]
+
+
+async def test_transactions_open_meanwhile_are_live(conn: Any, connect: Any) -> None:
+    """What commits after the group subscribed comes to the group itself, whenever its transaction began."""
+    await history(conn, 5)
+    writer = await connect()
+    open_transaction = writer.transaction()
+    await open_transaction.start()
+    await publish(writer, "begun before")
+    answer = await late(conn)
+    await open_transaction.commit()
+    assert await work_through(conn, answer["catch_up_id"]) == [str(n) for n in range(5)]
+    assert await work_through(conn, answer["subscription_id"]) == ["begun before"]
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+async def test_at_most_max_messages_and_those_are_the_newest(conn: Any, lanes: int) -> None:
+    await history(conn, 30, lanes)
+    await publish_many(conn, *(str(n) for n in range(30, 50)), keys=[f"k{n % 5}" for n in range(20)])
+    answer = await late(conn, max_messages=37)
+    assert (answer["missed"], answer["skipped"]) == (50, 13)
+    got = await work_through(conn, answer["catch_up_id"], 4)
+    assert len(got) == 37
+    if lanes == 1:
+        assert got == [str(n) for n in range(13, 50)]
+    assert (await catch_up(conn))["skipped"] == 13
+
+
+async def test_a_bound_below_what_comes_inline(conn: Any) -> None:
+    await history(conn, 10)
+    answer = await late(conn, max_messages=2)
+    await publish(conn, "live")
+    assert (answer["missed"], answer["skipped"], answer["catch_up_id"]) == (10, 8, None)
+    await sweep(conn, await conn.fetchval("select storage_id from postbus.topic where name = 't'"))
+    assert await conn.fetchval("select lag from postbus.groups") == 3
+    assert await work_through(conn, answer["subscription_id"]) == ["8", "9", "live"]
+
+
+async def test_without_a_bound_all_of_it(conn: Any) -> None:
+    await history(conn, 10)
+    answer = await late(conn, max_messages=None)
+    assert len(await work_through(conn, answer["catch_up_id"])) == 10
+
+
+@pytest.mark.parametrize("start", ["FROM_TIMESTAMP", "FROM_MESSAGE_ID"])
+async def test_history_from_a_point_on(conn: Any, start: str) -> None:
+    await history(conn, 5)
+    at = await conn.fetchval("select clock_timestamp()")
+    ids = await publish_many(conn, *(str(n) for n in range(5, 10)))
+    place = {"start_at": at} if start == "FROM_TIMESTAMP" else {"start_id": ids[0]}
+    await subscribe(conn, "late", start, catch_up=json.dumps({"beside_from": 2, "max_messages": 4}), **place)
+    row = await catch_up(conn)
+    assert (row["total"], row["skipped"]) == (4, 1)
+    assert await work_through(conn, row["subscription_id"]) == ["6", "7", "8", "9"]
+
+
+async def test_a_catch_up_goes_on_where_a_killed_process_stopped(conn: Any) -> None:
+    """Its place is a cursor like any other; the total stays what it was."""
+    await history(conn, 10)
+    beside = (await late(conn))["catch_up_id"]
+    [lane] = await take(conn, "killed", beside)
+    piece = await read(conn, lane.cursor)
+    assert piece.during is not None
+    await advance(conn, [lane], piece.during, 4, done=piece.places[3])
+    await conn.execute("update postbus.worker set seen_at = seen_at - interval '1 hour'")
+    row = await catch_up(conn)
+    assert (row["processed"], row["total"]) == (4, 10)
+    assert await work_through(conn, beside, worker="next") == [str(n) for n in range(4, 10)]
+    assert (await catch_up(conn))["processed"] == 10
+
+
+async def test_a_catch_up_can_be_cancelled_and_resumed(conn: Any) -> None:
+    """The group itself goes on; nothing of the history is lost or comes twice."""
+    storage = await history(conn, 10)
+    answer = await late(conn)
+    group, beside = answer["subscription_id"], answer["catch_up_id"]
+    [lane] = await take(conn, "w", beside)
+    piece = await read(conn, lane.cursor)
+    assert piece.during is not None
+    await advance(conn, [lane], piece.during, 4, done=piece.places[3])
+    await conn.execute("select postbus.set_catch_up('t', 'late', false)")
+    assert (await catch_up(conn))["status"] == "CANCELLED"
+    assert await advance(conn, [lane], piece.next, 6) == [], "what was being settled is settled"
+    await publish(conn, "live")
+    assert [row["action"] for row in await lease(conn, "w", beside)] == ["stop"]
+    assert await work_through(conn, group) == ["live"]
+    await sweep(conn, storage)
+
+    await conn.execute("select postbus.set_catch_up('t', 'late', true)")
+    assert (await catch_up(conn))["status"] == "IN_PROGRESS"
+    assert await work_through(conn, beside) == []
+    await sweep(conn, storage)
+    assert (await catch_up(conn))["status"] == "COMPLETED"
+    with pytest.raises(asyncpg.PostgresError, match="not catching up"):
+        await conn.execute("select postbus.set_catch_up('t', 'late', false)")
+
+
+async def test_a_catch_up_ends_when_nothing_is_left_to_be_tried_again(conn: Any) -> None:
+    """And its dead letters are the group's."""
+    storage = await history(conn, 5)
+    beside = (await late(conn))["catch_up_id"]
+    [lane] = await take(conn, "w", beside)
+    piece = await read(conn, lane.cursor)
+    await put_off(conn, lane, piece, "retry", "dead")
+    await advance(conn, [lane], piece.next, 5)
+    assert (await read(conn, lane.cursor)).messages == []
+    await sweep(conn, storage)
+    assert (await catch_up(conn))["status"] == "IN_PROGRESS"
+    await conn.execute("delete from postbus.retrying")
+    await sweep(conn, storage)
+    assert (await catch_up(conn))["status"] == "COMPLETED"
+    assert await conn.fetchval("select dead from postbus.groups where group_name = 'late'") == 1
+    assert await conn.fetchval("select postbus.redrive('t', group_name => 'late')") == 1
+
+
+async def test_history_holds_its_data_and_no_newer_data(conn: Any) -> None:
+    """Leaves are kept for a group that catches up, and go when it is past them."""
+    storage = await history(conn, 5, retention="0", zero_subscription_retention="0", heartbeat_timeout="1 day")
+    answer = await late(conn)
+    is_needed = "select postbus.is_needed($1, 1, clock_timestamp())"
+    assert await conn.fetchval(is_needed, storage)
+    await work_through(conn, answer["catch_up_id"])
+    assert not await conn.fetchval(is_needed, storage)
+    await publish(conn, "live")
+    assert await conn.fetchval(is_needed, storage), "for the group itself"
+    await work_through(conn, answer["subscription_id"])
+    assert not await conn.fetchval(is_needed, storage), "history has an end"
+
+
+async def test_pause_and_cancel_go_for_history_too(conn: Any) -> None:
+    await history(conn, 5)
+    answer = await late(conn)
+    beside = answer["catch_up_id"]
+    for state in ("PAUSED", "ACTIVE", "CANCELLED"):
+        await conn.execute("select postbus.set_group_state('t', 'late', $1)", state)
+        assert await conn.fetchval("select state from postbus.subscription where id = $1", beside) == state
+    assert (await catch_up(conn))["status"] == "CANCELLED"
+    assert await conn.fetchval("select count(*) from postbus.lane") == 0
+
+
+async def test_processes_hear_of_a_catch_up(conn: Any) -> None:
+    """With the lanes of the group; the subscription beside it is then leased like any other."""
+    await history(conn, 5)
+    answer = await late(conn)
+    rows = await lease(conn, "w", answer["subscription_id"])
+    [told] = [row for row in rows if row["action"] == "catch_up"]
+    assert (told["subscription_id"], told["number"]) == (answer["catch_up_id"], answer["subscription_id"])
+    assert json.loads(told["cursor"])["batch_size"] == 10000
+
+
+async def test_resurrection_reports_what_was_missed_and_bounds_the_catch_up(conn: Any) -> None:
+    """A heartbeat brings a DEAD group back: the newest of what it missed come beside what is published now."""
+    storage = await create_topic(conn)
+    options = json.dumps({"beside_from": 2, "max_messages": 6})
+    group = await subscribe(conn, "late", catch_up=options)
+    await publish(conn, "before")
+    assert await work_through(conn, group) == ["before"]
+    assert await let_die(conn, storage) == 1
+    await publish_many(conn, *(str(n) for n in range(10)))
+    [told] = await conn.fetch(
+        "select * from postbus.group_heartbeat(array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}')", group
+    )
+    assert (told["subscription_id"], told["missed"], told["skipped"]) == (group, 10, 4)
+    await publish(conn, "live")
+    assert await work_through(conn, group) == ["live"]
+    assert await work_through(conn, told["catch_up_id"]) == [str(n) for n in range(4, 10)]
+    assert (await catch_up(conn))["reason"] == "resurrection"
+
+
+async def test_resurrection_without_catch_up(conn: Any) -> None:
+    storage = await create_topic(conn)
+    group = await subscribe(conn, "late")
+    await publish_many(conn, *"abc")
+    assert await let_die(conn, storage) == 1
+    row = await conn.fetchrow("select * from postbus.resurrect(array[$1::bigint], false)", group)
+    await publish(conn, "live")
+    assert (row["missed"], row["skipped"], row["catch_up_id"]) == (3, 3, None)
+    assert await work_through(conn, group) == ["live"]
+    statuses = await conn.fetch("select status from postbus.deliveries order by id")
+    assert [status["status"] for status in statuses] == ["SKIPPED"] * 3 + ["COMPLETED"]
+
+
+async def test_a_group_that_missed_little_goes_on_where_it_stood(conn: Any) -> None:
+    storage = await create_topic(conn)
+    group = await subscribe(conn, "late")
+    await publish_many(conn, *"abc")
+    assert await let_die(conn, storage) == 1
+    again = await conn.fetchrow("select * from postbus.subscribe('t', 'late')")
+    assert (again["subscription_id"], again["missed"], again["catch_up_id"]) == (group, 3, None)
+    assert await work_through(conn, group) == ["a", "b", "c"]
+
+
+async def test_what_history_settled_has_receipts(conn: Any) -> None:
+    """Also when the catch-up has ended: completed, but never required."""
+    storage = await history(conn, 3)
+    answer = await late(conn, max_messages=2, beside_from=1)
+    ids = [row["id"] for row in await conn.fetch("select id from postbus.log order by id")]
+    query = "select status, required, worker from postbus.deliveries_of('t', $1)"
+    assert [(await conn.fetchrow(query, id))["status"] for id in ids] == ["SKIPPED", "PENDING", "PENDING"]
+    await work_through(conn, answer["catch_up_id"], worker="reader")
+    for _ in range(2):
+        rows = [tuple(await conn.fetchrow(query, id)) for id in ids]
+        assert rows[1:] == [("COMPLETED", False, "reader")] * 2
+        assert rows[0][0] == "SKIPPED"
+        await sweep(conn, storage)
+    assert (await catch_up(conn))["status"] == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"preset": "reckless"}, "reckless"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"max_messages": -1}, "max_messages"),
+        ({"max_rate": 0}, "max_rate"),
+        ({"target_latency": "never"}, "never"),
+        ({"speed": 3}, "speed"),
+    ],
+)
+async def test_bad_options_are_refused(conn: Any, options: dict[str, Any], wrong: str) -> None:
+    await create_topic(conn)
+    with pytest.raises(asyncpg.PostgresError) as refused:
+        await subscribe(conn, "late", catch_up=json.dumps(options))
+    assert refused.value.sqlstate == "PB402"
+    assert wrong in f"{refused.value} {refused.value.hint}"
+    assert await conn.fetchval("select count(*) from postbus.subscription") == 0
+
+
+async def test_presets(conn: Any) -> None:
+    query = "select postbus.catch_up_options($1)"
+    found = {
+        name: json.loads(await conn.fetchval(query, json.dumps({"preset": name})))
+        for name in ("conservative", "default", "aggressive")
+    }
+    assert {name: (row["batch_size"], row["max_rate"], row["target_latency"]) for name, row in found.items()} == {
+        "conservative": (5000, 10000, "5 ms"),
+        "default": (10000, 50000, "10 ms"),
+        "aggressive": (50000, 200000, "50 ms"),
+    }
+    assert {row["max_messages"] for row in found.values()} == {1_000_000}
+
+
+async def test_dying_takes_three_looks(conn: Any) -> None:
+    """An outage of the database during which nobody could send heartbeats kills no group at once."""
+    storage = await create_topic(conn)
+    await subscribe(conn)
+    for _ in range(5):
+        assert (await sweep(conn, storage, timedelta(minutes=20)))["dead"] == 0, "looks at the same moment are one"
+    assert (await sweep(conn, storage, timedelta(minutes=21)))["dead"] == 0
+    assert (await sweep(conn, storage, timedelta(minutes=22)))["dead"] == 1
+
+
+async def test_a_heartbeat_between_looks_starts_over(conn: Any) -> None:
+    storage = await create_topic(conn)
+    group = await subscribe(conn)
+    await sweep(conn, storage, timedelta(minutes=20))
+    await sweep(conn, storage, timedelta(minutes=21))
+    await conn.execute("select postbus.group_heartbeat(array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}')", group)
+    assert (await sweep(conn, storage, timedelta(minutes=22)))["dead"] == 0
+
+
+async def test_a_group_that_is_moved_keeps_its_end(conn: Any) -> None:
+    """A cursor that ends somewhere is past everything after that."""
+    await history(conn, 3)
+    answer = await late(conn)
+    cursor = await cursor_of(conn, answer["catch_up_id"])
+    [id] = await publish(conn, "live")
+    row = await conn.fetchrow(
+        "select postbus.unseen($1::text::postbus.log_cursor, s.position, s.txid, s.count, s.published_at) as unseen "
+        "from postbus.segment s where (s.position & 8796093022207) = $2",
+        cursor,
+        id >> 10,
+    )
+    assert row["unseen"] == 0

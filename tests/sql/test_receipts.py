@@ -1,0 +1,319 @@
+"""Receipts: what became of a message at each group, who settled it, when, and with how many attempts."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from eventually import eventually
+from log_sql import (
+    advance,
+    claim_retrying,
+    create_topic,
+    cursor_of,
+    let_die,
+    publish_many,
+    put_off,
+    read,
+    rotate,
+    settle_retrying,
+    subscribe,
+    sweep,
+    take,
+)
+from queue_sql import publish
+
+
+async def deliveries(conn: Any, id: int) -> dict[str, Any]:
+    """What became of a message, by group; checked against the view of all messages."""
+    rows = await conn.fetch("select * from postbus.deliveries_of('t', $1)", id)
+    listed = await conn.fetch("select * from postbus.deliveries where topic = 't' and id = $1 order by group_name", id)
+    assert [tuple(row.values()) for row in rows] == [tuple(row.values())[4:] for row in listed]
+    return {row["group_name"]: row for row in rows}
+
+
+async def statuses(conn: Any, id: int) -> dict[str, str]:
+    return {name: row["status"] for name, row in (await deliveries(conn, id)).items()}
+
+
+async def state(conn: Any, id: int) -> tuple[set[str], set[str], str]:
+    """The groups that a message is required for, those that are done, and its status."""
+    row = await conn.fetchrow("select * from postbus.message_state('t', $1)", id)
+    listed = await conn.fetchrow(
+        "select required, completed, status, settled_at from postbus.message_states where topic = 't' and id = $1", id
+    )
+    assert row == listed
+    return set(row["required"]), set(row["completed"]), row["status"]
+
+
+async def settle_all(conn: Any, group: int, worker: str = "w") -> None:
+    """Let a worker come, read and settle all that is before a group, and leave."""
+    lanes = await take(conn, worker, group)
+    assert lanes
+    for lane in lanes:
+        piece = await read(conn, lane.cursor, lanes=(lane.lane,))
+        assert await advance(conn, [lane], piece.next, len(piece.messages)) == []
+    await conn.execute("select postbus.leave_groups($1, array[$2::bigint])", worker, group)
+
+
+async def test_reference_counting_is_the_default_of_pub_sub(conn: Any) -> None:
+    await create_topic(conn)
+    assert await conn.fetchval("select tracking from postbus.topics") == "REFERENCE_COUNTING"
+
+
+async def test_a_message_is_completed_when_every_required_group_has_its_receipt(conn: Any) -> None:
+    await create_topic(conn)
+    a, b = await subscribe(conn, "a"), await subscribe(conn, "b")
+    [id] = await publish(conn, "one")
+    assert await state(conn, id) == ({"a", "b"}, set(), "PENDING")
+
+    await settle_all(conn, a, "worker-a")
+    assert await state(conn, id) == ({"a", "b"}, {"a"}, "PROCESSING")
+    await settle_all(conn, b, "worker-b")
+
+    assert await state(conn, id) == ({"a", "b"}, {"a", "b"}, "COMPLETED")
+    found = await deliveries(conn, id)
+    assert {name: (row["worker"], row["attempts"]) for name, row in found.items()} == {
+        "a": ("worker-a", 1),
+        "b": ("worker-b", 1),
+    }
+    assert found["a"]["settled_at"] < found["b"]["settled_at"]
+    completed_at = await conn.fetchval("select settled_at from postbus.message_state('t', $1)", id)
+    assert completed_at == found["b"]["settled_at"]
+
+
+async def test_the_set_counts_and_not_the_number(conn: Any) -> None:
+    """A message that A and B need is not completed by A and C."""
+    await create_topic(conn)
+    a = await subscribe(conn, "a")
+    await subscribe(conn, "b")
+    [id] = await publish(conn, "one")
+    c = await subscribe(conn, "c", "FROM_BEGINNING")
+    await settle_all(conn, a)
+    await settle_all(conn, c)
+
+    assert await state(conn, id) == ({"a", "b"}, {"a"}, "PROCESSING")
+    assert (await statuses(conn, id))["c"] == "COMPLETED", "it has it, but it was not required"
+
+
+async def test_completed_stays_completed_when_a_group_joins_later(conn: Any) -> None:
+    await create_topic(conn)
+    a = await subscribe(conn, "a")
+    [id] = await publish(conn, "one")
+    await settle_all(conn, a)
+    late = await subscribe(conn, "late", "FROM_BEGINNING")
+
+    assert await state(conn, id) == ({"a"}, {"a"}, "COMPLETED")
+    assert (await read(conn, await cursor_of(conn, late))).messages == ["one"], "which it gets nevertheless"
+
+
+async def test_a_transaction_that_was_open_when_a_group_subscribed_is_required_for_it(conn: Any, connect: Any) -> None:
+    await create_topic(conn)
+    writer = await connect()
+    open_transaction = writer.transaction()
+    await open_transaction.start()
+    [id] = await publish(writer, "begun before")
+    await subscribe(conn, "a")
+    await open_transaction.commit()
+    assert await state(conn, id) == ({"a"}, set(), "PENDING")
+
+
+async def test_more_than_64_groups(conn: Any) -> None:
+    await create_topic(conn)
+    groups = [await subscribe(conn, f"g{n}") for n in range(70)]
+    [id] = await publish(conn, "one")
+    for group in groups[:69]:
+        await settle_all(conn, group)
+    required, completed, status = await state(conn, id)
+    assert (len(required), len(completed), status) == (70, 69, "PROCESSING")
+    await settle_all(conn, groups[69])
+    assert (await state(conn, id))[2] == "COMPLETED"
+
+
+async def test_each_message_of_a_segment_has_its_own_time(conn: Any) -> None:
+    """A segment that was settled in two steps."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    ids = await publish_many(conn, *"abc")
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor)
+    assert piece.during is not None
+    await advance(conn, [lane], piece.during, 2, done=piece.places[1])
+    assert [(await statuses(conn, id))["g"] for id in ids] == ["COMPLETED", "COMPLETED", "PENDING"]
+    await advance(conn, [lane], piece.next, 1)
+
+    a, b, c = [(await deliveries(conn, id))["g"]["settled_at"] for id in ids]
+    assert a == b < c
+
+
+async def test_who_has_it(conn: Any) -> None:
+    """A message that is not settled names the process that reads its lane."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    [id] = await publish(conn, "one")
+    assert (await deliveries(conn, id))["g"]["holder"] is None
+    await take(conn, "reader", group)
+    assert (await deliveries(conn, id))["g"]["holder"] == "reader"
+
+
+async def test_attempts_and_errors_are_kept(conn: Any) -> None:
+    """Of a message that was tried again, of one that waited behind it, and of one that was given up."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    ids = await publish_many(conn, *"abc", keys=["k", "k", None])
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor)
+    assert await put_off(conn, lane, piece, "retry", "park", "dead") == ["retried", "parked", "dead"]
+    await advance(conn, [lane], piece.next, 3)
+    assert [(await statuses(conn, id))["g"] for id in ids] == ["RETRYING", "WAITING", "DEAD"]
+    assert await state(conn, ids[0]) == ({"g"}, set(), "PROCESSING")
+    assert await state(conn, ids[2]) == ({"g"}, set(), "FAILED")
+    assert (await deliveries(conn, ids[0]))["g"]["last_error"] == "it failed"
+
+    for id in ids[:2]:
+        assert [row["id"] for row in await claim_retrying(conn, lane)] == [id]
+        assert await settle_retrying(conn, lane, [id], "done") == ["done"]
+    found = [(await deliveries(conn, id))["g"] for id in ids]
+    assert [(row["status"], row["attempts"], row["worker"]) for row in found] == [
+        ("COMPLETED", 2, "w"),
+        ("COMPLETED", 1, "w"),
+        ("DEAD", 1, "w"),
+    ]
+
+
+async def test_a_redriven_message_is_completed_after_all(conn: Any) -> None:
+    await create_topic(conn)
+    group = await subscribe(conn)
+    [id] = await publish(conn, "one")
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor)
+    await put_off(conn, lane, piece, "dead")
+    await advance(conn, [lane], piece.next, 1)
+    await conn.execute("select postbus.redrive('t', group_name => 'g')")
+    assert (await statuses(conn, id))["g"] == "RETRYING"
+    await claim_retrying(conn, lane)
+    await settle_retrying(conn, lane, [id], "done")
+    assert await state(conn, id) == ({"g"}, {"g"}, "COMPLETED")
+
+
+async def test_a_dead_letter_that_is_purged_stays_given_up(conn: Any) -> None:
+    await create_topic(conn)
+    group = await subscribe(conn)
+    [id] = await publish(conn, "one")
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor)
+    await put_off(conn, lane, piece, "dead")
+    await advance(conn, [lane], piece.next, 1)
+    await conn.execute("select postbus.purge_dead_letters('t', group_name => 'g')")
+    assert (await statuses(conn, id))["g"] == "DEAD"
+
+
+async def test_what_a_group_was_set_past_is_skipped(conn: Any) -> None:
+    """And what it is set back to is before it again, and gets a receipt of its own."""
+    await create_topic(conn)
+    a = await subscribe(conn, "a")
+    [one] = await publish(conn, "one")
+    await settle_all(conn, a)
+    [two] = await publish(conn, "two")
+    await conn.execute("select postbus.seek('t', 'a', 'FROM_NOW')")
+    assert [(await statuses(conn, id))["a"] for id in (one, two)] == ["COMPLETED", "SKIPPED"]
+    assert await state(conn, two) == (set(), set(), "PENDING")
+
+    first = (await deliveries(conn, one))["a"]["settled_at"]
+    await conn.execute("select postbus.seek('t', 'a', 'FROM_BEGINNING')")
+    assert [(await statuses(conn, id))["a"] for id in (one, two)] == ["PENDING", "PENDING"]
+    await settle_all(conn, a, "again")
+    assert [(await deliveries(conn, id))["a"]["worker"] for id in (one, two)] == ["again", "again"]
+    assert (await deliveries(conn, one))["a"]["settled_at"] > first
+
+
+async def test_paused_is_required_and_dead_is_not(conn: Any) -> None:
+    """DEAD holds nothing; when it lives again it is required for what it has not settled."""
+    storage = await create_topic(conn)
+    a = await subscribe(conn, "a")
+    await subscribe(conn, "b")
+    [id] = await publish(conn, "one")
+    await conn.execute("select postbus.set_group_state('t', 'b', 'PAUSED')")
+    await settle_all(conn, a)
+    assert await state(conn, id) == ({"a", "b"}, {"a"}, "PROCESSING")
+    await conn.execute("select postbus.set_group_state('t', 'b', 'ACTIVE')")
+    await conn.execute("update postbus.subscription set seen_at = seen_at + interval '1 hour' where id = $1", a)
+
+    assert await let_die(conn, storage) == 1
+    assert await state(conn, id) == ({"a"}, {"a"}, "COMPLETED")
+    await subscribe(conn, "b")
+    assert await state(conn, id) == ({"a", "b"}, {"a"}, "PROCESSING")
+    await conn.execute("select postbus.set_group_state('t', 'b', 'CANCELLED')")
+    assert await state(conn, id) == ({"a"}, {"a"}, "COMPLETED")
+
+
+async def test_receipts_outlive_the_folding_of_cursors(conn: Any) -> None:
+    """They say the same afterwards; without REFERENCE_COUNTING they go, and only the status is known."""
+    storage = await create_topic(conn, lanes=2)
+    group = await subscribe(conn)
+    ids = await publish_many(conn, *"abcd", keys=list("abcd"))
+    await settle_all(conn, group, "first")
+    more = await publish_many(conn, *"efgh", keys=list("abcd"))
+    await settle_all(conn, group, "second")
+    await conn.execute("update postbus.cursor set fenced_at = null, at = at - interval '10 minutes'")
+    await conn.execute("update postbus.segment set published_at = published_at - interval '11 minutes'")
+    before = [await deliveries(conn, id) for id in (*ids, *more)]
+    assert [row["g"]["worker"] for row in before] == ["first"] * 4 + ["second"] * 4
+
+    assert (await sweep(conn, storage))["folded"] > 0
+    assert await conn.fetchval("select count(*) from postbus.cursor") == 2, "the last of each lane"
+    assert [await deliveries(conn, id) for id in (*ids, *more)] == before
+
+
+async def test_without_receipts_only_the_status_is_known(conn: Any) -> None:
+    storage = await create_topic(conn, tracking="OFFSET_WATERMARK")
+    group = await subscribe(conn)
+    [id] = await publish(conn, "one")
+    await settle_all(conn, group)
+    row = (await deliveries(conn, id))["g"]
+    assert (row["status"], row["settled_at"], row["worker"]) == ("COMPLETED", None, None)
+    await conn.execute("update postbus.cursor set fenced_at = null, at = at - interval '10 minutes'")
+    assert (await sweep(conn, storage))["folded"] > 0
+    assert await conn.fetchval("select count(*) from postbus.receipt") == 0
+
+
+async def test_receipts_are_dropped_with_their_leaf(conn: Any) -> None:
+    storage = await create_topic(conn, retention="0", zero_subscription_retention="0", heartbeat_timeout="1 day")
+    group = await subscribe(conn)
+    [id] = await publish(conn, "one")
+    await settle_all(conn, group)
+    await rotate(conn, storage)
+    await publish(conn, "two")
+    await conn.execute("update postbus.cursor set fenced_at = null, at = at - interval '10 minutes'")
+
+    async def is_dropped() -> None:  # transactions of others may hold it up
+        await sweep(conn, storage, timedelta(minutes=1))
+        assert await conn.fetchval("select to_regclass($1)", f"postbus.segment_{storage}_1") is None
+
+    await eventually(is_dropped)
+    assert await conn.fetchval("select to_regclass($1)", f"postbus.receipt_{storage}_1") is None
+    with pytest.raises(Exception, match="no message"):
+        await deliveries(conn, id)
+
+
+@pytest.mark.parametrize("there", ["REFERENCE_COUNTING", "OFFSET_WATERMARK"])
+async def test_the_tracking_of_a_topic_can_change_while_groups_are_at_work(conn: Any, there: str) -> None:
+    """Both ways, and back: nothing comes twice, nothing is lost, and receipts are kept from then on."""
+    back = "OFFSET_WATERMARK" if there == "REFERENCE_COUNTING" else "REFERENCE_COUNTING"
+    await create_topic(conn, tracking=back)
+    group = await subscribe(conn)
+    [lane] = await take(conn, "w", group)
+    got: list[str] = []
+    for n, tracking in enumerate((there, back, there)):
+        [id] = await publish(conn, f"m{n}")
+        piece = await read(conn, lane.cursor)
+        await conn.execute("select postbus.set_topic('t', $1)", json.dumps({"tracking": tracking}))
+        got += piece.messages
+        assert await advance(conn, [lane], piece.next, len(piece.messages)) == []
+        row = (await deliveries(conn, id))["g"]
+        assert row["status"] == "COMPLETED"
+        assert (row["settled_at"] is not None) == (tracking == "REFERENCE_COUNTING")
+    assert got == ["m0", "m1", "m2"]
