@@ -14,11 +14,12 @@ from uuid import UUID
 
 from postbus._handle import ACK, NOT_DECODABLE, Handling, not_decodable
 from postbus._log import event
+from postbus._log_store import Due, PutOff
 from postbus._loop import Backoff, pause
 from postbus._reader import LogReader
 from postbus._segment import Piece, Segment
 from postbus._settle import last_line
-from postbus._store import Due, PutOff, Store
+from postbus._store import Store
 from postbus._strand import Advancer, Entry, HeldLane, Strand
 from postbus._translate import may_have_crashed, translate
 from postbus._waiting import Waiting

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
-from postbus._store import clean
+from postbus._database import clean
 from postbus.errors import InvalidOption, PayloadNotDecodable
 from postbus.message import Ack, DeadLetter, Message, Outcome, Release, Retry
 from postbus.middleware import Middleware, handling

@@ -11,8 +11,9 @@ from datetime import datetime
 from uuid import UUID
 
 from postbus._log import event
+from postbus._log_store import Step
 from postbus._loop import Backoff
-from postbus._store import Step, Store
+from postbus._store import Store
 from postbus._translate import may_have_crashed
 from postbus.errors import DatabaseUnavailable
 

@@ -14,9 +14,10 @@ from typing import Any, Self, TypeVar, Unpack, overload
 import asyncpg
 
 from postbus import _migrate
+from postbus._database import connected
 from postbus._drivers import AsyncConnection, driver_of, translate_from
 from postbus._send import Sender
-from postbus._store import Store, connected
+from postbus._store import Store
 from postbus._wake import Bells, Doorbell, ThreadDoorbell
 from postbus.admin import Admin
 from postbus.errors import DuplicateHandler, InvalidHandler, InvalidInput, InvalidOption, PostbusError

@@ -19,7 +19,7 @@ import pytest
 from eventually import eventually
 from fix_proxy import OnCommit, Proxy, proxy
 from grouping import create_log, group_row, has, in_order, is_through, publish_numbers
-from postbus import Bus, PostbusError, Start, _store
+from postbus import Bus, PostbusError, Start, _log_store
 from postbus.embedded import EmbeddedPostgres
 from running import running
 
@@ -325,7 +325,7 @@ async def test_what_was_read_from_another_server_is_dropped(
                 "- interval '1 s' end as server" if sign == "read" else "(pg_postmaster_start_time() + interval '1 s')"
             )
             with monkeypatch.context() as patch:
-                patch.setattr(_store, name, getattr(_store, name).replace(column, changed, 1))
+                patch.setattr(_log_store, name, getattr(_log_store, name).replace(column, changed, 1))
                 await bus.send("t", 10)
 
                 async def is_dropped() -> None:

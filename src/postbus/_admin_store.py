@@ -1,0 +1,132 @@
+"""Statements for people: topics, dead letters, groups as operators see them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from postbus._database import Database
+
+
+class AdminStore(Database):
+    """What operators ask of the database."""
+
+    # topics
+
+    async def ensure_topic(self, name: str) -> None:
+        async with self.connection() as conn:
+            await conn.execute("select postbus.ensure_topic($1)", name)
+
+    async def create_topic(self, name: str, options: Mapping[str, Any]) -> None:
+        await self._run("select postbus.create_topic($1, $2)", name, json.dumps(options))
+
+    async def set_topic(self, name: str, options: Mapping[str, Any]) -> None:
+        await self._run("select postbus.set_topic($1, $2)", name, json.dumps(options))
+
+    async def pause_topic(self, name: str) -> None:
+        await self._run("select postbus.pause_topic($1)", name)
+
+    async def resume_topic(self, name: str) -> None:
+        await self._run("select postbus.resume_topic($1)", name)
+
+    async def delete_topic(self, name: str, *, force: bool) -> None:
+        await self._run("select postbus.delete_topic($1, $2)", name, force)
+
+    async def purge_topic(self, name: str, *, dry_run: bool) -> int:
+        return int(await self._run("select postbus.purge_topic($1, $2)", name, dry_run))
+
+    async def topics(self, name: str | None = None) -> list[dict[str, Any]]:
+        return await self._rows("select * from postbus.topics where $1::text is null or name = $1 order by name", name)
+
+    async def workers(self) -> list[dict[str, Any]]:
+        return await self._rows("select * from postbus.workers order by name")
+
+    async def messages(self, topic: str, *, after_id: int, limit: int, newest: bool) -> list[dict[str, Any]]:
+        chosen = "select * from postbus.messages where topic = $1 and id > $2 order by id"
+        if newest:
+            chosen += " desc"
+        return await self._rows(f"select * from ({chosen} limit $3) as chosen order by id", topic, after_id, limit)
+
+    # dead letters
+
+    async def dead_letters(
+        self, topic: str | None, group: str | None = None, *, limit: int, after_id: int = 0
+    ) -> list[dict[str, Any]]:
+        # With ties: several groups may have given up the same message, and the next page begins after its id.
+        return await self._rows(
+            "select * from (select * from postbus.dead_letters where ($1::text is null or topic = $1) "
+            "and ($4::text is null or group_name = $4) and id > $2 order by id fetch first $3 rows with ties) as page "
+            "order by id, topic, group_name",
+            topic,
+            after_id,
+            limit,
+            group,
+        )
+
+    async def dead_letters_by_id(self, message_id: int) -> list[dict[str, Any]]:
+        """Several, where several groups gave the message up."""
+        return await self._rows(
+            "select * from postbus.dead_letters where id = $1 order by topic, group_name", message_id
+        )
+
+    async def redrive(self, topic: str, filters: Mapping[str, Any]) -> int:
+        named = ", ".join(f"{name} => ${place}" for place, name in enumerate(filters, 2))
+        return int(
+            await self._run(f"select postbus.redrive($1{', ' if named else ''}{named})", topic, *filters.values())
+        )
+
+    async def purge_dead_letters(
+        self, topic: str, *, ids: Sequence[int] | None, died_before: datetime | None, dry_run: bool
+    ) -> int:
+        return int(
+            await self._run("select postbus.purge_dead_letters($1, $2, $3, $4)", topic, ids, died_before, dry_run)
+        )
+
+    # groups and the log
+
+    async def groups(self, topic: str | None, group: str | None) -> list[dict[str, Any]]:
+        return await self._rows(
+            "select * from postbus.groups "
+            "where ($1::text is null or topic = $1) and ($2::text is null or group_name = $2) "
+            "order by topic, group_name, subscription_id",
+            topic,
+            group,
+        )
+
+    async def members(self, topic: str, group: str) -> list[dict[str, Any]]:
+        return await self._rows(
+            "select * from postbus.members where topic = $1 and group_name = $2 order by name", topic, group
+        )
+
+    async def set_group_state(self, topic: str, group: str, state: str) -> None:
+        await self._run("select postbus.set_group_state($1, $2, $3)", topic, group, state)
+
+    async def seek(
+        self, topic: str, group: str, start: str, start_at: datetime | None, start_id: int | None, *, dry_run: bool
+    ) -> int:
+        return int(
+            await self._run(
+                "select postbus.seek($1, $2, $3, $4, $5, $6)", topic, group, start, start_at, start_id, dry_run
+            )
+        )
+
+    async def rebase(self) -> int:
+        return int(await self._run("select postbus.rebase()"))
+
+    async def log(
+        self, topic: str, *, after_id: int, after: tuple[int, int] | None, limit: int, newest: bool
+    ) -> list[dict[str, Any]]:
+        position, index = after or (0, -1)
+        order = "position desc, index desc" if newest else "position, index" if after else "id"
+        return await self._rows(
+            "select * from (select * from postbus.log where topic = $1 and id > $2 "
+            f"and position >= $3 and (position > $3 or index > $4) order by {order} limit $5) as chosen "
+            f"order by {'position, index' if newest or after else 'id'}",
+            topic,
+            after_id,
+            position,
+            index,
+            limit,
+        )

@@ -1,0 +1,143 @@
+"""Connections and transactions: what everything that talks to the database goes through."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Self, overload
+
+import asyncpg
+
+from postbus import _migrate
+from postbus._commit import commit, is_lost
+from postbus._pool import Connections
+from postbus._translate import DRIVER_ERRORS, dsn_errors, translated_errors
+
+Connection = asyncpg.Connection
+PoolConnection = asyncpg.pool.PoolConnectionProxy
+
+# For statements that a crash of the server may undo without harm: their commits do not wait for the disk. Said in
+# the statement, since behind a connection pooler a session's settings are not ours.
+RELAXED = "set_config('synchronous_commit', 'off', true)"
+
+_ACQUIRE = 10  # seconds
+
+
+class Database:
+    """Connections to one database."""
+
+    def __init__(self, pool: asyncpg.Pool, connections: Connections) -> None:
+        self._pool = pool
+        """For transactions of users."""
+        self._connections = connections
+
+    @classmethod
+    async def open(cls, dsn: str, *, size: int = 10) -> Self:
+        """Connect. Refuses a database whose schema does not fit."""
+        with translated_errors(), dsn_errors():
+            pool = await asyncpg.create_pool(dsn, min_size=0, max_size=size, reset=_no_reset, timeout=10)
+            connections = Connections(dsn, size)
+            try:
+                async with connections.one() as conn:
+                    await _migrate.check(conn)
+            except BaseException:
+                await connections.close()
+                await pool.close()
+                raise
+        return cls(pool, connections)
+
+    async def close(self) -> None:
+        await self._connections.close()
+        await self._pool.close()
+
+    def terminate(self) -> None:
+        """Close without waiting for anything."""
+        self._connections.terminate()
+        self._pool.terminate()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Any]:
+        """A connection for statements of ours."""
+        with translated_errors():
+            async with self._connections.one() as conn:
+                yield conn
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[PoolConnection]:
+        """A transaction for the work of users: their errors stay theirs, and what they set is reset."""
+        with translated_errors():
+            conn = await self._pool.acquire(timeout=_ACQUIRE)
+        try:
+            with translated_errors():
+                transaction = conn.transaction(isolation="read_committed")
+                await transaction.start()
+            try:
+                yield conn
+            except BaseException:
+                if not is_lost(conn):
+                    with contextlib.suppress(*DRIVER_ERRORS):  # what the body raised is what counts
+                        await transaction.rollback()
+                raise
+            with translated_errors():
+                await commit(transaction, conn)
+        finally:
+            await self._take_back(conn)
+
+    async def _take_back(self, conn: PoolConnection) -> None:
+        with contextlib.suppress(*DRIVER_ERRORS):
+            if not is_lost(conn):
+                await conn.reset()
+            await self._pool.release(conn)
+
+    async def _run(self, sql: str, *args: Any) -> Any:
+        async with self.connection() as conn:
+            return await conn.fetchval(sql, *args)
+
+    async def _rows(self, sql: str, *args: Any) -> list[dict[str, Any]]:
+        async with self.connection() as conn:
+            return [dict(row) for row in await conn.fetch(sql, *args)]
+
+
+async def _no_reset(conn: Any) -> None:
+    """Our statements leave nothing behind in a session, so giving one back costs no round trip."""
+
+
+@asynccontextmanager
+async def committed(conn: Any) -> AsyncIterator[None]:
+    """A transaction whose COMMIT no cancellation interrupts, and whose unknown outcome is told as such."""
+    transaction = conn.transaction()
+    await transaction.start()
+    try:
+        yield
+    except BaseException:
+        if not is_lost(conn):
+            await transaction.rollback()
+        raise
+    await commit(transaction, conn)
+
+
+@asynccontextmanager
+async def connected(dsn: str) -> AsyncIterator[Connection]:
+    """A connection of its own, for a moment."""
+    with translated_errors(), dsn_errors():
+        conn = await asyncpg.connect(dsn, timeout=10)
+        try:
+            yield conn
+        finally:
+            await conn.close()
+
+
+@overload
+def clean(text: str) -> str: ...
+
+
+@overload
+def clean(text: None) -> None: ...
+
+
+def clean(text: str | None) -> str | None:
+    """A text that PostgreSQL can store: an error's text may hold anything."""
+    if text is None:
+        return None
+    return text.replace("\0", "\\0").encode("utf-8", "replace").decode("utf-8")[:4000]

@@ -1,0 +1,210 @@
+"""Statements for groups: joining, reading the log, moving cursors, putting off."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from postbus._database import RELAXED, Database, clean
+from postbus._segment import NO_HEADERS, Piece
+from postbus.message import Message
+from postbus.start import Start
+
+# A server that crashed hands out transaction ids again that nothing durable had: places that were read, but not
+# stored, mean nothing then. Two signs tell of it, and each sees what the other cannot. The start time, looked at by
+# every statement that goes by such a place, is certain, also for those who saw no connection break. But it stays
+# the same when a backend crashed and the postmaster started the others anew; that breaks every connection, and who
+# sees one break drops what was read (`may_have_crashed`, and the listener, whose connection is always there).
+_SERVER = "pg_postmaster_start_time()"
+_READ_LOG = (
+    f"select r.*, case when r.position is null then {_SERVER} end as server, "
+    f"case when r.position is null then {RELAXED} end "
+    "from postbus.read_log($1, $2, $3, $4, $5, $6) as r"
+)
+_ADVANCE = f"select postbus.advance($1, $2, $3, $4, $5, $6, $7) where {_SERVER} = all ($8)"
+_LEASE_LANES = f"select l.*, {_SERVER} as server from postbus.lease_lanes($1, $2, $3) as l"
+
+
+class SubscriptionInfo(NamedTuple):
+    """A group's subscription, as far as its members need to know."""
+
+    id: int
+    state: str
+    lease: timedelta
+    heartbeat: timedelta
+    is_new: bool
+
+
+class Step(NamedTuple):
+    """A cursor to be moved."""
+
+    subscription_id: int
+    lane: int
+    number: int
+    cursor: str
+    done_position: int | None
+    done_index: int | None
+    passed: int
+    server: datetime
+    """Where the cursor belongs."""
+
+
+class PutOff(NamedTuple):
+    """A message to be taken out of a group's way."""
+
+    kind: str
+    """retry, park or dead."""
+    message: Message
+    position: int
+    delay: timedelta | None = None
+    error: str | None = None
+    reason: str | None = None
+
+
+class Due(NamedTuple):
+    """A message to be tried again by a group. Its attempt is counted already."""
+
+    lane: int
+    message: Message
+    last_error: str | None
+
+
+class LogStore(Database):
+    """What the way of a message to groups asks of the database."""
+
+    # joining, and lanes
+
+    async def subscribe(self, topic: str, group: str, start: Start, on_failure: str) -> SubscriptionInfo:
+        async with self.connection() as conn:
+            row = await conn.fetchrow(
+                "select * from postbus.subscribe($1, $2, $3, $4, $5, $6)",
+                topic,
+                group,
+                start.kind,
+                start.timestamp,
+                start.message_id,
+                on_failure,
+            )
+        assert row is not None
+        return SubscriptionInfo(row["subscription_id"], row["state"], row["lease"], row["heartbeat"], row["is_new"])
+
+    async def lease_lanes(self, worker: str, subscription_ids: Sequence[int], tokens: Sequence[UUID]) -> list[Any]:
+        async with self.connection() as conn:
+            return list(await conn.fetch(_LEASE_LANES, worker, subscription_ids, tokens))
+
+    async def release_lanes(self, tokens: Sequence[UUID]) -> None:
+        async with self.connection() as conn:
+            await conn.execute("select postbus.release_lanes($1)", tokens)
+
+    async def leave_groups(self, worker: str, subscription_ids: Sequence[int]) -> None:
+        async with self.connection() as conn:
+            await conn.execute("select postbus.leave_groups($1, $2)", worker, subscription_ids)
+
+    async def hold_lane(self, token: UUID, conn: Any) -> bool:
+        return bool(await conn.fetchval("select postbus.hold_lane($1)", token))
+
+    async def calm_lane(self, token: UUID) -> None:
+        async with self.connection() as conn:
+            await conn.execute("select postbus.calm_lane($1)", token)
+
+    # reading and advancing
+
+    async def read_log(
+        self, topic: str, lanes: Sequence[int], cursor: str, *, max_count: int, max_bytes: int, target: str | None
+    ) -> Piece:
+        async with self.connection() as conn:
+            rows = await conn.fetch(_READ_LOG, topic, lanes, cursor, max_count, max_bytes, target)
+        return Piece(topic, rows)
+
+    async def advance(self, steps: Sequence[Step], conn: Any = None) -> set[int]:
+        """Move cursors. The answer holds the places in `steps` of lanes that are lost."""
+        columns = [list(column) for column in zip(*steps, strict=True)]
+        if conn is not None:
+            lost = await conn.fetchval(_ADVANCE, *columns)
+        else:
+            async with self.connection() as own:
+                lost = await own.fetchval(_ADVANCE, *columns)
+        if lost is None:  # another server
+            return set(range(len(steps)))
+        return {place - 1 for place in lost}
+
+    # messages out of the way
+
+    async def put_off(
+        self, subscription_id: int, lane: int, token: UUID, put_off: Sequence[PutOff], max_attempts: int | None
+    ) -> list[str] | None:
+        """Take messages out of a group's way. What became of each, or None if the lane is lost."""
+        async with self.connection() as conn:
+            told = await conn.fetchval(
+                "select postbus.put_off($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+                subscription_id,
+                lane,
+                token,
+                [one.kind for one in put_off],
+                [one.message.id for one in put_off],
+                [one.position for one in put_off],
+                [one.message.published_at for one in put_off],
+                [one.message.key for one in put_off],
+                [one.message.correlation_id for one in put_off],
+                [one.message.content_type for one in put_off],
+                [json.dumps(dict(one.message.headers)) if one.message.headers else None for one in put_off],
+                [one.message.payload for one in put_off],
+                [one.delay for one in put_off],
+                [clean(one.error) for one in put_off],
+                [clean(one.reason) for one in put_off],
+                max_attempts,
+            )
+        return None if told is None else list(told)
+
+    async def retrying_of(self, tokens: Sequence[UUID]) -> list[Any]:
+        async with self.connection() as conn:
+            return list(await conn.fetch("select * from postbus.retrying_of($1)", tokens))
+
+    async def claim_retrying(self, topic: str, tokens: Sequence[UUID], max_count: int) -> list[Due]:
+        """Messages that are due to be tried again."""
+        async with self.connection() as conn:
+            rows = await conn.fetch("select * from postbus.claim_retrying($1, $2)", tokens, max_count)
+        return [
+            Due(
+                row["lane"],
+                Message(
+                    row["id"],
+                    topic,
+                    row["payload"],
+                    row["content_type"],
+                    row["key"],
+                    NO_HEADERS if row["headers"] is None else json.loads(row["headers"]),
+                    row["correlation_id"],
+                    4,
+                    row["attempts"],
+                    row["published_at"],
+                ),
+                row["last_error"],
+            )
+            for row in rows
+        ]
+
+    async def settle_retrying(
+        self,
+        subscription_id: int,
+        lane: int,
+        token: UUID,
+        ids: Sequence[int],
+        outcome: str,
+        *,
+        delay: timedelta | None = None,
+        error: str | None = None,
+        reason: str | None = None,
+        max_attempts: int | None = None,
+        conn: Any = None,
+    ) -> list[str]:
+        """What became of each message: 'done', 'retried', 'dead', 'released' or 'lost'."""
+        args = (subscription_id, lane, token, ids, outcome, delay, clean(error), clean(reason), max_attempts)
+        sql = "select postbus.settle_retrying($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+        if conn is not None:
+            return list(await conn.fetchval(sql, *args))
+        async with self.connection() as own:
+            return list(await own.fetchval(sql, *args))

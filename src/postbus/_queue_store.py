@@ -1,0 +1,160 @@
+"""Statements for queues: publishing, claiming, settling."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from postbus._database import RELAXED, Database, clean, committed
+from postbus._segment import NO_HEADERS
+from postbus.message import Message
+
+# A claim or an extension that is undone by a crash is harmless: the message is claimed again.
+_CLAIM = (
+    f"select c.*, c.ends_at - clock_timestamp() as remaining, {RELAXED} from postbus.claim($1, $2, $3, $4, $5, $6) as c"
+)
+_EXTEND = f"select postbus.extend($1, $2), {RELAXED}"
+_RING = f"select pg_notify('postbus', id::text), {RELAXED} from unnest($1::bigint[]) as id"
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What a claim brought."""
+
+    token: UUID | None
+    """None where there was nothing to do."""
+    messages: list[Message]
+    length: timedelta
+    """Of the lease."""
+    remaining: timedelta
+    """What is left of that now: a claim may have taken long."""
+    floor: str | None
+    ordered: bool
+    more: bool
+    """A limit ended the search: asking again is worth it."""
+    next_due: timedelta | None
+
+
+class QueueStore(Database):
+    """What the way of a message through a queue asks of the database."""
+
+    # publish
+
+    async def publish_batches(self, batches: Sequence[tuple[str, Sequence[Any]]]) -> list[list[int]]:
+        """Run several publish_many statements in one durable transaction."""
+        async with self.connection() as conn, committed(conn):
+            return [await conn.fetchval(sql, *args) for sql, args in batches]
+
+    async def ring(self, topic_ids: Sequence[int]) -> None:
+        async with self.connection() as conn:
+            await conn.execute(_RING, topic_ids)
+
+    # claim
+
+    async def claim(
+        self,
+        topic: str,
+        *,
+        member: str,
+        max_count: int,
+        lease: timedelta | None = None,
+        floor: str | None = None,
+        max_bytes: int = 16 << 20,
+    ) -> Claim:
+        async with self.connection() as conn:
+            row = await conn.fetchrow(_CLAIM, topic, member, max_count, lease, floor, max_bytes)
+        assert row is not None
+        messages = [] if row["token"] is None else _messages(topic, row)
+        return Claim(
+            row["token"],
+            messages,
+            row["lease_length"] or timedelta(0),
+            row["remaining"] or timedelta(0),
+            row["next_floor"],
+            row["ordered"],
+            row["more"],
+            row["next_due"],
+        )
+
+    async def extend(self, tokens: Sequence[UUID], lease: timedelta) -> set[UUID]:
+        """Prolong leases; the answer holds those that are lost."""
+        async with self.connection() as conn:
+            return set(await conn.fetchval(_EXTEND, tokens, lease))
+
+    # settle
+
+    async def ack_leases(self, tokens: Sequence[UUID]) -> set[UUID]:
+        async with self.connection() as conn:
+            return set(await conn.fetchval("select postbus.ack_leases($1)", tokens))
+
+    async def ack(self, token: UUID, ids: Sequence[int], conn: Any = None) -> set[int]:
+        """Finish messages of a lease, in the transaction of `conn` where one is given."""
+        if conn is not None:
+            return set(await conn.fetchval("select postbus.ack($1, $2)", token, ids))
+        async with self.connection() as own:
+            return set(await own.fetchval("select postbus.ack($1, $2)", token, ids))
+
+    async def retry(
+        self,
+        token: UUID,
+        ids: Sequence[int],
+        *,
+        delay: timedelta | None = None,
+        error: str | None = None,
+        max_attempts: int | None = None,
+    ) -> dict[int, str]:
+        """What became of each message: 'retried', 'dead' or 'lost'."""
+        async with self.connection() as conn:
+            rows = await conn.fetch(
+                "select * from postbus.retry($1, $2, $3, $4, $5)",
+                token,
+                ids,
+                delay,
+                clean(error),
+                max_attempts,
+            )
+        return {row["message_id"]: row["outcome"] for row in rows}
+
+    async def dead_letter(self, token: UUID, ids: Sequence[int], reason: str, error: str | None) -> set[int]:
+        async with self.connection() as conn:
+            lost = await conn.fetchval(
+                "select postbus.dead_letter($1, $2, $3, $4)", token, ids, clean(reason), clean(error)
+            )
+        return set(lost)
+
+    async def release(self, token: UUID, ids: Sequence[int]) -> set[int]:
+        async with self.connection() as conn:
+            return set(await conn.fetchval("select postbus.release($1, $2)", token, ids))
+
+
+def _messages(topic: str, row: Any) -> list[Message]:
+    return [
+        Message(
+            message_id,
+            topic,
+            payload,
+            content_type,
+            key,
+            NO_HEADERS if headers is None else json.loads(headers),
+            correlation_id,
+            priority,
+            attempt,
+            published_at,
+        )
+        for message_id, payload, content_type, key, headers, correlation_id, priority, attempt, published_at in zip(
+            row["ids"],
+            row["payloads"],
+            row["content_types"],
+            row["keys"],
+            row["headers"],
+            row["correlation_ids"],
+            row["priorities"],
+            row["attempts"],
+            row["published_ats"],
+            strict=True,
+        )
+    ]
