@@ -7,10 +7,12 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import TypeVar
 
 from postbus._log import event
 from postbus.errors import DatabaseUnavailable
 
+T = TypeVar("T")
 Tick = Callable[[], Awaitable[float | None]]
 
 _FIRST_WAIT = 0.05
@@ -47,6 +49,16 @@ async def pause(seconds: float, *events: asyncio.Event) -> None:
     finally:
         for waiter in waiters:
             waiter.cancel()
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask the database; while it is away, wait for it."""
+    backoff = Backoff()
+    while True:
+        try:
+            return await ask()
+        except DatabaseUnavailable:
+            await asyncio.sleep(backoff.next())
 
 
 async def repeat(tick: Tick, *, name: str, every: float, stop: asyncio.Event) -> None:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from postbus._log import event
 from postbus._log_store import Step
-from postbus._loop import Backoff
+from postbus._loop import Backoff, patiently
 from postbus._store import Store
 from postbus._translate import may_have_crashed
 from postbus.errors import DatabaseUnavailable
@@ -167,6 +167,11 @@ class Strand:
             self._progressed(self)
         self.freed.set()
 
+    def has_put_off(self) -> None:
+        """What was taken out of the way is behind the cursor now."""
+        self.is_putting_off = False
+        self.freed.set()
+
     @property
     def is_settled(self) -> bool:
         """Whether all that is done has been told to the database."""
@@ -221,6 +226,13 @@ class Advancer:
     async def settled(self) -> None:
         """Wait until all progress so far has been told."""
         await self._idle.wait()
+
+    async def settle(self, strand: Strand) -> None:
+        """Tell all progress of a strand now. While the database is away, this waits for it."""
+        while not strand.is_settled and not strand.is_lost:
+            await patiently(lambda: self.advance([strand]))
+            if strand.is_advancing:
+                await asyncio.sleep(0.002)
 
     async def run(self) -> None:
         """Move cursors until cancelled."""

@@ -640,7 +640,7 @@ async def test_at_rest_nothing_is_written(
 ) -> None:
     """A process whose groups have nothing to do takes no transaction id but for heartbeats; it stops at once."""
     look_often(monkeypatch)
-    monkeypatch.setattr("postbus._consume._RETRY_IDLE_POLL", 0.1)
+    monkeypatch.setattr("postbus._again._IDLE_POLL", 0.1)
     for name in ("SWEEP", "RETURN_EXPIRED"):
         monkeypatch.setattr(f"postbus.worker.{name}", 0.1)
     next_xid = "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint"

@@ -1,0 +1,191 @@
+"""Trying again: messages that were put aside come back when they are due, the first of each key first."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from postbus._aside import Aside
+from postbus._group_transaction import GroupTransactions
+from postbus._handle import ACK, NOT_DECODABLE, Handling, not_decodable
+from postbus._log_store import Due
+from postbus._loop import Backoff, patiently, pause
+from postbus._members import Members
+from postbus._store import Store
+from postbus._strand import HeldLane, Strand
+from postbus._work import Work, WorkQueues
+from postbus.errors import DatabaseUnavailable
+from postbus.group import Member
+from postbus.message import DeadLetter, Message, Outcome, Release, Retry
+
+_POLL = 0.2
+_IDLE_POLL = 5.0
+_GUILTY = 4  # attempts, the first of which stands for the deaths before it, after which such a message is given up
+SUSPICION = "processes that handled messages at this place died"
+
+
+class Again:
+    """Claims what is due in the lanes that this process holds, and settles it."""
+
+    def __init__(
+        self,
+        subscription_id: int,
+        members: Members,
+        aside: Aside,
+        queues: WorkQueues,
+        strands: Sequence[Strand],
+        *,
+        store: Store,
+        transactions: GroupTransactions | None,
+        most: int,
+        max_attempts: int,
+    ) -> None:
+        self._subscription_id = subscription_id
+        self._members = members
+        self._aside = aside
+        self._waiting = aside.waiting
+        self._queues = queues
+        self._strands = strands
+        self._store = store
+        self._transactions = transactions
+        self._most = most
+        self._max_attempts = max_attempts
+        self._in_hand: set[int] = set()
+        self._suspicious_until = 0.0
+
+    def be_suspicious(self, seconds: float) -> None:
+        """Try one message at a time for a while: only the deadly one's attempts must count."""
+        self._suspicious_until = time.monotonic() + seconds
+
+    async def run(self) -> None:
+        """Look for messages that are due to be tried again, until cancelled."""
+        backoff = Backoff()
+        while True:
+            self._aside.is_due.clear()
+            try:
+                if not self._waiting:
+                    await self._look_for_others()
+                if self._waiting:
+                    await self._claim_due()
+                backoff.reset()
+            except DatabaseUnavailable:
+                await asyncio.sleep(backoff.next())
+            await pause(_POLL if self._waiting else _IDLE_POLL, self._aside.is_due)
+
+    async def _look_for_others(self) -> None:
+        """Messages that somebody else has put there, by a redrive. Writes nothing, since it is done all the time."""
+        held = {token for strand in self._strands if not strand.is_ending for token in strand.tokens}
+        if held:
+            for one in await self._store.retrying_of(list(held)):
+                self._waiting.add(one["id"], one["key"], one["lane"])
+
+    async def _claim_due(self) -> None:
+        held = {lane.lane: lane for strand in self._strands if not strand.is_ending for lane in strand.lanes.values()}
+        room = self._most - len(self._queues)
+        if time.monotonic() < self._suspicious_until:
+            room = 0 if self._in_hand else 1
+        if not held or room <= 0:
+            return
+        due = await self._store.claim_retrying(self._members.group.topic, [one.token for one in held.values()], room)
+        for one in sorted(due, key=lambda one: one.message.id):
+            lane = held[one.lane]
+            if lane.strand.is_ending:
+                await self.release(lane, one)
+            elif one.message.id not in self._in_hand:  # else it takes longer than the lease
+                self._in_hand.add(one.message.id)
+                self._waiting.add(one.message.id, one.message.key, one.lane)
+                self._queues.put(Work(None, (), retry=(lane, one)), self._queues.queue_of(one.message.key))
+        if len(due) == room:
+            self._aside.is_due.set()
+
+    async def release(self, lane: HeldLane, due: Due) -> None:
+        """Let a message be tried by whoever has the lane; it has not been tried now."""
+        self._in_hand.discard(due.message.id)
+        with suppress(DatabaseUnavailable):  # then it is due after the lease
+            await self._store.settle_retrying(self._subscription_id, lane.lane, lane.token, [due.message.id], "release")
+
+    async def handle(self, lane: HeldLane, due: Due) -> None:
+        message = due.message
+        try:
+            while self._transactions and lane.strand.is_putting_off and not lane.strand.is_lost:
+                await lane.strand.until_freed()
+            if lane.strand.is_lost:
+                return
+            if self._waiting.is_behind(message):
+                await self.release(lane, due)
+                return
+            outcome, handling = await self._outcome(lane, due)
+            if outcome is not None:
+                await self._settle(lane, message, outcome, handling)
+        finally:
+            self._in_hand.discard(message.id)
+
+    async def _outcome(self, lane: HeldLane, due: Due) -> tuple[Outcome | None, Handling | None]:
+        """What becomes of a message that is tried again; None if it is settled."""
+        message = due.message
+        chosen = self._members.choose(message)
+        if chosen is None:
+            self._members.group.filtered += 1
+            return ACK, None
+        if not isinstance(chosen, Member):
+            return chosen, None
+        handling = self._members.handling_of(chosen)
+        if self._is_deadly(due, handling):
+            chosen.counts.failed += 1
+            return DeadLetter(reason=f"{SUSPICION}, {message.attempt - 1} times with it alone"), handling
+        try:
+            decode = handling.call.decoder
+            payload = message if decode is None else decode(message.payload, message.content_type)
+        except NOT_DECODABLE as error:
+            chosen.counts.failed += 1
+            return not_decodable(error), handling
+        chosen.counts.in_flight += 1
+        try:
+            if self._transactions is not None:
+                outcome = await self._transactions.try_again(lane, message, payload, handling)
+            else:
+                outcome = (await handling.outcomes([message], [payload], None))[0]
+        finally:
+            chosen.counts.in_flight -= 1
+        if outcome is None or outcome is ACK:
+            chosen.counts.processed += 1
+        else:
+            chosen.counts.failed += 1
+        return outcome, handling
+
+    def _is_deadly(self, due: Due, handling: Handling) -> bool:
+        """Whether attempts have begun and never ended: each time the process died."""
+        if due.last_error == SUSPICION:
+            return due.message.attempt >= _GUILTY
+        return due.message.attempt > (handling.max_attempts or self._max_attempts)
+
+    async def _settle(self, lane: HeldLane, message: Message, outcome: Outcome, handling: Handling | None) -> None:
+        kind, delay, error, reason = "done", None, None, None
+        match outcome:
+            case Retry():
+                kind, error = "retry", outcome.error
+                delay = handling.retry_delay(outcome, message.attempt) if handling else None
+            case DeadLetter():
+                kind, error, reason = "dead", outcome.error, outcome.reason
+            case Release():
+                kind = "release"
+        told = await patiently(
+            lambda: self._store.settle_retrying(
+                self._subscription_id,
+                lane.lane,
+                lane.token,
+                [message.id],
+                kind,
+                delay=delay,
+                error=error,
+                reason=reason,
+                max_attempts=handling.max_attempts if handling else None,
+            )
+        )
+        if told[0] in ("done", "dead", "lost") and not lane.strand.is_lost:
+            self._waiting.remove(message.id)
+        if told[0] != "released":  # the next one of the key is due
+            self._aside.is_due.set()
+        self._aside.tell(told[0], message, error or reason)

@@ -1,0 +1,92 @@
+"""Taking messages out of a group's way: what failed, and what has to wait behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+
+from postbus._handle import Handling
+from postbus._log import event
+from postbus._log_store import PutOff
+from postbus._loop import patiently
+from postbus._segment import Segment
+from postbus._settle import last_line
+from postbus._store import Store
+from postbus._strand import Strand
+from postbus._waiting import Waiting
+from postbus.group import Group
+from postbus.message import DeadLetter, Message, Outcome, Retry
+
+
+class Aside:
+    """Where a group's messages go that do not pass in the order of the log, and which of them are there."""
+
+    def __init__(self, group: Group, subscription_id: int, store: Store, lose: Callable[[Strand], None]) -> None:
+        self.waiting = Waiting(blocks=group.on_failure == "block")
+        self.is_due = asyncio.Event()
+        """Something may have to be tried again now."""
+        self._group = group
+        self._subscription_id = subscription_id
+        self._store = store
+        self._lose = lose
+
+    async def stands_aside(self, strand: Strand, segment: Segment, index: int) -> bool:
+        """Whether a message was taken out of the way already, or waits behind another one of its key."""
+        if segment.message_id(index) in self.waiting:
+            return True
+        if self.waiting.is_blocked(segment.key(index)):
+            await self.put_off(strand, segment, index, "park")
+            return True
+        return False
+
+    async def set_aside(
+        self, strand: Strand, segment: Segment, index: int, outcome: Outcome, handling: Handling | None
+    ) -> None:
+        """Take a message out of the way as its outcome says."""
+        match outcome:
+            case Retry(error=error):
+                delay = handling.retry_delay(outcome, 1) if handling else None
+                limit = handling.max_attempts if handling else None
+                await self.put_off(strand, segment, index, "retry", delay=delay, error=error, max_attempts=limit)
+            case DeadLetter(reason=reason, error=error):
+                await self.put_off(strand, segment, index, "dead", reason=reason, error=error)
+            case _:  # Release: it is tried again, and this was no attempt
+                await self.put_off(strand, segment, index, "release")
+
+    async def put_off(
+        self,
+        strand: Strand,
+        segment: Segment,
+        index: int,
+        kind: str,
+        *,
+        delay: timedelta | None = None,
+        error: str | None = None,
+        reason: str | None = None,
+        max_attempts: int | None = None,
+    ) -> None:
+        """Store a message apart. While the database is away, this waits for it."""
+        lane = strand.lanes[segment.lane]
+        message = segment.message(index)
+        strand.is_putting_off = True
+        if kind in ("retry", "release") and self.waiting.is_behind(message):  # failed together with one before it
+            kind = "park"
+        put_off = PutOff(kind, message, segment.position, delay, error, reason)
+        told = await patiently(
+            lambda: self._store.put_off(self._subscription_id, lane.lane, lane.token, [put_off], max_attempts)
+        )
+        if told is None:
+            self._lose(strand)
+            return
+        if told[0] != "dead":
+            self.waiting.add(message.id, message.key, lane.lane)
+        if told[0] in ("retried", "released"):
+            self.is_due.set()
+        self.tell(told[0], message, error or reason)
+
+    def tell(self, outcome: str, message: Message, error: str | None) -> None:
+        if outcome in ("retried", "dead"):
+            event(logging.ERROR if outcome == "dead" else logging.WARNING, f"message.{outcome}", topic=message.topic,
+                  group=self._group.name, id=message.id, attempt=message.attempt, error=last_line(error))  # fmt: skip

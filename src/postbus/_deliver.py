@@ -1,0 +1,188 @@
+"""Delivery: strands are read, and what is read is handed out, carefully where it may have killed a process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from postbus._again import SUSPICION
+from postbus._aside import Aside
+from postbus._group_transaction import GroupTransactions
+from postbus._log import event
+from postbus._loop import Backoff, patiently, pause
+from postbus._reader import LogReader
+from postbus._segment import Piece
+from postbus._store import Store
+from postbus._strand import Advancer, Entry, HeldLane, Strand
+from postbus._translate import may_have_crashed
+from postbus._work import Part, Work, WorkQueues, works_of
+from postbus.errors import DatabaseUnavailable, WrongSemantics
+from postbus.subscription import Subscription
+
+_SUSPECTED = 3  # deaths after which the first messages of a lane are taken out of the way, to be tried one by one
+
+
+class Delivery:
+    """Reads for one group, never much further than its handlers have come."""
+
+    def __init__(
+        self,
+        topic: str,
+        options: Subscription,
+        queues: WorkQueues,
+        aside: Aside,
+        *,
+        store: Store,
+        reader: LogReader,
+        advancer: Advancer,
+        transactions: GroupTransactions | None,
+        new_bell: Callable[[], asyncio.Event],
+        prefetch: int,
+        lose: Callable[[Strand], None],
+    ) -> None:
+        self._topic = topic
+        self._options = options
+        self._queues = queues
+        self._aside = aside
+        self._store = store
+        self._reader = reader
+        self._advancer = advancer
+        self._transactions = transactions
+        self._new_bell = new_bell
+        self._prefetch = prefetch
+        self._lose = lose
+
+    async def read(self, strand: Strand) -> None:
+        """Read on as long as the strand is ours."""
+        bell, backoff, wait = self._new_bell(), Backoff(), 0.01
+        while not strand.is_ending:
+            strand.is_waiting = True
+            while strand.in_hand >= self._prefetch:
+                await strand.until_freed()
+            # Clear before reading, not after: a message that commits while we read must wake us again.
+            bell.clear()
+            try:
+                piece = await self._reader.read(
+                    self._topic,
+                    strand.key,
+                    strand.cursor,
+                    strand.taken_at,
+                    strand.server,
+                    is_between=strand.is_between,
+                    max_count=self._prefetch // 2,
+                    max_bytes=self._options.max_bytes,
+                )
+                backoff.reset()
+            except DatabaseUnavailable as error:
+                away = backoff.next()
+                event(logging.WARNING, "database.away", loop=f"read {self._topic}", retry_in=f"{away:.2f}s",
+                      error=error.message)  # fmt: skip
+                if may_have_crashed(error):  # our cursor is not to be trusted any more: the stored one is
+                    self._lose(strand)
+                    return
+                await asyncio.sleep(away)
+                continue
+            except WrongSemantics:  # the topic was deleted, and its groups with it
+                self._lose(strand)
+                return
+            if piece.server != strand.server:
+                self._lose(strand)
+                return
+            strand.is_waiting = False
+            strand.read_on(piece.next_cursor, is_between=piece.more)
+            if piece.segments:
+                wait = 0.01
+                await self._deliver(strand, piece)
+            elif piece.during is not None:  # much of others was passed by, which nobody needs to do again
+                strand.was_passed(piece.next_cursor)
+            if not piece.more and not strand.is_ending:
+                if not piece.segments:
+                    wait = min(wait * 2, self._options.poll)
+                strand.is_waiting = True
+                await pause(wait, bell)
+
+    async def _deliver(self, strand: Strand, piece: Piece) -> None:
+        lane = next(iter(strand.lanes.values()))
+        if lane.deaths > 0 and lane.careful_until is not None and piece.segments[0].position > lane.careful_until:
+            await self._calm(lane)  # all of this came after the last death
+        if lane.deaths > 0:
+            await self._deliver_carefully(strand, lane, piece)
+        elif self._transactions or self._options.batch is None:
+            await self._hand_out(lane, works_of(strand, piece, self._options.batch or 1))
+        elif self._options.concurrency == 1 or all(segment.keys is None for segment in piece.segments):
+            for work in works_of(strand, piece, self._options.batch):
+                self._queues.put(work, self._queues.queue_of(None))
+        else:
+            self._hand_out_by_key(strand, piece, self._options.batch)
+
+    async def _hand_out(self, lane: HeldLane, works: Sequence[Work]) -> None:
+        for work in works:
+            if self._transactions is None:
+                segment, index, _ = work.parts[0]
+                self._queues.put(work, self._queues.queue_of(segment.key(index)))
+            elif work.strand.is_ending:
+                return
+            else:
+                await self._transactions.handle(lane, work)
+
+    def _hand_out_by_key(self, strand: Strand, piece: Piece, size: int) -> None:
+        """Batches in which messages of one key stay in one queue; the piece is settled as a whole."""
+        entry = Entry(strand, 0, -1, piece.next_cursor, count=piece.count)
+        strand.add(entry)
+        by_queue: defaultdict[int, list[Part]] = defaultdict(list)
+        for segment in piece.segments:
+            for index in range(segment.first_index, len(segment)):
+                by_queue[self._queues.queue_of(segment.key(index))].append((segment, index, index + 1))
+        works = [
+            (queue, Work(entry, parts[start : start + size]))
+            for queue, parts in by_queue.items()
+            for start in range(0, len(parts), size)
+        ]
+        entry.pending = len(works)
+        for queue, work in works:
+            self._queues.put(work, queue)
+
+    async def _deliver_carefully(self, strand: Strand, lane: HeldLane, piece: Piece) -> None:
+        """A few messages at a time, each settled before the next: one of them may have killed those before us."""
+        size = self._options.batch or 1
+        limit = max(1, self._prefetch >> (3 * min(lane.deaths, _SUSPECTED - 1)))
+        if lane.deaths >= _SUSPECTED:
+            works = works_of(strand, piece, 1)
+            await self._suspect(strand, lane, works[:limit])
+            works = works[limit:]
+        else:
+            works = works_of(strand, piece, min(limit, size))
+        at_once = max(1, limit // size)
+        for start in range(0, len(works), at_once):
+            some = works[start : start + at_once]
+            await self._hand_out(lane, some)
+            while not strand.is_ending and any(work.entry.pending for work in some if work.entry):
+                await strand.until_freed()
+            await self._advancer.settle(strand)
+            if strand.is_ending:
+                return
+            if lane.careful_until is not None and some[-1].parts[-1][0].position > lane.careful_until:
+                await self._calm(lane)
+        if not piece.more:
+            await self._calm(lane)
+
+    async def _suspect(self, strand: Strand, lane: HeldLane, works: Sequence[Work]) -> None:
+        """Take messages out of the way of which one may be deadly: their attempts are counted before they begin."""
+        for work in works:
+            segment, index, _ = work.parts[0]
+            if not await self._aside.stands_aside(strand, segment, index):
+                await self._aside.put_off(strand, segment, index, "retry", delay=timedelta(0), error=SUSPICION)
+            assert work.entry is not None
+            work.entry.done()
+        await self._advancer.settle(strand)
+        strand.has_put_off()
+        if not strand.is_ending:
+            await self._calm(lane)
+
+    async def _calm(self, lane: HeldLane) -> None:
+        if lane.deaths:
+            lane.deaths, lane.careful_until = 0, None
+            await patiently(lambda: self._store.calm_lane(lane.token))

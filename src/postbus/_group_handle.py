@@ -1,0 +1,136 @@
+"""Handling for a group: each message goes to the member that wants it, alone or in a batch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from postbus._aside import Aside
+from postbus._handle import ACK, NOT_DECODABLE, Handling, not_decodable
+from postbus._members import Members, payload_of
+from postbus._segment import Segment
+from postbus._strand import Strand
+from postbus._work import Part
+from postbus.group import Member
+from postbus.message import Message, Outcome
+
+Chosen = dict[Member, tuple[list[Part], list[Any]]]
+"""Messages and payloads, by who gets them."""
+
+
+class GroupHandler:
+    """Calls handlers with messages in the order of the log. What fails is out of the way when a call returns."""
+
+    def __init__(self, members: Members, aside: Aside) -> None:
+        self._members = members
+        self._aside = aside
+
+    async def handle_one(self, strand: Strand, segment: Segment, index: int) -> None:
+        if self._aside.waiting and await self._aside.stands_aside(strand, segment, index):
+            return
+        message = segment.message(index)
+        chosen = self._members.only or self._members.choose(message)
+        if chosen is None:
+            self._members.group.filtered += 1
+        elif isinstance(chosen, Member):
+            handling = self._members.handling_of(chosen)
+            chosen.counts.in_flight += 1
+            try:
+                outcome = await _outcome(handling, segment, index, message)
+            finally:
+                chosen.counts.in_flight -= 1
+            if outcome is ACK:
+                chosen.counts.processed += 1
+            else:
+                chosen.counts.failed += 1
+                await self._aside.set_aside(strand, segment, index, outcome, handling)
+        else:
+            await self._aside.set_aside(strand, segment, index, chosen, None)
+
+    async def handle_batch(self, strand: Strand, parts: Sequence[Part]) -> None:
+        member = self._members.only
+        if member is None or self._aside.waiting:
+            await self._handle_chosen(strand, parts)
+            return
+        handling = self._members.handling_of(member)
+        decode = handling.call.decoder
+        try:
+            payloads: list[Any] = []
+            for segment, start, stop in parts:
+                whole = stop - start == len(segment)
+                found = segment.decoded(decode) if decode else [segment.message(i) for i in range(len(segment))]
+                payloads += found if whole else found[start:stop]
+        except NOT_DECODABLE:
+            await self._handle_chosen(strand, parts)
+            return
+        needs_messages = handling.call.message_parameter is not None or bool(self._members.middleware)
+        messages = [(s, i) for s, start, stop in parts for i in range(start, stop)] if needs_messages else None
+        await self._call_batch(strand, member, messages, parts, payloads)
+
+    async def _handle_chosen(self, strand: Strand, parts: Sequence[Part]) -> None:
+        """A batch whose messages have to be looked at one by one before they are handled."""
+        for member, (chosen_parts, payloads) in (await self.choose_each(strand, parts)).items():
+            messages = [(segment, index) for segment, index, _ in chosen_parts]
+            await self._call_batch(strand, member, messages, chosen_parts, payloads)
+
+    async def choose_each(self, strand: Strand, parts: Sequence[Part]) -> Chosen:
+        """Who gets which messages; those that nobody can handle now are out of the way afterwards."""
+        by_member: defaultdict[Member, tuple[list[Part], list[Any]]] = defaultdict(lambda: ([], []))
+        for segment, start, stop in parts:
+            for index in range(start, stop):
+                if await self._aside.stands_aside(strand, segment, index):
+                    continue
+                chosen = self._members.only or self._members.choose(segment.message(index))
+                if chosen is None:
+                    self._members.group.filtered += 1
+                elif isinstance(chosen, Member):
+                    handling = self._members.handling_of(chosen)
+                    try:
+                        payload = payload_of(handling, segment, index)
+                    except NOT_DECODABLE as error:
+                        chosen.counts.failed += 1
+                        await self._aside.set_aside(strand, segment, index, not_decodable(error), handling)
+                        continue
+                    by_member[chosen][0].append((segment, index, index + 1))
+                    by_member[chosen][1].append(payload)
+                else:
+                    await self._aside.set_aside(strand, segment, index, chosen, None)
+        return by_member
+
+    async def _call_batch(
+        self,
+        strand: Strand,
+        member: Member,
+        messages: list[tuple[Segment, int]] | None,
+        parts: Sequence[Part],
+        payloads: list[Any],
+    ) -> None:
+        handling = self._members.handling_of(member)
+        given = [segment.message(index) for segment, index in messages] if messages is not None else []
+        count = len(payloads)  # the handler may change the list
+        member.counts.in_flight += count
+        try:
+            outcomes = await handling.outcomes_unless_acked(given, payloads, None)
+        finally:
+            member.counts.in_flight -= count
+        if outcomes is None:
+            member.counts.processed += count
+            return
+        failed = [place for place, outcome in enumerate(outcomes) if outcome is not ACK]
+        member.counts.processed += count - len(failed)
+        member.counts.failed += len(failed)
+        if failed:
+            places = [(segment, index) for segment, start, stop in parts for index in range(start, stop)]
+            for place in failed:
+                await self._aside.set_aside(strand, *places[place], outcomes[place], handling)
+
+
+async def _outcome(handling: Handling, segment: Segment, index: int, message: Message) -> Outcome:
+    if handling.is_plain and len(segment) == 1:
+        return await handling.plain_outcome(message)
+    try:
+        payload = payload_of(handling, segment, index)
+    except NOT_DECODABLE as error:
+        return not_decodable(error)
+    return (await handling.outcomes([message], [payload], None))[0]

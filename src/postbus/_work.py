@@ -1,0 +1,125 @@
+"""Works, and the queues in which they wait: all messages of one key in the same one, so that they follow each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from typing import Any
+
+from postbus._log_store import Due
+from postbus._segment import Piece, Segment
+from postbus._strand import Entry, HeldLane, Strand
+from postbus.group import stable_hash
+
+Part = tuple[Segment, int, int]
+"""Messages of a segment, from an index up to another."""
+
+Start = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
+"""Starts a task whose failure ends the worker."""
+
+
+class Work:
+    """Messages for one call of a handler."""
+
+    __slots__ = ("entry", "parts", "retry")
+
+    def __init__(self, entry: Entry | None, parts: Sequence[Part], retry: tuple[HeldLane, Due] | None = None):
+        self.entry = entry
+        self.parts = parts
+        self.retry = retry
+        """A message that is tried again, with its lane, instead of parts of the log."""
+
+    @property
+    def strand(self) -> Strand:
+        if self.retry is not None:
+            return self.retry[0].strand
+        assert self.entry is not None
+        return self.entry.strand
+
+
+def works_of(strand: Strand, piece: Piece, size: int) -> list[Work]:
+    """A piece as works of up to `size` messages, each an entry of the strand's window."""
+    assert piece.during is not None
+    works, parts, count = [], [], 0
+    for segment in piece.segments:
+        start, end = segment.first_index, len(segment)
+        while start < end:
+            stop = min(end, start + size - count)
+            parts.append((segment, start, stop))
+            count += stop - start
+            start = stop
+            if count == size:
+                entry = Entry(strand, segment.position, stop - 1, piece.during, count=count)
+                strand.add(entry)
+                works.append(Work(entry, parts))
+                parts, count = [], 0
+    if parts:
+        entry = Entry(strand, parts[-1][0].position, parts[-1][2] - 1, piece.during, count=count)
+        strand.add(entry)
+        works.append(Work(entry, parts))
+    last = works[-1].entry
+    assert last is not None
+    last.cursor, last.index = piece.next_cursor, -1  # after the last one the whole piece is done
+    return works
+
+
+class WorkQueues:
+    """As many queues as calls of handlers may be under way; each has a task while there is something in it."""
+
+    def __init__(self, count: int, do: Callable[[Work], Awaitable[None]], start: Start) -> None:
+        self._queues: list[deque[Work]] = [deque() for _ in range(count)]
+        self._runners: dict[int, asyncio.Task[None]] = {}
+        self._next = 0
+        self._do = do
+        self._start = start
+
+    def __len__(self) -> int:
+        """How many works wait."""
+        return sum(len(queue) for queue in self._queues)
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        return list(self._runners.values())
+
+    def queue_of(self, key: str | None) -> int:
+        if key is None:
+            self._next = (self._next + 1) % len(self._queues)
+            return self._next
+        return stable_hash(key) % len(self._queues)
+
+    def put(self, work: Work, queue: int) -> None:
+        self._queues[queue].append(work)
+        if queue not in self._runners:
+            self._runners[queue] = self._start(self._run(queue), "handler")
+
+    def waiting_of(self, strand: Strand) -> Iterator[Work]:
+        """What a strand has in the queues."""
+        return (work for queue in self._queues for work in queue if work.strand is strand)
+
+    def drop(self, strand: Strand, entries: set[Entry] | None) -> list[Work]:
+        """Take out what a strand has here: retries, and what belongs to these entries, or all of it."""
+        dropped: list[Work] = []
+        for queue in self._queues:
+            for work in [one for one in queue if one.strand is strand]:
+                if entries is None or work.entry is None or work.entry in entries:
+                    queue.remove(work)
+                    dropped.append(work)
+        return dropped
+
+    async def _run(self, queue: int) -> None:
+        works = self._queues[queue]
+        try:
+            while works:
+                work = works.popleft()
+                strand = work.strand
+                strand.running += 1
+                try:
+                    await self._do(work)
+                finally:
+                    strand.running -= 1
+                    if strand.is_ending:
+                        strand.freed.set()
+        finally:
+            # Now, not when the task's callbacks run: what is added in between needs a new runner.
+            self._runners.pop(queue, None)
