@@ -23,7 +23,7 @@ LAYERS = [
     ["_group_handle"],
     ["_aside", "_members", "_work"],
     ["_dispatch", "_reader", "_strand"],
-    ["_settle", "_send", "_wake", "_handle", "_waiting"],
+    ["_settle", "_send", "_wake", "_handle", "_waiting", "_heartbeat"],
     ["_store"],
     ["_queue_store", "_log_store", "_upkeep_store", "_admin_store"],
     ["_database", "group"],

@@ -1,4 +1,4 @@
-"""Sharing the lanes of groups with other processes, and showing that the groups are alive."""
+"""Sharing the lanes of groups with other processes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from datetime import timedelta
 from typing import Any
 
 from postbus._consume import GroupConsumer
+from postbus._heartbeat import GroupHeartbeats, MemberCounts
 from postbus._log import event
 from postbus._store import Store
 from postbus._strand import Advancer, Strand
 from postbus.errors import DatabaseUnavailable
-from postbus.group import Counts, Group
+from postbus.group import Group
 
 _LOOK = 1.0  # seconds between looks at who has which lanes …
 _LOOK_WHEN_STABLE = 3.0  # … when nothing has changed for a while
@@ -24,10 +25,12 @@ _LOOK_SOON = 0.1  # … while lanes are being given up that may be taken again
 class LaneKeeper:
     """Takes lanes for the groups of this process, and gives up those that others should have."""
 
-    def __init__(self, store: Store, advancer_store: Store, worker: str) -> None:
+    def __init__(self, store: Store, advancer_store: Store, heartbeat_store: Store, worker: str) -> None:
         self._store = store
         self._worker = worker
         self.advancer = Advancer(advancer_store, self._lose)
+        self.heartbeats = GroupHeartbeats(heartbeat_store, fell_silent=self._fall_silent, is_heard=self._is_heard_again)
+        self._counts = MemberCounts(store)
         self.consumers: dict[int, GroupConsumer] = {}
         self.leases: dict[int, timedelta] = {}
         self._quiet = 0
@@ -35,11 +38,15 @@ class LaneKeeper:
         self._ticking = asyncio.Lock()
         self._is_unsure = False
         """The database may have given us lanes without our hearing of it."""
+        self._is_silent = False
+        """Nobody hears that our groups are alive: nothing is taken for them."""
         self._stopping: dict[asyncio.Task[None], GroupConsumer] = {}
 
-    def add(self, consumer: GroupConsumer, lease: timedelta) -> None:
+    def add(self, consumer: GroupConsumer, lease: timedelta, heartbeat: timedelta) -> None:
         self.consumers[consumer.subscription_id] = consumer
         self.leases[consumer.subscription_id] = lease
+        self.heartbeats.add(consumer.subscription_id, heartbeat)
+        consumer.group.is_told_anew()
 
     def consumer_of(self, group: Group) -> GroupConsumer | None:
         return next((one for one in self.consumers.values() if one.group is group), None)
@@ -54,6 +61,7 @@ class LaneKeeper:
         """Beside other work: it may take as long as a handler does, and other groups must not wait for that."""
         self.consumers.pop(consumer.subscription_id, None)
         self.leases.pop(consumer.subscription_id, None)
+        self.heartbeats.remove(consumer.subscription_id)
         stopping = asyncio.create_task(self._stop(consumer), name=f"postbus-stop-{consumer.group.name}")
         self._stopping[stopping] = consumer
         stopping.add_done_callback(lambda task: self._stopping.pop(task, None))
@@ -62,7 +70,7 @@ class LaneKeeper:
     async def _stop(self, consumer: GroupConsumer) -> None:
         await consumer.stop()
         with suppress(DatabaseUnavailable):  # then others get the lanes when our lease ends
-            await self._count([consumer])
+            await self._counts.tell({consumer.subscription_id: consumer.group})
             if consumer.subscription_id not in self.consumers:  # not started again meanwhile
                 await self._store.leave_groups(self._worker, [consumer.subscription_id])
 
@@ -73,7 +81,7 @@ class LaneKeeper:
                 return _LOOK
             if self._is_unsure and not await self._start_over():
                 return _LOOK_SOON
-            return await self._tick()
+            return _LOOK if self._is_silent else await self._tick()
 
     async def _start_over(self) -> bool:
         """Give up all lanes, also those that we do not know of. Returns whether that is done."""
@@ -109,7 +117,9 @@ class LaneKeeper:
         self._tell_states(stopped)
         for subscription_id, state in stopped.items():
             given_up[subscription_id] = self.consumers[subscription_id].tokens
-            if state == "CANCELLED":
+            if state == "DEAD":
+                self.heartbeats.hurry(subscription_id)
+            elif state == "CANCELLED":  # or removed
                 self.consumers[subscription_id].group.is_started = False
                 self._start_to_stop(self.consumers[subscription_id])
         return await self._follow(taken, given_up)
@@ -130,9 +140,13 @@ class LaneKeeper:
     def _tell_states(self, stopped: dict[int, str]) -> None:
         for subscription_id, consumer in self.consumers.items():
             state = stopped.get(subscription_id, "ACTIVE")
-            if state != self._states.get(subscription_id, "ACTIVE"):
+            name, topic = consumer.group.name, consumer.group.topic
+            if state == "CANCELLED":
+                event(logging.WARNING, "group.stopped", group=name, topic=topic, reason="cancelled or removed",
+                      remedy="subscribe again: start the group, or this process, anew")  # fmt: skip
+            elif state != self._states.get(subscription_id, "ACTIVE"):
                 level = logging.INFO if state == "ACTIVE" else logging.WARNING
-                event(level, "group.state", group=consumer.group.name, topic=consumer.group.topic, state=state)
+                event(level, "group.state", group=name, topic=topic, state=state)
             self._states[subscription_id] = state
 
     def lose_all(self) -> None:
@@ -146,30 +160,17 @@ class LaneKeeper:
         if consumer is not None:
             consumer.lose(strand)
 
-    async def heartbeat(self) -> None:
-        """Show that the groups of this process are alive, and what their members have done."""
-        if self.consumers:
-            await self._count(list(self.consumers.values()))
+    async def tell_counts(self) -> None:
+        await self._counts.tell({one.subscription_id: one.group for one in self.consumers.values()})
 
-    async def _count(self, consumers: list[GroupConsumer]) -> None:
-        counts: list[tuple[int, str, int, int, int, int]] = []
-        told: list[tuple[Counts, Counts]] = []
-        for consumer in consumers:
-            by_name: defaultdict[str, Counts] = defaultdict(Counts)
-            for name, have, known in consumer.group.untold():
-                sums = by_name[name]
-                sums.processed += have.processed - known.processed
-                sums.failed += have.failed - known.failed
-                sums.filtered += have.filtered - known.filtered
-                sums.in_flight += have.in_flight
-                told.append((known, Counts(have.processed, have.failed, have.filtered)))
-            for name, sums in by_name.items():
-                counts.append(
-                    (consumer.subscription_id, name, sums.processed, sums.failed, sums.filtered, sums.in_flight)
-                )
-        await self._store.group_heartbeat([one.subscription_id for one in consumers], counts)
-        for known, now in told:  # what was done meanwhile is told next time
-            known.processed, known.failed, known.filtered = now.processed, now.failed, now.filtered
+    def _fall_silent(self) -> None:
+        """Stop consuming: our groups may be taken for DEAD, and then nothing is kept for what they still do."""
+        self._is_silent = self._is_unsure = True
+        for consumer in self.consumers.values():
+            consumer.give_up(consumer.tokens)
+
+    def _is_heard_again(self) -> None:
+        self._is_silent = False
 
     async def drain(self) -> None:
         """Finish what is in hand, tell it, and leave all groups."""
@@ -178,7 +179,7 @@ class LaneKeeper:
             await asyncio.gather(*(consumer.stop() for consumer in consumers), *self._stopping)
             await self.advancer.settled()
             with suppress(DatabaseUnavailable):  # then others get the lanes when our lease ends
-                await self._count(consumers)
+                await self.tell_counts()
                 await self._store.leave_groups(self._worker, list(self.consumers))
 
     async def abort(self) -> None:

@@ -1,13 +1,10 @@
-"""What a consuming process does beside consuming: prolongs its leases, shows that it is alive, sweeps."""
+"""What a consuming process does beside consuming: prolongs its leases, and sweeps."""
 
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import time
 from collections import defaultdict
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -16,8 +13,6 @@ from postbus._settle import Settler
 from postbus._store import Store
 
 LOOK_AT_LEASES = 0.2  # seconds; leases are of 1 second at least
-HEARTBEAT = 10.0
-GROUP_HEARTBEAT = 10.0
 SWEEP = 5.0
 RETURN_EXPIRED = 1.0
 _LATE_COMMITS = timedelta(minutes=1)
@@ -43,21 +38,6 @@ class LeaseKeeper:
                 if held.token in lost:
                     held.is_lost = True
                     event(logging.WARNING, "lease.lost", topic=held.topic, messages=sorted(held.in_hand))
-
-
-class Heartbeat:
-    """Shows that this process is alive, and what it consumes."""
-
-    def __init__(self, store: Store, name: str, topics: Sequence[str]) -> None:
-        self._store = store
-        self._name = name
-        self._topics = topics
-
-    async def tick(self) -> None:
-        await self._store.heartbeat(self._name, socket.gethostname(), os.getpid(), self._topics)
-
-    async def sign_off(self) -> None:
-        await self._store.sign_off(self._name)
 
 
 class Sweeper:

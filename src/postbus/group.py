@@ -35,6 +35,15 @@ class Counts:
     filtered: int = 0
     in_flight: int = 0
 
+    def become(self, other: Counts) -> None:
+        self.processed, self.failed, self.filtered = other.processed, other.failed, other.filtered
+        self.in_flight = other.in_flight
+
+
+def _untold() -> Counts:
+    """Like no counts that there are: so that a member is told of before it has done anything."""
+    return Counts(in_flight=-1)
+
 
 @dataclass(eq=False)
 class Member:
@@ -44,7 +53,7 @@ class Member:
     subscription: Subscription
     filter: Filter | None = None
     counts: Counts = field(default_factory=Counts)
-    told: Counts = field(default_factory=Counts)
+    told: Counts = field(default_factory=_untold)
     """What the database knows of these counts."""
 
 
@@ -161,6 +170,11 @@ class Group:
     @filtered.setter
     def filtered(self, count: int) -> None:
         self._filtered.filtered = count
+
+    def is_told_anew(self) -> None:
+        """A new subscription knows none of the members."""
+        for member in self.members.values():
+            member.told.in_flight = _untold().in_flight
 
     def untold(self) -> Iterator[tuple[str, Counts, Counts]]:
         """Members by name, what they have done, and what of that the database knows: to be kept up to date."""

@@ -15,22 +15,14 @@ from typing import Any
 from postbus._claim import Claimer
 from postbus._consume import GroupConsumer
 from postbus._dispatch import Dispatcher
+from postbus._heartbeat import CONNECTIONS, TELL_COUNTS, Heartbeat
 from postbus._lanes import LaneKeeper
 from postbus._log import event
 from postbus._loop import repeat
 from postbus._reader import LogReader
 from postbus._settle import Settler
 from postbus._store import Store
-from postbus._upkeep import (
-    GROUP_HEARTBEAT,
-    HEARTBEAT,
-    LOOK_AT_LEASES,
-    RETURN_EXPIRED,
-    SWEEP,
-    Heartbeat,
-    LeaseKeeper,
-    Sweeper,
-)
+from postbus._upkeep import LOOK_AT_LEASES, RETURN_EXPIRED, SWEEP, LeaseKeeper, Sweeper
 from postbus._wake import Bells, Listener, topic_id
 from postbus.errors import PostbusError, WrongSemantics
 from postbus.group import Group
@@ -65,7 +57,6 @@ class Worker:
         self._stores: tuple[Store, Store, Store] | None = None
         self._keeper: LaneKeeper | None = None
         self._heartbeat: Heartbeat | None = None
-        self._shown_at = 0.0
         self._reader: LogReader | None = None
         self._beside: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
@@ -95,6 +86,7 @@ class Worker:
         try:
             stores.append(await Store.open(self._dsn, size=2))
             stores.append(await Store.open(self._dsn, size=8 + sum(one.concurrency for one in transactional)))
+            stores.append(await Store.open(self._dsn, size=CONNECTIONS))
             for subscription in self._subscriptions:
                 await stores[0].ensure_topic(subscription.topic)
                 _check_is_queue(await stores[0].topics(subscription.topic), subscription)
@@ -111,7 +103,7 @@ class Worker:
                 else:
                     await store.close()
 
-    async def _consume(self, store: Store, upkeep_store: Store, handler_store: Store) -> None:
+    async def _consume(self, store: Store, upkeep_store: Store, handler_store: Store, heartbeat_store: Store) -> None:
         settler = Settler(store, lambda topic: self._bells.ring(topic_id(topic)))
         dispatchers = [Dispatcher(one, handler_store, settler, self._middleware) for one in self._subscriptions]
         claimers = [
@@ -119,20 +111,21 @@ class Worker:
             for one, dispatcher in zip(self._subscriptions, dispatchers, strict=True)
         ]
         topics = {one.topic for one in self._subscriptions} | {group.topic for group in self._groups}
-        heartbeat = Heartbeat(upkeep_store, self.name, sorted(topics))
-        self._keeper, self._reader = LaneKeeper(upkeep_store, store, self.name), LogReader(store)
+        lanes = LaneKeeper(upkeep_store, store, heartbeat_store, self.name)
+        heartbeat = Heartbeat(heartbeat_store, self.name, sorted(topics), lanes.leases.values)
+        self._keeper, self._reader, self._heartbeat = lanes, LogReader(store), heartbeat
         await heartbeat.tick()  # lanes go to processes that are known
-        self._heartbeat = heartbeat
         for group, start in list(self._groups.items()):  # others may start while these join
             await self._join(group, start)
-        keeper, sweeper = LeaseKeeper(upkeep_store, settler), Sweeper(upkeep_store)
+        keeper, sweeper = LeaseKeeper(heartbeat_store, settler), Sweeper(upkeep_store)
         ended = asyncio.Event()
         upkeep = _started(
             settler.run(),
             Listener(self._dsn, self._bells, self._was_cut_off).run(ended),
-            repeat(self._show_life, name="heartbeat", every=1.0, stop=ended),
-            repeat(self._keeper.heartbeat, name="group heartbeat", every=GROUP_HEARTBEAT, stop=ended),
-            repeat(self._keeper.tick, name="lanes", every=1.0, stop=self._stop),
+            repeat(heartbeat.tick, name="heartbeat", every=1.0, stop=ended),
+            repeat(lanes.heartbeats.tick, name="group heartbeat", every=1.0, stop=ended),
+            repeat(lanes.tell_counts, name="counts", every=TELL_COUNTS, stop=ended),
+            repeat(lanes.tick, name="lanes", every=1.0, stop=self._stop),
             repeat(sweeper.sweep_log, name="sweep log", every=SWEEP, stop=ended),
             self._keeper.advancer.run(),
             repeat(keeper.tick, name="leases", every=LOOK_AT_LEASES, stop=ended),
@@ -171,23 +164,12 @@ class Worker:
             self._reader.forget()
             self._keeper.lose_all()
 
-    async def _show_life(self) -> float | None:
-        """Tell that we are alive; more often where lanes are lost sooner, which a group that starts may change."""
-        assert self._keeper is not None
-        assert self._heartbeat is not None
-        every = min([HEARTBEAT, *(lease.total_seconds() / 3 for lease in self._keeper.leases.values())])
-        now = asyncio.get_running_loop().time()
-        if now >= self._shown_at + every:
-            await self._heartbeat.tick()
-            self._shown_at = now
-        return min(every, 1.0)
-
     async def start_group(self, group: Group, start: Start) -> None:
         """Consume for a group, from now on or when the worker runs."""
         self._groups[group] = start
-        if self._keeper is not None:
+        if self._keeper is not None and self._heartbeat is not None:
             await self._join(group, start)
-            await self._show_life()
+            await self._heartbeat.tick()
             await self._keeper.tick()
 
     async def stop_group(self, group: Group) -> None:
@@ -220,7 +202,7 @@ class Worker:
             max_attempts=topic["max_attempts"],
             middleware=self._middleware,
         )
-        self._keeper.add(consumer, info.lease)
+        self._keeper.add(consumer, info.lease, info.heartbeat)
         self._beside.extend(_started(consumer.failure()))
         group.is_started = True
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -18,27 +15,13 @@ import pytest
 
 from eventually import eventually
 from fix_proxy import OnCommit, Proxy, proxy
-from grouping import create_log, group_row, has, in_order, is_through, publish_numbers
+from grouping import are_shared, create_log, group_row, has, in_order, is_through, publish_numbers, shares
 from postbus import Bus, PostbusError, Start, _log_store
 from postbus.embedded import EmbeddedPostgres
 from running import running
 
 __all__ = ["proxy"]  # a fixture
 KEYS = 10
-
-
-async def shares(conn: Any) -> list[int]:
-    rows = await conn.fetch(
-        "select count(*) as n from postbus.lane where holder is not null group by holder order by 1"
-    )
-    return [row["n"] for row in rows]
-
-
-async def are_shared(conn: Any, *expected: int) -> None:
-    async def as_expected() -> None:
-        assert await shares(conn) == list(expected)
-
-    await eventually(as_expected)
 
 
 async def nobody_holds(conn: Any) -> None:
@@ -241,14 +224,6 @@ async def test_a_commit_of_unknown_outcome_is_looked_up(bus: Bus, proxy: Proxy, 
             await is_through(conn, passed=5, dead=0)
     assert [row["n"] for row in await conn.fetch("select n from effect order by n")] == list(range(5))
     assert len(calls) == (5 if on_commit is OnCommit.CUT_AFTER else 6)
-
-
-@pytest.fixture
-def own_folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="postbus-lanes-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.parametrize("transactional", [False, True])

@@ -1,7 +1,9 @@
 -- Tells that groups have a process that works for them, in one statement for all of them. Counters of members are
 -- added up. A group that is DEAD lives again: what it missed comes back, see resurrect.
 --
--- Writes: subscription, member.  Locks: subscription rows, in the order of their ids.
+-- A group whose row somebody has locked is left for the next time: it must not hold up the heartbeats of others.
+--
+-- Writes: subscription, member.  Locks: subscription rows (skip locked), in the order of their ids.
 create or replace function postbus.group_heartbeat(
     subscription_ids bigint[],
     member_of        bigint[],
@@ -20,10 +22,10 @@ begin
     if _dead <> '{}' then
         return query select * from postbus.resurrect(_dead, true, as_of);
     end if;
-    perform from postbus.subscription s where s.id = any (subscription_ids) order by s.id for no key update;
-    update postbus.subscription s
-       set seen_at = as_of, missed = 0, missed_at = null
-     where s.id = any (subscription_ids) and s.state = 'ACTIVE';
+    with reached as (
+        select s.id from postbus.subscription s
+         where s.id = any (subscription_ids) and s.state = 'ACTIVE' order by s.id for no key update skip locked)
+    update postbus.subscription s set seen_at = as_of, missed = 0, missed_at = null from reached where s.id = reached.id;
     insert into postbus.member as known (subscription_id, name, processed, failed, filtered, in_flight, seen_at)
     select one.subscription_id, one.name, one.processed, one.failed, one.filtered, one.in_flight, as_of
       from unnest(member_of, members, group_heartbeat.processed, group_heartbeat.failed, group_heartbeat.filtered, group_heartbeat.in_flight)

@@ -2,7 +2,7 @@
 -- back as missed, and is kept within the bounds of its catch-up. Without a catch-up it goes on with what is published
 -- from now on. To be called in a transaction of its own.
 --
--- Writes: subscription, and see bound_catch_up.  Locks: subscription rows, in the order of their ids.
+-- Writes: subscription, and see bound_catch_up.  Locks: subscription rows (skip locked).
 create or replace function postbus.resurrect(
     subscription_ids bigint[],
     with_catch_up    boolean default true,
@@ -26,7 +26,8 @@ begin
     _place.txid := pg_current_xact_id();
     for _found in
         select * from postbus.subscription s
-         where s.id = any (subscription_ids) and s.state = 'DEAD' and s.catch_up_of is null order by s.id for no key update
+         where s.id = any (subscription_ids) and s.state = 'DEAD' and s.catch_up_of is null order by s.id
+           for no key update skip locked        -- whom somebody else is just bringing back
     loop
         _topic := postbus.subscribed_topic(_found.id);
         _place.position := _positions -> _topic.storage_id::text;
