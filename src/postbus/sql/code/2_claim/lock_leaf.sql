@@ -4,7 +4,7 @@
 create or replace function postbus.lock_leaf(storage_id integer, epoch integer) returns boolean
 language plpgsql as $$
 begin
-    execute format('lock table postbus.%I in access share mode', format('segment_%s_%s', storage_id, epoch));
+    execute format('lock table postbus.%I in access share mode', postbus.leaf_name(storage_id, epoch));
     return true;
 exception when undefined_table then
     return false;

@@ -8,7 +8,7 @@
 create or replace function postbus.read_leaf_sql(storage_id integer, epoch integer, has_late boolean) returns text
 language plpgsql immutable as $$
 declare
-    _leaf    text := format('postbus.%I', format('segment_%s_%s', storage_id, epoch));
+    _leaf    text := format('postbus.%I', postbus.leaf_name(storage_id, epoch));
     _columns text := 's.position, s.lane, s.count, s.bytes,
                       greatest(case when s.position = $10 then $14 + 1 else 0 end,
                                case when s.position <= $11 and s.position & 8796093022207 = $13 >> 10 then ($13 & 1023)::integer else 0 end)

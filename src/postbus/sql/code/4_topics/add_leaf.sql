@@ -5,7 +5,7 @@
 create or replace function postbus.add_leaf(storage_id integer, epoch integer) returns void
 language plpgsql as $$
 declare
-    _leaf    text := format('segment_%s_%s', storage_id, epoch);
+    _leaf    text := postbus.leaf_name(storage_id, epoch);
     _has_lz4 boolean := exists (select from pg_settings where name = 'default_toast_compression' and 'lz4' = any (enumvals));
 begin
     execute format('create table postbus.%I (like postbus.segment)', _leaf);

@@ -12,7 +12,7 @@ begin
         execute format(
             'select sum(postbus.unseen($2, s.position, s.txid, s.count, s.published_at))
                from postbus.%I s
-              where s.topic_id = $1 and pg_visible_in_snapshot(s.txid, $3)', format('segment_%s_%s', topic.storage_id, _leaf))
+              where s.topic_id = $1 and pg_visible_in_snapshot(s.txid, $3)', postbus.leaf_name(topic.storage_id, _leaf))
           into _more
          using topic.id, cursor, until;
         _count := _count + coalesce(_more, 0);

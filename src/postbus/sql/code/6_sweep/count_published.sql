@@ -33,7 +33,7 @@ begin
                       union all
                      select s.topic_id, s.count, s.bytes from postbus.%1$I s
                       where s.txid >= pg_snapshot_xmax($3) and s.txid <= $2 and pg_visible_in_snapshot(s.txid, $4)) as unseen
-              group by unseen.topic_id', format('segment_%s_%s', storage_id, _leaf.epoch))
+              group by unseen.topic_id', postbus.leaf_name(storage_id, _leaf.epoch))
             using _seen.position, _seen.txid, _seen.snapshot, _target.snapshot, _late
         loop
             _target.txid := pg_current_xact_id();

@@ -29,7 +29,7 @@ begin
            and l.closed_at <= as_of - coalesce(_keeps, interval '0')
          order by l.epoch
     loop
-        _name := format('segment_%s_%s', storage_id, _leaf.epoch);
+        _name := postbus.leaf_name(storage_id, _leaf.epoch);
         if _leaf.closed_at > as_of - coalesce(_most, interval '0') and postbus.is_needed(storage_id, _leaf.epoch, as_of) then
             continue;
         end if;

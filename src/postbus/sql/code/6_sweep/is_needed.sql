@@ -24,7 +24,7 @@ begin
             'select exists (select from postbus.%I s
                              where s.topic_id = $1 and s.lane = $2
                                and postbus.unseen($3, s.position, s.txid, s.count, s.published_at) > 0)',
-            format('segment_%s_%s', storage_id, epoch))
+            postbus.leaf_name(storage_id, epoch))
           into _needed
          using _lane.topic_id, _lane.lane, _lane.cursor;
         if _needed then

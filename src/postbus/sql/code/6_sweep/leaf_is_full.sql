@@ -2,8 +2,7 @@
 create or replace function postbus.leaf_is_full(storage postbus.storage, epoch integer, as_of timestamptz) returns boolean
 language plpgsql as $$
 declare
-    _leaf      regclass := format('postbus.%I', format('segment_%s_%s', storage.id, epoch))::regclass;
-    _is_filled boolean;
+    _leaf regclass := format('postbus.%I', postbus.leaf_name(storage.id, epoch))::regclass;
 begin
     if pg_relation_size(_leaf) = 0 then
         return false;

@@ -16,7 +16,7 @@ begin
     loop
         execute format(
             'select sum(postbus.unseen($3, s.position, s.txid, s.count, s.published_at)) from postbus.%I s
-              where s.topic_id = $1 and s.lane = $2', format('segment_%s_%s', storage_id, epoch))
+              where s.topic_id = $1 and s.lane = $2', postbus.leaf_name(storage_id, epoch))
           into _lost
          using _lane.topic_id, _lane.lane, _lane.cursor;
         if _lost > 0 then
