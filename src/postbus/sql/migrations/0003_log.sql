@@ -5,7 +5,6 @@ alter table postbus.topic
     add column lanes integer not null default 8,
     add column storage text not null default 'shared',
     add column storage_id integer,              -- where a PUB_SUB topic's segments go
-    add column epoch_sequence text,             -- of that storage
     add column segment_size integer not null default 1000,
     add column zero_subscription_retention interval not null default '24 hours',
     add column block_writes_on_zero_subscriptions boolean not null default false,

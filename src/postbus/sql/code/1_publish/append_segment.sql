@@ -21,7 +21,7 @@ create or replace function postbus.append_segment(
 language plpgsql as $$
 declare
     _txid  xid8 := pg_current_xact_id();
-    _epoch bigint := pg_sequence_last_value(topic.epoch_sequence::regclass);
+    _epoch bigint := pg_sequence_last_value(postbus.epoch_sequence(topic.storage_id));
     -- Takes and leaves a lock, of a table that nobody keeps locked, upon which a session hears of new tables: a
     -- transaction that has published before would not know a leaf that was added since.
     _size  bigint := pg_relation_size('postbus.loss'::regclass, 'init');

@@ -49,7 +49,7 @@ begin
         if not _fresh then
             perform postbus.check_fresh();
         end if;
-        _target.position := postbus.last_position(_topic.epoch_sequence);
+        _target.position := postbus.last_position(_topic.storage_id);
         _target.snapshot := pg_current_snapshot();
     elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
         perform postbus.refuse('PB402', format('up to a given place the log cannot be read in a transaction that is %s',

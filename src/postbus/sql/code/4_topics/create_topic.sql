@@ -20,7 +20,6 @@ begin
     end if;
     if _topic.semantics = 'PUB_SUB' then
         _topic.storage_id := postbus.storage_for(_topic);
-        _topic.epoch_sequence := format('postbus.log_epoch_%s', _topic.storage_id);
     end if;
     begin
         insert into postbus.topic values (_topic.*);

@@ -30,7 +30,7 @@ begin
         end;
         execute format('drop table postbus.%I cascade', format('segment_%s', topic.storage_id));
         execute format('drop table postbus.%I cascade', format('receipt_%s', topic.storage_id));
-        execute format('drop sequence postbus.%I', format('log_epoch_%s', topic.storage_id));
+        execute format('drop sequence %s', postbus.epoch_sequence(topic.storage_id));
         delete from postbus.log_leaf l where l.storage_id = topic.storage_id;
         delete from postbus.storage_count c where c.storage_id = topic.storage_id;
         delete from postbus.storage s where s.id = topic.storage_id;

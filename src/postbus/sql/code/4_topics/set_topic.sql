@@ -18,7 +18,6 @@ begin
                 'delete it and create it again as a QUEUE: its groups have no meaning there');
         end if;
         _after.storage_id := postbus.storage_for(_after);
-        _after.epoch_sequence := format('postbus.log_epoch_%s', _after.storage_id);
     elsif _after.semantics = 'PUB_SUB' then
         if (_after.lanes, _after.storage) is distinct from (_before.lanes, _before.storage) then
             perform postbus.refuse('PB408', format('lanes and storage of topic %L cannot change', name),
@@ -33,8 +32,8 @@ begin
            retry_initial = _after.retry_initial, retry_factor = _after.retry_factor, retry_max = _after.retry_max,
            retry_jitter = _after.retry_jitter, retention = _after.retention, dedup_window = _after.dedup_window,
            max_payload_bytes = _after.max_payload_bytes, notify = _after.notify, tracking = _after.tracking, lanes = _after.lanes,
-           storage = _after.storage, storage_id = _after.storage_id, epoch_sequence = _after.epoch_sequence,
-           segment_size = _after.segment_size, zero_subscription_retention = _after.zero_subscription_retention,
+           storage = _after.storage, storage_id = _after.storage_id, segment_size = _after.segment_size,
+           zero_subscription_retention = _after.zero_subscription_retention,
            block_writes_on_zero_subscriptions = _after.block_writes_on_zero_subscriptions, max_retention = _after.max_retention,
            zombie_time = _after.zombie_time, heartbeat_interval = _after.heartbeat_interval, heartbeat_timeout = _after.heartbeat_timeout
      where t.id = _before.id;

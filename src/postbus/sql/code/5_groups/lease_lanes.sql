@@ -56,7 +56,7 @@ begin
      where s.catch_up_of = any (subscription_ids) and s.id <> all (subscription_ids) and s.state = 'ACTIVE';
 
     for _group in
-        select s.id, t.lease, t.epoch_sequence, mine.count as held, share.fair,
+        select s.id, t.lease, t.storage_id, mine.count as held, share.fair,
                exists (select from postbus.lane l left join postbus.worker w on w.name = l.holder
                         where l.subscription_id = s.id and (w.seen_at is null or w.seen_at < as_of - t.lease)) as has_free
           from unnest(subscription_ids) as wanted (id)
@@ -114,7 +114,7 @@ begin
                                  when lease_lanes.number - 1 > l.held_number then 1
                                  else l.deaths + 1 end,
                    careful_until = case when l.holder is null then l.careful_until
-                                        else greatest(l.careful_until, postbus.last_position(_group.epoch_sequence)) end
+                                        else greatest(l.careful_until, postbus.last_position(_group.storage_id)) end
              where l.subscription_id = _group.id and l.lane = _lane.lane
             returning l.deaths, l.careful_until into lease_lanes.deaths, lease_lanes.careful_until;
             return next;

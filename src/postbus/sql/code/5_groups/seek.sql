@@ -23,7 +23,7 @@ begin
     if _topic.storage_id is null then
         perform postbus.refuse('PB432', format('topic %L is a QUEUE', topic), 'only groups of PUB_SUB topics have a place');
     end if;
-    _place := postbus.here(_topic.epoch_sequence);
+    _place := postbus.here(_topic.storage_id);
     _cursor := postbus.start_cursor(_topic, start, start_at, start_id, _place);
     _found := postbus.existing_subscription(topic, group_name);
     if not dry_run then

@@ -48,7 +48,7 @@ begin
     select s.id, s.state into subscription_id, subscribe.state from postbus.subscription s
      where s.topic_id = _topic.id and s.group_name = subscribe.group_name and s.state <> 'CANCELLED' and s.catch_up_of is null;
     if subscription_id is null then
-        _place := postbus.here(_topic.epoch_sequence);
+        _place := postbus.here(_topic.storage_id);
         _cursor := postbus.start_cursor(_topic, start, start_at, start_id, _place);
         insert into postbus.subscription (topic_id, group_name, start, start_at, start_id, subscribed, on_failure, catch_up)
         values (_topic.id, subscribe.group_name, subscribe.start, subscribe.start_at, subscribe.start_id, _place, subscribe.on_failure,

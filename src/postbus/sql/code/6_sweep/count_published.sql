@@ -14,7 +14,7 @@ declare
     _counts  jsonb := '{}';
     _count   bigint := 0;
 begin
-    _target.position := postbus.last_position(format('postbus.log_epoch_%s', storage_id));
+    _target.position := postbus.last_position(storage_id);
     _target.snapshot := pg_current_snapshot();
     for _leaf in
         select l.epoch from postbus.log_leaf l

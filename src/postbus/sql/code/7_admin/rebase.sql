@@ -18,7 +18,7 @@ begin
     lock table postbus.segment, postbus.cursor, postbus.lane in exclusive mode;
     perform postbus.check_fresh();
     for _storage in
-        select s.id, format('postbus.%I', format('log_epoch_%s', s.id))::regclass as sequence, last.epoch, counter.cursor as counter
+        select s.id, postbus.epoch_sequence(s.id) as sequence, last.epoch, counter.cursor as counter
           from postbus.storage s
          cross join lateral (select max(l.epoch) as epoch from postbus.log_leaf l where l.storage_id = s.id) as last
           left join postbus.storage_count counter on counter.storage_id = s.id
@@ -26,7 +26,7 @@ begin
         if pg_sequence_last_value(_storage.sequence) > _storage.epoch then      -- a dump has sequences as they are, not as they were
             perform setval(_storage.sequence, _storage.epoch);
         end if;
-        _place.position := postbus.last_position(_storage.sequence::text);
+        _place.position := postbus.last_position(_storage.id);
         _place.snapshot := pg_current_snapshot();
         _place.txid := pg_current_xact_id();
         for _lane in
