@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections import OrderedDict
 from datetime import datetime
 
+from postbus._log import event
 from postbus._segment import Piece
 from postbus._store import Store
 
@@ -83,6 +85,8 @@ class LogReader:
             piece = await self._store.read_log(
                 topic, lanes, cursor, max_count=max_count, max_bytes=max_bytes, target=target
             )
+            if piece.segments:
+                event(logging.DEBUG, "log.read", topic=topic, messages=piece.count, seconds=time.monotonic() - began)
             if piece.server == server and piece.target is not None and target is None and not is_between:
                 self._targets[topic] = began, piece.target
         if piece.server == server and piece.segments:

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
-from postbus import Bus
+from postbus import Bus, Start
 from postbus.bench.load import Order
 from postbus.errors import PostbusError
 
@@ -36,7 +36,7 @@ class DrainFailed(PostbusError):
 
 
 class Counter:
-    """Counts handled messages, and tells when there were enough."""
+    """Counts handled messages, and tells when there were enough. Its times are time.monotonic()."""
 
     def __init__(self, wanted: int) -> None:
         self.expect(wanted)
@@ -45,19 +45,30 @@ class Counter:
         """Count from zero again."""
         self.wanted = wanted
         self.handled = 0
+        self.first_at = 0.0
+        self.first = 0
+        """Messages that the first call brought: the time that they took is not known."""
         self.reached_at = 0.0
         self.reached = asyncio.Event()
 
     def add(self, count: int) -> None:
+        if not self.handled:
+            self.first_at, self.first = time.monotonic(), count
         self.handled += count
         if self.handled >= self.wanted and not self.reached_at:
-            self.reached_at = time.perf_counter()
+            self.reached_at = time.monotonic()
             self.reached.set()
 
 
-def subscribe(bus: Bus, topic: str, handling: Handling, counter: Counter) -> None:
-    """Register a handler that gets decoded orders and does nothing but count them."""
-    options = bus.subscribe(topic, concurrency=handling.concurrency, batch=handling.batch)
+def subscribe(bus: Bus, topic: str, handling: Handling, counter: Counter, *, group: str | None = None) -> None:
+    """Register a handler that gets decoded orders and does nothing but count them. A group gets all there are."""
+    options = bus.subscribe(
+        topic,
+        concurrency=handling.concurrency,
+        batch=handling.batch,
+        group=group,
+        start=Start.BEGINNING if group else Start.NOW,
+    )
     if handling.batch is None:
 
         @options
@@ -79,7 +90,8 @@ async def drain(dsn: str, topic: str, handling: Handling, *, count: int, fill: F
     """
     counter = Counter(1)
     async with Bus.open(dsn) as bus:
-        async with running(bus, topic, handling, counter) as worker:
+        subscribe(bus, topic, handling, counter)
+        async with running(bus) as worker:
             await bus.admin.resume_topic(topic)
             await bus.send(topic, _FIRST)
             await reached(counter, worker)
@@ -106,10 +118,11 @@ async def drain_some(dsn: str, topic: str, handling: Handling, *, count: int) ->
     warm = Counter(1)
     async with Bus.open(dsn) as bus:
         subscribe(bus, _WARM, SINGLES, warm)
-        async with running(bus, topic, handling, counter) as worker:
+        subscribe(bus, topic, handling, counter)
+        async with running(bus) as worker:
             await bus.send(_WARM, _FIRST)
             await reached(warm, worker)
-            began = time.perf_counter()
+            began = time.monotonic()
             await bus.admin.resume_topic(topic)
             await reached(counter, worker)
         await bus.admin.pause_topic(topic)
@@ -117,9 +130,8 @@ async def drain_some(dsn: str, topic: str, handling: Handling, *, count: int) ->
 
 
 @contextlib.asynccontextmanager
-async def running(bus: Bus, topic: str, handling: Handling, counter: Counter) -> AsyncIterator[asyncio.Task[bool]]:
-    """A worker on a topic; it has drained and ended when this is left."""
-    subscribe(bus, topic, handling, counter)
+async def running(bus: Bus) -> AsyncIterator[asyncio.Task[bool]]:
+    """A worker for what is subscribed; it has drained and ended when this is left."""
     worker = asyncio.create_task(bus.run(), name="bench-worker")
     try:
         yield worker

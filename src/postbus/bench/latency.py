@@ -17,7 +17,7 @@ from postbus.bench.consume import DrainFailed
 from postbus.bench.lab import Lab, connection
 from postbus.bench.load import Order
 from postbus.bench.plan import Plan
-from postbus.bench.processes import elsewhere
+from postbus.bench.processes import elsewhere, until
 from postbus.bench.report import Report
 
 _TOPIC = "bench.latency"
@@ -77,14 +77,14 @@ async def measure(lab: Lab, plan: Plan, report: Report, *, semantics: str, p50_m
 
 
 async def _turn(lab: Lab, seconds: float, publish: Publish, handle: Handle, semantics: str) -> list[Times]:
-    warm = int(_RATE * _WARM_SECONDS)
+    warm = int(_RATE * min(_WARM_SECONDS, seconds))
     count = warm + int(_RATE * seconds)
     async with lab.database() as dsn:
         async with connection(dsn) as conn, Bus.open(dsn) as bus:
             await bus.admin.create_topic(_TOPIC, semantics=semantics)
             await peer.create(conn)
         worker = asyncio.create_task(elsewhere(partial(_run, handle, dsn, count)))
-        await _wait_for_worker(dsn, worker)
+        await until(dsn, _IS_LISTENING, worker=worker)
         sent = await elsewhere(partial(_run, publish, dsn, count))
         started = await worker
     return [(one, started[number]) for number, one in enumerate(sent)][warm:]
@@ -101,12 +101,6 @@ def _percentiles(name: str, nanoseconds: Sequence[int]) -> dict[str, float]:
         f"{name}_{word}_ms": ordered[min(int(len(ordered) * part), len(ordered) - 1)] / 1e6
         for word, part in places.items()
     }
-
-
-async def _wait_for_worker(dsn: str, worker: asyncio.Task[list[int]]) -> None:
-    async with connection(dsn) as conn:
-        while not worker.done() and not await conn.fetchval(_IS_LISTENING):
-            await asyncio.wait([worker], timeout=0.05)
 
 
 async def _publish(dsn: str, count: int) -> list[Sent]:
@@ -145,7 +139,8 @@ async def _publish_at_pace(
 
 async def _sleep_until(due: int) -> None:
     """Sleep, by a schedule that does not drift. The event loop goes on: ringing for consumers needs it."""
-    while (left := due - time.monotonic_ns()) > 0:  # noqa: ASYNC110 — a point in time is no event
+    left = due - time.monotonic_ns()
+    if left > 0:
         await asyncio.sleep(left / 1e9)
 
 

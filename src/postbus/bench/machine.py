@@ -39,3 +39,33 @@ def resident_mb() -> float:
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def server_cpu_seconds(backend: int) -> float:
+    """The processor time that all processes of a server have used: those of the postmaster that has this backend.
+
+    0 where /proc does not show it, as for a server on another machine.
+    """
+    postmaster = _stat(backend)[_PARENT]
+    if not postmaster:
+        return 0.0
+    now = [_stat(int(entry.name)) for entry in Path("/proc").glob("[0-9]*")]
+    ticks = sum(sum(one[_OWN_TICKS]) for one in now if one[_PARENT] == postmaster)
+    ticks += sum(_stat(postmaster)[_ALL_TICKS])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+_PARENT = 1
+_OWN_TICKS = slice(11, 13)
+_ALL_TICKS = slice(11, 15)  # with those of children that have ended
+
+
+def _stat(pid: int) -> list[int]:
+    """What /proc tells of a process of PostgreSQL, from its state on (as 0); zeros for anything else."""
+    try:
+        name, _, rest = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")
+    except OSError:
+        name = ""
+    if not name.endswith("(postgres"):
+        return [0] * 15
+    return [0, *map(int, rest.split()[1:15])]

@@ -8,11 +8,14 @@ import os
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from postbus.bench.lab import connection
 from postbus.errors import PostbusError
 
 T = TypeVar("T")
+
+_LONGEST = 300.0  # seconds
 
 
 class ProcessFailed(PostbusError):
@@ -36,6 +39,15 @@ async def elsewhere(work: Callable[[], T]) -> T:
         process.terminate()
         process.join()
         ours.close()
+
+
+async def until(dsn: str, is_so: str, *args: object, worker: asyncio.Task[Any]) -> None:
+    """Wait until a query answers true, which the process of `worker` is to bring about."""
+    async with connection(dsn) as conn, asyncio.timeout(_LONGEST):
+        while not await conn.fetchval(is_so, *args):
+            await asyncio.wait([worker], timeout=0.05)
+            if worker.done():
+                raise ProcessFailed(f"a process of the benchmark ended early, with {worker.result()!r:.200}")
 
 
 async def _readable(connection: Connection) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sized
-from functools import partial
 
 from postbus.bench import log, lt, queue
 from postbus.bench.lab import Lab
@@ -13,13 +11,7 @@ from postbus.bench.plan import Plan
 from postbus.bench.progress import Progress
 from postbus.bench.report import Report
 
-SCENARIOS: dict[str, tuple[Callable[[Lab, Plan, Progress], Awaitable[Report]], Sized]] = {
-    "queue": (queue.run, queue.PARTS),
-    "log": (log.run, log.PARTS),
-    "lt5": (partial(lt.run, "lt5"), lt.PARTS),
-    "lt6": (partial(lt.run, "lt6"), lt.PARTS),
-    "lt7": (partial(lt.run, "lt7"), lt.PARTS),
-}
+SCENARIOS = {one.name: one for one in (queue.SCENARIO, log.SCENARIO, *lt.SCENARIOS)}
 
 
 def run(
@@ -32,14 +24,10 @@ def run(
     seconds: float | None = None,
 ) -> int:
     """Run a scenario and print its report. Returns the exit code: 0 if all checks hold."""
-    measure, parts = SCENARIOS[scenario]
+    chosen = SCENARIOS[scenario]
     plan = (Plan.quick() if quick else Plan()).changed(messages=messages, seconds=seconds)
-
-    async def measured() -> Report:
-        return await measure(lab, plan, progress)
-
-    with Lab.open(dsn) as lab, Progress(len(parts), shown=not as_json) as progress:
-        report = asyncio.run(measured())
+    with Lab.open(dsn) as lab, Progress(len(chosen.parts), shown=not as_json) as progress:
+        report = asyncio.run(chosen.run(lab, plan, progress))
     if as_json:
         print(json.dumps(report.as_dict(), indent=2))
     else:

@@ -14,7 +14,7 @@ from postbus.bench.log.publish import TOPIC
 from postbus.bench.plan import BATCH, Plan
 from postbus.bench.report import Report
 
-_READS = 200
+_READS = 40  # per round
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
@@ -31,9 +31,9 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
         seconds_old: list[float] = []
         seconds_young: list[float] = []
         for _ in range(2 * plan.rounds):
-            seconds_small += await _reads(small, _READS // plan.rounds)
-            seconds_large += await _reads(large, _READS // plan.rounds)
-        await _age(large, plan.log_old_seconds, seconds_old, seconds_young)
+            seconds_small += await _reads(small, _READS)
+            seconds_large += await _reads(large, _READS)
+        await _age(large, plan, seconds_old, seconds_young)
     report.add(
         read_1000_small_backlog_ms=1000 * median(seconds_small),
         read_1000_large_backlog_ms=1000 * median(seconds_large),
@@ -74,15 +74,15 @@ async def _read(conn: asyncpg.Connection) -> bool:
     return not end["more"]
 
 
-async def _age(dsn: str, seconds: float, old: list[float], young: list[float]) -> None:
+async def _age(dsn: str, plan: Plan, old: list[float], young: list[float]) -> None:
     """Read beside a transaction while it grows old, with cursors that move all the time."""
-    young += await _reads(dsn, _READS)
+    young += await _reads(dsn, _READS * plan.rounds)
     async with connection(dsn) as holder:
         transaction = holder.transaction(isolation="repeatable_read")
         await transaction.start()
         await holder.fetchval("select pg_current_xact_id()")
-        until = time.monotonic() + seconds
+        until = time.monotonic() + plan.log_old_seconds
         while time.monotonic() < until:
             await _reads(dsn, 100)
-        old += await _reads(dsn, _READS)
+        old += await _reads(dsn, _READS * plan.rounds)
         await transaction.rollback()

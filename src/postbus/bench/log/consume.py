@@ -6,11 +6,11 @@ import itertools
 import time
 from functools import partial
 
-from postbus import Bus
-from postbus.bench import load
-from postbus.bench.lab import Lab, connection
+from postbus.bench.consume import Handling
+from postbus.bench.lab import Lab
 from postbus.bench.log import peer
-from postbus.bench.log.groups import BATCHES, SINGLES, Reading, consume_all
+from postbus.bench.log.filled import filled
+from postbus.bench.log.groups import BATCHES, SINGLES, consume_all
 from postbus.bench.log.publish import TOPIC
 from postbus.bench.plan import BATCH, Plan
 from postbus.bench.report import Report
@@ -22,20 +22,15 @@ _numbers = itertools.count(1)
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
     """Every round a new group reads from the beginning, with decoded payloads."""
     count = 4 * plan.per_round
-    async with lab.database() as dsn, Bus.open(dsn) as bus, connection(dsn) as conn:
-        await bus.admin.create_topic(TOPIC, semantics="PUB_SUB")
-        await peer.create(conn)
-        given = load.payloads(min(count, 50_000))
-        await load.fill(bus, conn, TOPIC, given, count)
-        await peer.fill_rows(conn, given, count)
+    async with filled(lab, count) as (dsn, conn):
 
         async def rows() -> float:
             began = time.perf_counter()
             await peer.read_rows(conn, batch=BATCH)
             return count / (time.perf_counter() - began)
 
-        async def read(reading: Reading) -> float:
-            return (await consume_all(dsn, TOPIC, [f"reader-{next(_numbers)}"], reading, count=count)).per_s
+        async def read(handling: Handling) -> float:
+            return (await consume_all(dsn, TOPIC, [f"reader-{next(_numbers)}"], handling, count=count)).per_s
 
         rates = await alternate(
             {

@@ -11,26 +11,23 @@ from postbus import Bus, Start
 from postbus.bench import load
 from postbus.bench.lab import Lab, connection
 from postbus.bench.log import peer
-from postbus.bench.log.groups import BATCHES, Consumed, consume_all
+from postbus.bench.log.filled import filled
+from postbus.bench.log.groups import BATCHES, Consumed, all_hold_their_lane, consume_all
 from postbus.bench.log.publish import TOPIC
 from postbus.bench.plan import BATCH, Plan
-from postbus.bench.processes import elsewhere
+from postbus.bench.processes import elsewhere, until
 from postbus.bench.report import Report
 
 _GROUPS = 10
 _PROCESSES = 5
 _PACED = 20_000  # messages per second beside groups
+_ALL_HAVE_READ = "select count(distinct subscription_id) filter (where passed > 0) >= $1 from postbus.cursor"
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
     """Deliveries per second of ten groups; as many readers of plain rows beside them."""
     count = 4 * plan.per_round
-    async with lab.database() as dsn, Bus.open(dsn) as bus, connection(dsn) as conn:
-        await bus.admin.create_topic(TOPIC, semantics="PUB_SUB")
-        await peer.create(conn)
-        given = load.payloads(min(count, 50_000))
-        await load.fill(bus, conn, TOPIC, given, count)
-        await peer.fill_rows(conn, given, count)
+    async with filled(lab, count) as (dsn, _):
         names = [f"group-{number}" for number in range(_GROUPS)]
         together = (await elsewhere(partial(_groups, dsn, names, count))).per_s
         apart = await _at_once([partial(_groups, dsn, [f"apart-{n}" for n in mine], count) for mine in _shares()])
@@ -65,11 +62,11 @@ def _rows(dsn: str, readers: int, count: int) -> Consumed:
 
 
 async def _read_rows(dsn: str, readers: int, count: int) -> Consumed:
-    began = time.time()
+    began = time.monotonic()
     for _ in range(readers):
         async with connection(dsn) as conn:
             await peer.read_rows(conn, batch=BATCH)
-    return Consumed(readers * count, began, time.time())
+    return Consumed(readers * count, began, time.monotonic())
 
 
 async def measure_publishing(lab: Lab, plan: Plan, report: Report) -> None:
@@ -79,10 +76,12 @@ async def measure_publishing(lab: Lab, plan: Plan, report: Report) -> None:
         async with lab.database() as dsn:
             async with Bus.open(dsn) as bus:
                 await bus.admin.create_topic(TOPIC, semantics="PUB_SUB", lanes=1)
-            consumer = asyncio.create_task(elsewhere(partial(_follow, dsn, groups, plan.latency_seconds + 3)))
-            await asyncio.sleep(2.0)
+            consumer = asyncio.create_task(elsewhere(partial(_follow, dsn, groups)))
+            await all_hold_their_lane(dsn, groups, consumer)
             rates[groups] = await elsewhere(partial(_publish_paced, dsn, plan.latency_seconds))
-            await consumer
+            await until(dsn, _ALL_HAVE_READ, groups, worker=consumer)
+            consumer.cancel()
+            await asyncio.wait([consumer])
     report.add(
         publish_paced_beside_1_group_per_s=rates[1],
         publish_paced_beside_10_groups_per_s=rates[_GROUPS],
@@ -90,26 +89,19 @@ async def measure_publishing(lab: Lab, plan: Plan, report: Report) -> None:
     report.check("publish_beside_10_groups_to_1_ratio", rates[_GROUPS] / rates[1], ">=", 0.9)
 
 
-def _follow(dsn: str, groups: int, seconds: float) -> int:
-    return asyncio.run(_consume_for(dsn, groups, seconds))
+def _follow(dsn: str, groups: int) -> None:
+    asyncio.run(_consume(dsn, groups))
 
 
-async def _consume_for(dsn: str, groups: int, seconds: float) -> int:
-    handled = 0
-
+async def _consume(dsn: str, groups: int) -> None:
     async with Bus.open(dsn) as bus:
         for number in range(groups):
 
             @bus.subscribe(TOPIC, group=f"follower-{number}", start=Start.NOW, batch=1000)
             async def handle(orders: list[load.Order]) -> None:
-                nonlocal handled
-                handled += len(orders)
+                return
 
-        worker = asyncio.create_task(bus.run())
-        await asyncio.wait([worker], timeout=seconds)
-        bus.stop()
-        await worker
-    return handled
+        await bus.run()
 
 
 def _publish_paced(dsn: str, seconds: float) -> float:

@@ -1,48 +1,20 @@
-"""Groups that read a topic from its beginning, and how fast they are."""
+"""Groups that read a topic, and how fast they are."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from postbus import Bus, Start
-from postbus.bench.consume import Counter, DrainFailed
-from postbus.bench.load import Order
+from postbus import Bus
+from postbus.bench.consume import Counter, DrainFailed, Handling, reached, running, subscribe
+from postbus.bench.processes import until
 
-_LONGEST = 300.0
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How groups read: batches, or one message at a time."""
-
-    batch: int | None
-    concurrency: int
-
-
-BATCHES = Reading(batch=1000, concurrency=1)
-SINGLES = Reading(batch=None, concurrency=10)
-
-
-def subscribe(bus: Bus, topic: str, group: str, reading: Reading, counter: Counter) -> None:
-    """Register a handler that looks at every message."""
-    if reading.batch is not None:
-
-        @bus.subscribe(topic, group=group, start=Start.BEGINNING, batch=reading.batch)
-        async def handle_batch(orders: list[Order]) -> None:
-            counter.add(len(orders))
-
-    else:
-
-        @bus.subscribe(topic, group=group, start=Start.BEGINNING, concurrency=reading.concurrency)
-        async def handle(order: Order) -> None:
-            counter.add(1)
+BATCHES = Handling(batch=1000, concurrency=1)
+SINGLES = Handling(concurrency=10)
 
 
 class Consumed(NamedTuple):
-    """Deliveries between two points in time, by time.time()."""
+    """Deliveries between two points in time, by time.monotonic(), which the processes of a machine share."""
 
     deliveries: int
     began: float
@@ -53,22 +25,19 @@ class Consumed(NamedTuple):
         return self.deliveries / (self.ended - self.began)
 
 
-async def consume_all(dsn: str, topic: str, names: list[str], reading: Reading, *, count: int) -> Consumed:
+async def consume_all(dsn: str, topic: str, names: list[str], handling: Handling, *, count: int) -> Consumed:
     """Let some groups read `count` messages each. What counts is from the first delivery to the last."""
     counter = Counter(count * len(names))
     async with Bus.open(dsn) as bus:
         for name in names:
-            subscribe(bus, topic, name, reading, counter)
-        worker = asyncio.create_task(bus.run(), name="bench-worker")
-        while counter.handled == 0 and not worker.done():  # noqa: ASYNC110 — the first of many
-            await asyncio.sleep(0.0005)
-        began, first = time.time(), counter.handled
-        waiting = asyncio.create_task(counter.reached.wait())
-        await asyncio.wait([waiting, worker], timeout=_LONGEST, return_when=asyncio.FIRST_COMPLETED)
-        ended = time.time()
-        waiting.cancel()
-        bus.stop()
-        await worker
-    if counter.handled != count * len(names):
-        raise DrainFailed(f"{counter.handled} messages were handled instead of {count * len(names)}")
-    return Consumed(counter.handled - first, began, ended)
+            subscribe(bus, topic, handling, counter, group=name)
+        async with running(bus) as worker:
+            await reached(counter, worker)
+    if counter.handled != counter.wanted:
+        raise DrainFailed(f"{counter.handled} messages were handled instead of {counter.wanted}")
+    return Consumed(counter.handled - counter.first, counter.first_at, counter.reached_at)
+
+
+async def all_hold_their_lane(dsn: str, groups: int, worker: asyncio.Task[Any]) -> None:
+    """Wait until as many groups, on topics with one lane, have begun to read."""
+    await until(dsn, "select count(holder) >= $1 from postbus.lane", groups, worker=worker)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import time
 from functools import partial
-from pathlib import Path
 
 from postbus import Bus, Start
 from postbus.bench import load
+from postbus.bench.consume import running
 from postbus.bench.lab import Lab, connection
+from postbus.bench.log.groups import all_hold_their_lane
+from postbus.bench.machine import server_cpu_seconds
 from postbus.bench.plan import Plan
 from postbus.bench.processes import elsewhere
 from postbus.bench.report import Report
@@ -46,31 +46,18 @@ def _idle(dsn: str, groups: int, seconds: float) -> tuple[float, float]:
 
 async def _run(dsn: str, groups: int, wanted_seconds: float) -> tuple[float, float]:
     """The parts of a processor that a process with idle groups uses, and that the server uses for it."""
-    async with Bus.open(dsn) as bus:
+    async with Bus.open(dsn) as bus, connection(dsn) as conn:
+        backend = conn.get_server_pid()
         for number in range(groups):
 
             @bus.subscribe(f"bench.{1 + number}", group="idle", start=Start.NOW)
             async def handle(order: load.Order) -> None:
                 return
 
-        worker = asyncio.create_task(bus.run())
-        await asyncio.sleep(wanted_seconds / 2 + groups / 100)  # until all of them are at rest
-        began, cpu, server = time.perf_counter(), time.process_time(), _others()
-        await asyncio.sleep(wanted_seconds)
-        seconds = time.perf_counter() - began
-        used = (time.process_time() - cpu) / seconds, (_others() - server) / seconds
-        bus.stop()
-        await worker
-    return used
-
-
-def _others() -> float:
-    """The processor seconds of all processes called postgres, as far as this system tells."""
-    ticks = 0
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            name, _, rest = entry.read_text().rpartition(")")
-            if name.endswith("(postgres"):
-                fields = rest.split()
-                ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+        async with running(bus) as worker:
+            await all_hold_their_lane(dsn, groups, worker)
+            await asyncio.sleep(wanted_seconds / 2)  # until all of them are at rest
+            began, cpu, server = time.perf_counter(), time.process_time(), server_cpu_seconds(backend)
+            await asyncio.sleep(wanted_seconds)
+            seconds = time.perf_counter() - began
+            return (time.process_time() - cpu) / seconds, (server_cpu_seconds(backend) - server) / seconds

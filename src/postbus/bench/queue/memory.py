@@ -7,7 +7,7 @@ from functools import partial
 
 from postbus import Bus
 from postbus.bench import load
-from postbus.bench.consume import SINGLES, Counter, reached, running
+from postbus.bench.consume import SINGLES, Counter, reached, running, subscribe
 from postbus.bench.lab import Lab, connection
 from postbus.bench.machine import resident_mb
 from postbus.bench.plan import Plan
@@ -50,6 +50,8 @@ def _worker(dsn: str, count: int) -> list[float]:
 
 async def _drain(dsn: str, count: int) -> list[float]:
     marks = _Marks(count)
-    async with Bus.open(dsn) as bus, running(bus, _TOPIC, SINGLES, marks) as worker:
-        await reached(marks, worker)
+    async with Bus.open(dsn) as bus:
+        subscribe(bus, _TOPIC, SINGLES, marks)
+        async with running(bus) as worker:
+            await reached(marks, worker)
     return marks.memory
