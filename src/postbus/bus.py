@@ -7,7 +7,6 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack, overload
 
@@ -24,11 +23,10 @@ from postbus.errors import DuplicateHandler, InvalidHandler, InvalidInput, Inval
 from postbus.group import Filter, Group
 from postbus.message import Outgoing, PublishOptions
 from postbus.middleware import Middleware, publishing
-from postbus.options import Duration, as_timedelta
+from postbus.options import Duration
 from postbus.publish import Statement, check_topic_name, outgoing, publish_many, publish_one
-from postbus.retry import RetryPolicy
 from postbus.start import Start
-from postbus.subscription import Subscription
+from postbus.subscription import HandlerOptions, Subscription, maker
 from postbus.worker import Worker
 
 H = TypeVar("H", bound=Callable[..., Any])
@@ -175,34 +173,20 @@ class Bus:
         self,
         topic: str,
         *,
-        concurrency: int = 1,
-        batch: int | None = None,
-        transactional: bool = False,
-        retry: RetryPolicy | None = None,
-        lease: Duration | None = None,
-        timeout: Duration | None = None,
-        poll: Duration = 1.0,
         name: str | None = None,
+        lease: Duration | None = None,
         group: str | None = None,
         start: Start | str | datetime | int = Start.NOW,
         filter: Filter | None = None,
         on_failure: str = "block",
+        **options: Unpack[HandlerOptions],
     ) -> Callable[[H], H]:
         """Register a handler for a topic: of a QUEUE, or with `group` of a PUB_SUB topic.
 
-        The options are explained at `Subscription`, those of groups at `bus.group()`.
+        The options are `concurrency`, `batch`, `transactional`, `retry`, `timeout` and `poll`. They and `lease` are
+        explained at `Subscription`, those of groups at `bus.group()`.
         """
-        make = partial(
-            _subscription,
-            topic,
-            concurrency=concurrency,
-            batch=batch,
-            transactional=transactional,
-            retry=retry,
-            lease=lease,
-            timeout=timeout,
-            poll=poll,
-        )
+        make = maker(topic, lease=lease, **options)
         given_start = Start.of(start)
 
         def register(handler: H) -> H:
@@ -240,29 +224,14 @@ class Bus:
         *,
         filter: Filter | None = None,
         on_failure: str = "block",
-        concurrency: int = 1,
-        batch: int | None = None,
-        transactional: bool = False,
-        retry: RetryPolicy | None = None,
-        timeout: Duration | None = None,
-        poll: Duration = 1.0,
+        **options: Unpack[HandlerOptions],
     ) -> Group:
-        """A group of a PUB_SUB topic, to add members to and to start.
+        """A group of a PUB_SUB topic, to add members to and to start. The options are those of `bus.subscribe()`.
 
         A message that `filter` rejects, or that those of all members reject, counts as done. One that fails is
         tried again; meanwhile those of its key wait (on_failure="block"), or not ("pass").
         """
-        make = partial(
-            _subscription,
-            topic,
-            concurrency=concurrency,
-            batch=batch,
-            transactional=transactional,
-            retry=retry,
-            lease=None,
-            timeout=timeout,
-            poll=poll,
-        )
+        make = maker(topic, lease=None, **options)
         return self._add_group(Group(self, name, topic, make, filter=filter, on_failure=on_failure))
 
     def _add_group(self, group: Group) -> Group:
@@ -381,27 +350,6 @@ class Bus:
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
-
-
-def _subscription(
-    topic: str,
-    name: str,
-    handler: Callable[..., Any],
-    *,
-    lease: Duration | None,
-    timeout: Duration | None,
-    poll: Duration,
-    **options: Any,
-) -> Subscription:
-    return Subscription(
-        topic=topic,
-        handler=handler,
-        name=name,
-        lease=None if lease is None else as_timedelta(lease, name="lease"),
-        timeout=None if timeout is None else as_timedelta(timeout, name="timeout").total_seconds(),
-        poll=as_timedelta(poll, name="poll").total_seconds(),
-        **options,
-    )
 
 
 def _only(messages: Sequence[Outgoing]) -> Outgoing:

@@ -11,7 +11,7 @@ from postbus.errors import DuplicateHandler, InvalidGroup, InvalidOption, Invali
 from postbus.message import Message
 from postbus.publish import is_name
 from postbus.start import Start
-from postbus.subscription import Handler, Subscription
+from postbus.subscription import Handler, Maker, Subscription
 
 Filter = Callable[[Message], bool]
 
@@ -68,7 +68,7 @@ class Group:
         host: GroupHost,
         name: str,
         topic: str,
-        make: Callable[[str, Handler], Subscription],
+        make: Maker,
         *,
         filter: Filter | None = None,
         on_failure: str = "block",

@@ -8,15 +8,28 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 from postbus._codec import Decoder, decoder_for
 from postbus.errors import InvalidHandler, InvalidOption
 from postbus.message import Message
+from postbus.options import Duration, as_timedelta
 from postbus.publish import check_topic_name
 from postbus.retry import RetryPolicy
 
 Handler = Callable[..., Any]
+Maker = Callable[[str, Handler], "Subscription"]
+
+
+class HandlerOptions(TypedDict, total=False):
+    """How messages are handled, in queues and groups alike. Explained at `Subscription`."""
+
+    concurrency: int
+    batch: int | None
+    transactional: bool
+    retry: RetryPolicy | None
+    timeout: Duration | None
+    poll: Duration
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,36 @@ class Subscription:
     def slots(self) -> int:
         """Messages that may be in hand at the same time."""
         return self.concurrency * (self.batch or 1)
+
+
+def maker(
+    topic: str,
+    *,
+    concurrency: int = 1,
+    batch: int | None = None,
+    transactional: bool = False,
+    retry: RetryPolicy | None = None,
+    lease: Duration | None = None,
+    timeout: Duration | None = None,
+    poll: Duration = 1.0,
+) -> Maker:
+    """Makes subscriptions to a topic with these options, of a name and a handler."""
+
+    def make(name: str, handler: Handler) -> Subscription:
+        return Subscription(
+            topic=topic,
+            handler=handler,
+            name=name,
+            concurrency=concurrency,
+            batch=batch,
+            transactional=transactional,
+            retry=retry,
+            lease=None if lease is None else as_timedelta(lease, name="lease"),
+            timeout=None if timeout is None else as_timedelta(timeout, name="timeout").total_seconds(),
+            poll=as_timedelta(poll, name="poll").total_seconds(),
+        )
+
+    return make
 
 
 def _is_count(value: object, most: int) -> bool:
