@@ -20,8 +20,8 @@ def problems_of(path: Path) -> Iterator[str]:
     statements = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
     if not text.startswith("-- "):
         yield "has no header that says what it does"
-    if KEYWORDS.search(statements):
-        yield f"has a keyword in upper case: {KEYWORDS.search(statements)[0]}"  # type: ignore[index]
+    if shouted := KEYWORDS.search(statements):
+        yield f"has a keyword in upper case: {shouted[0]}"
     created = CREATED.findall(text)
     if path.parent == CODE:
         return

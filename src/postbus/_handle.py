@@ -77,7 +77,8 @@ class Handling:
 
     def as_retry(self, error: BaseException) -> Retry:
         """What an error of a handler means. Raises it if it is us who are cancelled, not the handler."""
-        if isinstance(error, asyncio.CancelledError) and asyncio.current_task().cancelling():  # type: ignore[union-attr]
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise error
         return Retry(error=self.described(error))
 

@@ -13,6 +13,7 @@ import os
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -82,7 +83,7 @@ def weakly(conn: Any) -> Callable[[], Any]:
         return lambda: conn
 
 
-class _Watch:
+class _Watch(ABC):
     """Open transactions, one per connection."""
 
     def __init__(self) -> None:
@@ -113,12 +114,13 @@ class _Watch:
         for one in over:
             one.act()
 
+    @abstractmethod
     def _look_soon(self) -> None:
-        raise NotImplementedError
+        """See to it that the next look comes."""
 
+    @abstractmethod
     def _is_looking(self) -> bool:
-        """Whether the next look will come by itself."""
-        raise NotImplementedError
+        """Whether it will come by itself."""
 
     def _next_wait(self) -> float:
         wait, self._wait = self._wait, min(self._wait * 1.3, _LONGEST_WAIT)
@@ -199,7 +201,7 @@ def _watch_of_here() -> _Watch:
 
 def _start_afresh() -> None:
     """A forked child has neither the thread nor the transactions of its parent."""
-    global _thread_watch  # noqa: PLW0603
+    global _thread_watch  # noqa: PLW0603 - the watch of threads is one per process
     _thread_watch = _ThreadWatch()
 
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
@@ -18,9 +18,11 @@ class Order(msgspec.Struct):
 
 
 async def main(dsn: str, log: str, mode: str) -> None:
-    bus = Bus.open(dsn)
-    file = Path(log).open("a", buffering=1)  # noqa: SIM115
+    with Path(log).open("a", buffering=1) as file:
+        await run(Bus.open(dsn), file, mode)
 
+
+async def run(bus: Bus, file: TextIO, mode: str) -> None:
     if mode == "transactional":
 
         @bus.subscribe("t", concurrency=8, transactional=True, lease="2s")

@@ -6,14 +6,17 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from postbus import Bus, Message, RetryPolicy, Start
 
 
 async def main(dsn: str, log: str, mode: str) -> None:
-    bus = Bus.open(dsn)
-    file = Path(log).open("a", buffering=1)  # noqa: SIM115
+    with Path(log).open("a", buffering=1) as file:
+        await run(Bus.open(dsn), file, mode)
+
+
+async def run(bus: Bus, file: TextIO, mode: str) -> None:
     retry = RetryPolicy(initial=0.01, factor=1, maximum=0.01)
 
     if mode == "transactional":

@@ -146,7 +146,7 @@ def _as_typer_wants_it(function: Callable[..., Any], options: Sequence[inspect.P
         _keyword("data_dir", DataDirOption),
         _keyword("as_json", JsonOption, False),
     ]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect.signature looks at
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     run.__doc__ = function.__doc__
     return run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,31 +22,18 @@ Dsn = Annotated[
     typer.Option(help="A server to measure on, in databases made for it. Default: an embedded one."),
 ]
 Quick = Annotated[bool, typer.Option(help="Everything small: shows that it works.")]
-Messages = Annotated[int | None, typer.Option(min=1000, help="Messages in the large backlog.")]
 
 
-@app.command()
-def queue(
-    as_json: AsJson = False,
-    dsn: Dsn = None,
-    quick: Quick = False,
-    messages: Messages = None,
-    seconds: Annotated[float | None, typer.Option(min=1, help="Age of the old transaction.")] = None,
-) -> None:
-    """The queue: publishing, draining, latency, backlog, old transactions, memory."""
-    _run("queue", dsn=dsn, as_json=as_json, quick=quick, messages=messages, seconds=seconds)
-
-
-@app.command()
-def log(
-    as_json: AsJson = False,
-    dsn: Dsn = None,
-    quick: Quick = False,
-    messages: Messages = None,
-    seconds: Annotated[float | None, typer.Option(min=1, help="Age of the old transaction.")] = None,
-) -> None:
-    """The log: publishing, consuming, ten groups, latency, backlog, old transactions, many topics."""
-    _run("log", dsn=dsn, as_json=as_json, quick=quick, messages=messages, seconds=seconds)
+def _comparison(name: str, about: str) -> None:
+    @app.command(name, help=about)
+    def comparison(
+        as_json: AsJson = False,
+        dsn: Dsn = None,
+        quick: Quick = False,
+        messages: Annotated[int | None, typer.Option(min=1000, help="Messages in the large backlog.")] = None,
+        seconds: Annotated[float | None, typer.Option(min=1, help="Age of the old transaction.")] = None,
+    ) -> None:
+        _run(name, dsn=dsn, as_json=as_json, quick=quick, messages=messages, seconds=seconds)
 
 
 def _load_test(name: str, about: str) -> None:
@@ -57,17 +44,17 @@ def _load_test(name: str, about: str) -> None:
         quick: Quick = False,
         seconds: Annotated[float | None, typer.Option(min=4, help="How long the load lasts.")] = None,
     ) -> None:
-        _run(name, dsn=dsn, as_json=as_json, quick=quick, messages=None, seconds=seconds)
+        _run(name, dsn=dsn, as_json=as_json, quick=quick, seconds=seconds)
 
 
+_comparison("queue", "The queue: publishing, draining, latency, backlog, old transactions, memory.")
+_comparison("log", "The log: publishing, consuming, ten groups, latency, backlog, old transactions, many topics.")
 _load_test("lt5", "Load test: 10,000 messages a second to 16 groups.")
 _load_test("lt6", "Load test: 10,000 messages a second to 64 groups.")
 _load_test("lt7", "Load test: 30,000 messages a second to 100 groups.")
 
 
-def _run(
-    scenario: str, *, dsn: str | None, as_json: bool, quick: bool, messages: int | None, seconds: float | None
-) -> None:
+def _run(scenario: str, **options: Any) -> None:
     from postbus.bench.run import run
 
-    raise typer.Exit(run(scenario, dsn=dsn, as_json=as_json, quick=quick, messages=messages, seconds=seconds))
+    raise typer.Exit(run(scenario, **options))
