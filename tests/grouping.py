@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from eventually import eventually
-from postbus import Bus, Outgoing, RetryPolicy
+from postbus import Bus, DeadLetter, Outgoing, RetryPolicy
+from running import running
 
 SOON = RetryPolicy(initial=0.001, factor=1, maximum=0.001, max_attempts=3)
 
@@ -39,6 +40,24 @@ def collect(bus: Bus, group: str = "g", topic: str = "t", **options: Any) -> lis
         got.append(n)
 
     return got
+
+
+async def bury(bus: Bus, *payloads: Any, groups: tuple[str, ...] = ("mail",), topic: str = "events") -> list[int]:
+    """Let groups give messages up. Returns the messages' ids."""
+
+    async def give_up(payload: Any) -> DeadLetter:
+        return DeadLetter(reason=f"no {payload}", error="ValueError: no")
+
+    for group in groups:
+        bus.subscribe(topic, group=group)(give_up)
+    ids = [await bus.send(topic, payload, key="k") for payload in payloads]
+
+    async def all_are_dead() -> None:
+        assert len(await bus.admin.dead_letters(topic)) == len(payloads) * len(groups)
+
+    async with running(bus):
+        await eventually(all_are_dead)
+    return ids
 
 
 async def are_listed(conn: Any, count: int = 1) -> None:

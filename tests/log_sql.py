@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
+
+import asyncpg
+import pytest
 
 _NUMBER = (1 << 43) - 1
 
@@ -221,6 +225,14 @@ async def settle_retrying(conn: Any, lane: Lane, ids: list[int], outcome: str, *
         *options.values(),
     )
     return told
+
+
+async def refused(act: Awaitable[Any], code: str) -> str:
+    """The hint of the error with which something is refused."""
+    with pytest.raises(asyncpg.PostgresError) as caught:
+        await act
+    assert caught.value.sqlstate == code
+    return str(caught.value.hint)
 
 
 async def sweep(conn: Any, storage: int, later: timedelta = timedelta(0)) -> Any:

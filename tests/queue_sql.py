@@ -24,6 +24,17 @@ def payloads(claimed: Any) -> list[str]:
     return [payload.decode() for payload in claimed["payloads"] or []]
 
 
+async def payloads_of(conn: Any, topic: str) -> list[str]:
+    """What a topic holds, in the order of ids."""
+    rows = await conn.fetch("select payload from postbus.messages where topic = $1 order by id", topic)
+    return [row["payload"].decode() for row in rows]
+
+
+async def count_of(conn: Any, topic: str) -> int:
+    """How many messages a topic holds."""
+    return int(await conn.fetchval("select count(*) from postbus.messages where topic = $1", topic))
+
+
 async def states(conn: Any) -> dict[str, int]:
     return dict(await conn.fetch("select state, count(*)::int from postbus.messages group by state"))
 

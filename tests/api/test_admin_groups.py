@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from eventually import eventually
-from postbus import Bus, DeadLetter, Start
+from grouping import bury
+from postbus import Bus, Start
 from postbus.errors import (
     GroupNotFound,
     InvalidGroup,
@@ -36,24 +37,6 @@ async def lag(bus: Bus, group: str = "mail", topic: str = "events") -> int:
     """What a group has before it, counted exactly."""
     await (await bus.connect()).sweep_log()
     return int((await bus.admin.group(topic, group))["lag"])
-
-
-async def bury(bus: Bus, *payloads: Any, groups: tuple[str, ...] = ("mail",)) -> list[int]:
-    """Let groups give messages up. Returns the messages' ids."""
-    for group in groups:
-
-        async def give_up(payload: Any) -> DeadLetter:
-            return DeadLetter(reason=f"no {payload}")
-
-        bus.subscribe("events", group=group, start=Start.BEGINNING)(give_up)
-    ids = [await bus.send("events", payload, key="k") for payload in payloads]
-
-    async def all_are_dead() -> None:
-        assert len(await bus.admin.dead_letters("events")) == len(payloads) * len(groups)
-
-    async with running(bus):
-        await eventually(all_are_dead)
-    return ids
 
 
 async def test_groups_are_listed(bus: Bus) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from fix_proxy import OnCommit, Proxy, proxy
 from postbus import Bus, CommitUnknown, DatabaseUnavailable
+from queue_sql import count_of
 
 __all__ = ["proxy"]  # a fixture
 
@@ -27,10 +28,6 @@ async def far_bus(proxy: Proxy) -> AsyncIterator[Bus]:
         yield opened
 
 
-async def _count(conn: Any, topic: str) -> int:
-    return int(await conn.fetchval("select count(*) from postbus.messages where topic = $1", topic))
-
-
 @pytest.mark.parametrize(("cut", "published"), [(OnCommit.CUT_BEFORE, 0), (OnCommit.CUT_AFTER, 1)])
 async def test_a_send_cut_off_at_its_commit_is_told_so(
     far_bus: Bus, proxy: Proxy, conn: Any, topic: str, cut: OnCommit, published: int
@@ -43,7 +40,7 @@ async def test_a_send_cut_off_at_its_commit_is_told_so(
 
     assert unknown.value.code == "PB505"
     assert "dedup_key" in unknown.value.remedy
-    assert await _count(conn, topic) == published
+    assert await count_of(conn, topic) == published
 
 
 @pytest.mark.parametrize("cut", [OnCommit.CUT_BEFORE, OnCommit.CUT_AFTER])
@@ -85,7 +82,7 @@ async def test_a_server_that_goes_away_before_the_commit_changed_nothing(
             proxy.break_connections()
             await lost.wait()
 
-    assert await _count(conn, topic) == 0
+    assert await count_of(conn, topic) == 0
 
 
 async def test_a_server_that_goes_away_is_unavailable(far_bus: Bus, proxy: Proxy, topic: str) -> None:
@@ -108,7 +105,7 @@ async def test_a_transaction_cut_off_at_its_commit_is_told_so(
         async with far_bus.transaction() as mine:
             await far_bus.publish(mine, topic, "x")
 
-    assert await _count(conn, topic) == 1
+    assert await count_of(conn, topic) == 1
 
 
 async def test_a_cancellation_during_commit_waits_for_its_end(
@@ -138,7 +135,7 @@ async def test_a_cancellation_during_commit_waits_for_its_end(
     with pytest.raises(asyncio.CancelledError):
         await publishing
     assert was_held_back
-    assert await _count(conn, topic) == 1
+    assert await count_of(conn, topic) == 1
 
 
 async def test_a_send_cancelled_during_commit_leaves_the_others_alone(
@@ -156,7 +153,7 @@ async def test_a_send_cancelled_during_commit_leaves_the_others_alone(
     assert await patient > 0
     with pytest.raises(asyncio.CancelledError):
         await impatient
-    assert await _count(conn, topic) == 2
+    assert await count_of(conn, topic) == 2
 
 
 async def test_a_transaction_that_fails_is_rolled_back(bus: Bus, conn: Any, topic: str) -> None:
@@ -166,7 +163,7 @@ async def test_a_transaction_that_fails_is_rolled_back(bus: Bus, conn: Any, topi
             await bus.publish(mine, topic, "x")
             raise ZeroDivisionError
 
-    assert await _count(conn, topic) == 0
+    assert await count_of(conn, topic) == 0
 
 
 async def test_a_commit_that_the_database_refuses_is_its_error(bus: Bus, conn: Any, topic: str) -> None:
@@ -178,7 +175,7 @@ async def test_a_commit_that_the_database_refuses_is_its_error(bus: Bus, conn: A
             await bus.publish(mine, topic, "x")
             await mine.execute(f'insert into "{topic}" values (1), (1)')
 
-    assert await _count(conn, topic) == 0
+    assert await count_of(conn, topic) == 0
 
 
 async def test_a_transaction_may_have_savepoints(bus: Bus, conn: Any, topic: str) -> None:
@@ -190,4 +187,4 @@ async def test_a_transaction_may_have_savepoints(bus: Bus, conn: Any, topic: str
                 await bus.publish(mine, topic, "y")
                 raise ZeroDivisionError
 
-    assert await _count(conn, topic) == 1
+    assert await count_of(conn, topic) == 1

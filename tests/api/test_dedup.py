@@ -10,17 +10,12 @@ import pytest
 
 from eventually import eventually
 from postbus import Bus
-from queue_sql import is_waiting
+from queue_sql import is_waiting, payloads_of
 
 
 @pytest.fixture
 def dsn(module_dsn: str) -> str:
     return module_dsn
-
-
-async def _payloads(conn: Any, topic: str) -> list[str]:
-    rows = await conn.fetch("select payload from postbus.messages where topic = $1 order by id", topic)
-    return [row["payload"].decode() for row in rows]
 
 
 async def _waits(conn: Any, other: Any, task: asyncio.Task[Any]) -> None:
@@ -40,7 +35,7 @@ async def test_twice_in_one_transaction(bus: Bus, conn: Any, topic: str) -> None
         second = await bus.publish(conn, topic, "second", dedup_key="d")
 
     assert second == first
-    assert await _payloads(conn, topic) == ["first"]
+    assert await payloads_of(conn, topic) == ["first"]
 
 
 async def test_in_two_transactions(bus: Bus, conn: Any, connect: Any, topic: str) -> None:
@@ -50,7 +45,7 @@ async def test_in_two_transactions(bus: Bus, conn: Any, connect: Any, topic: str
     second = await bus.publish(await connect(), topic, "second", dedup_key="d", delay=5)
 
     assert second == first
-    assert await _payloads(conn, topic) == []
+    assert await payloads_of(conn, topic) == []
 
 
 async def test_after_the_window(bus: Bus, conn: Any, topic: str) -> None:
@@ -61,7 +56,7 @@ async def test_after_the_window(bus: Bus, conn: Any, topic: str) -> None:
     third = await bus.publish(conn, topic, "third", dedup_key="d")
 
     assert first < second == third
-    assert await _payloads(conn, topic) == ["first", "second"]
+    assert await payloads_of(conn, topic) == ["first", "second"]
 
 
 async def test_the_window_is_the_topics(bus: Bus, conn: Any, topic: str) -> None:
@@ -91,7 +86,7 @@ async def test_a_rollback_forgets_the_key(bus: Bus, conn: Any, topic: str) -> No
     await bus.publish(conn, topic, "third", dedup_key="e")
     await conn.execute("commit")
 
-    assert await _payloads(conn, topic) == ["first", "third"]
+    assert await payloads_of(conn, topic) == ["first", "third"]
 
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
@@ -110,10 +105,10 @@ async def test_the_second_waits_for_the_end_of_the_first(
 
     if ending == "commit":
         assert second_id == first_id
-        assert await _payloads(conn, topic) == ["first"]
+        assert await payloads_of(conn, topic) == ["first"]
     else:
         assert second_id != first_id
-        assert await _payloads(conn, topic) == ["second"]
+        assert await payloads_of(conn, topic) == ["second"]
 
 
 async def _publish(bus: Bus, conn: Any, topic: str) -> int:
@@ -128,7 +123,7 @@ async def test_many_at_once_publish_once(bus: Bus, conn: Any, connect: Any, topi
     ids = await asyncio.gather(*(_publish(bus, racer, topic) for racer in racers))
 
     assert len(set(ids)) == 1
-    assert len(await _payloads(conn, topic)) == 1
+    assert len(await payloads_of(conn, topic)) == 1
 
 
 async def test_a_key_that_ends_while_somebody_waits_is_not_lost(bus: Bus, conn: Any, connect: Any, topic: str) -> None:
@@ -160,5 +155,5 @@ async def test_the_first_two_users_of_a_topic_do_not_wait_for_each_other(
     await other.execute("commit")
     await one.execute("commit")
 
-    assert sorted(await _payloads(conn, topic)) == ["one", "other", "other again"]
+    assert sorted(await payloads_of(conn, topic)) == ["one", "other", "other again"]
     assert len(await bus.admin.topics()) == len({row["name"] for row in await bus.admin.topics()})

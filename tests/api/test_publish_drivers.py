@@ -9,6 +9,7 @@ import pytest
 
 from api.drivers import Program
 from postbus import Bus, Outgoing, PayloadTooLarge
+from queue_sql import payloads_of
 
 _STORED = """
     select payload, key, headers::text, priority, correlation_id, content_type, at
@@ -19,11 +20,6 @@ _STORED = """
 @pytest.fixture
 def dsn(module_dsn: str) -> str:
     return module_dsn
-
-
-async def _payloads(conn: Any, topic: str) -> list[str]:
-    rows = await conn.fetch("select payload from postbus.messages where topic = $1 order by id", topic)
-    return [row["payload"].decode() for row in rows]
 
 
 async def test_a_commit_publishes_with_all_options(program: Program, bus: Bus, conn: Any, topic: str) -> None:
@@ -86,7 +82,7 @@ async def test_a_rollback_publishes_nothing(program: Program, bus: Bus, conn: An
     await program.publish(bus, topic, "x")
     await program.rollback()
 
-    assert await _payloads(conn, topic) == []
+    assert await payloads_of(conn, topic) == []
 
 
 async def test_a_savepoint_that_is_rolled_back_takes_its_messages_along(
@@ -101,7 +97,7 @@ async def test_a_savepoint_that_is_rolled_back_takes_its_messages_along(
     await program.publish(bus, topic, "after")
     await program.commit()
 
-    assert await _payloads(conn, topic) == ["before", "after"]
+    assert await payloads_of(conn, topic) == ["before", "after"]
 
 
 async def test_many_messages_have_their_ids_in_order(program: Program, bus: Bus, conn: Any, topic: str) -> None:
@@ -147,7 +143,7 @@ async def test_many_duplicates_have_the_ids_of_the_first(program: Program, bus: 
     await program.commit()
 
     assert ids[2] == ids[0]
-    assert await _payloads(conn, topic) == ["a", "b", "a"]
+    assert await payloads_of(conn, topic) == ["a", "b", "a"]
 
 
 async def test_no_messages_at_all(program: Program, bus: Bus, conn: Any, topic: str) -> None:
@@ -156,7 +152,7 @@ async def test_no_messages_at_all(program: Program, bus: Bus, conn: Any, topic: 
     assert await program.publish_many(bus, topic, []) == []
     await program.commit()
 
-    assert await _payloads(conn, topic) == []
+    assert await payloads_of(conn, topic) == []
 
 
 async def test_what_the_database_refuses_is_an_error_of_ours(program: Program, bus: Bus, conn: Any, topic: str) -> None:
@@ -173,7 +169,7 @@ async def test_what_the_database_refuses_is_an_error_of_ours(program: Program, b
     assert refused.value.code == "PB411"
     assert refused.value.message == "the payload has 6 bytes, the topic accepts 5"
     assert refused.value.remedy == "send a reference to the data, or raise max_payload_bytes of the topic"
-    assert await _payloads(conn, topic) == ["12345"]
+    assert await payloads_of(conn, topic) == ["12345"]
 
 
 async def test_a_failed_transaction_is_an_error_of_the_drivers(
@@ -191,7 +187,7 @@ async def test_a_failed_transaction_is_an_error_of_the_drivers(
         await program.publish(bus, topic, "x")
     await program.rollback()
 
-    assert await _payloads(conn, topic) == []
+    assert await payloads_of(conn, topic) == []
 
 
 async def test_a_lost_connection_is_an_error_of_the_drivers(program: Program, bus: Bus, conn: Any, topic: str) -> None:
@@ -206,4 +202,4 @@ async def test_a_lost_connection_is_an_error_of_the_drivers(program: Program, bu
     with pytest.raises(program.error):
         await program.publish(bus, topic, "y")
 
-    assert await _payloads(conn, topic) == []
+    assert await payloads_of(conn, topic) == []

@@ -12,7 +12,7 @@ from api.ear import Ear
 from eventually import eventually
 from postbus import Bus, DatabaseUnavailable, InvalidOption, Outgoing, PayloadTooLarge
 from postbus import _send as sender
-from queue_sql import is_waiting
+from queue_sql import count_of, is_waiting
 
 
 @pytest.fixture
@@ -28,10 +28,6 @@ async def held(connect: Any, topic: str) -> AsyncIterator[Any]:
     await other.execute("select postbus.publish($1, 'x'::text, dedup_key => 'held')", topic)
     yield other
     await other.execute("rollback")
-
-
-async def _count(conn: Any, topic: str) -> int:
-    return int(await conn.fetchval("select count(*) from postbus.messages where topic = $1", topic))
 
 
 async def test_the_id_is_that_of_a_committed_message(bus: Bus, conn: Any, topic: str, ear: Ear) -> None:
@@ -82,7 +78,7 @@ async def test_one_that_is_refused_fails_alone(bus: Bus, conn: Any, topic: str) 
     refused = [number for number, answer in enumerate(answers) if isinstance(answer, BaseException)]
     assert refused == [3, 40]
     assert isinstance(answers[3], PayloadTooLarge)
-    assert await _count(conn, topic) == 48
+    assert await count_of(conn, topic) == 48
 
 
 async def test_bad_options_are_told_before_anything_is_sent(bus: Bus, conn: Any, topic: str) -> None:
@@ -92,7 +88,7 @@ async def test_bad_options_are_told_before_anything_is_sent(bus: Bus, conn: Any,
     )
 
     assert isinstance(answers[1], InvalidOption)
-    assert await _count(conn, topic) == 2
+    assert await count_of(conn, topic) == 2
 
 
 async def test_a_duplicate_gets_the_first_id(bus: Bus, conn: Any, topic: str) -> None:
@@ -100,7 +96,7 @@ async def test_a_duplicate_gets_the_first_id(bus: Bus, conn: Any, topic: str) ->
     ids = await asyncio.gather(*(bus.send(topic, "x", dedup_key="d") for _ in range(3)))
 
     assert {*ids, await bus.send(topic, "x", dedup_key="d")} == {ids[0]}
-    assert await _count(conn, topic) == 1
+    assert await count_of(conn, topic) == 1
 
 
 async def test_an_outgoing_is_sent_as_it_is(bus: Bus, conn: Any, topic: str) -> None:
@@ -110,7 +106,7 @@ async def test_an_outgoing_is_sent_as_it_is(bus: Bus, conn: Any, topic: str) -> 
         await bus.send(topic, Outgoing(payload="x", key="k"), priority=1)
 
     assert await conn.fetchval("select key from postbus.messages where id = $1", message_id) == "k"
-    assert await _count(conn, topic) == 1
+    assert await count_of(conn, topic) == 1
 
 
 async def test_large_messages_do_not_share_a_commit(
@@ -142,7 +138,7 @@ async def test_a_send_that_waits_holds_up_no_other(bus: Bus, conn: Any, topic: s
     assert not waiting.done()
     await held.execute("rollback")
     await waiting
-    assert await _count(conn, topic) == 2
+    assert await count_of(conn, topic) == 2
     await held.execute("begin")
 
 
@@ -193,7 +189,7 @@ async def test_a_deadlock_with_somebody_else_fails_nobody(bus: Bus, conn: Any, c
 
     assert sender_pid
     assert ids[0] == their_a
-    assert await _count(conn, topic) == 2
+    assert await count_of(conn, topic) == 2
 
 
 async def _blocked_by(conn: Any, pid: int) -> int:
@@ -210,7 +206,7 @@ async def test_closing_sends_what_is_under_way(dsn: str, conn: Any, topic: str) 
     await asyncio.sleep(0)
     await bus.close()
 
-    assert await _count(conn, topic) == 10
+    assert await count_of(conn, topic) == 10
     await asyncio.gather(*sending)
 
 

@@ -138,6 +138,12 @@ class Cli:
         return await start(*args, env=self.env, cwd=self.cwd)
 
 
+def hang_up(process: asyncio.subprocess.Process) -> None:
+    """Read no more of what a command writes, as `head` does."""
+    assert process.stdout is not None
+    process.stdout._transport.close()  # type: ignore[attr-defined]  # asyncio has no other way
+
+
 def processes_of(folder: Path) -> list[str]:
     """All processes that have to do with a folder, or with a server in it."""
     return [told for process in psutil.process_iter() if (told := _if_about(process, str(folder)))]

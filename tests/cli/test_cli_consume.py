@@ -7,7 +7,7 @@ import json
 import os
 import signal
 
-from cli.helpers import Cli, deliver, finish
+from cli.helpers import Cli, deliver, finish, hang_up
 from postbus import Bus
 
 
@@ -135,7 +135,7 @@ async def test_a_reader_that_leaves(cli: Cli, bus: Bus) -> None:
     assert process.stderr is not None
 
     await process.stdout.readline()
-    process.stdout._transport.close()  # type: ignore[attr-defined]
+    hang_up(process)
 
     async with asyncio.timeout(20):
         assert b"Traceback" not in await process.stderr.read()

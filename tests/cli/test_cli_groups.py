@@ -9,8 +9,8 @@ import pytest
 
 from cli.helpers import Cli, finish
 from eventually import eventually
-from postbus import Bus, DeadLetter, Start
-from running import running
+from grouping import bury
+from postbus import Bus, Start
 
 
 @pytest.fixture
@@ -21,24 +21,6 @@ async def events(bus: Bus) -> str:
     for group in ("mail", "stock"):
         await store.subscribe("events", group, Start.NOW, "block")
     return "events"
-
-
-async def bury(bus: Bus, *payloads: Any, groups: tuple[str, ...] = ("mail",)) -> list[int]:
-    """Let groups give messages up. Returns the messages' ids."""
-
-    async def give_up(payload: Any) -> DeadLetter:
-        return DeadLetter(reason=f"no {payload}", error="ValueError: no")
-
-    for group in groups:
-        bus.subscribe("events", group=group)(give_up)
-    ids = [await bus.send("events", payload, key="k") for payload in payloads]
-
-    async def all_are_dead() -> None:
-        assert len(await bus.admin.dead_letters("events")) == len(payloads) * len(groups)
-
-    async with running(bus):
-        await eventually(all_are_dead)
-    return ids
 
 
 async def test_list(cli: Cli, bus: Bus, events: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.helpers import POSTBUS, Cli, environment, finish, open_terminal, read_all
+from cli.helpers import POSTBUS, Cli, environment, finish, hang_up, open_terminal, read_all
 from postbus import Bus
 
 
@@ -181,8 +181,7 @@ async def test_progress_does_not_touch_the_ids(cli: Cli) -> None:
 async def test_a_reader_that_leaves_stops_nothing(cli: Cli, bus: Bus) -> None:
     """All lines are published, also if nobody reads the ids."""
     process = await cli.start("publish", "jobs", "--lines")
-    assert process.stdout is not None
-    process.stdout._transport.close()  # type: ignore[attr-defined]
+    hang_up(process)
 
     ended = await finish(process, b"x\n" * 3000)
 

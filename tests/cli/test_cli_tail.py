@@ -6,7 +6,7 @@ import asyncio
 import signal
 from typing import Any
 
-from cli.helpers import Cli, finish
+from cli.helpers import Cli, finish, hang_up
 from postbus import Bus
 from postbus.cli.tail import Follower
 
@@ -77,7 +77,7 @@ async def test_a_reader_that_leaves(cli: Cli, bus: Bus) -> None:
     assert process.stdout is not None
 
     await process.stdout.readline()
-    process.stdout._transport.close()  # type: ignore[attr-defined]
+    hang_up(process)
 
     async with asyncio.timeout(20):
         assert process.stderr is not None

@@ -22,6 +22,7 @@ from log_sql import (
     publish_many,
     read,
     read_all,
+    refused,
     rotate,
     subscribe,
     sweep,
@@ -84,11 +85,8 @@ async def restore(dsn: str, other_server: EmbeddedPostgres) -> AsyncIterator[Res
     await root.close()
 
 
-async def _refused(act: Any) -> None:
-    with pytest.raises(asyncpg.PostgresError) as caught:
-        await act
-    assert caught.value.sqlstate == "PB507"
-    assert caught.value.hint == "run: postbus rebase"
+async def _refused(act: Awaitable[Any]) -> None:
+    assert await refused(act, "PB507") == "run: postbus rebase"
 
 
 async def _rebase(conn: Any) -> int:

@@ -23,6 +23,7 @@ from log_sql import (
     put_off,
     read,
     read_all,
+    refused,
     rotate,
     settle_retrying,
     subscribe,
@@ -31,14 +32,6 @@ from log_sql import (
     vanish,
 )
 from queue_sql import is_waiting, publish
-
-
-async def _refused(act: Any, code: str) -> str:
-    """The hint of the error with which something is refused."""
-    with pytest.raises(asyncpg.PostgresError) as caught:
-        await act
-    assert caught.value.sqlstate == code
-    return str(caught.value.hint)
 
 
 async def _left(conn: Any, group: int) -> list[str]:
@@ -180,15 +173,15 @@ async def test_a_start_that_makes_no_sense_is_refused(conn: Any, options: dict[s
     """Bad starts are named, with what to give instead."""
     await create_topic(conn)
 
-    assert await _refused(subscribe(conn, **options), "PB402")
+    assert await refused(subscribe(conn, **options), "PB402")
 
 
 async def test_groups_need_a_topic_with_a_log(conn: Any) -> None:
     """A queue has no groups, and the error says how to make a topic that has."""
     await conn.execute("select postbus.create_topic('q')")
 
-    assert "PUB_SUB" in await _refused(subscribe(conn, topic="q"), "PB432")
-    assert "PUB_SUB" in await _refused(subscribe(conn, topic="unknown"), "PB432")
+    assert "PUB_SUB" in await refused(subscribe(conn, topic="q"), "PB432")
+    assert "PUB_SUB" in await refused(subscribe(conn, topic="unknown"), "PB432")
 
 
 # Seeking
@@ -253,7 +246,7 @@ async def test_states_that_are_allowed(conn: Any) -> None:
     for state in ("ACTIVE", "PAUSED", "PAUSED", "ACTIVE", "CANCELLED"):
         await _set(conn, state)
         assert await _state(conn, group) == state
-    assert "postbus groups list" in await _refused(_set(conn, "ACTIVE"), "PB406")
+    assert "postbus groups list" in await refused(_set(conn, "ACTIVE"), "PB406")
     again = await conn.fetchrow("select * from postbus.subscribe('t', 'g')")
     assert again["is_new"]
     assert again["subscription_id"] != group
@@ -263,12 +256,12 @@ async def test_states_that_are_refused(conn: Any) -> None:
     """A DEAD group lives again only by a heartbeat, and nobody declares one dead."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
-    assert "PAUSED" in await _refused(_set(conn, "DEAD"), "PB433")
-    assert "PAUSED" in await _refused(_set(conn, "GONE"), "PB433")
+    assert "PAUSED" in await refused(_set(conn, "DEAD"), "PB433")
+    assert "PAUSED" in await refused(_set(conn, "GONE"), "PB433")
     assert await let_die(conn, storage) == 1
     assert await _state(conn, group) == "DEAD"
     for state in ("ACTIVE", "PAUSED"):
-        assert "heartbeat" in await _refused(_set(conn, state), "PB433")
+        assert "heartbeat" in await refused(_set(conn, state), "PB433")
     await conn.execute("select postbus.group_heartbeat(array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}')", group)
     assert await _state(conn, group) == "ACTIVE"
 
@@ -590,7 +583,7 @@ async def test_attempts_end_in_a_dead_letter_of_that_group(conn: Any) -> None:
     assert row["id"] == piece.ids[1], "its key goes on"
     await settle_retrying(conn, lane, [row["id"]], "done")
 
-    assert "--group" in await _refused(conn.fetchval("select postbus.redrive('t')"), "PB402")
+    assert "--group" in await refused(conn.fetchval("select postbus.redrive('t')"), "PB402")
     assert await conn.fetchval("select postbus.redrive('t', group_name => 'other')") == 0
     assert await conn.fetchval("select postbus.redrive('t', group_name => 'g', dry_run => true)") == 1
     assert await conn.fetchval("select postbus.redrive('t', group_name => 'g')") == 1
@@ -673,13 +666,13 @@ _PUBLISHING = [
 async def test_a_topic_can_block_writes_without_groups(conn: Any, statement: str) -> None:
     """Nothing is published while no group is ACTIVE; with one it is."""
     await create_topic(conn, block_writes_on_zero_subscriptions=True)
-    assert "subscribe" in await _refused(conn.fetch(statement), "PB430")
+    assert "subscribe" in await refused(conn.fetch(statement), "PB430")
     group = await subscribe(conn)
     await conn.fetch(statement)
     await _set(conn, "PAUSED")
-    await _refused(conn.fetch(statement), "PB430")
+    await refused(conn.fetch(statement), "PB430")
     await _set(conn, "CANCELLED")
-    await _refused(conn.fetch(statement), "PB430")
+    await refused(conn.fetch(statement), "PB430")
     assert await conn.fetchval("select count(*) from postbus.log") == 1
     assert group
 
@@ -708,7 +701,7 @@ async def test_a_topic_can_block_writes_without_groups(conn: Any, statement: str
 )
 async def test_options_that_make_no_sense_are_refused(conn: Any, options: dict[str, Any]) -> None:
     """Each with a hint that names the option."""
-    hint = await _refused(create_topic(conn, **options), "PB402")
+    hint = await refused(create_topic(conn, **options), "PB402")
     assert any(name in hint for name in options)
 
 
@@ -720,7 +713,7 @@ async def test_options_that_make_no_sense_are_refused(conn: Any, options: dict[s
 async def test_a_log_has_no_priorities_and_delays(conn: Any, options: str) -> None:
     """They are refused, not ignored."""
     await create_topic(conn)
-    assert "QUEUE" in await _refused(conn.fetch(f"select postbus.publish('t', 'x'::text, {options})"), "PB402")
+    assert "QUEUE" in await refused(conn.fetch(f"select postbus.publish('t', 'x'::text, {options})"), "PB402")
 
 
 async def test_lanes_and_storage_of_a_topic_are_fixed(conn: Any) -> None:

@@ -19,8 +19,8 @@ declare
 begin
     perform postbus.check_fresh();
     -- A place of each storage, as in `here`: positions first, then the snapshot, then an own transaction id.
-    select jsonb_object_agg(used.id, postbus.last_position(used.epoch_sequence)) into _positions
-      from (select distinct t.storage_id as id, t.epoch_sequence from postbus.subscription s join postbus.topic t on t.id = s.topic_id
+    select jsonb_object_agg(used.id, postbus.last_position(used.id)) into _positions
+      from (select distinct t.storage_id as id from postbus.subscription s join postbus.topic t on t.id = s.topic_id
              where s.id = any (subscription_ids)) as used;
     _place.snapshot := pg_current_snapshot();
     _place.txid := pg_current_xact_id();
