@@ -68,7 +68,7 @@ async def _measure(test: _Test, lab: Lab, plan: Plan, report: Report) -> None:
                 await conn.execute("select postbus.sweep_log($1, now() + make_interval(days => $2))", _STORAGE, days)
             seconds = time.perf_counter() - began
             swept = kept - await conn.fetchval(_KEPT)
-    lags, reads = followed.lags, sorted(followed.read_seconds)
+    lags, reads = followed.lags, sorted(followed.read_seconds) or [0.0]
     half = len(lags) // 2
     report.add(
         published_per_s=rate,
@@ -82,7 +82,7 @@ async def _measure(test: _Test, lab: Lab, plan: Plan, report: Report) -> None:
         lag_second_half_s=mean(lags[half:]),
         fetch_p50_ms=1000 * reads[len(reads) // 2],
         fetch_p95_ms=1000 * reads[int(len(reads) * 0.95)],
-        fetches=len(reads),
+        fetches=len(followed.read_seconds),
         dead_tuple_percent=dead_percent,
         swept_messages=swept,
         sweep_per_s=swept / seconds,
@@ -149,7 +149,7 @@ async def _follow(dsn: str, groups: int) -> Followed:
                 until = time.monotonic() + _PATIENCE
                 while published is not None and min(seen.handled) < published and time.monotonic() < until:
                     await asyncio.wait([worker], timeout=0.1)
-    return Followed(seen.handled, lags or [0.0], read_seconds or [0.0])
+    return Followed(seen.handled, lags or [0.0], read_seconds)
 
 
 @contextlib.contextmanager
