@@ -4,6 +4,7 @@ from importlib.metadata import version as _version
 
 from postbus.admin import Admin
 from postbus.bus import Bus
+from postbus.catch_up import CatchUp
 from postbus.errors import (
     AccessDenied,
     CommitUnknown,
@@ -50,6 +51,7 @@ __all__ = [
     "Ack",
     "Admin",
     "Bus",
+    "CatchUp",
     "CommitUnknown",
     "DatabaseUnavailable",
     "DeadLetter",

@@ -112,6 +112,33 @@ class AdminStore(Database):
             )
         )
 
+    async def catch_ups(self, topic: str | None, group: str | None) -> list[dict[str, Any]]:
+        return await self._rows(
+            "select * from postbus.catch_ups where ($1::text is null or topic = $1) "
+            "and ($2::text is null or group_name = $2) order by topic, group_name, started_at",
+            topic,
+            group,
+        )
+
+    async def set_catch_up(self, topic: str, group: str, *, is_wanted: bool) -> None:
+        await self._run("select postbus.set_catch_up($1, $2, $3)", topic, group, is_wanted)
+
+    async def resurrect_group(self, topic: str, group: str, *, catch_up: bool) -> list[dict[str, Any]]:
+        return await self._rows(
+            "select r.* from postbus.groups g cross join lateral postbus.resurrect(array[g.subscription_id], $3) as r "
+            "where g.topic = $1 and g.group_name = $2 and g.state = 'DEAD'",
+            topic,
+            group,
+            catch_up,
+        )
+
+    async def deliveries(self, topic: str, message_id: int) -> list[dict[str, Any]]:
+        return await self._rows("select * from postbus.deliveries_of($1, $2)", topic, message_id)
+
+    async def message_state(self, topic: str, message_id: int) -> dict[str, Any]:
+        [row] = await self._rows("select * from postbus.message_state($1, $2)", topic, message_id)
+        return row
+
     async def rebase(self) -> int:
         return int(await self._run("select postbus.rebase()"))
 

@@ -26,7 +26,9 @@ from postbus._members import Members
 from postbus._reader import LogReader
 from postbus._store import Store
 from postbus._strand import Advancer, Entry, HeldLane, Strand
+from postbus._throttle import Throttle
 from postbus._work import Work, WorkQueues
+from postbus.catch_up import CatchUp
 from postbus.group import Group
 from postbus.middleware import Middleware
 
@@ -51,16 +53,25 @@ class GroupConsumer:
         lease: timedelta,
         max_attempts: int,
         middleware: Sequence[Middleware] = (),
+        lanes: int,
+        history_of: int | None = None,
+        catch_up: CatchUp | None = None,
     ) -> None:
         self.group = group
+        self.history_of = history_of
+        """The group's own subscription, if this one reads its history."""
+        self.throttle = Throttle(catch_up) if catch_up is not None else None
         self.subscription_id = subscription_id
         self.strands: list[Strand] = []
         self._store = store
         self._advancer = advancer
+        self._lanes = lanes
         self._lease = lease.total_seconds()
         first = next(iter(group.members.values())).subscription
         self._options = first
         prefetch = max(_LEAST_PREFETCH, min(16 * first.slots, _MOST_PREFETCH))
+        if catch_up is not None:
+            prefetch = max(prefetch, 2 * catch_up.batch_size)
         self._members = Members(group, middleware)
         self._aside = Aside(group, subscription_id, store, self.lose)
         self._handler = GroupHandler(self._members, self._aside)
@@ -100,6 +111,7 @@ class GroupConsumer:
             transactions=transactions,
             new_bell=new_bell,
             prefetch=prefetch,
+            throttle=self.throttle,
             lose=self.lose,
         )
         self._readers: dict[Strand, asyncio.Task[None]] = {}
@@ -122,6 +134,11 @@ class GroupConsumer:
         work.entry.done()
 
     # taking lanes
+
+    def share_out(self) -> None:
+        """Go as fast as fits the part of the work that this process has."""
+        if self.throttle is not None:
+            self.throttle.take_share(len(self.tokens) / self._lanes)
 
     @property
     def tokens(self) -> list[UUID]:

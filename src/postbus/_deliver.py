@@ -17,6 +17,7 @@ from postbus._reader import LogReader
 from postbus._segment import Piece
 from postbus._store import Store
 from postbus._strand import Advancer, Entry, HeldLane, Strand
+from postbus._throttle import Throttle
 from postbus._translate import may_have_crashed
 from postbus._work import Part, Work, WorkQueues, works_of
 from postbus.errors import DatabaseUnavailable, WrongSemantics
@@ -41,6 +42,7 @@ class Delivery:
         transactions: GroupTransactions | None,
         new_bell: Callable[[], asyncio.Event],
         prefetch: int,
+        throttle: Throttle | None,
         lose: Callable[[Strand], None],
     ) -> None:
         self._topic = topic
@@ -53,6 +55,7 @@ class Delivery:
         self._transactions = transactions
         self._new_bell = new_bell
         self._prefetch = prefetch
+        self._throttle = throttle
         self._lose = lose
 
     async def read(self, strand: Strand) -> None:
@@ -62,6 +65,8 @@ class Delivery:
             strand.is_waiting = True
             while strand.in_hand >= self._prefetch:
                 await strand.until_freed()
+            if self._throttle is not None:
+                await self._throttle.ready()
             # Clear before reading, not after: a message that commits while we read must wake us again.
             bell.clear()
             try:
@@ -71,8 +76,8 @@ class Delivery:
                     strand.cursor,
                     strand.taken_at,
                     strand.server,
-                    is_between=strand.is_between,
-                    max_count=self._prefetch // 2,
+                    is_between=strand.is_between or self._throttle is not None,  # history has its own target
+                    max_count=self._throttle.batch if self._throttle is not None else self._prefetch // 2,
                     max_bytes=self._options.max_bytes,
                 )
                 backoff.reset()
@@ -93,6 +98,8 @@ class Delivery:
                 return
             strand.is_waiting = False
             strand.read_on(piece.next_cursor, is_between=piece.more)
+            if self._throttle is not None:
+                self._throttle.was_read(piece.count, piece.took)
             if piece.segments:
                 wait = 0.01
                 await self._deliver(strand, piece)

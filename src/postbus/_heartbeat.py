@@ -16,11 +16,15 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import TypeVar
 
 from postbus._log import event
+from postbus._log_store import Resurrected
 from postbus._store import Store
 from postbus.errors import DatabaseUnavailable
 from postbus.group import Counts, Group
+
+T = TypeVar("T")
 
 CONNECTIONS = 3  # one for the process, one for its groups, one to prolong leases: none waits for another
 TELL_COUNTS = 10.0  # seconds
@@ -71,8 +75,16 @@ class _Pulse:
 class GroupHeartbeats:
     """Shows that groups have a process that works for them, each as often as its topic says."""
 
-    def __init__(self, store: Store, *, fell_silent: Callable[[], None], is_heard: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        fell_silent: Callable[[], None],
+        is_heard: Callable[[], None],
+        resurrected: Callable[[Sequence[Resurrected]], None],
+    ) -> None:
         self._store = store
+        self._resurrected = resurrected
         self._fell_silent = fell_silent
         self._is_heard = is_heard
         self._pulses: dict[int, _Pulse] = {}
@@ -85,10 +97,6 @@ class GroupHeartbeats:
     def remove(self, subscription_id: int) -> None:
         self._pulses.pop(subscription_id, None)
 
-    def hurry(self, subscription_id: int) -> None:
-        """A group was taken for DEAD: the heartbeat that brings it back is due now."""
-        self._pulses[subscription_id].due_at = 0.0
-
     async def tick(self) -> float:
         """Send what is due, in one statement. Returns after how many seconds to look again."""
         now = time.monotonic()
@@ -99,7 +107,7 @@ class GroupHeartbeats:
 
     async def _send(self, due: dict[int, _Pulse]) -> None:
         try:
-            await _in_time(self._store.group_heartbeat(list(due), []))
+            self._resurrected(await _in_time(self._store.group_heartbeat(list(due), [])))
         except DatabaseUnavailable as error:
             self._failures += 1
             if self._failures == _TOO_MANY_FAILURES:
@@ -149,10 +157,10 @@ def _until(due_at: float) -> float:
     return max(0.01, min(_LOOK, due_at - time.monotonic()))
 
 
-async def _in_time(asked: Awaitable[None]) -> None:
+async def _in_time(asked: Awaitable[T]) -> T:
     try:
         async with asyncio.timeout(_TIMEOUT):
-            await asked
+            return await asked
     except TimeoutError as error:
         raise DatabaseUnavailable(
             f"a heartbeat was not answered within {_TIMEOUT:.0f} s", remedy="it is sent again by itself"

@@ -5,21 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from postbus._consume import GroupConsumer
 from postbus._heartbeat import GroupHeartbeats, MemberCounts
 from postbus._log import event
+from postbus._log_store import Resurrected
 from postbus._store import Store
 from postbus._strand import Advancer, Strand
+from postbus.catch_up import CatchUp
 from postbus.errors import DatabaseUnavailable
 from postbus.group import Group
 
 _LOOK = 1.0  # seconds between looks at who has which lanes …
 _LOOK_WHEN_STABLE = 3.0  # … when nothing has changed for a while
 _LOOK_SOON = 0.1  # … while lanes are being given up that may be taken again
+
+
+class MakeHistory(Protocol):
+    """Makes the consumer for a group's history."""
+
+    def __call__(self, subscription_id: int, *, history_of: int, catch_up: CatchUp) -> GroupConsumer: ...
 
 
 class LaneKeeper:
@@ -29,7 +38,12 @@ class LaneKeeper:
         self._store = store
         self._worker = worker
         self.advancer = Advancer(advancer_store, self._lose)
-        self.heartbeats = GroupHeartbeats(heartbeat_store, fell_silent=self._fall_silent, is_heard=self._is_heard_again)
+        self.heartbeats = GroupHeartbeats(
+            heartbeat_store,
+            fell_silent=self._fall_silent,
+            is_heard=self._is_heard_again,
+            resurrected=self._tell_resurrected,
+        )
         self._counts = MemberCounts(store)
         self.consumers: dict[int, GroupConsumer] = {}
         self.leases: dict[int, timedelta] = {}
@@ -41,21 +55,34 @@ class LaneKeeper:
         self._is_silent = False
         """Nobody hears that our groups are alive: nothing is taken for them."""
         self._stopping: dict[asyncio.Task[None], GroupConsumer] = {}
+        self._make_history: dict[int, MakeHistory] = {}
 
-    def add(self, consumer: GroupConsumer, lease: timedelta, heartbeat: timedelta) -> None:
+    def add(self, consumer: GroupConsumer, lease: timedelta, heartbeat: timedelta, make_history: MakeHistory) -> None:
         self.consumers[consumer.subscription_id] = consumer
         self.leases[consumer.subscription_id] = lease
         self.heartbeats.add(consumer.subscription_id, heartbeat)
+        self._make_history[consumer.subscription_id] = make_history
         consumer.group.is_told_anew()
 
+    def _add_history(self, row: Any) -> None:
+        """Work through a group's history, too: by a consumer of its own, for which others do not wait."""
+        group = self.consumers.get(row["number"])
+        if group is not None and row["subscription_id"] not in self.consumers:
+            make = self._make_history[row["number"]]
+            history = make(row["subscription_id"], history_of=row["number"], catch_up=CatchUp.from_json(row["cursor"]))
+            self.consumers[history.subscription_id] = history
+            self.leases[history.subscription_id] = self.leases[row["number"]]
+            event(logging.INFO, "catch_up.begun", group=group.group.name, topic=group.group.topic)
+
     def consumer_of(self, group: Group) -> GroupConsumer | None:
-        return next((one for one in self.consumers.values() if one.group is group), None)
+        return next((one for one in self.consumers.values() if one.group is group and one.history_of is None), None)
 
     async def remove(self, consumer: GroupConsumer) -> None:
         """Finish what a group has in hand here, and leave it to other processes."""
         async with self._ticking:  # not while lanes are being taken
-            stopping = self._start_to_stop(consumer)
-        await stopping
+            all_of_it = [one for one in self.consumers.values() if one.group is consumer.group]
+            stopping = [self._start_to_stop(one) for one in all_of_it]
+        await asyncio.gather(*stopping)
 
     def _start_to_stop(self, consumer: GroupConsumer) -> asyncio.Task[None]:
         """Beside other work: it may take as long as a handler does, and other groups must not wait for that."""
@@ -70,7 +97,7 @@ class LaneKeeper:
     async def _stop(self, consumer: GroupConsumer) -> None:
         await consumer.stop()
         with suppress(DatabaseUnavailable):  # then others get the lanes when our lease ends
-            await self._counts.tell({consumer.subscription_id: consumer.group})
+            await self._counts.tell({consumer.history_of or consumer.subscription_id: consumer.group})
             if consumer.subscription_id not in self.consumers:  # not started again meanwhile
                 await self._store.leave_groups(self._worker, [consumer.subscription_id])
 
@@ -103,6 +130,7 @@ class LaneKeeper:
         taken: defaultdict[int, list[Any]] = defaultdict(list)
         given_up: defaultdict[int, list[Any]] = defaultdict(list)
         stopped: dict[int, str] = {}
+        histories: list[Any] = []
         for row in rows:
             match row["action"]:
                 case "take":
@@ -111,18 +139,42 @@ class LaneKeeper:
                     given_up[row["subscription_id"]].append(row["token"])
                 case "stop":
                     stopped[row["subscription_id"]] = row["state"]
+                case "catch_up":
+                    histories.append(row)
                 case "lost":
                     for consumer in self.consumers.values():
                         consumer.lose_token(row["token"])
         self._tell_states(stopped)
         for subscription_id, state in stopped.items():
             given_up[subscription_id] = self.consumers[subscription_id].tokens
-            if state == "DEAD":
-                self.heartbeats.hurry(subscription_id)
-            elif state == "CANCELLED":  # or removed
-                self.consumers[subscription_id].group.is_started = False
-                self._start_to_stop(self.consumers[subscription_id])
-        return await self._follow(taken, given_up)
+            if state == "CANCELLED":  # or removed
+                self._end(self.consumers[subscription_id])
+        wait = await self._follow(taken, given_up)
+        for row in histories:
+            self._add_history(row)
+        await self._report_histories()
+        dead = [one for one, state in stopped.items() if state == "DEAD"]
+        if dead:  # not by a heartbeat, which may not take long: what was missed is counted
+            self._tell_resurrected(await self._store.resurrect(dead))
+        return _LOOK_SOON if dead or histories else wait
+
+    def _end(self, consumer: GroupConsumer) -> None:
+        if consumer.history_of is None:
+            consumer.group.is_started = False
+        self._start_to_stop(consumer)
+
+    async def _report_histories(self) -> None:
+        for consumer in self.consumers.values():
+            consumer.share_out()
+            if consumer.throttle is not None and consumer.throttle.p95 is not None:
+                allowed = consumer.throttle.allowed_rate
+                await self._store.report_catch_up(consumer.subscription_id, allowed, consumer.throttle.p95)
+
+    def _tell_resurrected(self, resurrected: Sequence[Resurrected]) -> None:
+        for one in resurrected:
+            group = self.consumers[one.subscription_id].group
+            event(logging.WARNING, "group.resurrected", group=group.name, topic=group.topic, missed=one.missed,
+                  skipped=one.skipped)  # fmt: skip
 
     async def _follow(self, taken: dict[int, list[Any]], given_up: dict[int, list[Any]]) -> float:
         """Give up lanes, beside other work, and take lanes."""
@@ -141,7 +193,9 @@ class LaneKeeper:
         for subscription_id, consumer in self.consumers.items():
             state = stopped.get(subscription_id, "ACTIVE")
             name, topic = consumer.group.name, consumer.group.topic
-            if state == "CANCELLED":
+            if state == "CANCELLED" and consumer.history_of is not None:
+                event(logging.INFO, "catch_up.ended", group=name, topic=topic)
+            elif state == "CANCELLED":
                 event(logging.WARNING, "group.stopped", group=name, topic=topic, reason="cancelled or removed",
                       remedy="subscribe again: start the group, or this process, anew")  # fmt: skip
             elif state != self._states.get(subscription_id, "ACTIVE"):
@@ -161,7 +215,8 @@ class LaneKeeper:
             consumer.lose(strand)
 
     async def tell_counts(self) -> None:
-        await self._counts.tell({one.subscription_id: one.group for one in self.consumers.values()})
+        groups = [one for one in self.consumers.values() if one.history_of is None]
+        await self._counts.tell({one.subscription_id: one.group for one in groups})
 
     def _fall_silent(self) -> None:
         """Stop consuming: our groups may be taken for DEAD, and then nothing is kept for what they still do."""

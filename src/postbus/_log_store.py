@@ -10,6 +10,7 @@ from uuid import UUID
 
 from postbus._database import RELAXED, Database, clean
 from postbus._segment import NO_HEADERS, Piece
+from postbus.catch_up import CatchUp
 from postbus.message import Message
 from postbus.start import Start
 
@@ -21,6 +22,7 @@ from postbus.start import Start
 _SERVER = "pg_postmaster_start_time()"
 _READ_LOG = (
     f"select r.*, case when r.position is null then {_SERVER} end as server, "
+    "case when r.position is null then clock_timestamp() - statement_timestamp() end as took, "
     f"case when r.position is null then {RELAXED} end "
     "from postbus.read_log($1, $2, $3, $4, $5, $6) as r"
 )
@@ -36,6 +38,19 @@ class SubscriptionInfo(NamedTuple):
     lease: timedelta
     heartbeat: timedelta
     is_new: bool
+    missed: int | None
+    """Messages that it had before it when it came back from the dead, or began with history."""
+    skipped: int | None
+    """Of these, beyond the bounds of its catch-up."""
+    was_dead: bool
+
+
+class Resurrected(NamedTuple):
+    """A group that was DEAD and lives again."""
+
+    subscription_id: int
+    missed: int
+    skipped: int
 
 
 class Step(NamedTuple):
@@ -77,19 +92,43 @@ class LogStore(Database):
 
     # joining, and lanes
 
-    async def subscribe(self, topic: str, group: str, start: Start, on_failure: str) -> SubscriptionInfo:
+    async def subscribe(
+        self, topic: str, group: str, start: Start, on_failure: str, catch_up: CatchUp | None = None
+    ) -> SubscriptionInfo:
         async with self.connection() as conn:
             row = await conn.fetchrow(
-                "select * from postbus.subscribe($1, $2, $3, $4, $5, $6)",
+                "select * from postbus.subscribe($1, $2, $3, $4, $5, $6, $7)",
                 topic,
                 group,
                 start.kind,
                 start.timestamp,
                 start.message_id,
                 on_failure,
+                (catch_up or CatchUp()).as_json(),
             )
         assert row is not None
-        return SubscriptionInfo(row["subscription_id"], row["state"], row["lease"], row["heartbeat"], row["is_new"])
+        return SubscriptionInfo(
+            row["subscription_id"],
+            row["state"],
+            row["lease"],
+            row["heartbeat"],
+            row["is_new"],
+            row["missed"],
+            row["skipped"],
+            was_dead=row["missed"] is not None and not row["is_new"],
+        )
+
+    async def resurrect(self, subscription_ids: Sequence[int]) -> list[Resurrected]:
+        """Bring groups that are DEAD back; those that somebody else is bringing back are left to that."""
+        async with self.connection() as conn:
+            rows = await conn.fetch("select * from postbus.resurrect($1)", subscription_ids)
+        return [Resurrected(row["subscription_id"], row["missed"], row["skipped"]) for row in rows]
+
+    async def report_catch_up(self, subscription_id: int, allowed_rate: float | None, p95: float | None) -> None:
+        async with self.connection() as conn:
+            await conn.execute(
+                "select postbus.report_catch_up($1, $2, make_interval(secs => $3))", subscription_id, allowed_rate, p95
+            )
 
     async def lease_lanes(self, worker: str, subscription_ids: Sequence[int], tokens: Sequence[UUID]) -> list[Any]:
         async with self.connection() as conn:

@@ -93,7 +93,7 @@ class Segment:
 class Piece:
     """What one read brought, and how to go on from it."""
 
-    __slots__ = ("count", "during", "more", "next_cursor", "segments", "server", "size", "target")
+    __slots__ = ("count", "during", "more", "next_cursor", "segments", "server", "size", "target", "took")
 
     def __init__(self, topic: str, rows: Sequence[Any]) -> None:
         end = rows[-1]
@@ -107,3 +107,5 @@ class Piece:
         self.target: str | None = end["read_target"]
         self.server: datetime = end["server"]
         """When the server started: places that are not stored mean nothing to another one."""
+        self.took: float = end["took"].total_seconds()
+        """Seconds that the server needed for it."""

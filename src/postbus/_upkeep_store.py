@@ -7,7 +7,13 @@ from datetime import datetime
 from typing import Any
 
 from postbus._database import RELAXED, Database
+from postbus._log_store import Resurrected
 
+# Relaxed before the function is called: it returns no row where there is nothing to tell.
+_GROUP_HEARTBEAT = (
+    f"select beat.* from (select {RELAXED} offset 0) as relaxed "
+    "cross join lateral postbus.group_heartbeat($1, $2, $3, $4, $5, $6, $7) as beat"
+)
 _HEARTBEAT = f"select postbus.heartbeat($1, $2, $3, $4), {RELAXED}"
 
 
@@ -18,12 +24,14 @@ class UpkeepStore(Database):
         async with self.connection() as conn:
             await conn.execute(_HEARTBEAT, name, host, pid, topics)
 
-    async def group_heartbeat(self, subscription_ids: Sequence[int], counts: Sequence[Sequence[Any]]) -> None:
+    async def group_heartbeat(
+        self, subscription_ids: Sequence[int], counts: Sequence[Sequence[Any]]
+    ) -> list[Resurrected]:
+        """Show that groups are alive, and what members have done. Returns those that were DEAD."""
         columns = [list(column) for column in zip(*counts, strict=True)] if counts else [[]] * 6
         async with self.connection() as conn:
-            await conn.execute(
-                f"select postbus.group_heartbeat($1, $2, $3, $4, $5, $6, $7), {RELAXED}", subscription_ids, *columns
-            )
+            rows = await conn.fetch(_GROUP_HEARTBEAT, subscription_ids, *columns)
+        return [Resurrected(row["subscription_id"], row["missed"], row["skipped"]) for row in rows]
 
     async def sign_off(self, name: str) -> None:
         async with self.connection() as conn:

@@ -10,6 +10,7 @@ from typing import Any, Unpack
 from postbus._store import Store
 from postbus.errors import (
     GroupNotFound,
+    InvalidGroup,
     InvalidInput,
     MessageNotFound,
     TopicNotEmpty,
@@ -127,6 +128,41 @@ class Admin:
         async with self._explaining(topic):
             store = await self._store()
             return await store.seek(topic, group, to.kind, to.timestamp, to.message_id, dry_run=dry_run)
+
+    async def catch_ups(self, topic: str | None = None, group: str | None = None) -> list[dict[str, Any]]:
+        """History that groups work through, or have: how much of it, how fast, and when it ends at that rate."""
+        return await (await self._store()).catch_ups(topic, group)
+
+    async def cancel_catch_up(self, topic: str, group: str) -> None:
+        """Stop working through a group's history. The group itself goes on; so can the history, later."""
+        await self._set_catch_up(topic, group, is_wanted=False)
+
+    async def resume_catch_up(self, topic: str, group: str) -> None:
+        """Go on with a history that was cancelled, where it stopped, with what is still retained."""
+        await self._set_catch_up(topic, group, is_wanted=True)
+
+    async def _set_catch_up(self, topic: str, group: str, *, is_wanted: bool) -> None:
+        async with self._explaining(topic):
+            await (await self._store()).set_catch_up(topic, group, is_wanted=is_wanted)
+
+    async def resurrect_group(self, topic: str, name: str, *, catch_up: bool = True) -> dict[str, Any]:
+        """Bring a DEAD group back: it goes on where it stood, or, without catch-up, with what comes from now on.
+
+        Returns how many messages it missed, and how many of these it will not get.
+        """
+        state = (await self.group(topic, name))["state"]
+        found = await (await self._store()).resurrect_group(topic, name, catch_up=catch_up)
+        if not found:
+            raise InvalidGroup(f"group {name!r} of topic {topic!r} is {state}", remedy="only DEAD ones are resurrected")
+        return {"missed": found[0]["missed"], "skipped": found[0]["skipped"]}
+
+    async def deliveries(self, topic: str, message_id: int) -> list[dict[str, Any]]:
+        """What became of a message of a PUB_SUB topic at each group: who has it, who is done, since when, why not."""
+        return await (await self._store()).deliveries(topic, message_id)
+
+    async def message_state(self, topic: str, message_id: int) -> dict[str, Any]:
+        """The groups that a message of a PUB_SUB topic is required for, those that are done, and its status."""
+        return await (await self._store()).message_state(topic, message_id)
 
     @asynccontextmanager
     async def _explaining(self, topic: str) -> AsyncIterator[None]:

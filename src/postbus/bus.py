@@ -19,6 +19,7 @@ from postbus._send import Sender
 from postbus._store import Store
 from postbus._wake import Bells, Doorbell, ThreadDoorbell
 from postbus.admin import Admin
+from postbus.catch_up import CatchUp
 from postbus.errors import DuplicateHandler, InvalidHandler, InvalidInput, InvalidOption, PostbusError
 from postbus.group import Filter, Group
 from postbus.message import Outgoing, PublishOptions
@@ -179,6 +180,7 @@ class Bus:
         start: Start | str | datetime | int = Start.NOW,
         filter: Filter | None = None,
         on_failure: str = "block",
+        catch_up: CatchUp | None = None,
         **options: Unpack[HandlerOptions],
     ) -> Callable[[H], H]:
         """Register a handler for a topic: of a QUEUE, or with `group` of a PUB_SUB topic.
@@ -196,14 +198,14 @@ class Bus:
             if group is not None:
                 if lease is not None:
                     raise InvalidOption("a group has no lease of its own", remedy="set that of the topic")
-                made = Group(self, group, topic, make, filter=filter, on_failure=on_failure)
+                made = Group(self, group, topic, make, filter=filter, on_failure=on_failure, catch_up=catch_up)
                 made.add_member(own_name, handler)
                 self._add_group(made)
                 self._groups[topic, group] = made, given_start
                 return handler
-            if filter is not None or given_start != Start.NOW or on_failure != "block":
+            if filter is not None or given_start != Start.NOW or on_failure != "block" or catch_up is not None:
                 raise InvalidOption(
-                    "start, filter and on_failure belong to a group",
+                    "start, filter, on_failure and catch_up belong to a group",
                     remedy="give group=…, on a topic with semantics PUB_SUB",
                 )
             subscription = make(own_name, handler)
@@ -224,15 +226,18 @@ class Bus:
         *,
         filter: Filter | None = None,
         on_failure: str = "block",
+        catch_up: CatchUp | None = None,
         **options: Unpack[HandlerOptions],
     ) -> Group:
         """A group of a PUB_SUB topic, to add members to and to start. The options are those of `bus.subscribe()`.
 
         A message that `filter` rejects, or that those of all members reject, counts as done. One that fails is
-        tried again; meanwhile those of its key wait (on_failure="block"), or not ("pass").
+        tried again; meanwhile those of its key wait (on_failure="block"), or not ("pass"). `catch_up` bounds how
+        it works through what was published before it came, or while it was DEAD.
         """
         make = maker(topic, lease=None, **options)
-        return self._add_group(Group(self, name, topic, make, filter=filter, on_failure=on_failure))
+        group = Group(self, name, topic, make, filter=filter, on_failure=on_failure, catch_up=catch_up)
+        return self._add_group(group)
 
     def _add_group(self, group: Group) -> Group:
         check_topic_name(group.topic)
@@ -247,7 +252,7 @@ class Bus:
     async def start_group(self, group: Group, start: Start) -> None:
         """Subscribe a group, and consume for it while the bus runs. Use `group.start()`."""
         store = await self.connect()
-        await store.subscribe(group.topic, group.name, start, group.on_failure)
+        await store.subscribe(group.topic, group.name, start, group.on_failure, group.catch_up)
         self._groups[group.topic, group.name] = group, start
         if self._worker is not None:
             await self._worker.start_group(group, start)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from postbus.catch_up import CatchUp
 from postbus.errors import DuplicateHandler, InvalidGroup, InvalidOption, InvalidTopicName
 from postbus.message import Message
 from postbus.publish import is_name
@@ -72,6 +73,7 @@ class Group:
         *,
         filter: Filter | None = None,
         on_failure: str = "block",
+        catch_up: CatchUp | None = None,
     ) -> None:
         if not is_name(name):
             raise InvalidTopicName(
@@ -81,10 +83,15 @@ class Group:
         _check_filter(filter)
         if on_failure not in ("block", "pass"):
             raise InvalidOption(f"on_failure {on_failure!r} is not known", remedy="use 'block' or 'pass'")
+        if catch_up is not None and not isinstance(catch_up, CatchUp):
+            raise InvalidOption(
+                f"catch_up {catch_up!r} is not a CatchUp", remedy="use CatchUp(…) or one of its presets"
+            )
         self.name = name
         self.topic = topic
         self.filter = filter
         self.on_failure = on_failure
+        self.catch_up = CatchUp() if catch_up is None else catch_up
         self.is_started = False
         self.members: dict[str, Member] = {}
         self._removed: list[Member] = []

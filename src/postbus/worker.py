@@ -24,6 +24,7 @@ from postbus._settle import Settler
 from postbus._store import Store
 from postbus._upkeep import LOOK_AT_LEASES, RETURN_EXPIRED, SWEEP, LeaseKeeper, Sweeper
 from postbus._wake import Bells, Listener, topic_id
+from postbus.catch_up import CatchUp
 from postbus.errors import PostbusError, WrongSemantics
 from postbus.group import Group
 from postbus.middleware import Middleware
@@ -185,25 +186,41 @@ class Worker:
         assert self._reader is not None
         assert self._stores is not None
         store, upkeep_store, handler_store = self._stores
-        info = await upkeep_store.subscribe(group.topic, group.name, start, group.on_failure)
+        reader, keeper = self._reader, self._keeper
+        info = await upkeep_store.subscribe(group.topic, group.name, start, group.on_failure, group.catch_up)
+        if info.was_dead:
+            event(logging.WARNING, "group.resurrected", group=group.name, topic=group.topic, missed=info.missed,
+                  skipped=info.skipped)  # fmt: skip
+        elif info.skipped:
+            event(logging.WARNING, "catch_up.bounded", group=group.name, topic=group.topic, messages=info.missed,
+                  skipped=info.skipped)  # fmt: skip
         topic = (await upkeep_store.topics(group.topic))[0]
-        known = self._keeper.consumer_of(group)
+        known = keeper.consumer_of(group)
         if known is not None and known.subscription_id == info.id:
             return  # it is started already
-        consumer = GroupConsumer(
-            group,
-            info.id,
-            store=store,
-            handler_store=handler_store,
-            reader=self._reader,
-            advancer=self._keeper.advancer,
-            new_bell=lambda: self._bells.add(group.topic),
-            lease=info.lease,
-            max_attempts=topic["max_attempts"],
-            middleware=self._middleware,
-        )
-        self._keeper.add(consumer, info.lease, info.heartbeat)
-        self._beside.extend(_started(consumer.failure()))
+
+        def consumer(
+            subscription_id: int, history_of: int | None = None, catch_up: CatchUp | None = None
+        ) -> GroupConsumer:
+            made = GroupConsumer(
+                group,
+                subscription_id,
+                store=store,
+                handler_store=handler_store,
+                reader=reader,
+                advancer=keeper.advancer,
+                new_bell=lambda: self._bells.add(group.topic),
+                lease=info.lease,
+                max_attempts=topic["max_attempts"],
+                middleware=self._middleware,
+                lanes=topic["lanes"],
+                history_of=history_of,
+                catch_up=catch_up,
+            )
+            self._beside.extend(_started(made.failure()))
+            return made
+
+        keeper.add(consumer(info.id), info.lease, info.heartbeat, consumer)
         group.is_started = True
 
 

@@ -1,7 +1,7 @@
 -- Cancels the catch-up of a group, or lets one that was cancelled go on where it stopped, with what is still there.
--- The group itself goes on meanwhile. Returns the catch-up's subscription.
+-- The group itself goes on meanwhile. Processes finish what they have in hand. Returns the catch-up's subscription.
 --
--- Writes: subscription, catch_up, lane.  Locks: the subscription's row.
+-- Writes: subscription, catch_up.  Locks: the subscription's row.
 create or replace function postbus.set_catch_up(topic text, group_name text, is_wanted boolean) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -22,7 +22,6 @@ begin
         update postbus.subscription s
            set state = case when is_wanted then _group.state else 'CANCELLED' end, state_changed_at = clock_timestamp()
          where s.id = _found.subscription_id;
-        update postbus.lane l set holder = null, token = gen_random_uuid(), held_since = null where l.subscription_id = _found.subscription_id;
         perform pg_notify('postbus', _group.topic_id::text);
     end if;
     return _found.subscription_id;
