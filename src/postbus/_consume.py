@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -20,6 +21,7 @@ from postbus._aside import Aside
 from postbus._deliver import Delivery
 from postbus._group_handle import GroupHandler
 from postbus._group_transaction import GroupTransactions
+from postbus._heartbeat import Heartbeat
 from postbus._log import event
 from postbus._loop import patiently
 from postbus._members import Members
@@ -49,6 +51,7 @@ class GroupConsumer:
         handler_store: Store,
         reader: LogReader,
         advancer: Advancer,
+        heartbeat: Heartbeat,
         new_bell: Callable[[], asyncio.Event],
         lease: timedelta,
         max_attempts: int,
@@ -66,6 +69,8 @@ class GroupConsumer:
         self._store = store
         self._advancer = advancer
         self._lanes = lanes
+        self._heartbeat = heartbeat
+        self._making_sure = asyncio.Lock()
         self._lease = lease.total_seconds()
         first = next(iter(group.members.values())).subscription
         self._options = first
@@ -121,6 +126,8 @@ class GroupConsumer:
 
     async def _do(self, work: Work) -> None:
         """What the queues do with a work."""
+        if not self._heartbeat.was_seen_ever_since(work.strand.sure_at):
+            await self._make_sure(work.strand)
         if work.retry is not None:
             await self._again.handle(*work.retry)
             return
@@ -132,6 +139,20 @@ class GroupConsumer:
             else:
                 await self._handler.handle_batch(work.strand, work.parts)
         work.entry.done()
+
+    async def _make_sure(self, strand: Strand) -> None:
+        """Begin nothing more in lanes that somebody else may have: this process was not seen for their lease.
+
+        It stood still, or the database was away. Whoever has them goes on in them, and must not be overtaken.
+        """
+        async with self._making_sure:
+            while not strand.is_lost and not self._heartbeat.was_seen_ever_since(strand.sure_at):
+                await patiently(self._heartbeat.tick)
+                asked_at = time.monotonic()
+                if await patiently(lambda: self._store.are_held(strand.tokens)):
+                    strand.sure_at = asked_at
+                else:
+                    self.lose(strand)
 
     # taking lanes
 

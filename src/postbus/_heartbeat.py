@@ -43,15 +43,25 @@ class Heartbeat:
         self._topics = topics
         self._leases = leases
         self._sent_at = -math.inf
+        self._is_good_until = -math.inf
+        self._absent_until = -math.inf
 
     async def tick(self) -> float:
         """Send one if it is due: more often where lanes are lost sooner, which a group that starts may change."""
-        every = min([_INTERVAL, *(lease.total_seconds() / 3 for lease in self._leases())])
+        lease = min((one.total_seconds() for one in self._leases()), default=math.inf)
+        every = min(_INTERVAL, lease / 3)
         now = time.monotonic()
         if now >= self._sent_at + every:
             await _in_time(self._store.heartbeat(self._name, socket.gethostname(), os.getpid(), self._topics))
+            if now > self._is_good_until:
+                self._absent_until = time.monotonic()
             self._sent_at = now
+        self._is_good_until = self._sent_at + lease
         return _until(self._sent_at + every)
+
+    def was_seen_ever_since(self, time_before: float) -> bool:
+        """Whether nobody can have taken our lanes since a time (monotonic), as far as this process knows."""
+        return self._absent_until <= time_before and time.monotonic() <= self._is_good_until
 
     async def sign_off(self) -> None:
         await self._store.sign_off(self._name)

@@ -145,6 +145,12 @@ class LogStore(Database):
     async def hold_lane(self, token: UUID, conn: Any) -> bool:
         return bool(await conn.fetchval("select postbus.hold_lane($1)", token))
 
+    async def are_held(self, tokens: Sequence[UUID]) -> bool:
+        """Whether all of these lanes are still the caller's."""
+        return bool(
+            await self._run("select bool_and(postbus.hold_lane(token)) from unnest($1::uuid[]) as token", tokens)
+        )
+
     async def calm_lane(self, token: UUID) -> None:
         async with self.connection() as conn:
             await conn.execute("select postbus.calm_lane($1)", token)

@@ -74,7 +74,8 @@ class Strand:
         """Where to read on."""
         self.server = server
         """Which the cursor belongs to, by its start."""
-        self.taken_at = time.monotonic()
+        self.taken_at = self.sure_at = time.monotonic()
+        """When the cursor was known, and when the lanes were known to be ours."""
         self.is_between = True
         """May have a target already, up to which it is worked through in pieces."""
         self.window: deque[Entry] = deque()

@@ -184,9 +184,10 @@ class Worker:
     async def _join(self, group: Group, start: Start) -> None:
         assert self._keeper is not None
         assert self._reader is not None
+        assert self._heartbeat is not None
         assert self._stores is not None
         store, upkeep_store, handler_store = self._stores
-        reader, keeper = self._reader, self._keeper
+        reader, keeper, heartbeat = self._reader, self._keeper, self._heartbeat
         info = await upkeep_store.subscribe(group.topic, group.name, start, group.on_failure, group.catch_up)
         if info.was_dead:
             event(logging.WARNING, "group.resurrected", group=group.name, topic=group.topic, missed=info.missed,
@@ -209,6 +210,7 @@ class Worker:
                 handler_store=handler_store,
                 reader=reader,
                 advancer=keeper.advancer,
+                heartbeat=heartbeat,
                 new_bell=lambda: self._bells.add(group.topic),
                 lease=info.lease,
                 max_attempts=topic["max_attempts"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any, TextIO
@@ -35,6 +36,19 @@ async def run(bus: Bus, file: TextIO, mode: str) -> None:
             if n == 13:
                 os._exit(1)
             file.write(f"{n}\n")
+
+    elif mode == "freezing":
+        own, has_frozen, may_go_on = (Path(f"{log}.{name}") for name in (os.getpid(), "frozen", "gate"))
+
+        @bus.subscribe("t", group="g", start=Start.BEGINNING)
+        async def handle_and_freeze(n: int) -> None:
+            with own.open("a") as begun:
+                begun.write(f"{n}\n")
+            if n == 10 and not has_frozen.exists():
+                has_frozen.touch()
+                os.kill(os.getpid(), signal.SIGSTOP)
+            while n == 20 and not may_go_on.exists():
+                await asyncio.sleep(0.01)
 
     else:
 

@@ -174,3 +174,37 @@ async def test_a_frozen_process_is_fenced(bus: Bus, conn: Any, log: Path, start:
     got = handled(log)
     assert set(got) == set(range(2200))
     assert len(got) - 2200 <= 1000, "more came twice than was in hand"
+
+
+async def test_a_frozen_process_begins_nothing_more(bus: Bus, conn: Any, log: Path, start: Start) -> None:
+    """It stood still in a handler, longer than its lease: what else it had read is left to who has the lane now."""
+    await create_log(bus, lanes=1)
+    await publish_numbers(bus, range(100), keys=1)
+    frozen = start("freezing")
+    of_frozen = log.with_name(f"{log.name}.{frozen.pid}")
+    await eventually(lambda: has_handled(of_frozen, 11))
+    other = start("freezing")
+    of_other = log.with_name(f"{log.name}.{other.pid}")
+
+    async def other_is_in_the_middle() -> None:
+        assert handled(of_other)[-1:] == [20]
+
+    await eventually(other_is_in_the_middle, within=15)
+    os.kill(frozen.pid, signal.SIGCONT)
+    for _ in range(3):
+        since = await conn.fetchval("select clock_timestamp()")
+
+        async def is_alive_again(since: Any = since) -> None:
+            assert await conn.fetchval("select seen_at from postbus.worker where pid = $1", frozen.pid) > since
+
+        await eventually(is_alive_again)
+    assert handled(of_frozen) == list(range(11))
+
+    log.with_name(f"{log.name}.gate").touch()
+    await is_through(conn, passed=100, dead=0)
+    for process in (frozen, other):
+        await end(process)
+    first, second = handled(of_frozen), handled(of_other)
+    assert second == list(range(second[0], second[-1] + 1))
+    assert second[0] <= 11
+    assert first == [*range(11), *range(second[-1] + 1, 100)]

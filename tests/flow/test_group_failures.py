@@ -10,12 +10,27 @@ from typing import Any
 import pytest
 
 from eventually import eventually
-from grouping import SOON, create_log, group_row, has, is_through, publish_numbers
+from grouping import SOON, are_shared, create_log, group_row, has, in_order, is_through, publish_numbers
 from postbus import Bus, DeadLetter, Message, Outgoing, Retry, RetryPolicy, Start
 from postbus.message import Release
 from running import running
 
-SLOWLY = RetryPolicy(initial=0.8, factor=1, maximum=0.8, jitter=0)
+LATER = RetryPolicy(initial=3600, factor=1, maximum=3600, jitter=0)  # when the test says so
+
+
+async def make_due(conn: Any) -> None:
+    """The time has come to try messages again that failed."""
+    await conn.execute("update postbus.retrying set due_at = clock_timestamp() where not parked")
+
+
+async def waits(conn: Any, *, retrying: int, parked: int) -> None:
+    """Wait until a group has passed all messages, and so many of them are out of the way."""
+
+    async def as_many() -> None:
+        row = await group_row(conn)
+        assert (row["lag"], row["retrying"], row["parked"]) == (0, retrying, parked)
+
+    await eventually(as_many)
 
 
 async def dead_of(conn: Any, group: str = "g") -> list[tuple[int, str, int]]:
@@ -32,7 +47,7 @@ async def test_a_failing_message_holds_up_no_other_key(bus: Bus, conn: Any) -> N
     await create_log(bus, lanes=1)
     got: list[tuple[int, int]] = []
 
-    @bus.subscribe("t", group="g", start=Start.BEGINNING, retry=SLOWLY)
+    @bus.subscribe("t", group="g", start=Start.BEGINNING, retry=LATER)
     async def handle(n: int, message: Message) -> None:
         if n == 0 and message.attempt == 1:
             raise ValueError("not now")
@@ -40,10 +55,9 @@ async def test_a_failing_message_holds_up_no_other_key(bus: Bus, conn: Any) -> N
 
     await publish_numbers(bus, range(20), keys=5)
     async with running(bus):
-        await has(got, 16)
+        await waits(conn, retrying=1, parked=3)
         assert [n for n, _ in got] == [n for n in range(20) if n % 5]
-        row = await group_row(conn)
-        assert (row["retrying"], row["parked"]) == (1, 3)
+        await make_due(conn)
         await is_through(conn, passed=20)
     assert got[16:] == [(0, 2), (5, 1), (10, 1), (15, 1)]
 
@@ -53,7 +67,7 @@ async def test_others_may_pass(bus: Bus, conn: Any) -> None:
     await create_log(bus, lanes=1)
     got: list[int] = []
 
-    @bus.subscribe("t", group="g", start=Start.BEGINNING, retry=SLOWLY, on_failure="pass")
+    @bus.subscribe("t", group="g", start=Start.BEGINNING, retry=LATER, on_failure="pass")
     async def handle(n: int, message: Message) -> None:
         if n == 0 and message.attempt == 1:
             raise ValueError("not now")
@@ -61,6 +75,9 @@ async def test_others_may_pass(bus: Bus, conn: Any) -> None:
 
     await publish_numbers(bus, range(4), keys=1)
     async with running(bus):
+        await waits(conn, retrying=1, parked=0)
+        assert got == [1, 2, 3]
+        await make_due(conn)
         await is_through(conn, passed=4)
     assert got == [1, 2, 3, 0]
 
@@ -167,19 +184,17 @@ async def test_a_restart_between_failure_and_retry(bus: Bus, conn: Any, dsn: str
         await handle(n, message)
 
     handler = in_transaction if options else handle
-    bus.subscribe("t", group="g", start=Start.BEGINNING, retry=SLOWLY, **options)(handler)
+    bus.subscribe("t", group="g", start=Start.BEGINNING, retry=LATER, **options)(handler)
     await publish_numbers(bus, range(4), keys=2)
     async with running(bus):
-
-        async def waits() -> None:
-            row = await group_row(conn)
-            assert (row["retrying"], row["parked"], row["lag"]) == (1, 1, 0)
-
-        await eventually(waits)
+        await waits(conn, retrying=1, parked=1)
     async with Bus.open(dsn) as again:
-        again.subscribe("t", group="g", retry=SLOWLY, **options)(handler)
+        again.subscribe("t", group="g", retry=LATER, **options)(handler)
         async with running(again):
             await publish_numbers(bus, range(4, 6), keys=2)
+            await waits(conn, retrying=1, parked=2)
+            assert [n for n, _ in got if n % 2 == 0] == []
+            await make_due(conn)
             await is_through(conn, passed=6)
     assert [one for one in got if one[0] % 2 == 0] == [(0, 2), (2, 1), (4, 1)]
     assert [one for one in got if one[0] % 2] == [(1, 1), (3, 1), (5, 1)]
@@ -256,44 +271,76 @@ async def test_a_retry_that_takes_longer_than_the_lease_runs_once(bus: Bus, conn
     assert begun == [1, 2]
 
 
+@pytest.mark.parametrize("options", [{}, {"batch": 10}, {"transactional": True}], ids=str)
+async def test_messages_behind_a_failed_one_of_their_key_are_parked(
+    bus: Bus, conn: Any, options: dict[str, Any]
+) -> None:
+    """Also those that were read or handled together with it, and those of a key that come much later."""
+    await create_log(bus, lanes=1)
+    got: list[int] = []
+    is_well = False
+
+    async def fail(given: Any) -> None:
+        ns = given if isinstance(given, list) else [given]
+        if not is_well and any(n % 2 == 0 for n in ns):
+            raise ValueError
+        got.extend(ns)
+
+    async def fail_in_transaction(given: Any, conn: Any) -> None:
+        await fail(given)
+
+    handler = fail_in_transaction if "transactional" in options else fail
+    bus.subscribe("t", group="g", start=Start.BEGINNING, retry=LATER, **options)(handler)
+    await publish_numbers(bus, range(10), keys=2)
+    async with running(bus):
+        # In a batch all fail together: the first of each key is tried again, the others wait behind it.
+        together = "batch" in options
+        await waits(conn, retrying=2 if together else 1, parked=8 if together else 4)
+        await publish_numbers(bus, range(10, 12), keys=2)
+        await waits(conn, retrying=2 if together else 1, parked=10 if together else 5)
+        attempts = await conn.fetch("select parked, attempts from postbus.retrying order by id")
+        assert all(row["attempts"] == (0 if row["parked"] else 1) for row in attempts)
+        is_well = True
+        await make_due(conn)
+        await is_through(conn, passed=12, dead=0)
+    assert Counter(got) == Counter(range(12))
+    assert in_order(got, 2)
+
+
 async def test_waiting_is_forgotten_with_the_lane(bus: Bus, conn: Any, dsn: str) -> None:
     """A key that failed here and recovered elsewhere is not held up when its lane comes back."""
     await create_log(bus, lanes=2)
     got: list[tuple[str, int]] = []
-    is_well = False
 
+    @bus.subscribe("t", group="g", start=Start.BEGINNING, retry=LATER)
     async def handle(n: int, message: Message) -> None:
-        if not is_well:
+        if n == 0 and message.attempt == 1:
             raise ValueError
         got.append(("first", n))
 
-    retry = RetryPolicy(initial=0.3, factor=1, maximum=0.3, jitter=0)
-    bus.subscribe("t", group="g", start=Start.BEGINNING, retry=retry)(handle)
     keys = [f"k{n}" for n in range(8)]
-    async with bus.transaction() as tx:
-        await bus.publish_many(tx, "t", [Outgoing(payload=0, key=key) for key in keys])
+
+    async def publish(n: int) -> None:
+        async with bus.transaction() as tx:
+            await bus.publish_many(tx, "t", [Outgoing(payload=n, key=key) for key in keys])
+
+    await publish(0)
     async with Bus.open(dsn) as second, running(bus):
 
-        @second.subscribe("t", group="g", retry=retry)
+        @second.subscribe("t", group="g", retry=LATER)
         async def take(n: int) -> None:
             got.append(("second", n))
 
-        async def all_wait() -> None:
-            assert (await group_row(conn))["retrying"] == 8
-
-        await eventually(all_wait)
+        await waits(conn, retrying=8, parked=0)
         async with running(second):
-
-            async def second_has_some() -> None:
-                assert any(name == "second" for name, _ in got)
-
-            await eventually(second_has_some)
-        is_well = True
-        await is_through(conn)
-        async with bus.transaction() as tx:
-            await bus.publish_many(tx, "t", [Outgoing(payload=1, key=key) for key in keys])
-        await has(got, 16, within=3)
-        await is_through(conn, parked=0)
+            await are_shared(conn, 1, 1)
+            await make_due(conn)
+            await is_through(conn)
+            assert {name for name, _ in got} == {"first", "second"}
+        await are_shared(conn, 2)
+        await publish(1)
+        await is_through(conn, passed=16)  # with nothing parked: nobody would make that due
+    assert got[8:] == [("first", 1)] * 8
 
 
 async def test_a_hundred_failing_messages_block_nothing_else(bus: Bus, conn: Any) -> None:
@@ -301,7 +348,7 @@ async def test_a_hundred_failing_messages_block_nothing_else(bus: Bus, conn: Any
     await create_log(bus)
     got: list[int] = []
 
-    @bus.subscribe("t", group="g", start=Start.BEGINNING, retry=SLOWLY)
+    @bus.subscribe("t", group="g", start=Start.BEGINNING, retry=LATER)
     async def handle(n: int, message: Message) -> None:
         if n < 100 and message.attempt == 1:
             raise ValueError
@@ -309,6 +356,8 @@ async def test_a_hundred_failing_messages_block_nothing_else(bus: Bus, conn: Any
 
     await publish_numbers(bus, range(200))
     async with running(bus):
-        await has(got, 100)
+        await waits(conn, retrying=100, parked=0)
+        assert sorted(got) == list(range(100, 200))
+        await make_due(conn)
         await is_through(conn, passed=200)
     assert sorted(got) == list(range(200))
