@@ -282,7 +282,7 @@ async def test_messages_behind_a_failed_one_of_their_key_are_parked(
 
     async def fail(given: Any) -> None:
         ns = given if isinstance(given, list) else [given]
-        if not is_well and any(n % 2 == 0 for n in ns):
+        if not is_well and 0 in ns:
             raise ValueError
         got.extend(ns)
 
