@@ -17,8 +17,8 @@ from postbus.start import Start
 # A server that crashed hands out transaction ids again that nothing durable had: places that were read, but not
 # stored, mean nothing then. Two signs tell of it, and each sees what the other cannot. The start time, looked at by
 # every statement that goes by such a place, is certain, also for those who saw no connection break. But it stays
-# the same when a backend crashed and the postmaster started the others anew; that breaks every connection, and who
-# sees one break drops what was read (`may_have_crashed`, and the listener, whose connection is always there).
+# the same when a backend crashed and the postmaster started the others anew. That breaks every connection, and who
+# sees one break drops what was read: the listener, and readers (`may_have_crashed`) while the listener is not there.
 _SERVER = "pg_postmaster_start_time()"
 _READ_LOG = (
     f"select r.*, case when r.position is null then {_SERVER} end as server, "

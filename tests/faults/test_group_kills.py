@@ -173,6 +173,7 @@ async def test_a_frozen_process_is_fenced(bus: Bus, conn: Any, log: Path, start:
         await end(process)
     got = handled(log)
     assert set(got) == set(range(2200))
+    assert in_order(got, KEYS)
     assert len(got) - 2200 <= 1000, "more came twice than was in hand"
 
 

@@ -15,8 +15,9 @@ import pytest
 
 from eventually import eventually
 from fix_proxy import OnCommit, Proxy, proxy
-from grouping import are_shared, create_log, group_row, has, in_order, is_through, publish_numbers, shares
+from grouping import are_shared, collect, create_log, has, in_order, is_through, look_often, publish_numbers, shares
 from postbus import Bus, PostbusError, Start, _log_store
+from postbus._store import Store
 from postbus.embedded import EmbeddedPostgres
 from running import running
 
@@ -320,16 +321,32 @@ async def test_what_was_read_from_another_server_is_dropped(
     assert all(count == 1 for n, count in Counter(got).items() if n < 10)
 
 
-async def test_a_group_whose_lanes_are_all_taken_waits(bus: Bus, conn: Any, dsn: str) -> None:
-    """A process beside a living one that holds what it should takes nothing from it."""
-    await create_log(bus, lanes=2, lease="1s")
+async def test_a_group_whose_lanes_are_all_taken_waits(
+    bus: Bus, conn: Any, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process beside a living one that holds what it should takes nothing from it, however often it looks."""
+    look_often(monkeypatch)
+    await create_log(bus, lanes=1, lease="1s")
+    collect(bus)
+    looks: Counter[str] = Counter()
+    original = Store.lease_lanes
 
-    @bus.subscribe("t", group="g")
-    async def handle(n: int) -> None: ...
+    async def counted(self: Store, worker: str, *args: Any) -> Any:
+        rows = await original(self, worker, *args)
+        looks[worker] += 1
+        return rows
 
-    async with running(bus):
-        await are_shared(conn, 2)
-        before = await conn.fetch("select lane, token from postbus.lane order by lane")
-        await asyncio.sleep(2.5)
-        assert await conn.fetch("select lane, token from postbus.lane order by lane") == before
-        assert (await group_row(conn))["lanes_held"] == 2
+    monkeypatch.setattr(Store, "lease_lanes", counted)
+    async with running(bus), Bus.open(dsn) as other:
+        await are_shared(conn, 1)
+        before = await tokens(conn)
+        collect(other)
+        async with running(other):
+
+            async def both_have_looked_beyond_the_lease() -> None:
+                assert len(looks) == 2
+                assert min(looks.values()) >= 20
+                assert await conn.fetchval("select clock_timestamp() - held_since > interval '2 s' from postbus.lane")
+
+            await eventually(both_have_looked_beyond_the_lease)
+            assert await tokens(conn) == before
