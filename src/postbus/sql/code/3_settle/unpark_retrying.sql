@@ -1,14 +1,19 @@
 -- Lets the first message of each key that waits behind nothing any more be tried.
 --
+-- The heads are found before the update looks at anything: joined to it, they would be looked for once per message that
+-- waits in the lane.
+--
 -- Writes: retrying.
 create or replace function postbus.unpark_retrying(subscription_id bigint, lane integer, keys text[], as_of timestamptz) returns void
 language sql as $$
     update postbus.retrying r
        set parked = false, due_at = as_of
-      from unnest(keys) as ended (key)
-     cross join lateral (select first.id, first.parked from postbus.retrying first
-                          where first.subscription_id = unpark_retrying.subscription_id and first.lane = unpark_retrying.lane
-                            and first.key = ended.key
-                          order by first.position, first.id limit 1) as head
-     where head.parked and r.subscription_id = unpark_retrying.subscription_id and r.lane = unpark_retrying.lane and r.id = head.id
+     where r.subscription_id = unpark_retrying.subscription_id and r.lane = unpark_retrying.lane
+       and r.id = any (array(
+            select head.id from unnest(keys) as ended (key)
+             cross join lateral (select first.id, first.parked from postbus.retrying first
+                                  where first.subscription_id = unpark_retrying.subscription_id and first.lane = unpark_retrying.lane
+                                    and first.key = ended.key
+                                  order by first.position, first.id limit 1) as head
+             where head.parked))
 $$;
