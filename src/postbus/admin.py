@@ -17,6 +17,7 @@ from postbus.errors import (
     TopicNotFound,
     WrongSemantics,
 )
+from postbus.importing import ImportResult, Progress, import_outbox
 from postbus.options import TopicOptions, as_json
 from postbus.publish import check_topic_name
 from postbus.start import Start
@@ -183,6 +184,30 @@ class Admin:
         Nobody may publish or consume meanwhile.
         """
         return await (await self._store()).rebase()
+
+    async def import_outbox(
+        self,
+        table: str | None = None,
+        *,
+        layout: str | None = None,
+        topic: str | None = None,
+        semantics: str | None = None,
+        only: Sequence[str] = (),
+        options: TopicOptions | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> ImportResult:
+        """Carry over what is pending in another outbox table of the same database, and how far its groups have come.
+
+        Stop the old consumers first; its publishers may go on, and a second run brings what they wrote meanwhile.
+        `layout` is fan-out or simple, and follows from the columns. Events of a simple one go to `topic`, in which
+        {event_type} and {aggregate_type} are filled in (the latter alone), with `semantics` QUEUE or PUB_SUB (QUEUE).
+        `only` names topics, `options` are for topics that are not there yet. The old table is not changed.
+        """
+        return await import_outbox(
+            await self._store(), table, layout=layout, topic=topic, semantics=semantics, only=only, options=options,
+            dry_run=dry_run, progress=progress,
+        )  # fmt: skip
 
     async def workers(self) -> list[dict[str, Any]]:
         """The processes that consume."""

@@ -10,7 +10,20 @@ from typer.main import get_command
 
 import postbus
 from postbus import _migrate
-from postbus.cli import consume, dead_letters, doctor, groups, migrate, publish, rebase, tail, topics, up, worker
+from postbus.cli import (
+    consume,
+    dead_letters,
+    doctor,
+    groups,
+    import_,
+    migrate,
+    publish,
+    rebase,
+    tail,
+    topics,
+    up,
+    worker,
+)
 from postbus.cli._command import Cli, DataDirOption, DsnOption, JsonOption, command, show_help
 from postbus.cli._exits import EXIT_CODES, FAILED, OK, USAGE, report, tell
 from postbus.cli._render import write_json
@@ -62,6 +75,7 @@ command(app, "consume")(consume.consume)
 app.add_typer(groups.app)
 app.add_typer(dead_letters.app)
 command(app, "worker")(worker.worker)
+command(app, "import")(import_.import_)
 command(app, "rebase")(rebase.rebase)
 
 

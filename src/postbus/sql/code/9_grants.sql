@@ -37,7 +37,8 @@ begin
             ('postbus_admin',    array['create_topic', 'set_topic', 'pause_topic', 'resume_topic', 'purge_topic', 'delete_topic',
                                        'redrive', 'purge_dead_letters', 'subscribe', 'set_group_state', 'seek', 'resurrect', 'set_catch_up', 'deliveries_of', 'message_state',
                                        'delivery', 'state_of', 'sweep_log', 'storages', 'group_lag', 'rebase', 'ensure_topic', 'sweep', 'return_expired',
-                                       'payload_json', 'payload_text', 'schema_state', 'topic_id'])
+                                       'payload_json', 'payload_text', 'schema_state', 'topic_id',
+                                       'import_messages', 'import_group', 'import_retrying', 'import_seen'])
           ) as g (role, functions)
           join pg_roles on pg_roles.rolname = g.role
           join pg_proc f on f.proname = any (g.functions) and f.pronamespace = 'postbus'::regnamespace
@@ -48,7 +49,8 @@ begin
 
     foreach _role in array array['postbus_observer', 'postbus_admin'] loop
         if exists (select from pg_roles where rolname = _role) then
-            foreach _view in array array['topics', 'messages', 'dead_letters', 'workers', 'log', 'groups', 'members', 'catch_ups', 'deliveries', 'message_states'] loop
+            foreach _view in array array['topics', 'messages', 'dead_letters', 'workers', 'log', 'groups', 'members', 'catch_ups', 'deliveries', 'message_states',
+                                         'imported', 'imported_group'] loop
                 execute format('grant select on postbus.%I to %I', _view, _role);
             end loop;
         end if;

@@ -245,3 +245,19 @@ end $$;
 alter table postbus.cursor set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 alter table postbus.lane set (fillfactor = 50);
 alter table postbus.member set (fillfactor = 50);
+
+-- Moving in: what was carried over from another outbox, so that no run of an import does it twice.
+create table postbus.imported (
+    source      text not null,                  -- the table that it came from
+    source_id   text not null,
+    message_id  bigint,                         -- null: looked at, and nobody needed it any more
+    imported_at timestamptz not null default clock_timestamp(),
+    primary key (source, source_id)
+);
+create table postbus.imported_group (
+    source      text not null,
+    topic_id    bigint not null,
+    group_name  text not null,
+    imported_at timestamptz not null default clock_timestamp(),
+    primary key (source, topic_id, group_name)
+);

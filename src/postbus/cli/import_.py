@@ -1,0 +1,116 @@
+"""postbus import"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from postbus.cli._command import Cli
+from postbus.cli._exits import OK, REFUSED, usage_error
+from postbus.cli._render import counted, printable, write_json, write_table
+from postbus.importing import ImportResult, NotImported, Progress
+
+_MOST_TOLD = 20
+
+
+async def import_(
+    cli: Cli,
+    table: Annotated[
+        str | None, typer.Argument(metavar="TABLE", help="The outbox table (outbox, or else outbox_events).")
+    ] = None,
+    layout: Annotated[
+        str | None, typer.Option("--layout", help="fan-out or simple; without it the columns tell.")
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic",
+            help="simple: where events go; {event_type} and {aggregate_type} are filled in. ({aggregate_type})",
+        ),
+    ] = None,
+    semantics: Annotated[
+        str | None, typer.Option("--semantics", help="simple: of that topic, QUEUE or PUB_SUB. (QUEUE)")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="TOPIC", help="This topic only; can be repeated.")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="NAME=VALUE", help="An option of topics that are new here; can be repeated."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+) -> int:
+    """Move in from another outbox of this database.
+
+    Carries over its pending messages and how far its groups have come, and leaves the old tables as they are. Stop the
+    old consumers first. Publishers may go on: run it again for what they wrote meanwhile. Nothing comes twice.
+    """
+    options = dict(_option(one) for one in option or ())
+    async with cli.open_bus() as bus:
+        with _progress(shown=sys.stderr.isatty() and not cli.as_json and not dry_run) as progress:
+            result = await bus.admin.import_outbox(
+                table, layout=layout, topic=topic, semantics=semantics, only=only or (), options=options,  # type: ignore[arg-type]
+                dry_run=dry_run, progress=progress,
+            )  # fmt: skip
+    if cli.as_json:
+        write_json({**asdict(result), "messages": result.messages})
+    else:
+        _show(cli, result)
+    return REFUSED if result.not_imported else OK
+
+
+def _option(given: str) -> tuple[str, Any]:
+    name, separator, value = given.partition("=")
+    if not separator or not name:
+        raise usage_error(f"--option {given!r} is not NAME=VALUE", remedy="such as --option max_payload_bytes=5000000")
+    try:
+        return name.replace("-", "_"), msgspec.json.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return name.replace("-", "_"), value
+
+
+@contextmanager
+def _progress(*, shown: bool) -> Iterator[Progress | None]:
+    if not shown:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    with Bar(
+        BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True
+    ) as bar:
+        task = bar.add_task("import", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _show(cli: Cli, result: ImportResult) -> None:
+    rows: list[list[Any]] = []
+    for topic in result.topics:
+        rows.append([topic.name, topic.semantics, "", "", topic.messages, ""])
+        rows += [[topic.name, "", one.name, one.state, one.messages, one.retrying] for one in topic.groups]
+    if rows:
+        write_table(
+            ["topic", "semantics", "group", "state", "messages", "retrying"], rows, right=("messages", "retrying")
+        )
+    verb = "would carry over" if result.dry_run else "carried over"
+    print(f"{verb} {counted(result.messages, 'message')} of {result.table}")
+    for note in result.notes:
+        cli.note(f"note: {printable(note)}")
+    for one in result.not_imported[:_MOST_TOLD]:
+        cli.note(f"stays behind: {_what(one)}: {printable(one.problem)}")
+    if len(result.not_imported) > _MOST_TOLD:
+        cli.note(f"and {len(result.not_imported) - _MOST_TOLD} more: --json lists all")
+
+
+def _what(one: NotImported) -> str:
+    return (
+        f"topic {printable(one.topic)}" if one.id is None else f"message {printable(one.id)} of {printable(one.topic)}"
+    )

@@ -1,0 +1,71 @@
+-- Carries messages of another outbox over to a topic, in the order given, and marks them in the same transaction.
+-- Those that are marked already are left out. Returns the others with the id that each has here, or with the problem
+-- because of which it was not carried over; such a message is not marked, and so comes with the next import.
+--
+-- A QUEUE keeps when they were published and how often they were tried. With to_log false, messages of a PUB_SUB topic
+-- get an id only: for those that some groups must not get, see import_retrying.
+--
+-- Writes: imported; queued or segment.
+create or replace function postbus.import_messages(
+    source          text,
+    topic           text,
+    source_ids      text[],
+    payloads        bytea[],
+    content_type    text,
+    keys            text[],
+    headers         jsonb[],
+    correlation_ids text[],
+    published_ats   timestamptz[],
+    attempts        integer[],
+    to_log          boolean default true
+) returns table (source_id text, message_id bigint, problem text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _topic  postbus.topic := postbus.existing_topic(topic);
+    _places integer[];
+    _ids    bigint[];
+begin
+    _topic.block_writes_on_zero_subscriptions := false;     -- its groups are carried over as well
+    _places := array(
+        select given.n
+          from unnest(source_ids, payloads, keys, headers) with ordinality as given (id, payload, key, headers, n)
+         where postbus.import_problem(_topic, given.payload, given.key, given.headers) is null
+           and not exists (select from postbus.imported i
+                            where i.source = import_messages.source and i.source_id = given.id and i.message_id is not null)
+         order by given.n);
+    if _places <> '{}' then
+        if _topic.storage_id is null then
+            _ids := array(select nextval('postbus.message_id') from unnest(_places));
+            insert into postbus.queued (topic_id, id, published_at, attempts, priority, ordered, key, correlation_id, content_type,
+                                        headers, payload)
+            select _topic.id, one.id, coalesce(published_ats[one.n], clock_timestamp()), coalesce(attempts[one.n], 0), 4, _topic.ordered,
+                   keys[one.n], correlation_ids[one.n], import_messages.content_type, headers[one.n], payloads[one.n]
+              from unnest(_ids, _places) as one (id, n) order by one.id;
+        elsif to_log then
+            _ids := postbus.append_many(
+                _topic, clock_timestamp(), import_messages.content_type,
+                array(select payloads[n] from unnest(_places) as n),
+                case when exists (select from unnest(_places) as n where keys[n] is not null)
+                     then array(select keys[n] from unnest(_places) as n) end,
+                case when exists (select from unnest(_places) as n where headers[n] is not null)
+                     then array(select headers[n] from unnest(_places) as n) end,
+                case when exists (select from unnest(_places) as n where correlation_ids[n] is not null)
+                     then array(select correlation_ids[n] from unnest(_places) as n) end,
+                null);
+        else
+            _ids := array(select nextval('postbus.log_position') * 1024 from unnest(_places));
+        end if;
+        insert into postbus.imported as known (source, source_id, message_id)
+        select import_messages.source, source_ids[one.n], one.id from unnest(_ids, _places) as one (id, n)
+        on conflict on constraint imported_pkey do update set message_id = excluded.message_id where known.message_id is null;
+        perform pg_notify('postbus', _topic.id::text);
+    end if;
+    return query
+        select source_ids[one.n], one.id, null from unnest(_ids, _places) as one (id, n)
+        union all
+        select given.id, null, found.problem
+          from unnest(source_ids, payloads, keys, headers) as given (id, payload, key, headers)
+         cross join lateral postbus.import_problem(_topic, given.payload, given.key, given.headers) as found (problem)
+         where found.problem is not null;
+end $$;

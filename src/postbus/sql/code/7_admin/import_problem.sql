@@ -1,0 +1,13 @@
+-- Why a message of another outbox cannot be carried over to a topic, or null: the rules of check_message, as a text
+-- per message, so that one that breaks them does not keep others back.
+create or replace function postbus.import_problem(topic postbus.topic, payload bytea, key text, headers jsonb) returns text
+language sql stable as $$
+    select case
+        when payload is null then 'it has no payload'
+        when length(payload) > (topic).max_payload_bytes then
+            format('the payload has %s bytes, the topic accepts %s', length(payload), (topic).max_payload_bytes)
+        when jsonb_typeof(headers) <> 'object' then 'headers are not an object'
+        when (topic).ordered and key is null then 'a message of an ordered topic needs a key'
+        when length(key) > 1000 or octet_length(key) > 2000 then 'key has more than 1000 characters or 2000 bytes'
+    end
+$$;

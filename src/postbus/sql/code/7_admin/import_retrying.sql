@@ -1,0 +1,49 @@
+-- Gives a group messages that were carried over and that it does not find in the log before it, with the attempts they
+-- had. They are due now, one after the other where they have a key. Returns how many.
+--
+-- Writes: retrying.  Locks: the group's lane rows, so that a message which ends just now does not leave one parked.
+create or replace function postbus.import_retrying(
+    source          text,
+    topic           text,
+    group_name      text,
+    source_ids      text[],
+    payloads        bytea[],
+    content_type    text,
+    keys            text[],
+    headers         jsonb[],
+    correlation_ids text[],
+    published_ats   timestamptz[],
+    attempts        integer[],
+    errors          text[]
+) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off as $$
+declare
+    _topic postbus.topic := postbus.existing_topic(topic);
+    _group bigint := (postbus.existing_subscription(topic, group_name)).id;
+    _epoch bigint := pg_sequence_last_value(postbus.epoch_sequence(_topic.storage_id));
+    _count bigint;
+    _line  record;
+begin
+    perform from postbus.lane l where l.subscription_id = _group order by l.lane for update;
+    insert into postbus.retrying (subscription_id, lane, id, position, parked, attempts, last_error, published_at, key, correlation_id,
+                                  content_type, headers, payload)
+    select _group, coalesce(postbus.lane_of(one.key, _topic.lanes), ((i.message_id >> 10) % _topic.lanes)::integer), i.message_id,
+           (_epoch << 43) + (i.message_id >> 10), one.key is not null, coalesce(one.attempts, 0), left(one.error, 4000),
+           coalesce(one.published_at, clock_timestamp()), one.key, one.correlation_id, import_retrying.content_type, one.headers, one.payload
+      from unnest(source_ids, payloads, keys, import_retrying.headers, correlation_ids, published_ats, import_retrying.attempts, errors)
+           as one (source_id, payload, key, headers, correlation_id, published_at, attempts, error)
+      join postbus.imported i on i.source = import_retrying.source and i.source_id = one.source_id and i.message_id is not null
+    on conflict on constraint retrying_pkey do nothing;
+    get diagnostics _count = row_count;
+    for _line in
+        select postbus.lane_of(one.key, _topic.lanes) as lane, array_agg(distinct one.key) as keys
+          from unnest(keys) as one (key) where one.key is not null group by 1
+    loop
+        perform postbus.unpark_retrying(_group, _line.lane, _line.keys, clock_timestamp());
+    end loop;
+    perform pg_notify('postbus', _topic.id::text);
+    return _count;
+end $$;

@@ -1,0 +1,280 @@
+"""Moving in: layouts, topics and their options, queues, what is refused, and how long it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from typing import Any
+
+import asyncpg
+import pytest
+
+from grouping import has
+from old_outbox import FAN_OUT, SIMPLE, add_messages, add_topic, check, counts, finish, groups_of, listen, numbers
+from postbus import AccessDenied, Bus, InvalidInput, InvalidOption, Message, PostbusError, Start, WrongSemantics
+from running import running
+
+
+@pytest.fixture
+async def outbox(conn: Any) -> Any:
+    """A PUB_SUB topic with a group that has 60 messages before it."""
+    await conn.execute(FAN_OUT)
+    await add_topic(conn, email="ACTIVE")
+    await add_messages(conn, range(60))
+    return conn
+
+
+async def add_events(conn: Any, count: int, aggregate_type: str = "order") -> None:
+    """Pending events of three aggregates in turn, and one that was published."""
+    await conn.execute(
+        "insert into outbox_events (event_type, aggregate_type, aggregate_id, payload_json, created_at, attempt_count, "
+        "published_at) select case when n % 2 = 0 then 'created' else 'changed' end, $2, "
+        "lpad((n % 3)::text, 32, '0')::uuid, jsonb_build_object('n', n), now() + n * interval '1 ms', "
+        "case when n = 2 then 5 else 0 end, case when n = 0 then now() end from generate_series(0, $1) as n",
+        count,
+        aggregate_type,
+    )
+
+
+async def test_events_go_to_a_queue_by_aggregate_type(bus: Bus, conn: Any) -> None:
+    """Those that are not published, in the order they were made, with their aggregate as key and headers."""
+    await conn.execute(SIMPLE)
+    await add_events(conn, 9)
+    await add_events(conn, 2, "license")
+
+    result = await bus.admin.import_outbox()
+
+    assert result.layout == "simple"
+    assert [(one.name, one.semantics, one.messages) for one in result.topics] == [
+        ("license", "QUEUE", 2),
+        ("order", "QUEUE", 9),
+    ]
+    waiting = await bus.admin.messages("order")
+    assert [json.loads(one["payload"])["n"] for one in waiting] == list(range(1, 10))
+    event = await conn.fetchrow(
+        "select * from outbox_events where payload_json @> '{\"n\": 2}' and aggregate_type = 'order'"
+    )
+    second, headers = waiting[1], json.loads(waiting[1]["headers"])
+    assert (second["attempts"], second["key"], second["content_type"]) == (
+        5,
+        str(event["aggregate_id"]),
+        "application/json",
+    )
+    assert headers.pop("created_at").startswith(event["created_at"].date().isoformat())
+    assert headers == {
+        "event_id": str(event["id"]),
+        "event_type": "created",
+        "aggregate_type": "order",
+        "aggregate_id": str(event["aggregate_id"]),
+    }
+    assert (await bus.admin.import_outbox()).messages == 0
+
+
+async def test_events_go_to_a_named_log(bus: Bus, conn: Any) -> None:
+    """With PUB_SUB whoever begins at the beginning gets them, each aggregate's in order; late ones come later."""
+    await conn.execute(SIMPLE)
+    await add_events(conn, 30)
+    got = listen(bus, "g", "events.all", start=Start.BEGINNING)
+    await bus.admin.import_outbox(topic="events.all", semantics="PUB_SUB")
+
+    async with running(bus):
+        await has(got, 30)
+        await add_events(conn, 3)
+        again = await bus.admin.import_outbox("outbox_events", topic="events.all", semantics="PUB_SUB")
+        await has(got, 33)
+
+    check(got[:30], range(1, 31))
+    assert (again.messages, sorted(numbers(got[30:]))) == (3, [1, 2, 3])
+
+
+async def test_the_topic_is_filled_in(bus: Bus, conn: Any) -> None:
+    """By event type, by aggregate type, or both."""
+    await conn.execute(SIMPLE)
+    await add_events(conn, 4)
+
+    result = await bus.admin.import_outbox(topic="v1.{aggregate_type}.{event_type}", dry_run=True)
+
+    assert [(one.name, one.messages) for one in result.topics] == [("v1.order.changed", 2), ("v1.order.created", 2)]
+
+
+async def test_other_names_of_columns(bus: Bus, conn: Any) -> None:
+    """event_id, payload and attempts do as well, with ids that are numbers, in a schema of its own."""
+    await conn.execute(
+        'create schema legacy; create table legacy."Events" (event_id bigserial, event_type text, aggregate_type text, '
+        "aggregate_id int, payload bytea, created_at timestamp default now(), published_at timestamp, attempts int, "
+        "correlation_id text);"
+        'insert into legacy."Events" (event_type, aggregate_type, aggregate_id, payload, attempts, correlation_id) '
+        "select 'e', 'a', 1, '\\x00ff', 1, 'c' from generate_series(1, 12)"
+    )
+
+    result = await bus.admin.import_outbox('legacy."Events"')
+
+    assert (result.table, result.messages) == ('legacy."Events"', 12)
+    one = (await bus.admin.messages("a"))[-1]
+    assert (one["payload"], one["content_type"]) == (b"\x00\xff", "application/octet-stream")
+    assert (one["attempts"], one["correlation_id"], json.loads(one["headers"])["event_id"]) == (1, "c", "12")
+
+
+async def test_options_of_topics(bus: Bus, conn: Any) -> None:
+    """Semantics, tracking and options come along; what is null there has its default here."""
+    await conn.execute(FAN_OUT)
+    await conn.execute(
+        "insert into outbox_topics values ('log', 'PUB_SUB', 1000, 48, true, 'OFFSET_WATERMARK'), "
+        "('counted', 'PUB_SUB', null, null, null, 'REFERENCE_COUNTING'), ('queue', 'QUEUE', 12, 24, false, null)"
+    )
+
+    await bus.admin.import_outbox(options={"max_attempts": 7})
+
+    log, counted, queue = [await bus.admin.topic(name) for name in ("log", "counted", "queue")]
+    assert (log["semantics"], log["tracking"], log["max_attempts"]) == ("PUB_SUB", "OFFSET_WATERMARK", 7)
+    hours = [log[name].total_seconds() / 3600 for name in ("retention", "zero_subscription_retention", "max_retention")]
+    assert hours == [1000, 48, 1000]
+    assert log["block_writes_on_zero_subscriptions"] is True
+    assert (queue["semantics"], queue["retention"].total_seconds()) == ("QUEUE", 12 * 3600)
+    assert (counted["tracking"], counted["retention"].total_seconds()) == ("REFERENCE_COUNTING", 24 * 3600)
+
+
+async def test_a_queue(bus: Bus, conn: Any) -> None:
+    """Pending messages come in the order of ids, with keys, times and attempts; completed ones stay."""
+    await conn.execute(FAN_OUT)
+    await add_topic(conn, "q", "QUEUE")
+    await add_messages(conn, range(1, 11), "q", keys=2)
+    await add_messages(conn, [11, 12], "unconfigured", keys=0)
+    await conn.execute("update outbox set status = 'COMPLETED' where id in (2, 4)")
+    await conn.execute("update outbox set status = 'FAILED', retry_count = 2, created_at = '2024-05-01' where id = 3")
+    await conn.execute("update outbox set status = 'PROCESSING' where id = 5")
+
+    result = await bus.admin.import_outbox()
+
+    assert [(one.name, one.semantics, one.messages) for one in result.topics] == [
+        ("q", "QUEUE", 8),
+        ("unconfigured", "QUEUE", 2),
+    ]
+    waiting = await bus.admin.messages("q")
+    assert [one["payload_json"] for one in waiting] == [json.dumps({"n": n}) for n in (1, 3, 5, 6, 7, 8, 9, 10)]
+    tried = waiting[1]
+    assert (tried["attempts"], tried["key"], tried["correlation_id"], tried["published_at"].year) == (
+        2,
+        "k1",
+        "c3",
+        2024,
+    )
+    got: list[Message] = []
+
+    @bus.subscribe("q")
+    async def handle(payload: dict[str, int], message: Message) -> None:
+        got.append(message)
+
+    async with running(bus):
+        await has(got, 8)
+    assert {numbers([one])[0]: one.attempt for one in got}[3] == 3
+    assert (await bus.admin.import_outbox()).messages == 0
+
+
+async def test_one_import_at_a_time(bus: Bus, dsn: str, outbox: Any) -> None:
+    """A second one is refused while the first is under way, and runs afterwards."""
+    holding: Any = await asyncpg.connect(dsn)
+    await holding.execute("begin; lock table postbus.imported")
+    running_import = asyncio.create_task(bus.admin.import_outbox())
+    async with Bus.open(dsn) as other:
+        while not await holding.fetchval(
+            "select exists (select from pg_locks where locktype = 'advisory' and granted)"
+        ):
+            await asyncio.sleep(0)
+        with pytest.raises(InvalidInput, match="another import"):
+            await other.admin.import_outbox()
+        await holding.execute("rollback")
+        await holding.close()
+        assert (await running_import).messages == 60
+        assert (await other.admin.import_outbox()).messages == 0
+
+
+@pytest.mark.parametrize(
+    ("sql", "options", "error", "words"),
+    [
+        ("select 1", {}, InvalidInput, "there is no table outbox or outbox_events"),
+        (FAN_OUT, {"table": "elsewhere.box"}, InvalidInput, "there is no table elsewhere.box"),
+        (
+            "create table outbox (id int, topic text)",
+            {},
+            InvalidInput,
+            "as fan-out it lacks payload, status, created_at",
+        ),
+        (
+            FAN_OUT + "alter table outbox_consumer_groups rename message_id to outbox_id",
+            {},
+            InvalidInput,
+            "public.outbox_consumer_groups lacks message_id",
+        ),
+        (FAN_OUT, {"layout": "simple"}, InvalidInput, "as simple it lacks event_type"),
+        (FAN_OUT, {"layout": "odd"}, InvalidOption, "use fan-out or simple"),
+        (FAN_OUT, {"only": ["nothing"]}, InvalidInput, "has no topic 'nothing'"),
+        (FAN_OUT, {"topic": "t"}, InvalidInput, "has topics of its own"),
+        (FAN_OUT, {"semantics": "PUBSUB"}, InvalidOption, "use QUEUE or PUB_SUB"),
+        (
+            FAN_OUT + "insert into outbox_topics values ('t')",
+            {"options": {"size": 1}},
+            InvalidOption,
+            "no option 'size'",
+        ),
+    ],
+)
+async def test_what_is_refused(
+    bus: Bus, conn: Any, sql: str, options: dict[str, Any], error: type[PostbusError], words: str
+) -> None:
+    """With words that say what is missing; and nothing has changed."""
+    await conn.execute(sql)
+    before = await counts(conn)
+
+    with pytest.raises(error) as refused:
+        await bus.admin.import_outbox(**options)
+
+    assert words in str(refused.value)
+    assert await counts(conn) == before
+
+
+async def test_a_topic_of_other_semantics(bus: Bus, outbox: Any) -> None:
+    """A topic that is a QUEUE here is not made a log."""
+    await bus.admin.create_topic("t")
+
+    with pytest.raises(WrongSemantics, match="is QUEUE here, and PUB_SUB in public.outbox"):
+        await bus.admin.import_outbox()
+
+
+async def test_rights(dsn: str, outbox: Any) -> None:
+    """Who may administer Postbus and read the old tables may import; who may not read them is told so."""
+    user = f"importer_{secrets.token_hex(8)}"
+    await outbox.execute(f"create role {user} login in role postbus_admin")
+    try:
+        async with Bus.open(dsn.replace("postgres@", f"{user}@")) as bus:
+            with pytest.raises(AccessDenied, match="permission denied for table outbox"):
+                await bus.admin.import_outbox()
+            await outbox.execute(f"grant select on all tables in schema public to {user}")
+            assert (await bus.admin.import_outbox()).messages == 60
+    finally:
+        await outbox.execute(f"drop owned by {user}; drop role {user}")
+
+
+async def test_fifty_thousand_messages(bus: Bus, conn: Any) -> None:
+    """They take seconds, and progress is told on the way."""
+    await conn.execute(FAN_OUT)
+    await add_topic(conn, a="ACTIVE", b="ACTIVE", c="ACTIVE")
+    await add_messages(conn, range(50_000), keys=100)
+    await finish(conn, "a", set(range(40_000)) - set(range(0, 40_000, 100)))
+    await finish(conn, "b", range(10_000))
+    told: list[tuple[int, int]] = []
+    begun = time.perf_counter()
+
+    result = await bus.admin.import_outbox(progress=lambda done, total: told.append((done, total)))
+
+    took = time.perf_counter() - begun
+    print(f"\n{result.messages} messages to three groups in {took:.1f} s")
+    assert {name: (one.messages, one.retrying) for name, one in groups_of(result).items()} == {
+        "a": (10_400, 400),
+        "b": (40_000, 0),
+        "c": (50_000, 0),
+    }
+    assert told[-1] == (50_000, 50_000)
+    assert took < 60
