@@ -38,7 +38,7 @@ async def run(bus: Bus, file: TextIO, mode: str) -> None:
             file.write(f"{n}\n")
 
     elif mode == "freezing":
-        own, has_frozen, may_go_on = (Path(f"{log}.{name}") for name in (os.getpid(), "frozen", "gate"))
+        own, has_frozen, may_go_on = (Path(f"{file.name}.{name}") for name in (os.getpid(), "frozen", "gate"))
 
         @bus.subscribe("t", group="g", start=Start.BEGINNING)
         async def handle_and_freeze(n: int) -> None:

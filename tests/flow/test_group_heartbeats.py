@@ -50,12 +50,13 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     noted = Sent()
     original = Store.group_heartbeat
 
-    async def send(self: Store, subscription_ids: Sequence[int], counts: Sequence[Any]) -> None:
-        await original(self, subscription_ids, counts)
+    async def send(self: Store, subscription_ids: Sequence[int], counts: Sequence[Any]) -> Any:
+        resurrected = await original(self, subscription_ids, counts)
         if subscription_ids:
             noted.beats.append(sorted(subscription_ids))
         if counts:
             noted.counts.append([tuple(one[1:]) for one in counts])
+        return resurrected
 
     monkeypatch.setattr(Store, "group_heartbeat", send)
     return noted

@@ -1,4 +1,4 @@
--- Where a message of the log is: looked for in each leaf by its position, which its id tells.
+-- Where a message of the log is. Refuses one that is not there.
 create or replace function postbus.find_message(
     topic            text,
     id               bigint,
@@ -16,12 +16,10 @@ declare
 begin
     topic_id := _topic.id;
     index := find_message.id & 1023;
-    select s.lane, s.position, s.txid, s.count, s.published_at
-      into find_message.lane, find_message.position, find_message.txid, find_message.count, find_message.published_at
+    find_message.position := postbus.position_of(_topic, id);
+    select s.lane, s.txid, s.count, s.published_at into find_message.lane, find_message.txid, find_message.count, find_message.published_at
       from postbus.segment s
-     where s.storage_id = _topic.storage_id and s.topic_id = _topic.id and s.count > find_message.index
-       and s.position = any (array(select (l.epoch::bigint << 43) + (find_message.id >> 10) from postbus.log_leaf l
-                                    where l.storage_id = _topic.storage_id));
+     where s.storage_id = _topic.storage_id and s.topic_id = _topic.id and s.position = find_message.position;
     if find_message.position is null then
         perform postbus.refuse('PB405', format('topic %L has no message %s', topic, id),
             'it was dropped when its retention had passed, or never was there');

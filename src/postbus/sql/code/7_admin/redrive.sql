@@ -65,7 +65,8 @@ begin
         )
         insert into postbus.retrying (subscription_id, lane, id, position, due_at, published_at, key, correlation_id, content_type,
                                       headers, payload)
-        select _for, coalesce(postbus.lane_of(r.key, _topic.lanes), ((r.id >> 10) % _topic.lanes)::integer), r.id, r.id >> 10,
+        select _for, coalesce(postbus.lane_of(r.key, _topic.lanes), ((r.id >> 10) % _topic.lanes)::integer), r.id,
+               coalesce(postbus.position_of(_topic, r.id), r.id >> 10),     -- one that is gone is older than all that is there
                _now + coalesce(make_interval(secs => (row_number() over (order by r.id) - 1) / redrive.rate), interval '0'),
                r.published_at, r.key, r.correlation_id, r.content_type, r.headers, r.payload
           from redriven r
