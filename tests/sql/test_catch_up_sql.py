@@ -250,6 +250,32 @@ async def test_resurrection_reports_what_was_missed_and_bounds_the_catch_up(conn
     assert (await catch_up(conn))["reason"] == "resurrection"
 
 
+async def test_a_seek_ends_the_catch_up(conn: Any) -> None:
+    """The group has one place again, the one it was given; what was to be tried again is not forgotten."""
+    await history(conn, 10)
+    answer = await late(conn)
+    group, beside = answer["subscription_id"], answer["catch_up_id"]
+    [lane] = await take(conn, "w", beside)
+    await put_off(conn, lane, await read(conn, lane.cursor), "retry")
+    await conn.execute("select postbus.seek('t', 'late', 'FROM_BEGINNING')")
+    assert (await catch_up(conn))["status"] == "CANCELLED"
+    assert await conn.fetchval("select subscription_id from postbus.retrying") == group
+    assert await work_through(conn, group) == [str(n) for n in range(10)]
+
+
+async def test_who_held_the_lanes_when_a_catch_up_begins_has_lost_them(conn: Any) -> None:
+    """A process that comes back while its group is split settles nothing: its messages are history's now."""
+    storage = await create_topic(conn)
+    group = await subscribe(conn, "late", catch_up=json.dumps({"beside_from": 2}))
+    [lane] = await take(conn, "w", group)
+    await publish_many(conn, *"abcd")
+    piece = await read(conn, lane.cursor)
+    assert await let_die(conn, storage) == 1
+    row = await conn.fetchrow("select * from postbus.resurrect(array[$1::bigint])", group)
+    assert await advance(conn, [lane], piece.next, 4) == [1]
+    assert await work_through(conn, row["catch_up_id"], worker="other") == list("abcd")
+
+
 async def test_resurrection_without_catch_up(conn: Any) -> None:
     storage = await create_topic(conn)
     group = await subscribe(conn, "late")

@@ -19,6 +19,13 @@ declare
     _from_id bigint;
     _cursor  postbus.log_cursor;
 begin
+    missed := (select c.messages from postbus.count_before(subscription.id, topic, place.snapshot, _most) as c);
+    skipped := 0;
+    if missed <= least(_most, (_options ->> 'beside_from')::bigint) then
+        return;
+    end if;
+    -- From here on nobody moves these cursors: whoever held the lanes has lost them.
+    perform postbus.move_cursors(subscription.id, null, null);
     select c.messages, c.from_id into missed, _from_id from postbus.count_before(subscription.id, topic, place.snapshot, _most) as c;
     skipped := greatest(missed - _most, 0);
     if missed - skipped <= (_options ->> 'beside_from')::bigint then

@@ -1,9 +1,9 @@
 -- Moves the place of a group, as subscribe would have set it. Whoever works for it loses its lanes and starts
--- again from there; messages that wait to be tried again stay. With dry_run nothing changes.
+-- again from there; messages that wait to be tried again stay, and a catch-up ends. With dry_run nothing changes.
 -- Returns how many messages the group has before it then.
 -- To be called in a transaction of its own.
 --
--- Writes: cursor, lane.  Locks: the subscription's row, lane rows.
+-- Writes: cursor, lane, retrying, catch_up.  Locks: the subscription's row, lane rows.
 create or replace function postbus.seek(
     topic      text,
     group_name text,
@@ -15,10 +15,11 @@ create or replace function postbus.seek(
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
-    _topic  postbus.topic := postbus.topic_options(topic);
-    _place  postbus.log_place;
-    _cursor postbus.log_cursor;
-    _found  postbus.subscription;
+    _topic   postbus.topic := postbus.topic_options(topic);
+    _place   postbus.log_place;
+    _cursor  postbus.log_cursor;
+    _found   postbus.subscription;
+    _history bigint;
 begin
     if _topic.storage_id is null then
         perform postbus.refuse('PB432', format('topic %L is a QUEUE', topic), 'only groups of PUB_SUB topics have a place');
@@ -27,6 +28,10 @@ begin
     _cursor := postbus.start_cursor(_topic, start, start_at, start_id, _place);
     _found := postbus.existing_subscription(topic, group_name);
     if not dry_run then
+        for _history in select c.subscription_id from postbus.catch_up c where c.of = _found.id and c.status = 'IN_PROGRESS' loop
+            update postbus.retrying r set subscription_id = _found.id where r.subscription_id = _history;
+            perform postbus.end_subscription(_history, 'CANCELLED');
+        end loop;
         perform postbus.move_cursors(_found.id, _cursor, 'seek');
         perform postbus.set_passed_before(_found.id, _topic, _cursor, _place);
         perform pg_notify('postbus', _topic.id::text);
