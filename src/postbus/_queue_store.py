@@ -19,7 +19,7 @@ _CLAIM = (
     f"select c.*, c.ends_at - clock_timestamp() as remaining, {RELAXED} from postbus.claim($1, $2, $3, $4, $5, $6) as c"
 )
 _EXTEND = f"select postbus.extend($1, $2), {RELAXED}"
-_RING = f"select pg_notify('postbus', id::text), {RELAXED} from unnest($1::bigint[]) as id"
+_RING = f"select postbus.ring($1), {RELAXED}"
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -49,9 +49,11 @@ class QueueStore(Database):
         async with self.connection() as conn, committed(conn):
             return [await conn.fetchval(sql, *args) for sql, args in batches]
 
-    async def ring(self, topic_ids: Sequence[int]) -> None:
+    async def ring(self, topic_ids: Sequence[int]) -> Sequence[int]:
+        """Wake consumers. Returns the topics that need no ringing: their publishers' commits do it."""
         async with self.connection() as conn:
-            await conn.execute(_RING, topic_ids)
+            rung: list[int] = await conn.fetchval(_RING, topic_ids)
+        return rung
 
     # claim
 

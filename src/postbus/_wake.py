@@ -30,6 +30,7 @@ from postbus.errors import DatabaseUnavailable, PostbusError
 CHANNEL = "postbus"
 _RING = "select postbus.ring($1), set_config('synchronous_commit', 'off', true)"
 _STILL_THERE = 60.0  # seconds between two looks at whether the listening connection still lives
+_RELY = 30.0  # seconds in which a topic is taken to ring by itself, once it was known to
 _APART = 0.001  # seconds between two rings through the database, in which further ones are gathered
 
 
@@ -68,6 +69,8 @@ class Doorbell:
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
         self._pending: set[int] = set()
+        self._rung_by_commit: dict[int, float] = {}
+        """Topics with NOTIFY in the transaction, and until when we rely on that."""
         self._ringing: asyncio.Task[None] | None = None
 
     def ring(self, topic: str) -> None:
@@ -79,6 +82,8 @@ class Doorbell:
 
     def _ring(self, topic: int) -> None:
         self._bells.ring(topic)
+        if self._rung_by_commit.get(topic, 0.0) > self._loop.time():
+            return
         self._pending.add(topic)
         if self._ringing is None and not self._is_closed:
             self._ringing = asyncio.create_task(self._ring_through_database(), name="postbus-doorbell")
@@ -89,7 +94,8 @@ class Doorbell:
                 topics, self._pending = self._pending, set()
                 began = self._loop.time()
                 try:
-                    await self._store.ring(sorted(topics))
+                    for topic in await self._store.ring(sorted(topics)):
+                        self._rung_by_commit[topic] = began + _RELY
                 except PostbusError as error:  # consumers poll
                     event(logging.DEBUG, "doorbell.failed", error=error.message)
                 await asyncio.sleep(began + _APART - self._loop.time())

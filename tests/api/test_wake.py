@@ -26,11 +26,12 @@ class _Store:
         self.rung: list[list[int]] = []
         self.is_away = False
 
-    async def ring(self, topics: list[int]) -> None:
+    async def ring(self, topics: list[int]) -> list[int]:
         await asyncio.sleep(0)
         if self.is_away:
             raise DatabaseUnavailable("away")
         self.rung.append(topics)
+        return []
 
 
 @pytest.mark.parametrize("name", ["a", "orders", "A.b:c/d-e_f", "x" * 200])
@@ -123,6 +124,30 @@ async def test_plain_sql_wakes_consumers_of_a_topic_that_asks_for_it(bus: Bus, c
         await conn.execute("select postbus.publish($1, 'x'::text)", topic)
         await conn.execute("select 1")
 
+    await ear.hears(topic)
+
+
+async def test_who_commits_with_notify_is_not_rung_for_twice(bus: Bus, ear: Ear, topic: str) -> None:
+    """After the first time, which tells the doorbell; commits go on to be heard."""
+    await bus.admin.create_topic(topic, notify=True)
+    store = await bus.connect()
+    assert await store.ring([topic_id(topic)]) == [topic_id(topic)]
+    assert not await ear.has_heard(topic)
+    rung: list[list[int]] = []
+    doorbell = Doorbell(store, Bells())
+    original = store.ring
+
+    async def ring(topics: list[int]) -> Any:
+        rung.append(topics)
+        return await original(topics)
+
+    store.ring = ring  # type: ignore[method-assign, assignment]  # to count the statements
+    for _ in range(3):
+        doorbell.ring(topic)
+        if doorbell._ringing is not None:
+            await doorbell._ringing
+    assert rung == [[topic_id(topic)]]
+    await bus.send(topic, 1)
     await ear.hears(topic)
 
 

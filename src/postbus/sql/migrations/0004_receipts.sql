@@ -9,6 +9,7 @@ drop index postbus.subscription_group_idx;
 create unique index subscription_group_idx on postbus.subscription (topic_id, group_name) where state <> 'CANCELLED' and catch_up_of is null;
 create index subscription_catch_up_idx on postbus.subscription (catch_up_of) where catch_up_of is not null;
 drop view if exists postbus.groups;
+drop function if exists postbus.ring(bigint[]);
 drop function if exists postbus.subscribe(text, text, text, timestamptz, bigint, text),
     postbus.group_heartbeat(bigint[], bigint[], text[], bigint[], bigint[], bigint[], bigint[], timestamptz);
 update postbus.topic set tracking = 'OFFSET_WATERMARK' where semantics = 'PUB_SUB' and tracking is null;
