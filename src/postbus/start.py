@@ -20,7 +20,7 @@ class Start(msgspec.Struct, frozen=True):
     NOW: ClassVar[Start]
     """Every message that commits from now on, also of transactions that are open already."""
     BEGINNING: ClassVar[Start]
-    """All that is retained."""
+    """All that is retained, within the bounds of the group's `catch_up`: the newest million by default."""
 
     @classmethod
     def at(cls, timestamp: datetime) -> Start:
