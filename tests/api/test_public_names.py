@@ -16,6 +16,7 @@ NAMES = [
     "Ack",
     "Admin",
     "Bus",
+    "CatchUp",
     "CommitUnknown",
     "DatabaseUnavailable",
     "DeadLetter",
