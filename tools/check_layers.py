@@ -31,7 +31,7 @@ LAYERS = [
     ["_database", "_old_table", "group"],
     ["_migrate", "subscription", "embedded", "_drivers"],
     ["_throttle"],
-    ["publish", "_keeper", "_segment", "catch_up"],
+    ["publish", "_keeper", "_segment", "catch_up", "sweeping"],
     ["_codec", "_commit", "_loop", "_watch", "_pool", "options", "retry", "middleware", "start"],
     ["_translate"],
     ["_log", "message"],

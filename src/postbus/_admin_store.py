@@ -157,3 +157,19 @@ class AdminStore(Database):
             index,
             limit,
         )
+
+    # sweeping
+
+    async def sweeping(self) -> dict[str, Any]:
+        [row] = await self._rows("select * from postbus.sweeping()")
+        return row
+
+    async def set_sweeping(self, options: Mapping[str, Any]) -> None:
+        await self._run("select postbus.set_sweeping($1)", json.dumps(options))
+
+    async def sweep_health(self) -> dict[str, Any]:
+        [row] = await self._rows("select * from postbus.sweep_health()")
+        return row
+
+    async def sweep_jobs(self) -> list[dict[str, Any]]:
+        return await self._rows("select * from postbus.sweep_jobs order by job")

@@ -13,8 +13,13 @@ from postbus._settle import Settler
 from postbus._store import Store
 
 LOOK_AT_LEASES = 0.2  # seconds; leases are of 1 second at least
+# How often the database is asked. What is removed then is decided there, by the interval that all processes obey: see
+# set_sweeping. Counting what is published, beginning new leaves, noticing dead groups and ends of catch-ups do not wait
+# for that.
 SWEEP = 5.0
+SWEEP_SUBSCRIPTIONS = 60.0
 RETURN_EXPIRED = 1.0
+_AT_ONCE = 0.05
 _LATE_COMMITS = timedelta(minutes=1)
 _FULL_LOOK = 60.0
 
@@ -47,6 +52,7 @@ class Sweeper:
         self._store = store
         self._since: datetime | None = None
         self._full_look_at = 0.0
+        self._goes_on = self._log_goes_on = False
 
     async def return_expired(self) -> None:
         """Mostly looks at what ended since the last look; at everything from time to time."""
@@ -59,8 +65,14 @@ class Sweeper:
             event(logging.WARNING, "lease.expired", messages=returned)
 
     async def sweep_log(self) -> float | None:
-        return 0.05 if await self._store.sweep_log() else None
+        self._log_goes_on = await self._store.sweep_log(if_due=not self._log_goes_on)
+        return _AT_ONCE if self._log_goes_on else None
 
     async def sweep(self) -> float | None:
-        swept = await self._store.sweep()
-        return 0.05 if swept["more"] else None
+        self._goes_on = (await self._store.sweep(if_due=not self._goes_on))["more"]
+        return _AT_ONCE if self._goes_on else None
+
+    async def sweep_subscriptions(self) -> None:
+        removed = await self._store.sweep_subscriptions(if_due=True)
+        if removed:
+            event(logging.INFO, "subscriptions.removed", count=removed)

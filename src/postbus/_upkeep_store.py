@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 from postbus._database import RELAXED, Database
 from postbus._log_store import Resurrected
+from postbus._translate import DRIVER_ERRORS
+from postbus.errors import DatabaseUnavailable, PostbusError
 
 # Relaxed before the function is called: it returns no row where there is nothing to tell.
 _GROUP_HEARTBEAT = (
@@ -39,22 +42,40 @@ class UpkeepStore(Database):
 
     async def return_expired(self, since: datetime | None = None) -> tuple[int, datetime]:
         """How many messages came back, and the database's time."""
-        async with self.connection() as conn:
-            row = await conn.fetchrow(
-                "select postbus.return_expired(since => coalesce($1::timestamptz, '-infinity')) as count, "
-                "clock_timestamp() as looked_at",
-                since,
-            )
-        assert row is not None
+        row = await self._job(
+            "return_expired",
+            "select postbus.return_expired(since => coalesce($1::timestamptz, '-infinity')) as count, "
+            "clock_timestamp() as looked_at",
+            since,
+        )
         return row["count"], row["looked_at"]
 
-    async def sweep(self) -> dict[str, Any]:
-        async with self.connection() as conn:
-            return dict(await conn.fetchrow("select * from postbus.sweep()") or {})
+    async def sweep(self, *, if_due: bool = False) -> dict[str, Any]:
+        return dict(await self._job("sweep", "select * from postbus.sweep(if_due => $1)", if_due))
 
-    async def sweep_log(self) -> bool:
-        """Keep the log going. Says whether more is to be done at once."""
-        async with self.connection() as conn:
-            storages = [row[0] for row in await conn.fetch("select postbus.storages()")]
-            swept = [await conn.fetchrow("select * from postbus.sweep_log($1)", storage) for storage in storages]
-        return any(one is not None and one["more"] for one in swept)
+    async def sweep_log(self, *, if_due: bool = False) -> bool:
+        """Keep the log going; drop parts of it only when that is due, if so asked. Says whether more is to be done."""
+        swept = await self.sweep_storages(if_due=if_due)
+        return any(one["more"] for one in swept)
+
+    async def sweep_storages(self, *, if_due: bool = False) -> list[dict[str, Any]]:
+        """One step for each storage of the log."""
+        storages = [row["storages"] for row in await self._rows("select postbus.storages()")]
+        statement = "select * from postbus.sweep_log($1, if_due => $2)"
+        return [dict(await self._job("sweep_log", statement, one, if_due, storage=one)) for one in storages]
+
+    async def sweep_subscriptions(self, *, if_due: bool = False) -> int:
+        statement = "select postbus.sweep_subscriptions(if_due => $1) as count"
+        return int((await self._job("subscriptions", statement, if_due))["count"])
+
+    async def _job(self, job: str, statement: str, *args: Any, storage: int = 0) -> Any:
+        """Run a job. One that fails is noted, so that others hear of it."""
+        try:
+            async with self.connection() as conn:
+                return await conn.fetchrow(statement, *args)
+        except DatabaseUnavailable:
+            raise
+        except (PostbusError, *DRIVER_ERRORS) as error:
+            with suppress(PostbusError, *DRIVER_ERRORS):
+                await self._run("select postbus.note_failure($1, $2, $3)", job, storage, str(error))
+            raise

@@ -21,6 +21,7 @@ from postbus.importing import ImportResult, Progress, import_outbox
 from postbus.options import TopicOptions, as_json
 from postbus.publish import check_topic_name
 from postbus.start import Start
+from postbus.sweeping import SweepingOptions, sweeping_json
 
 
 class Admin:
@@ -300,3 +301,37 @@ class Admin:
         """Delete dead letters for good."""
         store = await self._store()
         return await store.purge_dead_letters(topic, ids=ids, died_before=died_before, dry_run=dry_run)
+
+    async def sweeping(self) -> dict[str, Any]:
+        """How sweeping is set."""
+        return await (await self._store()).sweeping()
+
+    async def set_sweeping(self, preset: str | None = None, **options: Unpack[SweepingOptions]) -> dict[str, Any]:
+        """Set how all processes sweep: a preset, and options besides. Returns what holds then.
+
+        Presets are default, low_throughput, high_throughput and critical. heartbeat_timeout is that of new topics.
+        """
+        store = await self._store()
+        await store.set_sweeping(sweeping_json(preset, options))
+        return await store.sweeping()
+
+    async def sweep_health(self) -> dict[str, Any]:
+        """Whether sweeping keeps up, the reason if not, what is left over, and what each job has done."""
+        store = await self._store()
+        return {**await store.sweep_health(), "jobs": await store.sweep_jobs()}
+
+    async def sweep(self) -> dict[str, int]:
+        """Run all jobs of sweeping now, whether they are due or not. Returns what they have removed, by job."""
+        store = await self._store()
+        returned, _ = await store.return_expired()
+        removed = {"messages_returned": returned, "finished_rows": 0, "dedup_keys": 0, "groups_died": 0, "leaves": 0}
+        more = True
+        while more:
+            swept = await store.sweep()
+            storages = await store.sweep_storages()
+            removed["finished_rows"] += swept["finished_rows"]
+            removed["dedup_keys"] += swept["dedup_keys"]
+            removed["groups_died"] += sum(one["dead"] for one in storages)
+            removed["leaves"] += sum(len(one["dropped"]) for one in storages)
+            more = swept["more"] or any(one["more"] for one in storages)
+        return {**removed, "subscriptions": await store.sweep_subscriptions()}

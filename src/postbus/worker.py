@@ -22,7 +22,7 @@ from postbus._loop import repeat
 from postbus._reader import LogReader
 from postbus._settle import Settler
 from postbus._store import Store
-from postbus._upkeep import LOOK_AT_LEASES, RETURN_EXPIRED, SWEEP, LeaseKeeper, Sweeper
+from postbus._upkeep import LOOK_AT_LEASES, RETURN_EXPIRED, SWEEP, SWEEP_SUBSCRIPTIONS, LeaseKeeper, Sweeper
 from postbus._wake import Bells, Listener, topic_id
 from postbus.catch_up import CatchUp
 from postbus.errors import PostbusError, WrongSemantics
@@ -132,6 +132,7 @@ class Worker:
             repeat(keeper.tick, name="leases", every=LOOK_AT_LEASES, stop=ended),
             repeat(sweeper.return_expired, name="return expired", every=RETURN_EXPIRED, stop=ended),
             repeat(sweeper.sweep, name="sweep", every=SWEEP, stop=ended),
+            repeat(sweeper.sweep_subscriptions, name="subscriptions", every=SWEEP_SUBSCRIPTIONS, stop=ended),
         )
         upkeep += _started(*(dispatcher.failure() for dispatcher in dispatchers))
         claiming = _started(*(claimer.run(self._stop) for claimer in claimers))

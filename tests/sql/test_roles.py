@@ -84,6 +84,8 @@ _GROUPS = [
     "select postbus.group_heartbeat('{}', '{}', '{}', '{}', '{}', '{}', '{}')",
     "select * from postbus.sweep_log(2)",
     "select postbus.storages()",
+    "select postbus.sweep_subscriptions()",
+    "select postbus.note_failure('sweep', 0, 'no')",
 ]
 _GROUP_ADMIN = [
     "select * from postbus.subscribe('log', 'h')",
@@ -101,9 +103,11 @@ _ADMIN = [
     "select postbus.redrive('u')",
     "select postbus.purge_dead_letters('u')",
     "select postbus.delete_topic('u')",
+    "select postbus.set_sweeping('{}')",
 ]
-_VIEW_NAMES = ("topics", "messages", "dead_letters", "workers", "log", "groups", "members")
+_VIEW_NAMES = ("topics", "messages", "dead_letters", "workers", "log", "groups", "members", "sweep_jobs")
 _LAG = "select * from postbus.group_lag(1)"
+_SWEEPING = ["select * from postbus.sweeping()", "select * from postbus.sweep_health()"]
 _VIEWS = [f"select count(*) from postbus.{view}" for view in _VIEW_NAMES]
 _TABLES = [
     "topic",
@@ -130,6 +134,9 @@ _TABLES = [
     "storage_count",
     "loss",
     "cluster",
+    "sweep_setting",
+    "sweep_job",
+    "sweep_sample",
 ]
 _DIRECT = [f"select * from postbus.{table}" for table in _TABLES] + [
     f"delete from postbus.{table}" for table in _TABLES
@@ -153,14 +160,14 @@ _INNER = [
 _ALLOWED = {
     "postbus_producer": _PUBLISHING,
     "postbus_consumer": [_CLAIM, *_SETTLE, *_GROUPS],
-    "postbus_observer": [*_VIEWS, _LAG],
-    "postbus_admin": [*_ADMIN, *_GROUP_ADMIN, *_VIEWS, _LAG],
+    "postbus_observer": [*_VIEWS, _LAG, *_SWEEPING],
+    "postbus_admin": [*_ADMIN, *_GROUP_ADMIN, *_VIEWS, _LAG, *_SWEEPING],
     "": [],
 }
 _EVERYTHING = [
-    *_PUBLISHING, _CLAIM, *_SETTLE, *_GROUPS, *_ADMIN, *_GROUP_ADMIN, *_VIEWS, _LAG, *_DIRECT, *_INNER,
+    *_PUBLISHING, _CLAIM, *_SETTLE, *_GROUPS, *_ADMIN, *_GROUP_ADMIN, *_VIEWS, _LAG, *_SWEEPING, *_DIRECT, *_INNER,
 ]  # fmt: skip
-_SHARED = ("return_expired", "sweep", "sweep_log", "storages", "subscribe")
+_SHARED = ("return_expired", "sweep", "sweep_log", "storages", "subscribe", "sweep_subscriptions", "note_failure")
 
 
 @pytest.mark.parametrize("role", _ALLOWED)

@@ -19,6 +19,7 @@ from postbus.cli import (
     migrate,
     publish,
     rebase,
+    sweep,
     tail,
     topics,
     up,
@@ -74,6 +75,7 @@ command(app, "tail")(tail.tail)
 command(app, "consume")(consume.consume)
 app.add_typer(groups.app)
 app.add_typer(dead_letters.app)
+app.add_typer(sweep.app)
 command(app, "worker")(worker.worker)
 command(app, "import")(import_.import_)
 command(app, "rebase")(rebase.rebase)

@@ -308,6 +308,14 @@ def _of_group(row: Any) -> list[Finding]:
     return found
 
 
+async def sweeping(patient: Patient) -> list[Finding]:
+    row = await patient.conn.fetchrow("select healthy, reason, backlog from postbus.sweep_health()")
+    if row["healthy"]:
+        return _ok("sweeping", "keeps up; nothing is left over" if not row["backlog"] else "keeps up")
+    remedy = "see its jobs: postbus sweep show; set them: postbus sweep set"
+    return [Finding("sweeping", Level.WARNING, row["reason"], remedy)]
+
+
 async def restored(patient: Patient) -> list[Finding]:
     """A database that was restored from a dump has cursors that mean nothing there."""
     if not await patient.conn.fetchval("select has_function_privilege('postbus.check_cluster()', 'execute')"):
@@ -338,7 +346,7 @@ ON_EVERY_SERVER: tuple[Check, ...] = (
     clock,
     listening,
 )
-WITH_THE_SCHEMA: tuple[Check, ...] = (roles, workers, leases, topics, groups, restored)
+WITH_THE_SCHEMA: tuple[Check, ...] = (roles, workers, leases, topics, groups, sweeping, restored)
 
 
 async def examine(patient: Patient) -> list[Finding]:

@@ -32,9 +32,10 @@ begin
             ('postbus_consumer', array['claim', 'extend', 'ack', 'ack_leases', 'retry', 'dead_letter', 'release', 'return_expired',
                                        'sweep', 'heartbeat', 'sign_off', 'ensure_topic', 'ring', 'subscribe', 'read_log', 'advance', 'put_off',
                                        'claim_retrying', 'retrying_of', 'settle_retrying', 'lease_lanes', 'release_lanes', 'leave_groups', 'hold_lane',
-                                       'calm_lane', 'group_heartbeat', 'report_catch_up', 'sweep_log', 'storages', 'schema_state', 'topic_id']),
-            ('postbus_observer', array['payload_json', 'payload_text', 'group_lag', 'deliveries_of', 'message_state', 'delivery', 'state_of', 'schema_state', 'topic_id']),
-            ('postbus_admin',    array['create_topic', 'set_topic', 'pause_topic', 'resume_topic', 'purge_topic', 'delete_topic',
+                                       'calm_lane', 'group_heartbeat', 'report_catch_up', 'sweep_log', 'storages', 'schema_state', 'topic_id',
+                                       'sweep_subscriptions', 'note_failure']),
+            ('postbus_observer', array['sweeping', 'sweep_health', 'payload_json', 'payload_text', 'group_lag', 'deliveries_of', 'message_state', 'delivery', 'state_of', 'schema_state', 'topic_id']),
+            ('postbus_admin',    array['sweeping', 'set_sweeping', 'sweep_health', 'sweep_subscriptions', 'note_failure', 'create_topic', 'set_topic', 'pause_topic', 'resume_topic', 'purge_topic', 'delete_topic',
                                        'redrive', 'purge_dead_letters', 'subscribe', 'set_group_state', 'seek', 'resurrect', 'set_catch_up', 'deliveries_of', 'message_state',
                                        'delivery', 'state_of', 'sweep_log', 'storages', 'group_lag', 'rebase', 'ensure_topic', 'sweep', 'return_expired',
                                        'payload_json', 'payload_text', 'schema_state', 'topic_id',
@@ -50,7 +51,7 @@ begin
     foreach _role in array array['postbus_observer', 'postbus_admin'] loop
         if exists (select from pg_roles where rolname = _role) then
             foreach _view in array array['topics', 'messages', 'dead_letters', 'workers', 'log', 'groups', 'members', 'catch_ups', 'deliveries', 'message_states',
-                                         'imported', 'imported_group'] loop
+                                         'imported', 'imported_group', 'sweep_jobs'] loop
                 execute format('grant select on postbus.%I to %I', _view, _role);
             end loop;
         end if;

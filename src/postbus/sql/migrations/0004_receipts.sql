@@ -68,3 +68,37 @@ begin
         end loop;
     end loop;
 end $$;
+
+-- Sweeping: how it is set, what each job has done, and how far behind it was.
+drop function if exists postbus.sweep(integer, timestamptz), postbus.sweep_log(integer, timestamptz),
+    postbus.drop_leaves(integer, timestamptz);
+alter table postbus.log_leaf
+    add column messages   bigint not null default 0,    -- counted behind the publishers, as in topic_count
+    add column held_since timestamptz;                  -- past its retention, and a group still needs it
+create table postbus.sweep_setting (
+    only_row               boolean primary key default true check (only_row),
+    interval               interval not null default '5 minutes',   -- between looks for what can be removed …
+    batch_size             integer not null default 10000,          -- … this many rows at a time
+    detection_interval     interval not null default '1 minute',    -- between looks for groups without heartbeats
+    subscription_retention interval not null default '30 days'      -- of DEAD and CANCELLED ones
+);
+insert into postbus.sweep_setting default values;
+create table postbus.sweep_job (
+    job           text not null,
+    storage_id    integer not null default 0,   -- of jobs that go through the log
+    runs          bigint not null default 0,    -- those that were noted: see note_run
+    started_at    timestamptz,
+    took          interval,
+    removed       bigint not null default 0,
+    removed_total bigint not null default 0,
+    failed_at     timestamptz,
+    error         text,
+    primary key (job, storage_id)
+);
+create table postbus.sweep_sample (
+    at        timestamptz primary key,
+    published bigint not null,                  -- messages of all PUB_SUB topics so far …
+    swept     bigint not null,                  -- … those that were dropped …
+    backlog   bigint not null                   -- … and those that should have been, of queues too
+);
+alter table postbus.sweep_job set (fillfactor = 50);

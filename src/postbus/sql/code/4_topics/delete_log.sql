@@ -33,6 +33,7 @@ begin
         execute format('drop sequence %s', postbus.epoch_sequence(topic.storage_id));
         delete from postbus.log_leaf l where l.storage_id = topic.storage_id;
         delete from postbus.storage_count c where c.storage_id = topic.storage_id;
+        delete from postbus.sweep_job j where j.storage_id = topic.storage_id;
         delete from postbus.storage s where s.id = topic.storage_id;
     else
         delete from postbus.segment s where s.storage_id = topic.storage_id and s.topic_id = topic.id;

@@ -1,7 +1,7 @@
 -- Counts what was published to a storage since the last time, as a reader of its own that sees everything once.
 -- Returns how many messages that is.
 --
--- Writes: topic_count, storage_count.
+-- Writes: topic_count, storage_count, log_leaf.
 create or replace function postbus.count_published(storage_id integer) returns bigint
 language plpgsql as $$
 declare
@@ -11,8 +11,8 @@ declare
     _late    xid8[] := array(select x from pg_snapshot_xip(_seen.snapshot) as x where x <= _seen.txid);
     _leaf    record;
     _one     record;
-    _counts  jsonb := '{}';
     _count   bigint := 0;
+    _in_leaf bigint;
 begin
     _target.position := postbus.last_position(storage_id);
     _target.snapshot := pg_current_snapshot();
@@ -23,6 +23,7 @@ begin
                 or l.closed_txid > least(_late[1], pg_snapshot_xmax(_seen.snapshot)))
          order by l.epoch
     loop
+        _in_leaf := 0;
         for _one in execute format(
             'select unseen.topic_id, sum(unseen.count) as messages, sum(unseen.bytes) as bytes
                from (select s.topic_id, s.count, s.bytes from postbus.%1$I s
@@ -40,8 +41,13 @@ begin
             insert into postbus.topic_count as known (topic_id, messages, bytes) values (_one.topic_id, _one.messages, _one.bytes)
             on conflict on constraint topic_count_pkey do update
                set messages = known.messages + excluded.messages, bytes = known.bytes + excluded.bytes;
-            _count := _count + _one.messages;
+            _in_leaf := _in_leaf + _one.messages;
         end loop;
+        if _in_leaf > 0 then
+            update postbus.log_leaf l set messages = l.messages + _in_leaf
+             where l.storage_id = count_published.storage_id and l.epoch = _leaf.epoch;
+            _count := _count + _in_leaf;
+        end if;
     end loop;
     if _count > 0 then
         insert into postbus.storage_count as known (storage_id, cursor)

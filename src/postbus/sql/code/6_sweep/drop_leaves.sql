@@ -1,38 +1,47 @@
 -- Drops a leaf of a storage that nobody needs any more: its retention is over, and every live group has all of its
 -- messages. A DEAD group does not hold it, nor one that made no progress for the topic's zombie time.
 -- Past max_retention a leaf goes in any case, and it is recorded which group lost how many messages.
--- Returns the names of those that were dropped: one at a time, since the lock that it takes lasts to the end of the
--- transaction.
+-- Returns the name of the one that was dropped, and its messages: one at a time, since the lock that it takes lasts to
+-- the end of the transaction. `blocked`: there is one to drop, and others use it.
 --
 -- Hardly waits: while a transaction that is open for long uses the storage, the drop is left for later; short ones are
 -- waited for, and hold up new ones, for 50 milliseconds at most.
 --
 -- Writes: log_leaf, loss, tables.
-create or replace function postbus.drop_leaves(storage_id integer, as_of timestamptz) returns text[]
+create or replace function postbus.drop_leaves(
+    storage_id integer,
+    as_of      timestamptz,
+    out dropped  text[],
+    out messages bigint,
+    out blocked  boolean
+)
 language plpgsql as $$
 declare
-    _dropped text[] := array[]::text[];
-    _name    text;
-    _leaf    record;
-    _keeps   interval;
-    _most    interval;
-    _users   text[];
+    _name  text;
+    _leaf  record;
+    _keeps interval;
+    _most  interval;
+    _users text[];
 begin
-    select max(case when exists (select from postbus.subscription s where s.topic_id = t.id and s.state in ('ACTIVE', 'PAUSED'))
-                    then t.retention else greatest(t.retention, t.zero_subscription_retention) end), max(t.max_retention)
-      into _keeps, _most
-      from postbus.topic t where t.storage_id = drop_leaves.storage_id;
+    dropped := array[]::text[];
+    messages := 0;
+    blocked := false;
+    select r.keeps, r.most into _keeps, _most from postbus.log_retention(storage_id) as r;
     for _leaf in
-        select l.epoch, l.closed_at from postbus.log_leaf l
+        select l.epoch, l.closed_at, l.messages, l.held_since from postbus.log_leaf l
          where l.storage_id = drop_leaves.storage_id and l.closed_txid is not null
            and l.closed_txid < pg_snapshot_xmin(pg_current_snapshot())      -- all who wrote to it have ended
-           and l.closed_at <= as_of - coalesce(_keeps, interval '0')
+           and l.closed_at <= as_of - _keeps
          order by l.epoch
     loop
         _name := postbus.leaf_name(storage_id, _leaf.epoch);
-        if _leaf.closed_at > as_of - coalesce(_most, interval '0') and postbus.is_needed(storage_id, _leaf.epoch, as_of) then
+        if _leaf.closed_at > as_of - _most and postbus.is_needed(storage_id, _leaf.epoch, as_of) then
+            if _leaf.held_since is null then
+                update postbus.log_leaf l set held_since = as_of where l.storage_id = drop_leaves.storage_id and l.epoch = _leaf.epoch;
+            end if;
             continue;
         end if;
+        blocked := true;
         _users := postbus.users_of_leaf(storage_id, _leaf.epoch);
         if _users <> '{}' then
             perform pg_sleep(0.02);
@@ -49,8 +58,9 @@ begin
             exit;
         end;
         delete from postbus.log_leaf l where l.storage_id = drop_leaves.storage_id and l.epoch = _leaf.epoch;
-        _dropped := _dropped || _name;
+        dropped := array[_name];
+        messages := _leaf.messages;
+        blocked := false;
         exit;
     end loop;
-    return _dropped;
 end $$;

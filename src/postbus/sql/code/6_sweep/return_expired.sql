@@ -4,7 +4,7 @@
 -- Looks at leases that ended after `since` only, if it is given: leases that ended long ago have been
 -- returned already, and stepping over what they left behind costs time.
 --
--- Writes: lease, queued, dead_letter.  Locks: lease rows (skip locked), then busy_key rows.
+-- Writes: lease, queued, dead_letter, sweep_job.  Locks: lease rows (skip locked), then busy_key rows.
 create or replace function postbus.return_expired(
     max_count integer default 1000,
     since     timestamptz default '-infinity',
@@ -22,6 +22,7 @@ declare
     _limit integer;
     _open  postbus.queue_message[];
     _count bigint := 0;
+    _began timestamptz := clock_timestamp();
 begin
     for _lease in
         select l.* from postbus.lease l
@@ -37,5 +38,6 @@ begin
            from unnest(_open) as m where m.attempts >= _limit having count(*) > 0;
         _count := _count + cardinality(_open);
     end loop;
+    perform postbus.note_run('return_expired', 0, _count, s.interval, _began, as_of) from postbus.sweep_setting s;
     return _count;
 end $$;

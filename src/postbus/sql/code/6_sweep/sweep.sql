@@ -1,11 +1,13 @@
 -- Removes what is no longer needed: finished messages past their retention, deduplication keys past
 -- their window, processes that have not been seen for a day. One at a time; a second caller returns
--- at once. Works in pieces of max_count rows; returns what it removed, and whether more is left.
+-- at once, and so does one that asks whether it is due before the interval of set_sweeping has passed. Works in pieces of
+-- max_count rows, or of batch_size; returns what it removed, and whether more is left.
 --
--- Writes: finished, dedup, worker, topic_seen.  Locks: an advisory lock for the transaction.
+-- Writes: finished, dedup, worker, topic_seen, sweep_job, sweep_sample.  Locks: an advisory lock for the transaction.
 create or replace function postbus.sweep(
-    max_count integer default 10000,
+    max_count integer default null,
     as_of     timestamptz default clock_timestamp(),
+    if_due    boolean default false,
     out finished_rows bigint,
     out dedup_keys    bigint,
     out workers       bigint,
@@ -13,14 +15,20 @@ create or replace function postbus.sweep(
 )
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
+declare
+    _began   timestamptz := clock_timestamp();
+    _setting postbus.sweep_setting;
 begin
     finished_rows := 0;
     dedup_keys := 0;
     workers := 0;
     more := false;
-    if not pg_try_advisory_xact_lock(hashtext('postbus.sweep')) then
+    select * into _setting from postbus.sweep_setting;
+    if not pg_try_advisory_xact_lock(hashtext('postbus.sweep'))
+       or (if_due and not postbus.is_due('sweep', 0, _setting.interval, as_of)) then
         return;
     end if;
+    max_count := coalesce(max_count, _setting.batch_size);
     with ended as (
         select f.ctid from postbus.topic t
          cross join lateral (select f.ctid from postbus.finished f
@@ -44,4 +52,8 @@ begin
      where exists (select from postbus.topic t where t.id = s.topic_id)
         or exists (select from postbus.topic_seen twin where twin.topic_id = s.topic_id and twin.ctid < s.ctid);
     more := greatest(finished_rows, dedup_keys) >= max_count;
+    if postbus.is_due('sweep', 0, _setting.interval, as_of) then
+        perform postbus.sample_sweeping(as_of);
+    end if;
+    perform postbus.note_run('sweep', 0, finished_rows + dedup_keys, _setting.interval, _began, as_of);
 end $$;

@@ -1,16 +1,18 @@
 -- Keeps the log of one storage going, a step at a time: closes leaves that are not written to any more, counts what
 -- was published, begins a new leaf when the current one has been written to for its period or is full, drops leaves
--- that nobody needs. Also folds the ledgers of cursors, and notices groups without heartbeats.
+-- that nobody needs. Also folds the ledgers of cursors, and notices groups without heartbeats. One that asks whether it is
+-- due drops leaves only if the interval of set_sweeping has passed; all else is done each time.
 --
 -- Can be killed anywhere and called again; a second caller returns at once. Returns what it did; `more` asks to be
 -- called again at once. Refuses a transaction that has written. Does nothing in a database that was restored into
 -- another server, until that is rebased: its transaction ids mean nothing there.
 --
--- Writes: log_leaf, topic_count, receipt, catch_up, storage_count, cursor, subscription, loss, retrying, group_worker.
+-- Writes: log_leaf, topic_count, receipt, catch_up, storage_count, cursor, subscription, loss, retrying, group_worker, sweep_job.
 -- Locks: an advisory lock for the transaction.
 create or replace function postbus.sweep_log(
     storage_id integer,
     as_of      timestamptz default clock_timestamp(),
+    if_due     boolean default false,
     out counted bigint,
     out opened  integer,
     out dropped text[],
@@ -24,7 +26,9 @@ declare
     _storage  postbus.storage;
     _sequence regclass := to_regclass(format('postbus.%I', format('log_epoch_%s', storage_id)));
     _epoch    integer := pg_sequence_last_value(_sequence);
-    _leaf     record;
+    _began    timestamptz := clock_timestamp();
+    _setting  postbus.sweep_setting;
+    _drop     record;
 begin
     counted := 0;
     folded := 0;
@@ -60,7 +64,9 @@ begin
         more := true;
     end if;
 
+    select * into _setting from postbus.sweep_setting;
     dead := postbus.detect_dead(storage_id, as_of);
+    perform postbus.note_run('detect_dead', storage_id, dead, _setting.detection_interval, _began, as_of);
     perform postbus.finish_catch_ups(storage_id);
 
     -- What was put off behind a message that ended at the same moment.
@@ -78,8 +84,14 @@ begin
        and g.joined_at < as_of - interval '1 day';
 
     folded := postbus.fold_cursors(storage_id, as_of);
-    if not more then
-        dropped := postbus.drop_leaves(storage_id, as_of);
+    perform postbus.note_run('sweep_log', storage_id, folded, _setting.interval, _began, as_of);
+    if not more and (not if_due or postbus.is_due('drop_leaves', storage_id, _setting.interval, as_of)) then
+        _began := clock_timestamp();
+        select * into _drop from postbus.drop_leaves(storage_id, as_of);
+        dropped := _drop.dropped;
         more := dropped <> '{}';
+        if not _drop.blocked then       -- else it stays due
+            perform postbus.note_run('drop_leaves', storage_id, _drop.messages, _setting.interval, _began, as_of);
+        end if;
     end if;
 end $$;

@@ -1,0 +1,90 @@
+"""postbus sweep …"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from postbus.cli._command import Cli, command, group, option
+from postbus.cli._exits import usage_error
+from postbus.cli._inputs import as_duration
+from postbus.cli._render import write_facts, write_json, write_table
+from postbus.sweeping import PRESETS
+
+app = group("sweep", "Look at the jobs that remove what is no longer needed, set them, and run them.")
+
+_DURATIONS = ("interval", "detection_interval", "heartbeat_timeout", "subscription_retention")
+_OPTIONS = (
+    option("interval", str, "How often finished messages, and parts of the log that nobody needs, are looked for."),
+    option("batch_size", int, "Rows that are removed at a time."),
+    option("detection_interval", str, "How often groups without heartbeats are looked for."),
+    option("heartbeat_timeout", str, "Of new topics: how long without a heartbeat makes a group DEAD."),
+    option("subscription_retention", str, "How long DEAD and CANCELLED subscriptions are kept: 30d."),
+)
+_FIGURES = (
+    "backlog", "finished_rows", "finished_messages", "leaves", "leaf_messages", "published_rate", "swept_rate",
+    "processes",
+)  # fmt: skip
+
+
+@command(app, "show")
+async def show(cli: Cli) -> None:
+    """Show whether sweeping keeps up, how it is set, and what each job has done."""
+    async with cli.open_bus() as bus:
+        health, setting = await bus.admin.sweep_health(), await bus.admin.sweeping()
+    if cli.as_json:
+        write_json({**health, "settings": setting})
+        return
+    state = "healthy" if health["healthy"] else f"unhealthy: {health['reason']}"
+    figures = {name: health[name] for name in _FIGURES if health[name] is not None}
+    write_facts({"state": state} | setting | {name: _rounded(value) for name, value in figures.items()})
+    if health["jobs"]:
+        print()
+        columns = {"job": "job", "runs": "runs", "last start": "started_at", "took": "took", "removed": "removed"}
+        columns |= {"in total": "removed_total"}
+        write_table(
+            [*columns, "last failure"],
+            [[*(one[name] for name in columns.values()), _failure(one)] for one in health["jobs"]],
+            right=("runs", "took", "removed", "in total"),
+        )
+
+
+def _rounded(value: Any) -> Any:
+    return f"{value:.1f} per second" if isinstance(value, float) else value
+
+
+def _failure(job: dict[str, Any]) -> str:
+    return f"{job['failed_at']:%Y-%m-%d %H:%M:%S%z} {job['error']}" if job["failed_at"] else ""
+
+
+@command(app, "set", options=_OPTIONS)
+async def set_(
+    cli: Cli,
+    preset: Annotated[str | None, typer.Option("--preset", help=f"One of {', '.join(PRESETS)}.")] = None,
+    **options: Any,
+) -> None:
+    """Set how all processes sweep: a preset, and what is given besides. The rest stays as it is."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if not given and preset is None:
+        raise usage_error("nothing to set", remedy="give --preset or an option: postbus sweep set --help")
+    for name in _DURATIONS:
+        if name in given:
+            given[name] = as_duration(given[name], name=f"--{name.replace('_', '-')}")
+    async with cli.open_bus() as bus:
+        setting = await bus.admin.set_sweeping(preset and preset.replace("-", "_"), **given)
+    if cli.as_json:
+        write_json(setting)
+    else:
+        write_facts(setting)
+
+
+@command(app, "run")
+async def run(cli: Cli) -> None:
+    """Run all jobs now, whether they are due or not, until nothing more can be removed."""
+    async with cli.open_bus() as bus:
+        removed = await bus.admin.sweep()
+    if cli.as_json:
+        write_json(removed)
+    else:
+        write_facts({name.replace("_", " "): count for name, count in removed.items()})

@@ -1,0 +1,27 @@
+-- What should have been removed and was not: finished messages of queues, and leaves of the log that no group needs,
+-- whose retention has been over for longer than a sweep takes to come by. Nothing where all is well.
+--
+-- Finished messages are counted up to a million rows; how many messages these are is told by the oldest hundred.
+create or replace function postbus.sweep_backlog(
+    as_of timestamptz,
+    out finished_rows     bigint,
+    out finished_messages bigint,
+    out leaves            bigint,
+    out leaf_messages     bigint
+)
+language plpgsql stable as $$
+declare
+    _by  timestamptz := as_of - (select s.interval + interval '1 minute' from postbus.sweep_setting s);
+    _per double precision;
+begin
+    select count(*) into finished_rows
+      from (select from postbus.topic t join postbus.finished f on f.topic_id = t.id and f.finished_at <= _by - t.retention limit 1000001) as old;
+    select avg(cardinality(old.messages)) into _per
+      from (select f.messages from postbus.topic t join postbus.finished f on f.topic_id = t.id and f.finished_at <= _by - t.retention
+             limit 100) as old;
+    finished_messages := coalesce(round(finished_rows * _per), 0);
+    select count(*), coalesce(sum(l.messages), 0) into leaves, leaf_messages
+      from postbus.log_leaf l
+     cross join lateral postbus.log_retention(l.storage_id) as r
+     where l.closed_at <= _by - r.keeps and (l.held_since is null or l.closed_at <= _by - r.most);
+end $$;

@@ -1,0 +1,81 @@
+"""postbus sweep"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cli.helpers import Cli
+from eventually import eventually
+from postbus import Bus
+from postbus.cli import _checks
+from postbus.cli._checks import Level, Patient
+from running import running
+
+
+async def test_settings_are_shown_and_set(cli: Cli, bus: Bus) -> None:
+    """A preset, single values, and both together; what is left out stays."""
+    shown = (await cli.quick("sweep", "set", "--preset", "high-throughput", "--interval", "90s", "--json")).done().json
+    assert (shown["interval"], shown["batch_size"], shown["subscription_retention"]) == (90, 50_000, 7 * 86400)
+    given = ("--detection-interval", "30s", "--heartbeat-timeout", "10m", "--subscription-retention", "2d")
+    text = (await cli.quick("sweep", "set", "--batch-size", "77", *given)).done().out
+    assert text.split() == [
+        "interval", "1m", "30s", "batch_size", "77", "detection_interval", "30s", "heartbeat_timeout", "10m",
+        "subscription_retention", "2d",
+    ]  # fmt: skip
+    assert (await bus.admin.sweeping())["batch_size"] == 77
+    assert (await bus.admin.set_sweeping("critical", batch_size=5))["batch_size"] == 5
+
+
+async def test_bad_settings_are_refused(cli: Cli) -> None:
+    refused = (await cli.quick("sweep", "set", "--preset", "reckless", "--json")).failed(4)
+    assert "high_throughput" in refused.error["remedy"]
+    assert "5 seconds" in (await cli.quick("sweep", "set", "--interval", "1s")).failed(4).err
+    assert "not a duration" in (await cli.quick("sweep", "set", "--interval", "soon")).failed(4).err
+    assert "nothing to set" in (await cli.quick("sweep", "set")).failed(2).err
+
+
+async def test_run_removes_what_is_past_its_retention(cli: Cli, bus: Bus, conn: Any) -> None:
+    """At once, whether it is due or not."""
+    await bus.admin.create_topic("q", retention="1s")
+    await bus.admin.create_topic("log", semantics="PUB_SUB")
+    await bus.send("q", 1)
+    done: list[int] = []
+
+    @bus.subscribe("q")
+    async def handle(n: int) -> None:
+        done.append(n)
+
+    async def is_finished() -> None:
+        assert await conn.fetchval("select count(*) from postbus.finished") == 1
+
+    async with running(bus):
+        await eventually(is_finished)
+    await conn.execute("update postbus.finished set finished_at = finished_at - interval '1 minute'")
+    removed = (await cli.quick("sweep", "run", "--json")).done().json
+    assert removed == {
+        "messages_returned": 0,
+        "finished_rows": 1,
+        "dedup_keys": 0,
+        "groups_died": 0,
+        "leaves": 0,
+        "subscriptions": 0,
+    }
+    shown = (await cli.quick("sweep", "show", "--json")).done().json
+    assert shown["healthy"]
+    assert shown["settings"]["interval"] == 300
+    [swept] = [one for one in shown["jobs"] if one["job"] == "sweep"]
+    assert swept["removed_total"] == 1
+    text = (await cli.quick("sweep", "show")).done().out
+    assert text.split()[:2] == ["state", "healthy"]
+    assert {"sweep", "drop_leaves", "subscriptions", "return_expired"} <= set(text.split())
+
+
+async def test_a_failed_job_is_told(cli: Cli, bus: Bus, conn: Any, dsn: str) -> None:
+    """By the command, by the doctor and in Python, with the reason."""
+    assert [one.level for one in await _checks.sweeping(Patient(dsn, conn))] == [Level.OK]
+    await conn.execute("select postbus.note_failure('sweep', 0, 'no space left on device')")
+    assert "unhealthy: sweep failed: no space left" in (await cli.quick("sweep", "show")).done().out
+    [found] = await _checks.sweeping(Patient(dsn, conn))
+    assert (found.level, found.text) == (Level.WARNING, "sweep failed: no space left on device")
+    assert "postbus sweep show" in found.remedy
+    assert (await bus.admin.sweep_health())["reason"] == found.text

@@ -1,0 +1,477 @@
+"""Sweeping as operators see it: settings, what is due, what jobs have done, health, and old subscriptions."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from eventually import eventually
+from fix_database import Connect
+from log_sql import (
+    advance,
+    beat,
+    create_topic,
+    let_die,
+    publish_many,
+    put_off,
+    read,
+    refused,
+    rotate,
+    subscribe,
+    sweep,
+    take,
+)
+from queue_sql import ack, claim, publish
+
+_HOUR = timedelta(hours=1)
+_DAY = timedelta(days=1)
+_MINUTE = timedelta(minutes=1)
+
+
+async def set_sweeping(conn: Any, **options: Any) -> None:
+    await conn.execute("select postbus.set_sweeping($1)", json.dumps(options))
+
+
+async def settings(conn: Any) -> tuple[Any, ...]:
+    return tuple(await conn.fetchrow("select * from postbus.sweeping()"))
+
+
+async def health(conn: Any, later: timedelta = timedelta(0), max_backlog: int = 1_000_000) -> Any:
+    return await conn.fetchrow("select * from postbus.sweep_health(clock_timestamp() + $1, $2)", later, max_backlog)
+
+
+async def job(conn: Any, name: str) -> Any:
+    return await conn.fetchrow("select * from postbus.sweep_jobs where job = $1", name)
+
+
+async def finish(conn: Any, *payloads: str) -> None:
+    """Messages of the queue q that are done."""
+    await publish(conn, *payloads, topic="q")
+    await ack(conn, await claim(conn, topic="q"))
+
+
+async def sweep_queue(conn: Any, later: timedelta = timedelta(0), *, if_due: bool = False) -> Any:
+    return await conn.fetchrow(
+        "select * from postbus.sweep(as_of => clock_timestamp() + $1, if_due => $2)", later, if_due
+    )
+
+
+async def closed_leaf(conn: Any, *payloads: str, **options: Any) -> int:
+    """A topic that keeps nothing, with a leaf that is not written to any more. Returns its storage."""
+    storage = await create_topic(conn, retention="0", zero_subscription_retention="0", **options)
+    await publish_many(conn, *payloads)
+    await rotate(conn, storage)
+    await sweep(conn, storage)
+    return storage
+
+
+async def drops(conn: Any, storage: int, later: timedelta, *names: str) -> None:
+    """Wait until a sweep that is due drops these leaves. Transactions of other databases may hold that up."""
+    query = "select dropped from postbus.sweep_log($1, clock_timestamp() + $2, if_due => true)"
+
+    async def are_dropped() -> None:
+        assert await conn.fetchval(query, storage, later) == list(names)
+
+    await eventually(are_dropped)
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("preset", "expected"),
+    [
+        ("default", (5 * _MINUTE, 10_000, _MINUTE, 5 * _MINUTE, 30 * _DAY)),
+        ("low_throughput", (15 * _MINUTE, 5_000, 5 * _MINUTE, 10 * _MINUTE, 30 * _DAY)),
+        ("high_throughput", (_MINUTE, 50_000, _MINUTE, 5 * _MINUTE, 7 * _DAY)),
+        ("critical", (5 * _MINUTE, 10_000, 2 * _MINUTE, 10 * _MINUTE, 90 * _DAY)),
+    ],
+)
+async def test_presets(conn: Any, preset: str, expected: tuple[Any, ...]) -> None:
+    """The default is what holds from the start; heartbeat_timeout is that of topics made later."""
+    await create_topic(conn, "before")
+    if preset == "default":
+        assert await settings(conn) == expected
+    await set_sweeping(conn, preset=preset)
+    assert await settings(conn) == expected
+    await create_topic(conn, "after")
+    timeouts = dict(await conn.fetch("select name, heartbeat_timeout from postbus.topic where id <> 0"))
+    assert timeouts == {"before": 5 * _MINUTE, "after": expected[3]}
+
+
+async def test_each_value_is_set_alone_or_with_a_preset(conn: Any) -> None:
+    await set_sweeping(conn, preset="critical", interval="30 seconds")
+    await set_sweeping(conn, batch_size=7, detection_interval="10s")
+    await set_sweeping(conn, heartbeat_timeout="20 minutes", subscription_retention="1 day")
+    assert await settings(conn) == (timedelta(seconds=30), 7, timedelta(seconds=10), 20 * _MINUTE, _DAY)
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ({"preset": "reckless"}, "high_throughput"),
+        ({"speed": 3}, "batch_size"),
+        ({"interval": None}, "interval"),
+        ({"interval": "1 second"}, "5 seconds"),
+        ({"interval": "soon"}, "30s"),
+        ({"batch_size": 0}, "1 to 1000000"),
+        ({"detection_interval": "2 hours"}, "1 hour"),
+        ({"heartbeat_timeout": "1 minute"}, "twice heartbeat_interval"),
+        ({"subscription_retention": "0"}, "1 hour"),
+    ],
+)
+async def test_bad_values_are_refused_with_a_remedy(conn: Any, options: dict[str, Any], remedy: str) -> None:
+    """And nothing is changed by them, nor by what stands beside them."""
+    before = await settings(conn)
+    assert remedy in await refused(set_sweeping(conn, **{"subscription_retention": "3 days", **options}), "PB402")
+    assert await settings(conn) == before
+
+
+# What is due
+
+
+async def test_finished_messages_are_removed_once_per_interval(conn: Any) -> None:
+    """Whoever asks: the first one after the interval does it, the others do nothing."""
+    await conn.execute("""select postbus.create_topic('q', '{"retention": "1 hour"}')""")
+    await set_sweeping(conn, interval="10 minutes")
+    assert (await sweep_queue(conn, if_due=True))["finished_rows"] == 0
+    await finish(conn, "a")
+    hour = _HOUR + _MINUTE
+    assert (await sweep_queue(conn, hour, if_due=True))["finished_rows"] == 1
+    await finish(conn, "b")
+    assert (await sweep_queue(conn, hour + 9 * _MINUTE, if_due=True))["finished_rows"] == 0
+    assert (await sweep_queue(conn, hour + 11 * _MINUTE, if_due=True))["finished_rows"] == 1
+
+
+async def test_the_batch_size_is_obeyed(conn: Any) -> None:
+    await conn.execute("""select postbus.create_topic('q', '{"retention": "1 hour"}')""")
+    await set_sweeping(conn, batch_size=2)
+    for payload in "abc":
+        await finish(conn, payload)
+    first, second = await sweep_queue(conn, _DAY), await sweep_queue(conn, _DAY)
+    assert [(one["finished_rows"], one["more"]) for one in (first, second)] == [(2, True), (1, False)]
+
+
+async def test_leaves_are_dropped_once_per_interval_and_all_else_goes_on(conn: Any) -> None:
+    """Counting, and beginning and closing leaves, do not wait for the interval."""
+    storage = await closed_leaf(conn, "a")
+    await _nothing_is_open(conn)
+    await publish_many(conn, "b")
+    await conn.execute("update postbus.storage set leaf_bytes = 1")
+    query = "select * from postbus.sweep_log($1, clock_timestamp() + $2, if_due => true)"
+    swept = [await conn.fetchrow(query, storage, timedelta(seconds=n)) for n in range(4)]
+    assert [one["counted"] for one in swept] == [1, 0, 0, 0]
+    assert [one["opened"] for one in swept] == [None, 3, None, None]
+    assert [one["dropped"] for one in swept] == [[]] * 4
+    await drops(conn, storage, 6 * _MINUTE, "segment_1_1")
+    await drops(conn, storage, 12 * _MINUTE, "segment_1_2")
+
+
+async def _nothing_is_open(conn: Any) -> None:
+    """Wait until all transactions that were open when the leaf was closed have ended."""
+
+    async def has_ended() -> None:
+        assert await conn.fetchval(
+            "select max(closed_txid) < pg_snapshot_xmin(pg_current_snapshot()) from postbus.log_leaf"
+        )
+
+    await eventually(has_ended)
+
+
+async def test_a_drop_that_somebody_blocks_stays_due(conn: Any, connect: Connect) -> None:
+    """A transaction that uses the leaf puts its drop off for no longer than it lasts."""
+    storage = await closed_leaf(conn, "a")
+    await _nothing_is_open(conn)
+    reader = await connect()
+    query = "select dropped from postbus.sweep_log($1, clock_timestamp() + $2, if_due => true)"
+    async with reader.transaction():
+        await reader.fetch("select count(*) from postbus.segment_1_1")
+        for seconds in range(3):
+            assert await conn.fetchval(query, storage, 6 * _MINUTE + timedelta(seconds=seconds)) == []
+    await drops(conn, storage, 6 * _MINUTE, "segment_1_1")
+
+
+async def test_a_short_timeout_is_looked_at_often_whatever_the_setting(conn: Any) -> None:
+    """Looks for heartbeats are never more than a fifth of the timeout apart."""
+    await set_sweeping(conn, detection_interval="1 hour")
+    storage = await create_topic(conn, heartbeat_interval="10s", heartbeat_timeout="50s")
+    await subscribe(conn)
+    died = [(await sweep(conn, storage, timedelta(seconds=n)))["dead"] for n in (20, 25, 31, 42, 51)]
+    assert died == [0, 0, 0, 0, 1]
+
+
+async def test_looks_for_heartbeats_are_the_interval_apart(conn: Any) -> None:
+    """With a long timeout the setting counts: after an outage a group has three intervals to be heard."""
+    await set_sweeping(conn, detection_interval="10 minutes")
+    storage = await create_topic(conn, heartbeat_timeout="2 hours")
+    await subscribe(conn)
+    minutes = (120, 125, 131, 139, 142)
+    died = [(await sweep(conn, storage, n * _MINUTE))["dead"] for n in minutes]
+    assert died == [0, 0, 0, 0, 1]
+
+
+# What jobs have done
+
+
+async def test_jobs_tell_what_they_have_done(conn: Any) -> None:
+    """Runs, the last start and duration, and what was removed then and in total."""
+    await conn.execute("""select postbus.create_topic('q', '{"retention": "1 hour"}')""")
+    storage = await closed_leaf(conn, "a", "b", "c")
+    await drops(conn, storage, 6 * _MINUTE, "segment_1_1")
+    await finish(conn, "d")
+    await sweep_queue(conn, _DAY)
+    await publish(conn, "e", topic="q")
+    await claim(conn, topic="q")
+    await conn.execute("select postbus.return_expired(as_of => clock_timestamp() + interval '1 day')")
+    await subscribe(conn)
+    assert await let_die(conn, storage, _HOUR) == 1
+    rows = {row["job"]: row for row in await conn.fetch("select * from postbus.sweep_jobs")}
+    assert {name: (row["removed"], row["removed_total"]) for name, row in rows.items()} == {
+        "sweep": (1, 1),
+        "drop_leaves": (0, 3),  # the last run found nothing
+        "detect_dead": (1, 1),
+        "return_expired": (1, 1),
+        "sweep_log": (0, 0),
+    }
+    now = await conn.fetchval("select clock_timestamp()")
+    for row in rows.values():
+        assert row["runs"] >= 1
+        assert row["started_at"] >= now - _MINUTE
+        assert timedelta(0) <= row["took"] < timedelta(seconds=10)
+        assert row["error"] is None
+
+
+async def test_idle_runs_are_noted_once_per_interval(conn: Any) -> None:
+    for _ in range(5):
+        await sweep_queue(conn)
+        await conn.execute("select postbus.return_expired()")
+    assert [(await job(conn, name))["runs"] for name in ("sweep", "return_expired")] == [1, 1]
+    await sweep_queue(conn, 6 * _MINUTE)
+    assert (await job(conn, "sweep"))["runs"] == 2
+
+
+# Health
+
+
+async def test_a_new_database_is_healthy(conn: Any) -> None:
+    """Also after a long time: nobody is there to sweep, and nothing to be swept."""
+    await create_topic(conn)
+    for later in (timedelta(0), 30 * _DAY):
+        row = await health(conn, later)
+        assert (row["healthy"], row["reason"], row["backlog"], row["processes"]) == (True, None, 0, 0)
+
+
+async def test_a_backlog_is_unhealthy(conn: Any) -> None:
+    """Finished messages and leaves past their retention count, once a sweep should have come by."""
+    await conn.execute("""select postbus.create_topic('q', '{"retention": "1 hour"}')""")
+    await closed_leaf(conn, "a", "b")
+    await finish(conn, "c", "d", "e")
+    assert (await health(conn, timedelta(0), 4))["backlog"] == 0
+    row = await health(conn, 2 * _HOUR, 4)
+    assert (row["finished_rows"], row["finished_messages"], row["leaves"], row["leaf_messages"]) == (1, 3, 1, 2)
+    assert (row["healthy"], row["backlog"]) == (False, 5)
+    assert "5 messages are past their retention" in row["reason"]
+    assert (await health(conn, 2 * _HOUR, 5))["healthy"]
+
+
+async def test_what_a_group_needs_is_no_backlog(conn: Any) -> None:
+    """A leaf that is held for a slow group is kept on purpose, until max_retention."""
+    storage = await create_topic(conn, retention="0", heartbeat_timeout="10 days", zombie_time="20 days")
+    await subscribe(conn)
+    await publish_many(conn, "a")
+    await rotate(conn, storage)
+    await sweep(conn, storage)
+    await _nothing_is_open(conn)
+    assert (await health(conn, _DAY))["leaves"] == 1, "nobody has looked yet"
+    assert (await sweep(conn, storage))["dropped"] == []
+    assert (await health(conn, _DAY))["leaves"] == 0
+    assert (await health(conn, 31 * _DAY))["leaves"] == 1
+
+
+async def test_sweeping_that_falls_behind_is_unhealthy(conn: Any) -> None:
+    """What is left over grows from interval to interval, though the jobs run: batches are too small."""
+    await conn.execute("""select postbus.create_topic('q', '{"retention": "1 hour"}')""")
+    await set_sweeping(conn, batch_size=1)
+    states = []
+    for round in range(1, 6):
+        for payload in "abc":
+            await finish(conn, payload)
+        later = _DAY + round * 6 * _MINUTE
+        assert (await sweep_queue(conn, later, if_due=True))["more"]
+        states.append((await health(conn, later))["healthy"])
+    assert states == [True, True, True, False, False]
+    assert "falls behind" in (await health(conn, later))["reason"]
+    while (await sweep_queue(conn, later))["more"]:
+        pass
+    await sweep_queue(conn, later + 6 * _MINUTE, if_due=True)
+    assert (await health(conn, later))["healthy"]
+
+
+async def test_rates_of_publishing_and_sweeping(conn: Any) -> None:
+    storage = await create_topic(conn, retention="0", zero_subscription_retention="0")
+    await sweep_queue(conn)
+    await publish_many(conn, *"abcdef")
+    await rotate(conn, storage)
+    await sweep(conn, storage)
+    await drops(conn, storage, 6 * _MINUTE, "segment_1_1")
+    await publish_many(conn, *"ghijkl")
+    await sweep(conn, storage)
+    await sweep_queue(conn, 10 * _MINUTE)
+    row = await health(conn)
+    assert row["published_rate"] == pytest.approx(12 / 600, rel=0.05)
+    assert row["swept_rate"] == pytest.approx(6 / 600, rel=0.05)
+
+
+async def test_a_job_that_failed_is_unhealthy_until_it_succeeds(conn: Any) -> None:
+    await create_topic(conn)
+    await conn.execute("select postbus.note_failure('sweep', 0, 'no space left on device')")
+    row = await health(conn)
+    assert (row["healthy"], row["reason"]) == (False, "sweep failed: no space left on device")
+    await sweep_queue(conn)
+    assert (await health(conn))["healthy"]
+    await conn.execute("select postbus.note_failure('sweep_log', 2, 'deadlock')")
+    assert (await health(conn))["reason"] == "sweep_log of storage 2 failed: deadlock"
+    await sweep(conn, 2)
+    assert (await health(conn))["healthy"]
+    assert (await job(conn, "sweep_log"))["error"] == "deadlock", "it is still to be read"
+
+
+async def test_a_job_that_does_not_run_although_processes_are_there_is_unhealthy(conn: Any) -> None:
+    storage = await create_topic(conn)
+    await beat(conn, "w")
+    later = 20 * _MINUTE
+    await conn.execute("update postbus.worker set seen_at = seen_at + $1::interval", later)
+    assert "sweep has not run since" in (await health(conn, later))["reason"]
+    await sweep_queue(conn, later)
+    await sweep(conn, storage, later)
+    await conn.execute("select postbus.return_expired(as_of => clock_timestamp() + $1::interval)", later)
+    assert (await health(conn, later))["reason"] is None
+    await conn.execute("update postbus.worker set seen_at = seen_at + interval '4 hours'")
+    reason = (await health(conn, later + 4 * _HOUR))["reason"]
+    assert "drop_leaves of storage 2 has not run" in reason
+    assert "subscriptions has not run" in reason
+
+
+async def test_a_run_of_more_than_ten_seconds_is_unhealthy(conn: Any) -> None:
+    """The duration is that of the last run that was noted, and long ones always are."""
+    await sweep_queue(conn)
+    note = "select postbus.note_run('sweep', 0, 0, '5 minutes', clock_timestamp() - $1::interval, clock_timestamp())"
+    await conn.execute(note, timedelta(seconds=11))
+    assert "sweep took 11.0 s" in (await health(conn))["reason"]
+    await conn.execute(note, timedelta(seconds=9))
+    assert (await health(conn))["healthy"]
+
+
+# Old subscriptions
+
+
+async def remove_old(conn: Any, later: timedelta) -> int:
+    count: int = await conn.fetchval("select postbus.sweep_subscriptions(clock_timestamp() + $1)", later)
+    return count
+
+
+_OF_SUBSCRIPTIONS = ("lane", "cursor", "member", "group_worker", "loss", "catch_up", "retrying")
+
+
+async def left_over(conn: Any) -> dict[str, int]:
+    """Rows that belong to subscriptions that are not there."""
+    counts = {
+        table: await conn.fetchval(
+            f"select count(*) from postbus.{table} one "
+            "where not exists (select from postbus.subscription s where s.id = one.subscription_id)"
+        )
+        for table in _OF_SUBSCRIPTIONS
+    }
+    return {table: count for table, count in counts.items() if count}
+
+
+@pytest.mark.parametrize("state", ["CANCELLED", "DEAD", "ACTIVE", "PAUSED"])
+async def test_old_subscriptions_go_with_all_that_belongs_to_them(conn: Any, state: str) -> None:
+    """Those that are DEAD or CANCELLED, after the retention and not before; others never."""
+    storage = await create_topic(conn)
+    await publish_many(conn, *"abcde")
+    options = json.dumps({"beside_from": 2})
+    group = await subscribe(conn, start="FROM_BEGINNING", catch_up=options)
+    await take(conn, "w", group)
+    beat = "select postbus.group_heartbeat(array[$1::bigint], array[$1::bigint], '{m}', '{1}', '{0}', '{0}', '{0}')"
+    await conn.execute(beat, group)
+    if state == "DEAD":
+        assert await let_die(conn, storage) == 1
+    elif state != "ACTIVE":
+        await conn.execute("select postbus.set_group_state('t', 'g', $1)", state)
+    assert await conn.fetchval("select count(*) from postbus.subscription") == 2
+    assert await remove_old(conn, 29 * _DAY) == 0
+    expected = 2 if state in ("DEAD", "CANCELLED") else 0
+    assert await remove_old(conn, 31 * _DAY) == expected
+    assert await conn.fetchval("select count(*) from postbus.subscription") == 2 - expected
+    assert await left_over(conn) == {}
+    if expected:
+        assert await subscribe(conn, start="FROM_BEGINNING") > group, "a group of this name can begin anew"
+        assert (await job(conn, "subscriptions"))["removed_total"] == 2
+
+
+async def test_the_retention_of_subscriptions_is_obeyed(conn: Any) -> None:
+    await create_topic(conn)
+    await subscribe(conn)
+    await conn.execute("select postbus.set_group_state('t', 'g', 'CANCELLED')")
+    await set_sweeping(conn, subscription_retention="2 days")
+    assert [await remove_old(conn, n * _DAY) for n in (1, 3)] == [0, 1]
+
+
+async def test_a_dead_group_stays_while_its_messages_may_be_there(conn: Any) -> None:
+    """Its place means something for as long as the topic keeps messages."""
+    storage = await create_topic(conn, retention="60 days", max_retention="90 days")
+    await subscribe(conn)
+    assert await let_die(conn, storage) == 1
+    assert [await remove_old(conn, n * _DAY) for n in (59, 61)] == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["dead", "retry"])
+async def test_a_subscription_with_messages_of_its_own_stays(conn: Any, kind: str) -> None:
+    """Dead letters, and messages to be tried again, are not deleted behind anybody's back."""
+    storage = await create_topic(conn)
+    group = await subscribe(conn)
+    await publish_many(conn, "a")
+    [lane] = await take(conn, "w", group)
+    await put_off(conn, lane, await read(conn, lane.cursor), kind)
+    assert await let_die(conn, storage) == 1
+    assert await remove_old(conn, 365 * _DAY) == 0
+    assert await conn.fetchval("select count(*) from postbus.dead_letters where group_name = 'g'") == (kind == "dead")
+    await conn.execute("delete from postbus.dead_letter")
+    await conn.execute("delete from postbus.retrying")
+    assert await remove_old(conn, 365 * _DAY) == 1
+
+
+async def test_a_finished_history_goes_when_its_receipts_have(conn: Any) -> None:
+    """While they are there, they tell that the living group is done with those messages."""
+    storage = await create_topic(conn, heartbeat_timeout="1 year", zombie_time="1 year")
+    await publish_many(conn, *"abcde")
+    await subscribe(conn, start="FROM_BEGINNING", catch_up=json.dumps({"beside_from": 2}))
+    history = await conn.fetchval("select subscription_id from postbus.catch_up")
+    [lane] = await take(conn, "w", history)
+    await advance(conn, [lane], (await read(conn, lane.cursor)).next, 5)
+    await sweep(conn, storage)
+    statuses = "select array_agg(distinct status) from postbus.deliveries"
+    assert await conn.fetchval(statuses) == ["COMPLETED"]
+    assert await remove_old(conn, 31 * _DAY) == 0
+    assert await conn.fetchval(statuses) == ["COMPLETED"]
+    await conn.execute("truncate postbus.receipt")  # as dropping the leaf does
+    assert await remove_old(conn, 31 * _DAY) == 1
+    assert await left_over(conn) == {}
+    assert await conn.fetchval("select count(*) from postbus.groups where state = 'ACTIVE'") == 1
+
+
+async def test_a_process_of_a_removed_subscription_is_told_to_stop(conn: Any) -> None:
+    storage = await create_topic(conn)
+    group = await subscribe(conn)
+    [lane] = await take(conn, "w", group)
+    assert await let_die(conn, storage) == 1
+    assert await remove_old(conn, 31 * _DAY) == 1
+    rows = await conn.fetch("select * from postbus.lease_lanes('w', array[$1::bigint], '{}')", group)
+    assert [row["action"] for row in rows] == ["stop"]
+    with pytest.raises(asyncpg.PostgresError):
+        await read(conn, lane.cursor, topic="gone")
