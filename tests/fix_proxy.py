@@ -30,6 +30,7 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.StreamWriter] = set()
         self._released = asyncio.Event()
+        self._is_cut = False
         self.on_commit = OnCommit.PASS
         self.commit_seen = asyncio.Event()
 
@@ -47,6 +48,14 @@ class Proxy:
         for writer in self._connections:
             writer.transport.abort()
 
+    def cut(self) -> None:
+        """Part the clients from the server, until heal()."""
+        self._is_cut = True
+        self.break_connections()
+
+    def heal(self) -> None:
+        self._is_cut = False
+
     @property
     def dsn(self) -> str:
         assert self._server is not None
@@ -58,6 +67,9 @@ class Proxy:
         self._released.set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_cut:
+            writer.transport.abort()
+            return
         from_server, to_server = await asyncio.open_unix_connection(self._socket)
         writers = {writer, to_server}
         self._connections |= writers
