@@ -7,9 +7,7 @@ declare
     _now  postbus.sweep_sample;
     _last postbus.sweep_sample;
 begin
-    select as_of, (select coalesce(sum(c.messages), 0) from postbus.topic_count c),
-           (select coalesce(sum(j.removed_total), 0) from postbus.sweep_job j where j.job = 'drop_leaves'),
-           b.finished_messages + b.leaf_messages
+    select as_of, postbus.published_so_far(), postbus.swept_so_far(), b.finished_messages + b.leaf_messages
       into _now
       from postbus.sweep_backlog(as_of) as b;
     select * into _last from postbus.sweep_sample s order by s.at desc limit 1;

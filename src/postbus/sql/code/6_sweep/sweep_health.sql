@@ -1,8 +1,8 @@
 -- Whether sweeping keeps up, and if not, why. Unhealthy: a backlog of more than max_backlog messages; a backlog that has
 -- grown over the last three intervals, so that sweeping falls behind; and what sweep_problems tells of the jobs.
 --
--- Rates are those of PUB_SUB topics, in messages per second over the samples that are kept. They need not be equal: what
--- is swept was published a retention ago, and goes by leaves.
+-- Rates are those of PUB_SUB topics, in messages per second over the last six intervals. They need not be equal: what is
+-- swept was published a retention ago, and goes by leaves.
 create or replace function postbus.sweep_health(
     as_of       timestamptz default clock_timestamp(),
     max_backlog bigint default 1000000,
@@ -21,15 +21,18 @@ language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
     _reasons text[];
+    _since   timestamptz := as_of - 6 * (select s.interval from postbus.sweep_setting s);
     _last    bigint[] := array(select s.backlog from postbus.sweep_sample s order by s.at desc limit 4);
 begin
     select b.finished_rows, b.finished_messages, b.leaves, b.leaf_messages, b.finished_messages + b.leaf_messages
       into finished_rows, finished_messages, leaves, leaf_messages, backlog
       from postbus.sweep_backlog(as_of) as b;
-    select (max(s.published) - min(s.published)) / nullif(extract(epoch from max(s.at) - min(s.at)), 0),
-           (max(s.swept) - min(s.swept)) / nullif(extract(epoch from max(s.at) - min(s.at)), 0)
+    -- Samples are taken when something has changed: the last one before a time is what held then.
+    select greatest(postbus.published_so_far() - s.published, 0) / nullif(extract(epoch from as_of - greatest(s.at, _since)), 0),
+           greatest(postbus.swept_so_far() - s.swept, 0) / nullif(extract(epoch from as_of - greatest(s.at, _since)), 0)
       into published_rate, swept_rate
-      from postbus.sweep_sample s;
+      from postbus.sweep_sample s
+     order by s.at > _since, case when s.at <= _since then s.at end desc, s.at limit 1;
     processes := (select count(*) from postbus.worker w where w.seen_at > as_of - interval '1 minute');
     _reasons := array(select postbus.sweep_problems(as_of));
     if backlog > max_backlog then

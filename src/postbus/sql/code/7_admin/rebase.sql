@@ -66,6 +66,8 @@ begin
     end loop;
     update postbus.segment g set txid = '3';
     update postbus.log_leaf l set closed_txid = pg_current_xact_id() where l.closed_txid is not null;
+    update postbus.log_leaf l
+       set messages = (select coalesce(sum(g.count), 0) from postbus.segment g where g.storage_id = l.storage_id and g.position >> 43 = l.epoch);
     update postbus.lane l set holder = null, token = gen_random_uuid(), held_since = null;
     -- Seen now: nobody could send heartbeats here before.
     update postbus.subscription s
