@@ -276,6 +276,19 @@ async def test_who_held_the_lanes_when_a_catch_up_begins_has_lost_them(conn: Any
     assert await work_through(conn, row["catch_up_id"], worker="other") == list("abcd")
 
 
+async def test_the_bounds_with_which_a_group_comes_back_count(conn: Any) -> None:
+    """Not those with which it was subscribed before it died."""
+    storage = await create_topic(conn)
+    group = await subscribe(conn, "late")
+    assert await let_die(conn, storage) == 1
+    await publish_many(conn, *(str(n) for n in range(10)))
+
+    back = await late(conn, max_messages=6)
+
+    assert (back["subscription_id"], back["missed"], back["skipped"]) == (group, 10, 4)
+    assert await work_through(conn, back["catch_up_id"]) == [str(n) for n in range(4, 10)]
+
+
 async def test_resurrection_without_catch_up(conn: Any) -> None:
     storage = await create_topic(conn)
     group = await subscribe(conn, "late")

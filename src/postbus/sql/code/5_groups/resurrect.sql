@@ -1,12 +1,13 @@
 -- Brings groups that are DEAD back to life. Each goes on where it stood, with what is still there; what that is comes
 -- back as missed, and is kept within the bounds of its catch-up. Without a catch-up it goes on with what is published
--- from now on. To be called in a transaction of its own.
+-- from now on. To be called in a transaction of its own. catch_up, if given, are the options that it has from now on.
 --
 -- Writes: subscription, and see bound_catch_up.  Locks: subscription rows (skip locked).
 create or replace function postbus.resurrect(
     subscription_ids bigint[],
     with_catch_up    boolean default true,
-    as_of            timestamptz default clock_timestamp()
+    as_of            timestamptz default clock_timestamp(),
+    catch_up         jsonb default null
 ) returns table (subscription_id bigint, missed bigint, skipped bigint, catch_up_id bigint)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -30,8 +31,10 @@ begin
            for no key update skip locked        -- whom somebody else is just bringing back
     loop
         _topic := postbus.subscribed_topic(_found.id);
+        _found.catch_up := coalesce(resurrect.catch_up, _found.catch_up);
         _place.position := _positions -> _topic.storage_id::text;
-        update postbus.subscription s set state = 'ACTIVE', state_changed_at = as_of, seen_at = as_of, missed = 0, missed_at = null
+        update postbus.subscription s set state = 'ACTIVE', state_changed_at = as_of, seen_at = as_of, missed = 0, missed_at = null,
+               catch_up = case when s.id = _found.id then _found.catch_up else s.catch_up end
          where s.id = _found.id or (s.catch_up_of = _found.id and s.state = 'DEAD');
         subscription_id := _found.id;
         if with_catch_up then

@@ -74,7 +74,7 @@ begin
          where s.topic_id = _topic.id and s.group_name = subscribe.group_name and s.state <> 'CANCELLED' and s.catch_up_of is null;
     elsif state = 'DEAD' then
         select r.missed, r.skipped, r.catch_up_id into missed, skipped, subscribe.catch_up_id
-          from postbus.resurrect(array[subscription_id]) as r;
+          from postbus.resurrect(array[subscription_id], catch_up => subscribe.catch_up) as r;
     end if;
     update postbus.subscription s
        set seen_at = clock_timestamp(), on_failure = subscribe.on_failure, catch_up = subscribe.catch_up, missed = 0, missed_at = null
