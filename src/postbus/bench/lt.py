@@ -1,4 +1,4 @@
-"""Load tests of fan-out: a steady rate to many groups, each with its own durable position."""
+"""Load tests of fan-out: a steady rate to many groups, each with its own position, with and without receipts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from functools import partial
 from statistics import mean, median
 from typing import NamedTuple
 
+import asyncpg
+
 from postbus import Bus, Start
-from postbus.bench import load
+from postbus.bench import load, receipts
 from postbus.bench.consume import running
 from postbus.bench.lab import Lab, connection
 from postbus.bench.log.fanout import publish_paced
@@ -21,20 +23,22 @@ from postbus.bench.plan import Plan
 from postbus.bench.processes import elsewhere
 from postbus.bench.report import Report
 from postbus.bench.scenario import Scenario
+from postbus.bench.upkeep import Upkeep, beside, disk_mb_per_s
 
 _TOPIC = "bench.load"
 _STORAGE = 100  # of the first topic that has its own
 _KEPT = "select coalesce(sum(count), 0) from postbus.segment"
-_DEAD_PERCENT = """
-    select 100.0 * sum(n_dead_tup) / greatest(sum(n_dead_tup) + sum(n_live_tup), 1)
-      from pg_stat_user_tables where schemaname = 'postbus'
-"""
 _PATIENCE = 30.0  # seconds for what was published to be delivered
 
 
 class _Test(NamedTuple):
     groups: int
     rate: int
+    tracking: str = "OFFSET_WATERMARK"
+
+    @property
+    def has_receipts(self) -> bool:
+        return self.tracking == "REFERENCE_COUNTING"
 
 
 class Followed(NamedTuple):
@@ -50,24 +54,24 @@ class Followed(NamedTuple):
 async def _measure(test: _Test, lab: Lab, plan: Plan, report: Report) -> None:
     async with lab.database() as dsn:
         async with Bus.open(dsn) as bus:
-            await bus.admin.create_topic(_TOPIC, semantics="PUB_SUB", lanes=1, storage="own", retention="1 minute",
-                                         zero_subscription_retention="1 minute")  # fmt: skip
+            await bus.admin.create_topic(_TOPIC, semantics="PUB_SUB", tracking=test.tracking, lanes=1, storage="own",
+                                         retention="1 minute", zero_subscription_retention="1 minute")  # fmt: skip
         async with connection(dsn) as conn:
             await conn.execute("create table published (messages bigint not null)")
         consuming = asyncio.create_task(elsewhere(partial(_consumer, dsn, test.groups)))
         await all_hold_their_lane(dsn, test.groups, consuming)
-        rate = await elsewhere(partial(_publisher, dsn, test.rate, plan.load_seconds))
-        followed = await consuming
+        if test.has_receipts:
+            async with connection(dsn) as conn:
+                await receipts.age_ledger(conn)
+        upkeep = Upkeep(dsn)
+        async with beside(upkeep.watch()):
+            rate = await elsewhere(partial(_publisher, dsn, test.rate, plan.load_seconds))
+            followed = await consuming
         async with connection(dsn) as conn:
             published: int = await conn.fetchval("select messages from published")
-            dead_percent = float(await conn.fetchval(_DEAD_PERCENT))
-            kept = await conn.fetchval(_KEPT)
-            began = time.perf_counter()
-            await conn.execute("update postbus.storage set period = '0'")
-            for days in range(1, 6):  # a new leaf, the old one closed, and dropped
-                await conn.execute("select postbus.sweep_log($1, now() + make_interval(days => $2))", _STORAGE, days)
-            seconds = time.perf_counter() - began
-            swept = kept - await conn.fetchval(_KEPT)
+            if test.has_receipts:
+                await receipts.measure(conn, report, topic=_TOPIC, storage=_STORAGE, groups=test.groups)
+            swept, seconds = await _sweep(conn)
     lags, reads = followed.lags, sorted(followed.read_seconds) or [0.0]
     half = len(lags) // 2
     report.add(
@@ -83,7 +87,7 @@ async def _measure(test: _Test, lab: Lab, plan: Plan, report: Report) -> None:
         fetch_p50_ms=1000 * reads[len(reads) // 2],
         fetch_p95_ms=1000 * reads[int(len(reads) * 0.95)],
         fetches=len(followed.read_seconds),
-        dead_tuple_percent=dead_percent,
+        **upkeep.figures(),
         swept_messages=swept,
         sweep_per_s=swept / seconds,
     )
@@ -92,19 +96,44 @@ async def _measure(test: _Test, lab: Lab, plan: Plan, report: Report) -> None:
     report.check("lag_max_s", max(lags), "<", 5)
     report.check("lag_growth_s", report.figures["lag_second_half_s"] - report.figures["lag_first_half_s"], "<", 1)
     report.check("fetch_p95_ms", report.figures["fetch_p95_ms"], "<", 10)
-    report.check("dead_tuple_percent", report.figures["dead_tuple_percent"], "<", 20)
+    report.check("bloat_worst_table_percent", report.figures["bloat_worst_table_percent"], "<", 20)
+    if lab.is_ours:
+        report.add(disk_mb_per_s=disk_mb_per_s())
+        report.check(
+            "wal_to_disk_rate_ratio", report.figures["wal_mb_per_s"] / report.figures["disk_mb_per_s"], "<", 0.5
+        )
     report.check("sweep_to_publish_rate_ratio", report.figures["sweep_per_s"] / rate, ">=", 1)
+
+
+async def _sweep(conn: asyncpg.Connection) -> tuple[int, float]:
+    """Let all that was published be dropped. Returns how many messages went, and the seconds that it took."""
+    kept = await conn.fetchval(_KEPT)
+    began = time.perf_counter()
+    await conn.execute("update postbus.storage set period = '0'")
+    for days in range(1, 6):  # a new leaf, the old one closed, and dropped
+        await conn.execute("select postbus.sweep_log($1, now() + make_interval(days => $2))", _STORAGE, days)
+    seconds = time.perf_counter() - began
+    return kept - await conn.fetchval(_KEPT), seconds
 
 
 def _scenario(name: str, test: _Test) -> Scenario:
     return Scenario(
         name,
         {"steady load": partial(_measure, test)},
-        lambda plan: {"groups": test.groups, "messages_per_second": test.rate, "seconds": plan.load_seconds},
+        lambda plan: {
+            "groups": test.groups,
+            "messages_per_second": test.rate,
+            "tracking": test.tracking,
+            "seconds": plan.load_seconds,
+        },
     )
 
 
 SCENARIOS = (
+    *(
+        _scenario(f"lt{number}", _Test(groups=groups, rate=10_000, tracking="REFERENCE_COUNTING"))
+        for number, groups in enumerate((4, 8, 16, 32), 1)
+    ),
     _scenario("lt5", _Test(groups=16, rate=10_000)),
     _scenario("lt6", _Test(groups=64, rate=10_000)),
     _scenario("lt7", _Test(groups=100, rate=30_000)),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Self
 
+MINUTES = 20
+"""That the story of a group takes which is killed and comes back."""
 BATCH = 1000
 """Messages per call of publish_many, and per bulk insert beside it."""
 
@@ -36,20 +38,30 @@ class Plan:
     """… that are idle in one process."""
     load_seconds: float = 60.0
     """How long a load test runs."""
+    history: int = 5_000_000
+    """Messages before a group that comes late."""
+    history_rate: float = 200_000.0
+    """Messages per second that it may read, at most."""
+    catch_up_seconds: float = 180.0
+    """After which a catch-up is not waited for."""
+    minute: float = 4.0
+    """Seconds that stand for a minute where a group is killed and comes back."""
 
     @classmethod
     def quick(cls) -> Self:
         """Some seconds for each part: shows that it works, not how fast it is."""
         return cls(messages=20_000, per_round=4_000, few=2_000, singles=200, rounds=2,
                    latency_seconds=1.0, old_seconds=4.0, log_messages=20_000, log_old_seconds=1.0, topics=50, groups=20,
-                   load_seconds=8.0)  # fmt: skip
+                   load_seconds=8.0, history=60_000, history_rate=15_000.0, catch_up_seconds=12.0,
+                   minute=1.0)  # fmt: skip
 
     def changed(self, *, messages: int | None = None, seconds: float | None = None) -> Self:
         """The plan with another size of the backlog, or age of the old transaction."""
         plan = self
         if messages is not None:
             plan = replace(plan, messages=messages, per_round=max(messages // 20, 1), few=max(messages // 100, 1),
-                           log_messages=messages)  # fmt: skip
+                           log_messages=messages, history=messages)  # fmt: skip
         if seconds is not None:
-            plan = replace(plan, old_seconds=seconds, log_old_seconds=seconds, load_seconds=seconds)
+            plan = replace(plan, old_seconds=seconds, log_old_seconds=seconds, load_seconds=seconds,
+                           catch_up_seconds=seconds, minute=seconds / MINUTES)  # fmt: skip
         return plan

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from typing import Any, TypeVar
+
+import asyncpg
 
 from postbus.bench.lab import connection
 from postbus.errors import PostbusError
@@ -50,6 +54,30 @@ async def until(dsn: str, is_so: str, *args: object, worker: asyncio.Task[Any]) 
                 raise ProcessFailed(f"a process of the benchmark ended early, with {worker.result()!r:.200}")
 
 
+async def announce_end(conn: asyncpg.Connection) -> None:
+    """Tell all processes that the run is over: see until_over."""
+    await conn.execute("create table over ()")
+
+
+async def until_over(dsn: str, *, look: float = 0.1) -> None:
+    """Wait until the run is said to be over."""
+    async with connection(dsn) as conn:
+        while await conn.fetchval("select to_regclass('over') is null"):  # noqa: ASYNC110 -- only the database knows
+            await asyncio.sleep(look)
+
+
+@contextlib.contextmanager
+def doomed(work: Callable[[], object]) -> Iterator[SpawnProcess]:
+    """A process that is to be killed."""
+    process = multiprocessing.get_context("spawn").Process(target=_run_alone, args=(work,), daemon=True)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+
+
 async def _readable(connection: Connection) -> None:
     loop = asyncio.get_running_loop()
     is_readable = asyncio.Event()
@@ -63,6 +91,11 @@ async def _readable(connection: Connection) -> None:
 def _run(answer: Connection, work: Callable[[], object]) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     answer.send(work())
+
+
+def _run_alone(work: Callable[[], object]) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    work()
 
 
 def _end_with_parent() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 
-from postbus.bench import log, lt, queue
+from postbus.bench import catch_up, kill, log, lt, queue
 from postbus.bench.lab import Lab
 from postbus.bench.plan import Plan
 from postbus.bench.progress import Progress
 from postbus.bench.report import Report
 
-SCENARIOS = {one.name: one for one in (queue.SCENARIO, log.SCENARIO, *lt.SCENARIOS)}
+SCENARIOS = {one.name: one for one in (queue.SCENARIO, log.SCENARIO, *lt.SCENARIOS, catch_up.SCENARIO, kill.SCENARIO)}
 
 
 def run(

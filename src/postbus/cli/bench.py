@@ -49,9 +49,25 @@ def _load_test(name: str, about: str) -> None:
 
 _comparison("queue", "The queue: publishing, draining, latency, backlog, old transactions, memory.")
 _comparison("log", "The log: publishing, consuming, ten groups, latency, backlog, old transactions, many topics.")
+for number, groups in enumerate((4, 8, 16, 32), 1):
+    _load_test(f"lt{number}", f"Load test: 10,000 messages a second to {groups} groups, with receipts.")
 _load_test("lt5", "Load test: 10,000 messages a second to 16 groups.")
 _load_test("lt6", "Load test: 10,000 messages a second to 64 groups.")
 _load_test("lt7", "Load test: 30,000 messages a second to 100 groups.")
+
+
+@app.command("catch-up", help="A group that is 5,000,000 messages behind, beside live groups and an application.")
+def catch_up(
+    as_json: AsJson = False,
+    dsn: Dsn = None,
+    quick: Quick = False,
+    messages: Annotated[int | None, typer.Option(min=1000, help="Messages that it is behind.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=4, help="How long it is waited for.")] = None,
+) -> None:
+    _run("catch-up", dsn=dsn, as_json=as_json, quick=quick, messages=messages, seconds=seconds)
+
+
+_load_test("kill-and-resurrect", "A group is killed, found dead, and comes back, in short minutes.")
 
 
 def _run(scenario: str, **options: Any) -> None:
