@@ -10,28 +10,35 @@ from collections import deque
 from postbus.catch_up import CatchUp
 
 _SAMPLES = 100
-_ENOUGH = 20  # samples to judge by: the p95 is the slowest but one
+_JUDGED = 20  # samples since the last change, at most, of which …
+_TOO_MANY = 2  # … so many above the target make it slower: one may be an accident
+_ENOUGH = 5  # … and so many, all well below it, make it faster
+_ALL_WELL = 0.7  # of the target
 _SMALLEST_BATCH = 100
+_SMALLEST_PART = 16  # of the batch size: where it begins, and below which it becomes rarer instead of smaller
 _SLOWEST = 100.0  # messages per second
-_ALL_WELL = 0.7  # of the target: then it may go faster
+_PAUSE = 1.0  # of the time that a read took: so the database has nothing to do with it for half of the time
 
 
 class Throttle:
     """Decides when the next read of a catch-up may begin, and how much it may bring.
 
-    The measure is the p95 of its own statements. Above the target the batch shrinks first, since a large one takes
-    long in itself; a small one that takes long tells of others who need the database more.
+    The measure is how long its own statements take. It begins with small batches, which grow as long as they are
+    quick. Above the target the batch shrinks first, since a large one takes long in itself; a small one that takes long
+    tells of others who need the database more.
     """
 
     def __init__(self, options: CatchUp) -> None:
         self._options = options
         self._most = math.inf if options.max_rate is None else float(options.max_rate)
         self._rate = self._most
-        self.batch = options.batch_size
+        self._least = min(max(options.batch_size // _SMALLEST_PART, _SMALLEST_BATCH), options.batch_size)
+        self.batch = self._least
         self._share = 1.0
         self._samples: deque[float] = deque(maxlen=_SAMPLES)
+        self._judged: deque[float] = deque(maxlen=_JUDGED)
         self._next_at = 0.0
-        self._counted: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=_SAMPLES)
+        self._counted: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=_JUDGED)
 
     @property
     def allowed_rate(self) -> float | None:
@@ -57,34 +64,43 @@ class Throttle:
 
     def was_read(self, count: int, seconds: float) -> None:
         """So many messages have come, in a statement that took so long: the next has to wait accordingly."""
-        self._judge(seconds)
-        self._counted.append((time.monotonic(), count))
-        if self._share > 0 and not math.isinf(self._rate):
-            self._next_at = max(self._next_at, time.monotonic()) + count / (self._rate * self._share)
-
-    def _judge(self, seconds: float) -> None:
+        now = time.monotonic()
         self._samples.append(seconds)
-        if len(self._samples) < _ENOUGH:
-            return
-        p95 = self.p95
-        assert p95 is not None
-        if p95 > self._options.latency:
-            if self.batch > max(_SMALLEST_BATCH, self._options.batch_size // 16):
-                self.batch = max(self.batch // 2, _SMALLEST_BATCH)
-            else:
-                self._rate = max((self.allowed_rate or self._measured_rate()) * 0.7, _SLOWEST)
-        elif p95 < _ALL_WELL * self._options.latency:
-            if self._rate < self._most:
-                self._rate = min(self._rate * 1.3, self._most)
-            elif self.batch < self._options.batch_size:
-                self.batch = min(self.batch * 2, self._options.batch_size)
-            else:
-                return
+        self._judged.append(seconds)
+        self._counted.append((now, count))
+        self._judge()
+        wait = _PAUSE * seconds
+        if self._share > 0 and not math.isinf(self._rate):
+            wait = max(wait, count / (self._rate * self._share))
+        self._next_at = max(self._next_at, now) + wait
+
+    def _judge(self) -> None:
+        target = self._options.latency
+        if sum(one > target for one in self._judged) >= _TOO_MANY:
+            self._slow_down()
+        elif len(self._judged) >= _ENOUGH and all(one < _ALL_WELL * target for one in self._judged):
+            self._speed_up()
         else:
             return
-        self._samples.clear()  # what comes now is measured anew
+        self._judged.clear()  # what comes now is measured anew
+
+    def _slow_down(self) -> None:
+        if self.batch > self._least:
+            self.batch = max(self.batch // 2, self._least)
+        else:
+            # From what it really came to: a limit far above that would have to fall for long to make a difference.
+            self._rate = max(min(self._rate, self._measured_rate()) * 0.7, min(_SLOWEST, self._most))
+
+    def _speed_up(self) -> None:
+        if self._rate < self._most:
+            self._rate *= 1.3
+            if self._rate > self._most or (math.isinf(self._most) and self._rate > 2 * self._measured_rate()):
+                self._rate = self._most
+        else:
+            self.batch = min(self.batch * 2, self._options.batch_size)
 
     def _measured_rate(self) -> float:
-        """What it came to lately, where nothing limits it."""
+        """Messages per second that it came to lately, as if this process had all of the work."""
         since = self._counted[0][0]
-        return sum(count for _, count in self._counted) / max(time.monotonic() - since, 0.001) / max(self._share, 0.001)
+        read = sum(count for _, count in list(self._counted)[1:])
+        return read / max(time.monotonic() - since, 0.001) / max(self._share, 0.001)

@@ -1,57 +1,111 @@
-"""The throttle of catch-ups: batches shrink first, then the rate, and both recover."""
+"""The throttle of catch-ups: batches begin small, shrink before the rate does, and both recover."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from datetime import timedelta
 
+import pytest
+
+from postbus import _throttle
 from postbus._throttle import Throttle
 from postbus.catch_up import CatchUp
 
 OPTIONS = CatchUp(batch_size=1600, max_rate=1000.0, target_latency=timedelta(milliseconds=10))
+QUICK, SLOW = 0.001, 0.02
 
 
-def read(throttle: Throttle, seconds: float, times: int = 20) -> None:
+class Clock:
+    """A time that only statements make pass."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(_throttle, "time", made)
+    return made
+
+
+def read(throttle: Throttle, clock: Clock, seconds: float, times: int) -> None:
+    """Full batches, each of which begins as soon as it may."""
     for _ in range(times):
-        throttle.was_read(0, seconds)
+        clock.now = max(clock.now, throttle._next_at) + seconds
+        throttle.was_read(throttle.batch, seconds)
 
 
-def test_slow_statements_make_batches_smaller_and_then_the_rate() -> None:
+def test_batches_begin_small_and_grow_while_statements_are_quick(clock: Clock) -> None:
     throttle = Throttle(OPTIONS)
+    sizes = [throttle.batch]
+    for _ in range(5):
+        read(throttle, clock, QUICK, 5)
+        sizes.append(throttle.batch)
+    assert sizes == [100, 200, 400, 800, 1600, 1600]
+    assert throttle.allowed_rate == 1000
+
+
+def test_slow_statements_make_batches_smaller_and_then_the_rate(clock: Clock) -> None:
+    throttle = Throttle(OPTIONS)
+    read(throttle, clock, QUICK, 20)
     sizes = []
     for _ in range(4):
-        read(throttle, 0.02)
+        read(throttle, clock, SLOW, 2)
         sizes.append(throttle.batch)
     assert sizes == [800, 400, 200, 100]
     assert throttle.allowed_rate == 1000
-    read(throttle, 0.02)
-    assert throttle.allowed_rate == 700
-    for _ in range(100):
-        read(throttle, 0.02)
+    read(throttle, clock, SLOW, 2)
+    assert throttle.allowed_rate is not None
+    assert throttle.allowed_rate <= 700
+    read(throttle, clock, SLOW, 200)
     assert throttle.allowed_rate == 100, "it never stops altogether"
 
 
-def test_it_recovers_when_statements_are_quick_again() -> None:
+def test_the_rate_falls_from_what_it_came_to_and_not_from_what_it_might(clock: Clock) -> None:
+    """Else it would go on as fast as before while only the limit falls."""
+    throttle = Throttle(CatchUp(batch_size=1600, max_rate=1e6, target_latency="10ms"))
+    read(throttle, clock, SLOW, 2)
+    assert throttle.allowed_rate is not None
+    assert throttle.allowed_rate < 100 / SLOW
+
+
+def test_it_recovers_when_statements_are_quick_again(clock: Clock) -> None:
     throttle = Throttle(OPTIONS)
-    for _ in range(6):
-        read(throttle, 0.02)
+    read(throttle, clock, SLOW, 6)
     slowed = throttle.allowed_rate
     assert slowed is not None
     assert slowed < 1000
-    for _ in range(20):
-        read(throttle, 0.001)
+    read(throttle, clock, QUICK, 100)
     assert (throttle.allowed_rate, throttle.batch) == (1000, 1600)
 
 
-def test_a_few_slow_statements_among_many_change_nothing() -> None:
+def test_a_few_slow_statements_among_many_change_nothing(clock: Clock) -> None:
     throttle = Throttle(OPTIONS)
     for place in range(200):
-        throttle.was_read(0, 0.05 if place % 50 == 49 else 0.008)
-    assert (throttle.allowed_rate, throttle.batch) == (1000, 1600)
+        read(throttle, clock, 0.05 if place % 50 == 49 else 0.008, 1)
+    assert (throttle.allowed_rate, throttle.batch) == (1000, 100)
 
 
-def test_without_a_limit_it_slows_down_from_what_it_came_to() -> None:
+def test_without_a_limit_it_slows_down_from_what_it_came_to_and_has_none_in_the_end(clock: Clock) -> None:
     throttle = Throttle(CatchUp(batch_size=100, max_rate=None, target_latency="10ms"))
     assert throttle.allowed_rate is None
-    for _ in range(20):
-        throttle.was_read(100, 0.02)
-    assert throttle.allowed_rate is not None
+    read(throttle, clock, SLOW, 4)
+    slowed = throttle.allowed_rate
+    assert slowed is not None
+    assert slowed < 100 / SLOW
+    read(throttle, clock, QUICK, 500)
+    assert throttle.allowed_rate is None
+
+
+async def test_it_pauses_as_long_as_it_read() -> None:
+    """Others have the database for at least half of the time, however high the rate may be."""
+    throttle = Throttle(CatchUp(max_rate=None))
+    throttle.was_read(1, 0.05)
+    began = time.monotonic()
+    await asyncio.wait_for(throttle.ready(), 5)
+    assert time.monotonic() - began >= 0.04
