@@ -1,0 +1,70 @@
+"""Load tests with receipts, a late group beside an application, a group that is killed: each run tells the truth."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+
+def _run(scenario: str, *options: str) -> tuple[dict[str, float], dict[str, bool]]:
+    """A quick run. Returns its figures, and which checks hold."""
+    command = [sys.executable, "-m", "postbus.bench", scenario, "--quick", "--json", *options]
+    finished = subprocess.run(command, check=False, capture_output=True, text=True, timeout=80)
+    assert finished.stdout, finished.stderr
+    report: dict[str, Any] = json.loads(finished.stdout)
+    assert report["scenario"] == scenario
+    assert finished.returncode == (0 if all(check["ok"] for check in report["checks"]) else 1)
+    return report["figures"], {check["name"]: check["ok"] for check in report["checks"]}
+
+
+@pytest.mark.timeout(90)
+def test_a_load_test_with_receipts_tells_of_each_message_who_had_it() -> None:
+    """The ledger is folded while the load goes on, and nothing of it is lost on the way to the receipts."""
+    figures, holds = _run("lt1", "--seconds", "7")
+
+    assert figures["delivered_messages"] >= 4 * figures["published_messages"] > 0
+    assert holds["delivered_to_published_ratio"]
+    assert holds["receipts_folded_during_load"]
+    assert holds["receipts_to_ledger_rows_ratio"]
+    assert figures["sampled_messages"] == 200
+    assert holds["sampled_with_all_receipts_ratio"]
+    assert figures["wal_mb_per_s"] > 0
+    assert {"bloat_worst_table_percent", "fetch_p95_ms", "lag_max_s", "sweep_to_publish_rate_ratio"} <= set(holds)
+
+
+@pytest.mark.timeout(90)
+def test_a_late_group_loses_nothing_when_it_is_interrupted() -> None:
+    """Whatever the application's latencies are on a busy machine: both are measured, and history is handled once."""
+    figures, holds = _run("catch-up")
+
+    assert holds["handled_to_passed_ratio"]
+    assert holds["history_handled_again_messages"]
+    assert holds["processed_while_cancelled_messages"]
+    assert figures["history_handled_messages"] > 0
+    assert figures["oltp_baseline_p95_ms"] > 0
+    assert figures["oltp_catch_up_p95_ms"] > 0
+    assert figures["allowed_rate_before_load_per_s"] > 0
+    assert {
+        "oltp_catch_up_to_baseline_p95_ratio",
+        "allowed_rate_beside_load_to_before_ratio",
+        "allowed_rate_recovered_to_before_ratio",
+        "live_lag_max_s",
+    } <= set(holds)
+
+
+@pytest.mark.timeout(90)
+def test_a_group_that_is_killed_holds_up_nobody_and_comes_back_within_bounds() -> None:
+    """A verdict for each of: detection, cleaning up, growth, bounds, no stalls, recovery."""
+    figures, holds = _run("kill-and-resurrect")
+
+    for criterion in ("dead_detection", "cleanup_unblocked", "bounded_backfill", "steady_state_recovery"):
+        of_it = {name: is_so for name, is_so in holds.items() if name.startswith(criterion)}
+        assert of_it, criterion
+        assert all(of_it.values()), of_it
+    assert {"growth_while_dead_percent", "no_stalls_others_lag_max_s"} <= set(holds)
+    assert holds["no_stalls_lost_messages"]
+    assert figures["caught_up_messages"] > 0
