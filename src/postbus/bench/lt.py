@@ -26,7 +26,6 @@ from postbus.bench.scenario import Scenario
 from postbus.bench.upkeep import Upkeep, beside, disk_mb_per_s
 
 _TOPIC = "bench.load"
-_LANES = 1
 _STORAGE = 100  # of the first topic that has its own
 _KEPT = "select coalesce(sum(count), 0) from postbus.segment"
 _PATIENCE = 30.0  # seconds for what was published to be delivered
@@ -55,12 +54,13 @@ class Followed(NamedTuple):
 async def _measure(test: _Test, lab: Lab, plan: Plan, report: Report) -> None:
     async with lab.database() as dsn:
         async with Bus.open(dsn) as bus:
-            await bus.admin.create_topic(_TOPIC, semantics="PUB_SUB", tracking=test.tracking, lanes=_LANES, storage="own",
-                                         retention="1 minute", zero_subscription_retention="1 minute")  # fmt: skip
+            await bus.admin.create_topic(_TOPIC, semantics="PUB_SUB", tracking=test.tracking, lanes=plan.lanes,
+                                         storage="own", retention="1 minute",
+                                         zero_subscription_retention="1 minute")  # fmt: skip
         async with connection(dsn) as conn:
             await conn.execute("create table published (messages bigint not null)")
         consuming = asyncio.create_task(elsewhere(partial(_consumer, dsn, test.groups)))
-        await all_hold_their_lane(dsn, _LANES * test.groups, consuming)
+        await all_hold_their_lane(dsn, plan.lanes * test.groups, consuming)
         if test.has_receipts:
             async with connection(dsn) as conn:
                 await receipts.age_ledger(conn)
@@ -125,7 +125,7 @@ def _scenario(name: str, test: _Test) -> Scenario:
             "groups": test.groups,
             "messages_per_second": test.rate,
             "tracking": test.tracking,
-            "lanes": _LANES,
+            "lanes": plan.lanes,
             "seconds": plan.load_seconds,
         },
     )

@@ -38,6 +38,8 @@ class Plan:
     """… that are idle in one process."""
     load_seconds: float = 60.0
     """How long a load test runs."""
+    lanes: int = 1
+    """Of its topic: as many rows tell each progress of a group."""
     history: int = 5_000_000
     """Messages before a group that comes late."""
     history_rate: float = 200_000.0
@@ -55,9 +57,9 @@ class Plan:
                    load_seconds=8.0, history=30_000, history_rate=10_000.0, catch_up_seconds=6.0,
                    minute=1.0)  # fmt: skip
 
-    def changed(self, *, messages: int | None = None, seconds: float | None = None) -> Self:
-        """The plan with another size of the backlog, or age of the old transaction."""
-        plan = self
+    def changed(self, *, messages: int | None = None, seconds: float | None = None, lanes: int | None = None) -> Self:
+        """The plan with another size of the backlog, other lengths of time, or more lanes."""
+        plan = self if lanes is None else replace(self, lanes=lanes)
         if messages is not None:
             plan = replace(plan, messages=messages, per_round=max(messages // 20, 1), few=max(messages // 100, 1),
                            log_messages=messages, history=messages)  # fmt: skip

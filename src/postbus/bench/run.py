@@ -22,10 +22,11 @@ def run(
     quick: bool = False,
     messages: int | None = None,
     seconds: float | None = None,
+    lanes: int | None = None,
 ) -> int:
     """Run a scenario and print its report. Returns the exit code: 0 if all checks hold."""
     chosen = SCENARIOS[scenario]
-    plan = (Plan.quick() if quick else Plan()).changed(messages=messages, seconds=seconds)
+    plan = (Plan.quick() if quick else Plan()).changed(messages=messages, seconds=seconds, lanes=lanes)
     with Lab.open(dsn) as lab, Progress(len(chosen.parts), shown=not as_json) as progress:
         report = asyncio.run(chosen.run(lab, plan, progress))
     if as_json:

@@ -43,8 +43,9 @@ def _load_test(name: str, about: str) -> None:
         dsn: Dsn = None,
         quick: Quick = False,
         seconds: Annotated[float | None, typer.Option(min=4, help="How long the load lasts.")] = None,
+        lanes: Annotated[int | None, typer.Option(min=1, help="Lanes of the topic.")] = None,
     ) -> None:
-        _run(name, dsn=dsn, as_json=as_json, quick=quick, seconds=seconds)
+        _run(name, dsn=dsn, as_json=as_json, quick=quick, seconds=seconds, lanes=lanes)
 
 
 _comparison("queue", "The queue: publishing, draining, latency, backlog, old transactions, memory.")
@@ -67,7 +68,14 @@ def catch_up(
     _run("catch-up", dsn=dsn, as_json=as_json, quick=quick, messages=messages, seconds=seconds)
 
 
-_load_test("kill-and-resurrect", "A group is killed, found dead, and comes back, in short minutes.")
+@app.command("kill-and-resurrect", help="A group is killed, found dead, and comes back, in short minutes.")
+def kill_and_resurrect(
+    as_json: AsJson = False,
+    dsn: Dsn = None,
+    quick: Quick = False,
+    seconds: Annotated[float | None, typer.Option(min=15, help="How long all of it takes, about.")] = None,
+) -> None:
+    _run("kill-and-resurrect", dsn=dsn, as_json=as_json, quick=quick, seconds=seconds)
 
 
 def _run(scenario: str, **options: Any) -> None:
