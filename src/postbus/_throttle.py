@@ -17,6 +17,7 @@ _ALL_WELL = 0.7  # of the target
 _SMALLEST_BATCH = 100
 _SMALLEST_PART = 16  # of the batch size: where it begins, and below which it becomes rarer instead of smaller
 _SLOWEST = 100.0  # messages per second
+_SOON = 0.2  # seconds between reads, where the rate has fallen
 _PAUSE = 1.0  # of the time that a read took: so the database has nothing to do with it for half of the time
 
 
@@ -33,12 +34,19 @@ class Throttle:
         self._most = math.inf if options.max_rate is None else float(options.max_rate)
         self._rate = self._most
         self._least = min(max(options.batch_size // _SMALLEST_PART, _SMALLEST_BATCH), options.batch_size)
-        self.batch = self._least
+        self._batch = self._least
         self._share = 1.0
         self._samples: deque[float] = deque(maxlen=_SAMPLES)
         self._judged: deque[float] = deque(maxlen=_JUDGED)
         self._next_at = 0.0
         self._counted: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=_JUDGED)
+
+    @property
+    def batch(self) -> int:
+        """Messages that the next read may bring. Few where the rate has fallen: so it is soon seen when all is well."""
+        if self._rate < self._most:
+            return max(min(self._batch, int(self._rate * self._share * _SOON)), 1)
+        return self._batch
 
     @property
     def allowed_rate(self) -> float | None:
@@ -85,8 +93,8 @@ class Throttle:
         self._judged.clear()  # what comes now is measured anew
 
     def _slow_down(self) -> None:
-        if self.batch > self._least:
-            self.batch = max(self.batch // 2, self._least)
+        if self._batch > self._least:
+            self._batch = max(self._batch // 2, self._least)
         else:
             # From what it really came to: a limit far above that would have to fall for long to make a difference.
             self._rate = max(min(self._rate, self._measured_rate()) * 0.7, min(_SLOWEST, self._most))
@@ -97,7 +105,7 @@ class Throttle:
             if self._rate > self._most or (math.isinf(self._most) and self._rate > 2 * self._measured_rate()):
                 self._rate = self._most
         else:
-            self.batch = min(self.batch * 2, self._options.batch_size)
+            self._batch = min(self._batch * 2, self._options.batch_size)
 
     def _measured_rate(self) -> float:
         """Messages per second that it came to lately, as if this process had all of the work."""

@@ -84,6 +84,18 @@ def test_it_recovers_when_statements_are_quick_again(clock: Clock) -> None:
     assert (throttle.allowed_rate, throttle.batch) == (1000, 1600)
 
 
+def test_recovery_takes_seconds_however_low_the_rate_has_fallen(clock: Clock) -> None:
+    """Reads become smaller with the rate, so that there are several in a second to judge by."""
+    throttle = Throttle(CatchUp(batch_size=50_000, max_rate=200_000, target_latency="10ms"))
+    read(throttle, clock, 0.5, 20)
+    assert throttle.allowed_rate is not None
+    assert throttle.allowed_rate < 1000
+    began = clock.now
+    while throttle.allowed_rate < 200_000:
+        read(throttle, clock, QUICK, 1)
+    assert clock.now - began < 30
+
+
 def test_a_few_slow_statements_among_many_change_nothing(clock: Clock) -> None:
     throttle = Throttle(OPTIONS)
     for place in range(200):
