@@ -54,7 +54,7 @@ class Plan:
         """Some seconds for each part: shows that it works, not how fast it is."""
         return cls(messages=20_000, per_round=4_000, few=2_000, singles=200, rounds=2,
                    latency_seconds=1.0, old_seconds=4.0, log_messages=20_000, log_old_seconds=1.0, topics=50, groups=20,
-                   load_seconds=8.0, history=30_000, history_rate=10_000.0, catch_up_seconds=6.0,
+                   load_seconds=8.0, history=20_000, history_rate=10_000.0, catch_up_seconds=4.0,
                    minute=1.0)  # fmt: skip
 
     def changed(self, *, messages: int | None = None, seconds: float | None = None, lanes: int | None = None) -> Self:

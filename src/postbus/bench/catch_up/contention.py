@@ -59,15 +59,14 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
         await oltp.create(conn)
         await elsewhere(partial(groups.fill, dsn, plan.history))
         await conn.execute("checkpoint")  # what was written before is not to be paid for later
-        settle = min(20.0, plan.catch_up_seconds / 6)
         run = _Run(dsn, bus, conn, plan)
         application = asyncio.create_task(elsewhere(partial(oltp.run, dsn, TRANSACTIONS)))
         await until(dsn, "select max(id) > 100000 from orders", worker=application)
-        await run.phase("alone", settle)
+        await run.phase("alone")
         live = asyncio.create_task(elsewhere(partial(groups.follow, dsn)))
         publishing = asyncio.create_task(elsewhere(partial(_publish, dsn)))
         await until(dsn, _ALL_ARE_LIVE, len(LIVE), worker=live)
-        await run.phase("baseline", settle)
+        await run.phase("baseline")
         late = asyncio.create_task(elsewhere(partial(groups.come_late, dsn, _options(plan), plan.history)))
         await until(dsn, "select exists (select from postbus.catch_ups)", worker=late)
         await run.catch_up(late)
@@ -92,14 +91,15 @@ class _Run:
         self.while_cancelled = 0
         """Messages that went on being processed after the catch-up was let go of."""
         self.rate_before_load = 0.0
+        self.ended = 0.0
         self._dsn = dsn
         self._bus = bus
         self._conn = conn
         self._plan = plan
 
-    async def phase(self, name: str, seconds: float) -> None:
+    async def phase(self, name: str) -> None:
         began = time.monotonic()
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(min(20.0, self._plan.catch_up_seconds / 6))
         self.phases.append((name, began, time.monotonic()))
 
     async def catch_up(self, late: asyncio.Task[Any]) -> None:
@@ -107,6 +107,7 @@ class _Run:
         plan, seconds = self._plan, self._plan.catch_up_seconds
         await self._watch("catch-up", seconds / 4, lambda now: now.processed >= 0.3 * plan.history)
         await self._interrupt(late)
+        await self._resume(late)
         await self._watch("catch-up", seconds / 6, lambda now: now.processed >= 0.45 * plan.history)
         self.rate_before_load = self.seen[-1].allowed_rate or 0.0
         hogs = asyncio.create_task(elsewhere(partial(_hog, self._dsn, seconds / 8)))
@@ -114,7 +115,9 @@ class _Run:
         await hogs
         await self._watch("recovery", seconds / 4, lambda now: (now.allowed_rate or 0.0) >= self.rate_before_load)
         left = seconds - (time.monotonic() - self.began)
-        await self._watch("catch-up", left, lambda _: False)
+        await self._watch("catch-up", max(left, seconds / 6), lambda _: False)
+        self.ended = time.monotonic()
+        await self._interrupt(late)
 
     @property
     def began(self) -> float:
@@ -131,15 +134,19 @@ class _Run:
         self.phases.append((name, began, time.monotonic()))
 
     async def _interrupt(self, late: asyncio.Task[Any]) -> None:
-        began = time.monotonic()
-        await self._bus.admin.cancel_catch_up(TOPIC, LATE)
-        await until(self._dsn, _IS_LET_GO, LATE, worker=late)
+        """Cancel it, if it has not ended; and look again at what it is compared with."""
+        if (await groups.progress(self._conn)).status == "IN_PROGRESS":
+            await self._bus.admin.cancel_catch_up(TOPIC, LATE)
+            await until(self._dsn, _IS_LET_GO, LATE, worker=late)
         before = (await groups.progress(self._conn)).processed
-        await asyncio.sleep(1)  # in which nothing may happen
-        self.while_cancelled = (await groups.progress(self._conn)).processed - before
-        await self._bus.admin.resume_catch_up(TOPIC, LATE)
-        await until(self._dsn, "select processed > $1 from postbus.catch_ups", before, worker=late)
-        self.phases.append(("interrupted", began, time.monotonic()))
+        await self.phase("baseline")
+        self.while_cancelled += (await groups.progress(self._conn)).processed - before
+
+    async def _resume(self, late: asyncio.Task[Any]) -> None:
+        now = await groups.progress(self._conn)
+        if now.status == "CANCELLED":
+            await self._bus.admin.resume_catch_up(TOPIC, LATE)
+            await until(self._dsn, "select processed > $1 from postbus.catch_ups", now.processed, worker=late)
 
     def of(self, name: str, done: list[oltp.Done]) -> list[oltp.Done]:
         return [
@@ -206,8 +213,7 @@ def _report_history(report: Report, plan: Plan, run: _Run, end: Progress, handle
         history_handled_messages=handled.once,
         history_handled_again_messages=handled.again,
         history_rate_per_s=median(one.rate for one in said),
-        history_s=run.phases[-1][2] - run.began,
-        interruption_s=run.seconds("interrupted"),
+        history_s=run.ended - run.began,
         is_complete=float(end.status == "COMPLETED"),
     )
     report.check("handled_to_passed_ratio", (handled.once + handled.later) / max(passed, 1), ">=", 1)
