@@ -61,7 +61,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
         await conn.execute("checkpoint")  # what was written before is not to be paid for later
         run = _Run(dsn, bus, conn, plan)
         application = asyncio.create_task(elsewhere(partial(oltp.run, dsn, TRANSACTIONS)))
-        await until(dsn, "select max(id) > 100000 from orders", worker=application)
+        await until(dsn, "select max(id) > $1 from orders", oltp.ORDERS, worker=application)
         await run.phase("alone")
         live = asyncio.create_task(elsewhere(partial(groups.follow, dsn)))
         publishing = asyncio.create_task(elsewhere(partial(_publish, dsn)))
@@ -109,7 +109,7 @@ class _Run:
         await self._interrupt(late)
         await self._resume(late)
         await self._watch("catch-up", seconds / 6, lambda now: now.processed >= 0.45 * plan.history)
-        self.rate_before_load = self.seen[-1].allowed_rate or 0.0
+        self.rate_before_load = self.seen[-1].allowed_rate or plan.history_rate  # until it says something else
         hogs = asyncio.create_task(elsewhere(partial(_hog, self._dsn, seconds / 8)))
         await self._watch("load", seconds, lambda _: hogs.done())
         await hogs

@@ -15,7 +15,7 @@ from postbus.bench.lab import connection
 from postbus.bench.processes import until_over
 
 _CONNECTIONS = 16
-_ORDERS = 100_000  # before it begins
+ORDERS = 20_000  # before it begins
 _PATIENCE = 0.2  # seconds; what could not begin so long after its time is not made up for
 _CREATE = """
     create table orders (
@@ -40,7 +40,7 @@ class Done(NamedTuple):
 
 async def create(conn: asyncpg.Connection) -> None:
     await conn.execute(_CREATE)
-    await conn.execute(_FILL, _ORDERS)
+    await conn.execute(_FILL, ORDERS)
     await conn.execute("vacuum analyze orders")
 
 
@@ -65,7 +65,7 @@ async def _run(dsn: str, rate: float) -> list[Done]:
             began += max(time.monotonic() - due - _PATIENCE, 0)
             await asyncio.sleep(max(due - time.monotonic(), 0))
             conn = await idle.get()
-            task = asyncio.create_task(_transact(conn, number, rng.randint(1, _ORDERS), due, done))
+            task = asyncio.create_task(_transact(conn, number, rng.randint(1, ORDERS), due, done))
             task.add_done_callback(lambda _, conn=conn: idle.put_nowait(conn))  # type: ignore[misc]
             tasks.add(task)
             task.add_done_callback(tasks.discard)
