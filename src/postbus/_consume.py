@@ -208,13 +208,14 @@ class GroupConsumer:
 
     # losing and leaving them
 
-    def lose(self, strand: Strand) -> None:
-        """Forget lanes of which some are somebody else's now."""
+    def lose(self, strand: Strand, *, is_expected: bool = False) -> None:
+        """Forget lanes of which some are somebody else's now, or nobody's."""
         if strand.is_lost:
             return
         strand.is_lost = strand.is_ending = True
         strand.freed.set()
-        event(logging.WARNING, "lanes.lost", group=self.group.name, topic=self.group.topic, lanes=strand.key)
+        if not is_expected:
+            event(logging.WARNING, "lanes.lost", group=self.group.name, topic=self.group.topic, lanes=strand.key)
         reader = self._forget(strand)
         self._leave(self._let_go(strand, reader))
 
@@ -225,10 +226,10 @@ class GroupConsumer:
         await self._finish(strand)
         await patiently(lambda: self._store.release_lanes(strand.tokens))
 
-    def lose_token(self, token: UUID) -> None:
+    def lose_token(self, token: UUID, *, is_expected: bool) -> None:
         for strand in list(self.strands):
             if token in strand.tokens:
-                self.lose(strand)
+                self.lose(strand, is_expected=is_expected)
 
     def give_up(self, tokens: Sequence[UUID]) -> None:
         """Finish what is being handled in some lanes, beside other work, and then let others have them."""

@@ -131,6 +131,7 @@ class LaneKeeper:
         given_up: defaultdict[int, list[Any]] = defaultdict(list)
         stopped: dict[int, str] = {}
         histories: list[Any] = []
+        lost: list[Any] = []
         for row in rows:
             match row["action"]:
                 case "take":
@@ -142,8 +143,10 @@ class LaneKeeper:
                 case "catch_up":
                     histories.append(row)
                 case "lost":
-                    for consumer in self.consumers.values():
-                        consumer.lose_token(row["token"])
+                    lost.append(row["token"])
+        for subscription_id, consumer in self.consumers.items():
+            for token in lost:  # of one that has ended, as a catch-up does, there is no lane any more
+                consumer.lose_token(token, is_expected=stopped.get(subscription_id) == "CANCELLED")
         self._tell_states(stopped)
         for subscription_id, state in stopped.items():
             given_up[subscription_id] = self.consumers[subscription_id].tokens

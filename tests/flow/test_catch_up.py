@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from typing import Any
 
@@ -181,13 +182,24 @@ async def test_what_fails_in_history_is_tried_again_and_given_up_for_the_group(b
     assert (row["group_name"], row["attempts"], row["required"]) == ("g", 2, False)
 
 
-async def test_members_counters_count_history(bus: Bus, conn: Any) -> None:
+async def test_members_counters_count_history(
+    bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And that it has ended is no loss that anybody has to know of."""
+    look_often(monkeypatch)
     await create_log(bus)
     await publish_numbers(bus, range(50))
     collect(bus, start=Start.BEGINNING, catch_up=BESIDE)
-    async with running(bus):
-        await has_caught_up(conn)
+
+    async def is_told() -> None:
+        assert any(one.getMessage().startswith("catch_up.ended") for one in caplog.records)
+
+    with caplog.at_level(logging.INFO, "postbus"):
+        async with running(bus):
+            await has_caught_up(conn)
+            await eventually(is_told)
     assert (await group_row(conn))["processed"] == 50
+    assert not [one for one in caplog.records if one.getMessage().startswith("lanes.lost")]
 
 
 def resurrections(caplog: pytest.LogCaptureFixture) -> list[str]:
