@@ -15,7 +15,7 @@ LAYERS = [
     ["__init__"],
     ["bus"],
     ["worker", "admin"],
-    ["importing"],
+    ["importing", "_group_admin"],
     ["_lanes"],
     ["_claim", "_upkeep", "_consume"],
     ["_deliver"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from postbus._database import Database
@@ -138,6 +138,40 @@ class AdminStore(Database):
     async def message_state(self, topic: str, message_id: int) -> dict[str, Any]:
         [row] = await self._rows("select * from postbus.message_state($1, $2)", topic, message_id)
         return row
+
+    async def group_metrics(self, topic: str, group: str) -> dict[str, Any]:
+        [row] = await self._rows("select * from postbus.group_metrics($1, $2)", topic, group)
+        return row
+
+    async def remove_group(self, topic: str, group: str, *, force: bool) -> dict[str, Any]:
+        [row] = await self._rows("select * from postbus.remove_group($1, $2, $3)", topic, group, force)
+        return row
+
+    async def force_complete(
+        self, topic: str, older_than: timedelta, group: str | None, *, dry_run: bool
+    ) -> list[dict[str, Any]]:
+        return await self._rows(
+            "select * from postbus.force_complete($1, $2, $3, $4)", topic, older_than, group, dry_run
+        )
+
+    async def groups_near_timeout(self, share: float) -> list[dict[str, Any]]:
+        return await self._rows("select * from postbus.groups_near_timeout($1)", share)
+
+    async def stuck_messages(self, older_than: timedelta) -> list[dict[str, Any]]:
+        return await self._rows("select * from postbus.stuck_messages($1)", older_than)
+
+    async def zero_subscription_messages(self) -> list[dict[str, Any]]:
+        return await self._rows("select * from postbus.zero_subscription_messages()")
+
+    async def inconsistencies(self) -> list[dict[str, Any]]:
+        return await self._rows("select * from postbus.inconsistencies()")
+
+    async def log_message(self, topic: str, message_id: int) -> dict[str, Any]:
+        [row] = await self._rows("select * from postbus.log_message($1, $2)", topic, message_id)
+        return row
+
+    async def queue_message(self, topic: str, message_id: int) -> list[dict[str, Any]]:
+        return await self._rows("select * from postbus.messages where topic = $1 and id = $2", topic, message_id)
 
     async def rebase(self) -> int:
         return int(await self._run("select postbus.rebase()"))

@@ -142,6 +142,7 @@ class Again:
             chosen.counts.failed += 1
             return not_decodable(error), handling
         chosen.counts.in_flight += 1
+        began = time.monotonic()
         try:
             if self._transactions is not None:
                 outcome = await self._transactions.try_again(lane, message, payload, handling)
@@ -149,6 +150,7 @@ class Again:
                 outcome = (await handling.outcomes([message], [payload], None))[0]
         finally:
             chosen.counts.in_flight -= 1
+            chosen.counts.handling_seconds += time.monotonic() - began
         if outcome is None or outcome is ACK:
             chosen.counts.processed += 1
         else:

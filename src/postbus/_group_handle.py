@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -36,10 +37,12 @@ class GroupHandler:
         elif isinstance(chosen, Member):
             handling = self._members.handling_of(chosen)
             chosen.counts.in_flight += 1
+            began = time.monotonic()
             try:
                 outcome = await _outcome(handling, segment, index, message)
             finally:
                 chosen.counts.in_flight -= 1
+                chosen.counts.handling_seconds += time.monotonic() - began
             if outcome is ACK:
                 chosen.counts.processed += 1
             else:
@@ -110,10 +113,12 @@ class GroupHandler:
         given = [segment.message(index) for segment, index in messages] if messages is not None else []
         count = len(payloads)  # the handler may change the list
         member.counts.in_flight += count
+        began = time.monotonic()
         try:
             outcomes = await handling.outcomes_unless_acked(given, payloads, None)
         finally:
             member.counts.in_flight -= count
+            member.counts.handling_seconds += time.monotonic() - began
         if outcomes is None:
             member.counts.processed += count
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -117,10 +118,12 @@ class GroupTransactions:
     ) -> Sequence[Outcome]:
         count = len(payloads)  # the handler may change the list
         member.counts.in_flight += count
+        began = time.monotonic()
         try:
             return await self._members.handling_of(member).outcomes(messages, payloads, conn)
         finally:
             member.counts.in_flight -= count
+            member.counts.handling_seconds += time.monotonic() - began
 
     async def try_again(self, lane: HeldLane, message: Message, payload: Any, handling: Handling) -> Outcome | None:
         """The outcome of a message that is tried again; None if it is settled."""

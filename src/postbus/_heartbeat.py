@@ -142,7 +142,7 @@ class MemberCounts:
 
     async def tell(self, groups: Mapping[int, Group]) -> None:
         """Of groups by the ids of their subscriptions."""
-        counts: list[tuple[int, str, int, int, int, int]] = []
+        counts: list[tuple[int, str, int, int, int, int, float]] = []
         told: list[tuple[Counts, Counts]] = []
         for subscription_id, group in groups.items():
             by_name: defaultdict[str, list[tuple[Counts, Counts]]] = defaultdict(list)
@@ -154,7 +154,8 @@ class MemberCounts:
                     failed = sum(have.failed - known.failed for have, known in parts)
                     filtered = sum(have.filtered - known.filtered for have, known in parts)
                     in_flight = sum(have.in_flight for have, _ in parts)
-                    counts.append((subscription_id, name, processed, failed, filtered, in_flight))
+                    seconds = sum(have.handling_seconds - known.handling_seconds for have, known in parts)
+                    counts.append((subscription_id, name, processed, failed, filtered, in_flight, seconds))
                     told += [(known, replace(have)) for have, known in parts]
         if counts:
             await self._store.group_heartbeat([], counts)

@@ -15,7 +15,7 @@ from postbus.errors import DatabaseUnavailable, PostbusError
 # Relaxed before the function is called: it returns no row where there is nothing to tell.
 _GROUP_HEARTBEAT = (
     f"select beat.* from (select {RELAXED} offset 0) as relaxed "
-    "cross join lateral postbus.group_heartbeat($1, $2, $3, $4, $5, $6, $7) as beat"
+    "cross join lateral postbus.group_heartbeat($1, $2, $3, $4, $5, $6, $7, $8) as beat"
 )
 _HEARTBEAT = f"select postbus.heartbeat($1, $2, $3, $4), {RELAXED}"
 
@@ -31,7 +31,7 @@ class UpkeepStore(Database):
         self, subscription_ids: Sequence[int], counts: Sequence[Sequence[Any]]
     ) -> list[Resurrected]:
         """Show that groups are alive, and what members have done. Returns those that were DEAD."""
-        columns = [list(column) for column in zip(*counts, strict=True)] if counts else [[]] * 6
+        columns = [list(column) for column in zip(*counts, strict=True)] if counts else [[]] * 7
         async with self.connection() as conn:
             rows = await conn.fetch(_GROUP_HEARTBEAT, subscription_ids, *columns)
         return [Resurrected(row["subscription_id"], row["missed"], row["skipped"]) for row in rows]

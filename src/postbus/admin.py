@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Unpack
 
-from postbus._store import Store
+from postbus._group_admin import GroupAdmin
 from postbus.errors import (
-    GroupNotFound,
-    InvalidGroup,
     InvalidInput,
     MessageNotFound,
     TopicNotEmpty,
-    TopicNotFound,
     WrongSemantics,
 )
 from postbus.importing import ImportResult, Progress, import_outbox
 from postbus.options import TopicOptions, as_json
 from postbus.publish import check_topic_name
-from postbus.start import Start
 from postbus.sweeping import SweepingOptions, sweeping_json
 
 
-class Admin:
+class Admin(GroupAdmin):
     """What operators do, as methods. Reached as `bus.admin`."""
-
-    def __init__(self, store: Callable[[], Awaitable[Store]]) -> None:
-        self._store = store
 
     async def create_topic(self, name: str, **options: Unpack[TopicOptions]) -> None:
         """Create a topic. Needed only where its options differ from the defaults."""
@@ -42,13 +34,6 @@ class Admin:
     async def topics(self) -> list[dict[str, Any]]:
         """All topics, with options and what they hold."""
         return await (await self._store()).topics()
-
-    async def topic(self, name: str) -> dict[str, Any]:
-        """One topic, with options and what it holds."""
-        found = await (await self._store()).topics(name)
-        if not found:
-            raise TopicNotFound(f"there is no topic {name!r}", remedy=f"create it: postbus topics create {name}")
-        return found[0]
 
     async def pause_topic(self, name: str) -> None:
         """Stop delivery of a QUEUE; publishing goes on. Groups of a PUB_SUB topic are paused each on its own."""
@@ -81,103 +66,6 @@ class Admin:
     async def _refuse_log(self, name: str, why: str, remedy: str) -> None:
         if (await self.topic(name))["semantics"] == "PUB_SUB":
             raise WrongSemantics(f"topic {name!r} is PUB_SUB, and {why}", remedy=remedy)
-
-    async def groups(
-        self, topic: str | None = None, group: str | None = None, *, cancelled: bool = False
-    ) -> list[dict[str, Any]]:
-        """The groups of a topic, or of all topics, with lag and state; with `cancelled` also those that ended."""
-        found = await (await self._store()).groups(topic, group)
-        return [one for one in found if cancelled or one["state"] != "CANCELLED"]
-
-    async def group(self, topic: str, name: str) -> dict[str, Any]:
-        """One group of a topic, with lag and state."""
-        async with self._explaining(topic):
-            found = await self.groups(topic, name)
-            if not found:
-                raise GroupNotFound(
-                    f"group {name!r} has no subscription to topic {topic!r}",
-                    remedy=f"list them: postbus groups list {topic}",
-                )
-        return found[0]
-
-    async def members(self, topic: str, name: str) -> list[dict[str, Any]]:
-        """What each member of a group has done, in all processes."""
-        await self.group(topic, name)
-        return await (await self._store()).members(topic, name)
-
-    async def pause_group(self, topic: str, name: str) -> None:
-        """Stop delivery to a group, in all processes. It keeps its place, and what is published meanwhile."""
-        await self._set_group_state(topic, name, "PAUSED")
-
-    async def resume_group(self, topic: str, name: str) -> None:
-        """Start delivery to a paused group again."""
-        await self._set_group_state(topic, name, "ACTIVE")
-
-    async def cancel_group(self, topic: str, name: str) -> None:
-        """End a group's subscription for good. Its place is forgotten; subscribing again makes a new one."""
-        await self._set_group_state(topic, name, "CANCELLED")
-
-    async def _set_group_state(self, topic: str, name: str, state: str) -> None:
-        async with self._explaining(topic):
-            await (await self._store()).set_group_state(topic, name, state)
-
-    async def seek(self, topic: str, group: str, start: Start | str | datetime | int, *, dry_run: bool = False) -> int:
-        """Move a group to another place; who works for it goes on from there.
-
-        Returns how many messages the group has before it then. With `dry_run` it stays where it is.
-        """
-        to = Start.of(start)
-        async with self._explaining(topic):
-            store = await self._store()
-            return await store.seek(topic, group, to.kind, to.timestamp, to.message_id, dry_run=dry_run)
-
-    async def catch_ups(self, topic: str | None = None, group: str | None = None) -> list[dict[str, Any]]:
-        """History that groups work through, or have: how much of it, how fast, and when it ends at that rate."""
-        return await (await self._store()).catch_ups(topic, group)
-
-    async def cancel_catch_up(self, topic: str, group: str) -> None:
-        """Stop working through a group's history. The group itself goes on; so can the history, later."""
-        await self._set_catch_up(topic, group, is_wanted=False)
-
-    async def resume_catch_up(self, topic: str, group: str) -> None:
-        """Go on with a history that was cancelled, where it stopped, with what is still retained."""
-        await self._set_catch_up(topic, group, is_wanted=True)
-
-    async def _set_catch_up(self, topic: str, group: str, *, is_wanted: bool) -> None:
-        async with self._explaining(topic):
-            await (await self._store()).set_catch_up(topic, group, is_wanted=is_wanted)
-
-    async def resurrect_group(self, topic: str, name: str, *, catch_up: bool = True) -> dict[str, Any]:
-        """Bring a DEAD group back: it goes on where it stood, or, without catch-up, with what comes from now on.
-
-        Returns how many messages it missed, and how many of these it will not get.
-        """
-        state = (await self.group(topic, name))["state"]
-        found = await (await self._store()).resurrect_group(topic, name, catch_up=catch_up)
-        if not found:
-            raise InvalidGroup(f"group {name!r} of topic {topic!r} is {state}", remedy="only DEAD ones are resurrected")
-        return {"missed": found[0]["missed"], "skipped": found[0]["skipped"]}
-
-    async def deliveries(self, topic: str, message_id: int) -> list[dict[str, Any]]:
-        """What became of a message of a PUB_SUB topic at each group: who has it, who is done, since when, why not."""
-        return await (await self._store()).deliveries(topic, message_id)
-
-    async def message_state(self, topic: str, message_id: int) -> dict[str, Any]:
-        """The groups that a message of a PUB_SUB topic is required for, those that are done, and its status."""
-        return await (await self._store()).message_state(topic, message_id)
-
-    @asynccontextmanager
-    async def _explaining(self, topic: str) -> AsyncIterator[None]:
-        """A group that is not there may be so because its topic is not, or is a QUEUE."""
-        try:
-            yield
-        except (GroupNotFound, WrongSemantics):
-            if (await self.topic(topic))["semantics"] == "QUEUE":
-                raise WrongSemantics(
-                    f"topic {topic!r} is a QUEUE, and has no groups",
-                    remedy="groups belong to topics with semantics PUB_SUB: postbus topics list",
-                ) from None
-            raise
 
     async def rebase(self) -> int:
         """Make the cursors of a database that was restored from a dump work there. Returns how many.

@@ -35,10 +35,12 @@ class Counts:
     failed: int = 0
     filtered: int = 0
     in_flight: int = 0
+    handling_seconds: float = 0.0
+    """How long handlers took for what was processed or failed, all together."""
 
     def become(self, other: Counts) -> None:
         self.processed, self.failed, self.filtered = other.processed, other.failed, other.filtered
-        self.in_flight = other.in_flight
+        self.in_flight, self.handling_seconds = other.in_flight, other.handling_seconds
 
 
 def _untold() -> Counts:
@@ -167,6 +169,7 @@ class Group:
             failed=sum(one.failed for one in each),
             filtered=self.filtered,
             in_flight=sum(one.in_flight for one in each),
+            handling_seconds=sum(one.handling_seconds for one in each),
         )
 
     @property

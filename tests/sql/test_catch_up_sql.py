@@ -241,7 +241,7 @@ async def test_resurrection_reports_what_was_missed_and_bounds_the_catch_up(conn
     assert await let_die(conn, storage) == 1
     await publish_many(conn, *(str(n) for n in range(10)))
     [told] = await conn.fetch(
-        "select * from postbus.group_heartbeat(array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}')", group
+        "select * from postbus.group_heartbeat(array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}', '{}')", group
     )
     assert (told["subscription_id"], told["missed"], told["skipped"]) == (group, 10, 4)
     await publish(conn, "live")
@@ -377,7 +377,9 @@ async def test_a_heartbeat_between_looks_starts_over(conn: Any) -> None:
     group = await subscribe(conn)
     await sweep(conn, storage, timedelta(minutes=20))
     await sweep(conn, storage, timedelta(minutes=21))
-    await conn.execute("select postbus.group_heartbeat(array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}')", group)
+    await conn.execute(
+        "select postbus.group_heartbeat(array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}', '{}')", group
+    )
     assert (await sweep(conn, storage, timedelta(minutes=22)))["dead"] == 0
 
 

@@ -262,7 +262,9 @@ async def test_states_that_are_refused(conn: Any) -> None:
     assert await _state(conn, group) == "DEAD"
     for state in ("ACTIVE", "PAUSED"):
         assert "heartbeat" in await refused(_set(conn, state), "PB433")
-    await conn.execute("select postbus.group_heartbeat(array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}')", group)
+    await conn.execute(
+        "select postbus.group_heartbeat(array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}', '{}')", group
+    )
     assert await _state(conn, group) == "ACTIVE"
 
 
@@ -779,7 +781,7 @@ async def test_members_are_counted(conn: Any) -> None:
     for _ in range(2):
         await conn.execute(
             "select postbus.group_heartbeat(array[$1::bigint], array[$1::bigint, $1], "
-            "'{a,b}', '{1,2}', '{3,4}', '{5,6}', '{7,8}')",
+            "'{a,b}', '{1,2}', '{3,4}', '{5,6}', '{7,8}', '{0.5,1}')",
             group,
         )
     rows = await conn.fetch("select processed, failed, filtered, in_flight from postbus.members order by name")

@@ -63,7 +63,8 @@ async def _close(conn: Any, storage: int) -> None:
 
 async def _beat(conn: Any, group: int, later: timedelta) -> None:
     await conn.execute(
-        "select postbus.group_heartbeat(array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}', clock_timestamp() + $2)",
+        "select postbus.group_heartbeat(array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}', '{}', "
+        "clock_timestamp() + $2)",
         group,
         later,
     )

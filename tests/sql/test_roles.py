@@ -81,7 +81,7 @@ _GROUPS = [
     "select postbus.leave_groups('w', '{}')",
     "select postbus.hold_lane(gen_random_uuid())",
     "select postbus.calm_lane(gen_random_uuid())",
-    "select postbus.group_heartbeat('{}', '{}', '{}', '{}', '{}', '{}', '{}')",
+    "select postbus.group_heartbeat('{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}')",
     "select * from postbus.sweep_log(2)",
     "select postbus.storages()",
     "select postbus.sweep_subscriptions()",

@@ -102,3 +102,5 @@ create table postbus.sweep_sample (
     backlog   bigint not null                   -- … and those that should have been, of queues too
 );
 alter table postbus.sweep_job set (fillfactor = 50);
+-- How long the handlers of members took, all together: for the average.
+alter table postbus.member add column handling_seconds double precision not null default 0;

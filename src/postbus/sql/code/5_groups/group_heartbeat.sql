@@ -12,6 +12,7 @@ create or replace function postbus.group_heartbeat(
     failed           bigint[],
     filtered         bigint[],
     in_flight        bigint[],
+    handling_seconds double precision[],
     as_of            timestamptz default clock_timestamp()
 ) returns table (subscription_id bigint, missed bigint, skipped bigint, catch_up_id bigint)
 language plpgsql security definer
@@ -26,12 +27,15 @@ begin
         select s.id from postbus.subscription s
          where s.id = any (subscription_ids) and s.state = 'ACTIVE' order by s.id for no key update skip locked)
     update postbus.subscription s set seen_at = as_of, missed = 0, missed_at = null from reached where s.id = reached.id;
-    insert into postbus.member as known (subscription_id, name, processed, failed, filtered, in_flight, seen_at)
-    select one.subscription_id, one.name, one.processed, one.failed, one.filtered, one.in_flight, as_of
-      from unnest(member_of, members, group_heartbeat.processed, group_heartbeat.failed, group_heartbeat.filtered, group_heartbeat.in_flight)
-           as one (subscription_id, name, processed, failed, filtered, in_flight)
+    insert into postbus.member as known (subscription_id, name, processed, failed, filtered, in_flight, handling_seconds, seen_at)
+    select one.subscription_id, one.name, one.processed, one.failed, one.filtered, one.in_flight, one.handling_seconds, as_of
+      from unnest(member_of, members, group_heartbeat.processed, group_heartbeat.failed, group_heartbeat.filtered, group_heartbeat.in_flight,
+                  group_heartbeat.handling_seconds)
+           as one (subscription_id, name, processed, failed, filtered, in_flight, handling_seconds)
+     where exists (select from postbus.subscription s where s.id = one.subscription_id)      -- not of one that was removed meanwhile
      order by one.subscription_id, one.name
     on conflict on constraint member_pkey do update
        set processed = known.processed + excluded.processed, failed = known.failed + excluded.failed,
-           filtered = known.filtered + excluded.filtered, in_flight = excluded.in_flight, seen_at = excluded.seen_at;
+           filtered = known.filtered + excluded.filtered, in_flight = excluded.in_flight,
+           handling_seconds = known.handling_seconds + excluded.handling_seconds, seen_at = excluded.seen_at;
 end $$;

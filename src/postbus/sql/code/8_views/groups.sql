@@ -1,5 +1,9 @@
 -- Every subscription of a group to a topic, with what it has done and what is before it. lag is what was counted
 -- behind the publishers, and so may trail by some seconds; lag_seconds is the age of the oldest message before it.
+-- pending is all that is left for it to do: before it, in its history, and to be tried again.
+--
+-- healthy says whether somebody should look after it, and why: it is DEAD, near its heartbeat timeout (80 %), or has made
+-- no progress for as long as that though messages wait. PAUSED is healthy; whether a CANCELLED one is, nobody asks.
 create or replace view postbus.groups as
 select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start, s.start_at, s.start_id, s.on_failure, s.subscribed_at,
        s.state_changed_at, s.seen_at, t.lanes, lanes.held as lanes_held, lanes.workers, progress.progressed_at,
@@ -8,7 +12,12 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
        progress.passed, waiting.retrying, waiting.parked, dead.count as dead, coalesce(lost.messages, 0) as lost,
        before.messages as lag, extract(epoch from clock_timestamp() - before.oldest_at) as lag_seconds,
        t.heartbeat_timeout, extract(epoch from clock_timestamp() - s.seen_at)::double precision as heartbeat_age, s.missed as heartbeats_missed,
-       history.status as catch_up, case when history.status = 'IN_PROGRESS' then history.messages end as catch_up_lag
+       history.status as catch_up, case when history.status = 'IN_PROGRESS' then history.messages end as catch_up_lag,
+       case when s.state <> 'CANCELLED'
+            then before.messages + waiting.retrying + waiting.parked
+                 + case when history.status = 'IN_PROGRESS' then history.messages else 0 end end as pending,
+       before.oldest_at as oldest_pending_at,
+       case when s.state <> 'CANCELLED' then health.problem is null end as healthy, health.problem
   from postbus.subscription s
   join postbus.topic t on t.id = s.topic_id
   left join lateral postbus.group_lag(s.id) as before on s.state <> 'CANCELLED'
@@ -25,4 +34,15 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
  cross join lateral (select sum(l.messages)::bigint as messages from postbus.loss l where l.subscription_id = s.id) as lost
   left join lateral (select u.status, u.total - u.processed as messages from postbus.catch_ups u
                       where u.group_subscription_id = s.id order by u.started_at desc limit 1) as history on true
+ cross join lateral (
+    select case when s.state = 'DEAD' then 'it is DEAD: nobody works for it, and nothing is kept for it'
+                when s.state = 'ACTIVE' and s.seen_at < clock_timestamp() - 0.8 * t.heartbeat_timeout then
+                    format('near its heartbeat timeout: last heard of %s s ago, DEAD after %s s',
+                           round(extract(epoch from clock_timestamp() - s.seen_at)), round(extract(epoch from t.heartbeat_timeout)))
+                when s.state = 'ACTIVE'
+                     and greatest(progress.progressed_at, s.state_changed_at, before.oldest_at) < clock_timestamp() - t.heartbeat_timeout
+                     and before.oldest_at is not null then
+                    format('no progress for %s s though messages wait',
+                           round(extract(epoch from clock_timestamp() - greatest(progress.progressed_at, s.state_changed_at, before.oldest_at))))
+           end as problem) as health
  where s.catch_up_of is null;

@@ -1,6 +1,7 @@
--- What each member of a group has done.
+-- What each member of a group has done; handling_ms is how long its handler takes for a message, on average.
 create or replace view postbus.members as
-select t.name as topic, s.group_name, m.name, m.processed, m.failed, m.filtered, m.in_flight, m.seen_at
+select t.name as topic, s.group_name, m.name, m.processed, m.failed, m.filtered, m.in_flight, m.seen_at,
+       1000 * m.handling_seconds / nullif(m.processed + m.failed, 0) as handling_ms
   from postbus.member m
   join postbus.subscription s on s.id = m.subscription_id and s.state <> 'CANCELLED'
   join postbus.topic t on t.id = s.topic_id;

@@ -1,0 +1,40 @@
+-- Removes a group: first it is paused, so that processes finish and settle what they have in hand; and once they hold
+-- none of its lanes any more, or were not seen for the lease, it goes with all that belongs to it, also with what is left
+-- of subscriptions that it had before. To be called until it says removed; held is how many lanes are waited for.
+-- With force they are not: what processes have in hand is still handled then, but not settled. A lane in which a
+-- transaction is just settling is waited for, five seconds.
+--
+-- Writes: subscription and all that belongs to it.  Locks: the group's subscription rows, lane rows.
+create or replace function postbus.remove_group(
+    topic       text,
+    group_name  text,
+    force       boolean default false,
+    as_of       timestamptz default clock_timestamp(),
+    out removed boolean,
+    out held    bigint
+)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '5s' as $$
+declare
+    _topic postbus.topic := postbus.topic_options(topic);
+    _ids   bigint[];
+begin
+    _ids := array(select s.id from postbus.subscription s where s.topic_id = _topic.id and s.group_name = remove_group.group_name
+                   order by s.id for update);
+    if _ids = '{}' then
+        perform postbus.refuse('PB406', format('group %L has no subscription to topic %L', group_name, topic), 'list them: postbus groups list');
+    end if;
+    update postbus.subscription s set state = 'PAUSED', state_changed_at = as_of where s.id = any (_ids) and s.state = 'ACTIVE';
+    held := (select count(*) from postbus.lane l join postbus.worker w on w.name = l.holder
+              where l.subscription_id = any (_ids) and w.seen_at >= as_of - _topic.lease);
+    removed := held = 0 or force;
+    if removed then
+        begin
+            perform postbus.forget_subscriptions(_ids);
+        exception when lock_not_available then
+            removed := false;
+        end;
+    end if;
+    perform pg_notify('postbus', _topic.id::text);
+end $$;
