@@ -40,11 +40,14 @@ class GroupAdmin:
     async def group(self, topic: str, name: str) -> dict[str, Any]:
         """One group of a topic, with lag and state."""
         async with self._explaining(topic):
-            found = await self.groups(topic, name)
+            known = await self.groups(topic, name, cancelled=True)
+            found = [one for one in known if one["state"] != "CANCELLED"]
             if not found:
                 raise GroupNotFound(
                     f"group {name!r} has no subscription to topic {topic!r}",
-                    remedy=f"list them: postbus groups list {topic}",
+                    remedy="it was CANCELLED, which is final: subscribing again makes a new one"
+                    if known
+                    else f"list them: postbus groups list {topic}",
                 )
         return found[0]
 
@@ -116,8 +119,9 @@ class GroupAdmin:
         deadline = time.monotonic() + as_timedelta(wait, name="wait").total_seconds()
         async with self._explaining(topic):
             while True:
-                told = await store.remove_group(topic, name, force=time.monotonic() >= deadline)
-                if told["removed"] or time.monotonic() >= deadline:
+                is_over = time.monotonic() >= deadline
+                told = await store.remove_group(topic, name, force=is_over)
+                if told["removed"] or is_over:
                     return told
                 await asyncio.sleep(min(_LOOK_FOR_LANES, max(0.0, deadline - time.monotonic())))
 

@@ -11,11 +11,14 @@ from typer.main import get_command
 import postbus
 from postbus import _migrate
 from postbus.cli import (
+    catch_up,
     consume,
     dead_letters,
     doctor,
+    group_checks,
     groups,
     import_,
+    messages,
     migrate,
     publish,
     rebase,
@@ -73,7 +76,11 @@ app.add_typer(topics.app)
 command(app, "publish")(publish.publish)
 command(app, "tail")(tail.tail)
 command(app, "consume")(consume.consume)
+command(groups.app, "catch-up")(catch_up.catch_up)
+command(groups.app, "check")(group_checks.check)
+command(groups.app, "force-complete")(group_checks.force_complete)
 app.add_typer(groups.app)
+app.add_typer(messages.app)
 app.add_typer(dead_letters.app)
 app.add_typer(sweep.app)
 command(app, "worker")(worker.worker)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from enum import Enum
 from typing import Annotated
 
 import typer
 
 from postbus._wake import Bells
 from postbus.bus import Bus
+from postbus.catch_up import CatchUp
 from postbus.cli._command import Cli
 from postbus.cli._exec import CommandMissing, Executor
 from postbus.cli._exits import INTERRUPTED, OK, CommandError, refusal, usage_error
@@ -26,6 +29,24 @@ from postbus.subscription import Handler, Subscription
 from postbus.worker import Worker
 
 Work = Callable[[Message], Awaitable[Outcome]]
+
+
+class Pace(Enum):
+    """The presets of a catch-up."""
+
+    CONSERVATIVE = "conservative"
+    DEFAULT = "default"
+    AGGRESSIVE = "aggressive"
+
+    def as_catch_up(self) -> CatchUp:
+        match self:
+            case Pace.CONSERVATIVE:
+                return CatchUp.conservative()
+            case Pace.AGGRESSIVE:
+                return CatchUp.aggressive()
+            case Pace.DEFAULT:
+                return CatchUp()
+
 
 _NAME = "postbus consume"
 _DROPS_WITHIN = 0.1
@@ -57,6 +78,13 @@ async def consume(
             help="Where a new group begins: now (the default), beginning, a message's id, a time, or how long ago: 2h.",
         ),
     ] = None,
+    catch_up: Annotated[
+        Pace | None, typer.Option("--catch-up", help="How fast a group works through history that is before it.")
+    ] = None,
+    max_messages: Annotated[
+        int | None,
+        typer.Option("--max-messages", min=0, help="Of the history only the newest; older ones are skipped."),
+    ] = None,
     max_count: Annotated[int | None, typer.Option("--max", min=1, help="End after this many messages.")] = None,
     idle: Annotated[float | None, typer.Option(min=0, help="End when nothing came for this many seconds.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Messages handled at the same time.")] = 1,
@@ -68,12 +96,19 @@ async def consume(
     """
     if start is not None and group is None:
         raise usage_error("--from is for groups", remedy="add --group NAME, on a PUB_SUB topic")
+    if (catch_up is not None or max_messages is not None) and group is None:
+        raise usage_error("--catch-up and --max-messages are for groups", remedy="add --group NAME, on a PUB_SUB topic")
+    history = (catch_up or Pace.DEFAULT).as_catch_up()
+    if max_messages is not None:
+        history = replace(history, max_messages=max_messages)
     place = None if start is None else as_start(start, name="--from")
     configure_logging("WARNING", LogFormat.JSON if cli.as_json else LogFormat.TEXT)
     async with cli.open_bus() as bus:
         await _check_topic(cli, bus, topic, group)
         work = Executor(execute, cli.as_json).run if execute else Printer(cli).run
-        consumer = _Consumer(bus, topic, work, max_count, concurrency, group=group, start=place or Start.NOW)
+        consumer = _Consumer(
+            bus, topic, work, max_count, concurrency, group=group, start=place or Start.NOW, catch_up=history
+        )
         if group is not None:
             await _tell_of_group(cli, bus, topic, group, place)
         await consumer.run(idle)
@@ -124,6 +159,7 @@ class _Consumer:
         *,
         group: str | None,
         start: Start,
+        catch_up: CatchUp,
     ) -> None:
         async def handler(message: Message) -> Outcome:
             return await self._handle(message)
@@ -134,7 +170,7 @@ class _Consumer:
         if group is None:
             self.worker = Worker(bus.dsn, [subscribe(_NAME, handler)], bells=Bells())
         else:
-            members = Group(bus, group, topic, subscribe)
+            members = Group(bus, group, topic, subscribe, catch_up=catch_up)
             members.add_member(_NAME, handler)
             self.worker = Worker(bus.dsn, [], groups=[(members, start)], bells=Bells())
         self.handled = 0

@@ -7,12 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from postbus.bus import Bus
 from postbus.cli._command import Cli, command, group
-from postbus.cli._inputs import as_start, confirm
+from postbus.cli._exits import FAILED, OK
+from postbus.cli._inputs import as_duration, as_start, confirm
 from postbus.cli._render import counted, duration, printable, write_facts, write_json, write_table
 from postbus.start import Start
 
-app = group("groups", "Look at groups of PUB_SUB topics; pause, resume, move and cancel them.")
+app = group("groups", "Look after groups of PUB_SUB topics; pause, resume, move, resurrect and remove them.")
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)]
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", show_default=False)]
@@ -30,7 +32,7 @@ async def list_groups(
     ] = None,
     with_cancelled: Annotated[bool, typer.Option("--all", help="Also those that were cancelled.")] = False,
 ) -> None:
-    """Show groups: their state, how many messages they have before them, and how old the oldest is."""
+    """Show groups: their state, whether they are healthy, what they have before them, and how old the oldest is."""
     async with cli.open_bus() as bus:
         if topic is not None:
             await bus.admin.topic(topic)
@@ -41,7 +43,7 @@ async def list_groups(
         cli.note(f"no groups{f' of {topic}' if topic else ''}: they come with their first consumer")
     else:
         write_table(
-            ["topic", "group", "state", "lag", "oldest", *_COUNTS[1:], "workers"],
+            ["topic", "group", "state", "lag", "oldest", *_COUNTS[1:], "workers", "health"],
             [
                 [
                     one["topic"],
@@ -51,6 +53,7 @@ async def list_groups(
                     _oldest(one),
                     *(one[count] for count in _COUNTS[1:]),
                     len(one["workers"] or ()),
+                    _health(one),
                 ]
                 for one in found
             ],
@@ -68,25 +71,33 @@ def _plain(row: _Row) -> _Row:
     }
 
 
+def _health(row: _Row) -> str:
+    return "" if row["healthy"] is None else "ok" if row["healthy"] else row["problem"]
+
+
 def _oldest(row: _Row) -> str:
     return "" if row["lag_seconds"] is None else duration(timedelta(seconds=float(row["lag_seconds"])))
 
 
 @command(app, "show")
 async def show(cli: Cli, topic: Topic, name: Group) -> None:
-    """Show one group: its place, what it has done, and its members."""
+    """Show one group: its place, what it has done and how fast, and its members."""
     async with cli.open_bus() as bus:
         row = await bus.admin.group(topic, name)
         members = await bus.admin.members(topic, name)
+        metrics = await bus.admin.group_metrics(topic, name)
     if cli.as_json:
-        write_json(_plain(row) | {"members": members})
+        write_json(_plain(row) | {"members": members, "rate": metrics["rate"], "handling_ms": metrics["handling_ms"]})
         return
     names = (
-        "state", "lag", "passed", "processed", "failed", "filtered", "in_flight", "retrying",
+        "state", "lag", "pending", "passed", "processed", "failed", "filtered", "in_flight", "retrying",
         "parked", "dead", "lost",
     )  # fmt: skip
     facts = {"topic": topic, "group": name} | {count: row[count] for count in names}
     facts |= {
+        "health": _health(row),
+        "rate": f"{metrics['rate']:.1f} messages per second in the last minute",
+        "handling": None if metrics["handling_ms"] is None else f"{metrics['handling_ms']:.1f} ms per message",
         "oldest": _oldest(row),
         "on_failure": row["on_failure"],
         "started": told_start(Start(row["start"], row["start_at"], row["start_id"])),
@@ -101,10 +112,14 @@ async def show(cli: Cli, topic: Topic, name: Group) -> None:
         print()
         counts = ("processed", "failed", "filtered", "in_flight")
         write_table(
-            ["member", *counts, "seen"],
-            [[one["name"], *(one[count] for count in counts), one["seen_at"]] for one in members],
-            right=counts,
+            ["member", *counts, "handling", "seen"],
+            [[one["name"], *(one[count] for count in counts), _told_ms(one), one["seen_at"]] for one in members],
+            right=(*counts, "handling"),
         )
+
+
+def _told_ms(member: _Row) -> str:
+    return "" if member["handling_ms"] is None else f"{member['handling_ms']:.1f} ms"
 
 
 def told_start(start: Start) -> str:
@@ -146,6 +161,66 @@ async def cancel(cli: Cli, topic: Topic, name: Group, yes: Yes = False) -> None:
         await bus.admin.cancel_group(topic, name)
         ended = (await bus.admin.groups(topic, name, cancelled=True))[-1]
     _tell(cli, ended, f"cancelled {name} on {topic}")
+
+
+@command(app, "remove")
+async def remove(
+    cli: Cli,
+    topic: Topic,
+    name: Group,
+    wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for what is in flight.")] = "30s",
+    yes: Yes = False,
+) -> int:
+    """Remove a group and all that belongs to it, dead letters too, after what is in flight is settled."""
+    longest = as_duration(wait, name="--wait")
+    assert longest is not None
+    async with cli.open_bus() as bus:
+        if not yes:
+            await _confirm_removal(bus, topic, name)
+        told = await bus.admin.remove_group(topic, name, wait=longest)
+    if cli.as_json:
+        write_json({"topic": topic, "group": name, **told})
+    elif not told["removed"]:
+        print(f"{name} on {topic} is paused, but not removed: a transaction is going on in one of its lanes")
+    else:
+        print(f"removed {name} from {topic}")
+        if told["held"]:
+            cli.note(f"{counted(told['held'], 'lane')} of it had messages in hand, which are handled and not settled")
+    return OK if told["removed"] else FAILED
+
+
+async def _confirm_removal(bus: Bus, topic: str, name: str) -> None:
+    known = await bus.admin.groups(topic, name, cancelled=True)
+    if not known:
+        await bus.admin.group(topic, name)  # which says what is not there
+    dead = sum(one["dead"] for one in known)
+    confirm(
+        f"Remove group {name} from {topic}, which has {counted(known[-1]['lag'] or 0, 'message')} before it "
+        f"and {counted(dead, 'dead letter')}?"
+    )
+
+
+@command(app, "resurrect")
+async def resurrect(
+    cli: Cli,
+    topic: Topic,
+    name: Group,
+    no_catch_up: Annotated[
+        bool, typer.Option("--no-catch-up", help="Go on with what is published from now on; skip what was missed.")
+    ] = False,
+) -> None:
+    """Bring a DEAD group back to life. It goes on where it stood, with what is still retained."""
+    async with cli.open_bus() as bus:
+        told = await bus.admin.resurrect_group(topic, name, catch_up=not no_catch_up)
+        catching_up = (await bus.admin.group(topic, name))["catch_up"] == "IN_PROGRESS"
+    if cli.as_json:
+        write_json({"topic": topic, "group": name, **told, "catching_up": catching_up})
+        return
+    print(
+        f"resurrected {name} on {topic}: it missed {counted(told['missed'], 'message')}, {told['skipped']} are skipped"
+    )
+    if catching_up:
+        cli.note(f"the history comes beside what is published now: postbus groups catch-up {topic} {name}")
 
 
 @command(app, "seek")

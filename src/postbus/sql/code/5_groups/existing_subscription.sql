@@ -12,7 +12,10 @@ begin
        for no key update;
     if _found.id is null then
         perform postbus.refuse('PB406', format('group %L has no subscription to topic %L', group_name, topic),
-            'list them: postbus groups list');
+            case when exists (select from postbus.subscription s
+                               where s.topic_id = _topic.id and s.group_name = existing_subscription.group_name and s.catch_up_of is null)
+                 then 'it was CANCELLED, which is final: subscribing again makes a new one'
+                 else 'list them: postbus groups list' end);
     end if;
     return _found;
 end $$;

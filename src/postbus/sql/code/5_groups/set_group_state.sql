@@ -11,9 +11,10 @@ declare
 begin
     if _found.state = set_group_state.state then
         return;
-    elsif not (set_group_state.state = 'CANCELLED' or (_found.state, set_group_state.state) in (('ACTIVE', 'PAUSED'), ('PAUSED', 'ACTIVE'))) then
-        perform postbus.refuse('PB433', format('a subscription that is %s cannot become %s', _found.state, set_group_state.state),
-            case _found.state when 'DEAD' then 'it becomes ACTIVE by the next heartbeat of a member; or cancel it'
+    elsif (set_group_state.state = 'CANCELLED'
+           or (_found.state, set_group_state.state) in (('ACTIVE', 'PAUSED'), ('PAUSED', 'ACTIVE'))) is not true then
+        perform postbus.refuse('PB433', format('a subscription that is %s cannot become %s', _found.state, coalesce(set_group_state.state, 'null')),
+            case _found.state when 'DEAD' then 'it becomes ACTIVE by the next heartbeat of a member, or by: postbus groups resurrect; or cancel it'
                               else 'ACTIVE becomes PAUSED, PAUSED becomes ACTIVE, and each can be cancelled' end);
     end if;
     -- Seen now: members of a paused group send no heartbeats, and it must not be taken for DEAD when it goes on.

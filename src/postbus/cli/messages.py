@@ -1,0 +1,89 @@
+"""postbus messages …"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from postbus.cli._command import Cli, command, group
+from postbus.cli._render import message_json, payload_text, write_facts, write_json, write_table
+
+app = group("messages", "Look at single messages: where each is, who has it, who is done with it.")
+
+
+@command(app, "show")
+async def show(
+    cli: Cli,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)],
+    message_id: Annotated[int, typer.Argument(metavar="ID", help="The message's id.", show_default=False)],
+) -> None:
+    """Tell the story of a message: what it is, where it is, and what became of it at each group."""
+    async with cli.open_bus() as bus:
+        row = await bus.admin.message(topic, message_id)
+    if cli.as_json:
+        unsaid = ("txid", "topic_id", "segment_count", "position", "index")  # how it is stored
+        write_json(message_json({name: value for name, value in row.items() if name not in unsaid}))
+        return
+    facts = _of_log(row) if "deliveries" in row else _of_queue(row)
+    write_facts({name: value for name, value in facts.items() if value is not None and value != ""})
+    if row.get("deliveries"):
+        print()
+        _write_deliveries(row["deliveries"])
+    print()
+    print(payload_text(row["payload"], row["content_type"]))
+
+
+def _common(row: dict[str, Any]) -> dict[str, Any]:
+    headers = message_json(row)["headers"]
+    names = ("topic", "id", "key", "published_at", "correlation_id", "content_type")
+    return {name: row[name] for name in names} | {
+        "headers": ", ".join(f"{name}={value}" for name, value in headers.items())
+    }
+
+
+def _of_queue(row: dict[str, Any]) -> dict[str, Any]:
+    when = {"scheduled": "due", "retrying": "due", "leased": "lease ends", "finished": "finished", "dead": "died"}
+    return _common(row) | {
+        "state": row["state"],
+        when.get(row["state"], "at"): row["at"],
+        "attempts": row["attempts"],
+        "priority": row["priority"],
+        "by": row["member"],
+        "error": _last_line(row["last_error"]),
+    }
+
+
+def _of_log(row: dict[str, Any]) -> dict[str, Any]:
+    return _common(row) | {
+        "lane": row["lane"],
+        "status": row["status"],
+        "required": ", ".join(row["required"]) or "for nobody",
+        "completed": ", ".join(row["completed"]),
+        "settled": row["settled_at"],
+    }
+
+
+def _write_deliveries(deliveries: list[dict[str, Any]]) -> None:
+    write_table(
+        ["group", "status", "required", "settled", "by", "attempts", "in the lane of", "error"],
+        [
+            [
+                one["group_name"],
+                one["status"],
+                one["required"],
+                one["settled_at"],
+                one["worker"],
+                one["attempts"],
+                one["holder"],
+                _last_line(one["last_error"]),
+            ]
+            for one in deliveries
+        ],
+        right=("attempts",),
+    )
+
+
+def _last_line(error: str | None) -> str | None:
+    """What went wrong, without the way there."""
+    return error.strip().rpartition("\n")[2] if error else None

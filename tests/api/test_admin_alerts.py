@@ -1,0 +1,153 @@
+"""Alerts: messages that are stuck, messages for nobody, and what should never be."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from grouping import create_log
+from postbus import Bus, CatchUp, Start
+
+
+async def subscribed(bus: Bus, *groups: str, start: Start = Start.NOW) -> list[int]:
+    store = await bus.connect()
+    return [(await store.subscribe("t", group, start, "block", CatchUp(beside_from=1))).id for group in groups]
+
+
+async def pass_time(conn: Any, hours: int = 2) -> None:
+    """Let all that is there be older."""
+    await conn.execute("update postbus.segment set published_at = published_at - $1 * interval '1 hour'", hours)
+    await conn.execute("update postbus.subscription set subscribed_at = subscribed_at - $1 * interval '1 hour'", hours)
+
+
+async def stuck(bus: Bus, **options: Any) -> list[tuple[str, list[str], int]]:
+    await (await bus.connect()).sweep_log()
+    return [(one["topic"], one["groups"], one["messages"]) for one in await bus.admin.stuck_messages(**options)]
+
+
+async def test_messages_that_live_groups_have_not_settled_are_stuck(bus: Bus, conn: Any) -> None:
+    """From an hour on, or after as long as one says: by topic, with the groups, how many, and the oldest."""
+    await create_log(bus)
+    await subscribed(bus, "a", "b")
+    for n in range(3):
+        await bus.send("t", n)
+    assert await stuck(bus) == []
+    await pass_time(conn)
+
+    assert await stuck(bus) == [("t", ["a", "b"], 3)]
+    assert await stuck(bus, older_than=timedelta(hours=3)) == []
+    [row] = await bus.admin.stuck_messages()
+    assert row["oldest_at"] == min(one["published_at"] for one in await bus.admin.log("t"))
+    await bus.admin.seek("t", "a", Start.NOW)
+    assert await stuck(bus) == [("t", ["b"], 3)]
+    await conn.execute("update postbus.subscription set state = 'DEAD'")
+    assert await stuck(bus) == [], "nothing waits for the dead"
+
+
+async def test_what_is_tried_again_for_long_is_stuck_too(bus: Bus, conn: Any) -> None:
+    await create_log(bus)
+    [group] = await subscribed(bus, "a")
+    await conn.execute(
+        "insert into postbus.retrying (subscription_id, lane, id, position, published_at, content_type, payload) "
+        "values ($1, 0, 1, 1, clock_timestamp() - interval '2 hours', 'text/plain', '')",
+        group,
+    )
+    await pass_time(conn)
+    assert await stuck(bus) == [("t", ["a"], 1)]
+
+
+async def test_a_group_that_has_just_begun_with_history_is_not_stuck(bus: Bus, conn: Any) -> None:
+    await create_log(bus)
+    await bus.send("t", 1)
+    await pass_time(conn)
+    await subscribed(bus, "a", start=Start.BEGINNING)
+    assert await stuck(bus) == []
+
+
+async def test_messages_for_nobody(bus: Bus, conn: Any) -> None:
+    """Of topics without a live group: how many, and the oldest. A PAUSED group is one that gets them."""
+    await create_log(bus)
+    await create_log(bus, "empty")
+    await bus.admin.create_topic("queue")
+    await bus.send("queue", 1)
+    assert await bus.admin.zero_subscription_messages() == []
+    for n in range(3):
+        await bus.send("t", n)
+    [row] = await bus.admin.zero_subscription_messages()
+    assert (row["topic"], row["messages"]) == ("t", 3)
+    assert row["oldest_at"] == min(one["published_at"] for one in await bus.admin.log("t"))
+    await subscribed(bus, "a")
+    await bus.admin.pause_group("t", "a")
+    assert await bus.admin.zero_subscription_messages() == []
+    await conn.execute("update postbus.subscription set state = 'DEAD'")
+    assert len(await bus.admin.zero_subscription_messages()) == 1
+
+
+# What is broken, and what is told of it.
+DAMAGE = {
+    "delete from postbus.subscription where id = {group}": [
+        ("lane", "lane 0 belongs to a subscription that has ended or is not there"),
+        ("lane", "lane 1 belongs to a subscription that has ended or is not there"),
+        ("catch-up", "it is in progress, and the group it is for has ended or is not there"),
+    ],
+    "update postbus.subscription set state = 'CANCELLED' where id = {group}": [
+        ("lane", "lane 0 belongs to a subscription that has ended or is not there"),
+        ("lane", "lane 1 belongs to a subscription that has ended or is not there"),
+        ("catch-up", "it is in progress, and the group it is for has ended or is not there"),
+    ],
+    "delete from postbus.lane where subscription_id = {group} and lane = 1": [
+        ("subscription", "it has 1 of the 2 lanes of its topic"),
+        ("cursor", "there are 2 cursors without their lane 1"),
+    ],
+    "delete from postbus.cursor where subscription_id = {group} and lane = 1": [("lane", "lane 1 has no cursor")],
+    "insert into postbus.retrying (subscription_id, lane, id, position, published_at, content_type, payload) "
+    "values (0, 0, 1, 1, now(), 'text/plain', '')": [
+        ("retrying", "1 messages wait to be tried again by a subscription that has ended or is not there")
+    ],
+    "update postbus.subscription set state = 'CANCELLED' where catch_up_of = {group}": [
+        ("lane", "lane 0 belongs to a subscription that has ended or is not there"),
+        ("lane", "lane 1 belongs to a subscription that has ended or is not there"),
+        ("catch-up", "it is in progress, and the subscription that reads it has ended or is not there"),
+    ],
+    "update postbus.subscription set topic_id = 7 where id = {group}": [
+        ("subscription", "its topic is not there, or is a QUEUE")
+    ],
+}
+
+
+@pytest.fixture
+async def group(bus: Bus) -> int:
+    """A group that is catching up."""
+    await create_log(bus, lanes=2)
+    for n in range(4):
+        await bus.send("t", n)
+    [id] = await subscribed(bus, "g", start=Start.BEGINNING)
+    return id
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_what_should_never_be_is_told(bus: Bus, conn: Any, group: int, damage: str) -> None:
+    assert await bus.admin.inconsistencies() == []
+    await conn.execute(damage.format(group=group))
+    found = await bus.admin.inconsistencies()
+    assert sorted((one["kind"], one["explanation"]) for one in found) == sorted(DAMAGE[damage])
+
+
+async def test_whatever_is_done_to_groups_is_consistent(bus: Bus, conn: Any, group: int) -> None:
+    """Pausing, cancelling history and going on with it, seeking, ending, removing."""
+    admin = bus.admin
+    for act in (
+        lambda: admin.pause_group("t", "g"),
+        lambda: admin.resume_group("t", "g"),
+        lambda: admin.cancel_catch_up("t", "g"),
+        lambda: admin.resume_catch_up("t", "g"),
+        lambda: admin.seek("t", "g", Start.BEGINNING),
+        lambda: admin.force_complete("t", timedelta(0)),
+        lambda: admin.cancel_group("t", "g"),
+        lambda: admin.remove_group("t", "g"),
+    ):
+        await act()
+        await (await bus.connect()).sweep_log()
+        assert await admin.inconsistencies() == []
