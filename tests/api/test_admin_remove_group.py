@@ -158,3 +158,18 @@ async def test_what_is_not_there(bus: Bus) -> None:
     for topic, kind in (("t", GroupNotFound), ("nowhere", TopicNotFound), ("queue", WrongSemantics)):
         with pytest.raises(kind):
             await bus.admin.remove_group(topic, "nobody")
+
+
+async def test_a_transaction_that_goes_on_in_a_lane_is_not_waited_for_without_end(bus: Bus, connect: Any) -> None:
+    """The group is not removed then, and stays paused: it can be removed when that has ended."""
+    await create_log(bus, lanes=1, lease="30s")
+    store = await bus.connect()
+    subscription = await store.subscribe("t", "g", Start.NOW, "block")
+    await store.heartbeat("w", "host", 1, [])
+    [lane] = await store.lease_lanes("w", [subscription.id], [])
+    holder = await connect()
+    async with holder.transaction():
+        assert await store.hold_lane(lane["token"], holder)
+        assert await bus.admin.remove_group("t", "g", wait=0) == {"removed": False, "held": 1}
+        await is_paused(bus)
+    assert await bus.admin.remove_group("t", "g", wait=0) == {"removed": True, "held": 1}

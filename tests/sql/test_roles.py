@@ -91,7 +91,9 @@ _GROUP_ADMIN = [
     "select * from postbus.subscribe('log', 'h')",
     "select postbus.seek('log', 'h', 'FROM_BEGINNING')",
     "select postbus.redrive('log', group_name => 'h')",
+    "select * from postbus.force_complete('log', '1 day')",
     "select postbus.set_group_state('log', 'h', 'CANCELLED')",
+    "select * from postbus.remove_group('log', 'h')",
     "select postbus.rebase()",
 ]
 _ADMIN = [
@@ -105,9 +107,21 @@ _ADMIN = [
     "select postbus.delete_topic('u')",
     "select postbus.set_sweeping('{}')",
 ]
-_VIEW_NAMES = ("topics", "messages", "dead_letters", "workers", "log", "groups", "members", "sweep_jobs")
+_VIEW_NAMES = ("topics", "messages", "dead_letters", "workers", "log", "groups", "members", "catch_ups", "sweep_jobs")
 _LAG = "select * from postbus.group_lag(1)"
-_SWEEPING = ["select * from postbus.sweeping()", "select * from postbus.sweep_health()"]
+_LOOKS = [
+    _LAG,
+    "select * from postbus.group_metrics('log', 'seen')",
+    "select * from postbus.deliveries_of('log', (select min(id) from postbus.log))",
+    "select * from postbus.message_state('log', (select min(id) from postbus.log))",
+    "select * from postbus.log_message('log', (select min(id) from postbus.log))",
+    "select * from postbus.groups_near_timeout()",
+    "select * from postbus.stuck_messages()",
+    "select * from postbus.zero_subscription_messages()",
+    "select * from postbus.inconsistencies()",
+    "select * from postbus.sweeping()",
+    "select * from postbus.sweep_health()",
+]
 _VIEWS = [f"select count(*) from postbus.{view}" for view in _VIEW_NAMES]
 _TABLES = [
     "topic",
@@ -154,18 +168,20 @@ _INNER = [
     "select postbus.drop_leaves(2, now())",
     "select postbus.count_published(2)",
     "select postbus.lock_leaf(2, 1)",
+    "select postbus.forget_subscriptions('{}')",
+    "select postbus.find_message('log', 1)",
     "create table postbus.mine (a int)",
 ]
 
 _ALLOWED = {
     "postbus_producer": _PUBLISHING,
     "postbus_consumer": [_CLAIM, *_SETTLE, *_GROUPS],
-    "postbus_observer": [*_VIEWS, _LAG, *_SWEEPING],
-    "postbus_admin": [*_ADMIN, *_GROUP_ADMIN, *_VIEWS, _LAG, *_SWEEPING],
+    "postbus_observer": [*_VIEWS, *_LOOKS],
+    "postbus_admin": [*_ADMIN, *_GROUP_ADMIN, *_VIEWS, *_LOOKS],
     "": [],
 }
 _EVERYTHING = [
-    *_PUBLISHING, _CLAIM, *_SETTLE, *_GROUPS, *_ADMIN, *_GROUP_ADMIN, *_VIEWS, _LAG, *_SWEEPING, *_DIRECT, *_INNER,
+    *_PUBLISHING, _CLAIM, *_SETTLE, *_GROUPS, *_ADMIN, *_GROUP_ADMIN, *_VIEWS, *_LOOKS, *_DIRECT, *_INNER,
 ]  # fmt: skip
 _SHARED = ("return_expired", "sweep", "sweep_log", "storages", "subscribe", "sweep_subscriptions", "note_failure")
 
@@ -174,6 +190,8 @@ _SHARED = ("return_expired", "sweep", "sweep_log", "storages", "subscribe", "swe
 async def test_each_role_may_do_its_work_and_nothing_else(conn: Any, as_role: AsRole, role: str) -> None:
     """What a role is for works; everything else is refused, tables and inner functions to all of them."""
     await create_topic(conn, "log")
+    await subscribe(conn, "seen", topic="log")
+    await publish(conn, "one", topic="log")
     connection = await as_role(role)
     for statement in _ALLOWED[role]:
         await connection.fetch(statement)

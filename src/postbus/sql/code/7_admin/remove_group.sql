@@ -2,7 +2,7 @@
 -- none of its lanes any more, or were not seen for the lease, it goes with all that belongs to it, also with what is left
 -- of subscriptions that it had before. To be called until it says removed; held is how many lanes are waited for.
 -- With force they are not: what processes have in hand is still handled then, but not settled. A lane in which a
--- transaction is just settling is waited for, five seconds.
+-- transaction is just settling is waited for, two seconds.
 --
 -- Writes: subscription and all that belongs to it.  Locks: the group's subscription rows, lane rows.
 create or replace function postbus.remove_group(
@@ -15,7 +15,7 @@ create or replace function postbus.remove_group(
 )
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
-set lock_timeout = '5s' as $$
+set lock_timeout = '2s' as $$
 declare
     _topic postbus.topic := postbus.topic_options(topic);
     _ids   bigint[];

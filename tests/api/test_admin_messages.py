@@ -1,0 +1,118 @@
+"""The story of a message: where it is, who has it, who is done, who is not, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from eventually import eventually
+from grouping import SOON, create_log
+from log_sql import rotate
+from postbus import Bus, DeadLetter, MessageNotFound, Retry, Start, TopicNotFound
+from running import running
+
+
+def by_group(story: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {one["group_name"]: one for one in story["deliveries"]}
+
+
+async def test_a_message_of_the_log(bus: Bus, conn: Any) -> None:
+    """What it is, for whom it is required, and how it stands at each group: who settled it, when, after how often."""
+    await create_log(bus, lanes=1)
+    store = await bus.connect()
+    for group in ("done", "failing", "giving-up", "later", "nobody"):
+        if group != "later":
+            await store.subscribe("t", group, Start.NOW, "block")
+
+    @bus.subscribe("t", group="done")
+    async def handle(n: int) -> None: ...
+
+    @bus.subscribe("t", group="failing", retry=SOON)
+    async def fail(n: int) -> Retry:
+        return Retry(delay=3600, error="not now")
+
+    @bus.subscribe("t", group="giving-up")
+    async def give_up(n: int) -> DeadLetter:
+        return DeadLetter(reason="never", error="ValueError: no")
+
+    id = await bus.send("t", 1, key="k", headers={"tenant": "acme"})
+    await store.subscribe("t", "later", Start.NOW, "block")
+
+    async def is_dealt_with() -> dict[str, Any]:
+        story = await bus.admin.message("t", id)
+        statuses = {name: one["status"] for name, one in by_group(story).items()}
+        assert statuses == {
+            "done": "COMPLETED",
+            "failing": "RETRYING",
+            "giving-up": "DEAD",
+            "later": "SKIPPED",
+            "nobody": "PENDING",
+        }
+        return story
+
+    async with running(bus):
+        story = await eventually(is_dealt_with)
+        [worker] = await bus.admin.workers()
+
+    assert (story["id"], story["key"], story["payload"], story["topic"]) == (id, "k", b"1", "t")
+    assert (story["status"], story["completed"]) == ("PROCESSING", ["done"])
+    assert story["required"] == ["done", "failing", "giving-up", "nobody"]
+    groups = by_group(story)
+    assert (groups["done"]["worker"], groups["done"]["attempts"]) == (worker["name"], 1)
+    assert groups["done"]["settled_at"] >= story["published_at"]
+    assert (groups["failing"]["attempts"], groups["failing"]["last_error"]) == (1, "not now")
+    assert (groups["giving-up"]["attempts"], groups["giving-up"]["last_error"]) == (1, "ValueError: no")
+    assert (groups["nobody"]["holder"], groups["nobody"]["settled_at"]) == (None, None)
+    assert not groups["later"]["required"]
+
+
+async def test_who_has_it(bus: Bus) -> None:
+    """A message that is not settled names the process that reads its lane."""
+    await create_log(bus, lanes=1)
+    store = await bus.connect()
+    subscription = await store.subscribe("t", "g", Start.NOW, "block")
+    id = await bus.send("t", 1)
+    await store.heartbeat("reader", "host", 1, [])
+    await store.lease_lanes("reader", [subscription.id], [])
+    assert by_group(await bus.admin.message("t", id))["g"]["holder"] == "reader"
+
+
+async def test_each_message_of_many_is_found(bus: Bus, conn: Any) -> None:
+    """Of segments with several messages, in several leaves, beside other topics."""
+    await create_log(bus)
+    await create_log(bus, "other")
+    storage = await conn.fetchval("select storage_id from postbus.topic where name = 't'")
+    ids: list[int] = []
+    for leaf in range(2):
+        for topic in ("t", "other"):
+            async with bus.transaction() as tx:
+                found = await bus.publish_many(tx, topic, [leaf * 3 + n for n in range(3)])
+            ids += found if topic == "t" else []
+        await rotate(conn, storage)
+    assert [(await bus.admin.message("t", id))["payload"] for id in ids] == [str(n).encode() for n in range(6)]
+    with pytest.raises(MessageNotFound):
+        await bus.admin.message("other", ids[0])
+
+
+async def test_a_message_of_a_queue(bus: Bus, conn: Any) -> None:
+    """Waiting, leased with who has it, retrying with the error, dead with the reason; then it is gone."""
+    id = await bus.send("jobs", 1, key="k")
+    assert (await bus.admin.message("jobs", id))["state"] == "waiting"
+    claimed = await conn.fetchrow("select * from postbus.claim('jobs', 'worker-1', 1)")
+    story = await bus.admin.message("jobs", id)
+    assert (story["state"], story["member"], story["attempts"]) == ("leased", "worker-1", 1)
+    await conn.execute("select postbus.retry($1, $2, error => 'not now')", claimed["token"], [id])
+    story = await bus.admin.message("jobs", id)
+    assert (story["state"], story["last_error"]) == ("retrying", "not now")
+    await bus.admin.purge_topic("jobs")
+    with pytest.raises(MessageNotFound) as gone:
+        await bus.admin.message("jobs", id)
+    assert "retention" in gone.value.remedy
+
+
+async def test_what_is_not_there(bus: Bus) -> None:
+    await create_log(bus)
+    for topic, kind in (("t", MessageNotFound), ("nowhere", TopicNotFound)):
+        with pytest.raises(kind):
+            await bus.admin.message(topic, 4711)

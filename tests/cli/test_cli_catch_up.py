@@ -1,0 +1,119 @@
+"""postbus groups catch-up, and postbus consume with history"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+
+from cli.helpers import POSTBUS, STARTED, Cli, environment, open_terminal, read_all
+from eventually import eventually
+from postbus import Bus, CatchUp, Start
+
+
+@pytest.fixture
+async def late(bus: Bus) -> str:
+    """A topic whose group has ten messages of history beside it, which nobody works through."""
+    await bus.admin.create_topic("events", semantics="PUB_SUB", lanes=1)
+    async with bus.transaction() as tx:
+        await bus.publish_many(tx, "events", range(10))
+    store = await bus.connect()
+    await store.subscribe("events", "late", Start.BEGINNING, "block", CatchUp(beside_from=1))
+    return "events"
+
+
+async def work_through(bus: Bus, conn: Any) -> None:
+    """Let all that the history has be done."""
+    await bus.admin.force_complete("events", 0)
+    await (await bus.connect()).sweep_log()
+
+
+async def test_once(cli: Cli, bus: Bus, conn: Any, late: str) -> None:
+    """How far it has come; what its process says of rate and latency is told too."""
+    [row] = await bus.admin.catch_ups(late)
+    await (await bus.connect()).report_catch_up(row["subscription_id"], 500.0, 0.0034)
+
+    told = (await cli.quick("groups", "catch-up", late, "late", "--once")).done()
+    as_json = (await cli.quick("groups", "catch-up", late, "late", "--once", "--json")).done().json
+
+    assert told.out == "late on events: IN_PROGRESS, 0 of 10 messages, 0/s, allowed 500/s, p95 3.4 ms\n"
+    assert (as_json["status"], as_json["total"], as_json["allowed_rate"]) == ("IN_PROGRESS", 10, 500)
+
+
+async def test_cancel_and_resume(cli: Cli, bus: Bus, late: str) -> None:
+    cancelled = await cli.quick("groups", "catch-up", late, "late", "--cancel")
+    assert cancelled.done().out == "late on events: CANCELLED, 0 of 10 messages\n"
+    resumed = await cli.quick("groups", "catch-up", late, "late", "--resume", "--json")
+    assert resumed.done().json["status"] == "IN_PROGRESS"
+
+
+@pytest.mark.parametrize("option", [(), ("--json",)])
+async def test_without_a_terminal_it_is_followed_in_lines(
+    cli: Cli, bus: Bus, conn: Any, late: str, option: tuple[str, ...]
+) -> None:
+    """Until it has ended."""
+    following = await cli.start("groups", "catch-up", late, "late", *option)
+    assert following.stdout is not None
+    first = (await asyncio.wait_for(following.stdout.readline(), 20)).decode()
+    await work_through(bus, conn)
+    rest = (await asyncio.wait_for(following.stdout.read(), 20)).decode()
+    assert await following.wait() == 0
+    assert "IN_PROGRESS" in first
+    assert "COMPLETED" in rest.splitlines()[-1]
+
+
+async def test_on_a_terminal_there_is_a_bar(cli: Cli, bus: Bus, conn: Any, late: str) -> None:
+    ours, theirs = open_terminal(width=160, height=20)
+    process = await asyncio.create_subprocess_exec(
+        *POSTBUS, "groups", "catch-up", late, "late", stdin=theirs, stdout=theirs, stderr=theirs,
+        env=environment(**cli.env, TERM="xterm", COLUMNS="160"),
+    )  # fmt: skip
+    STARTED.append(process)
+    os.close(theirs)
+    reading = asyncio.create_task(asyncio.to_thread(read_all, ours))
+
+    async def is_watching() -> None:
+        assert await conn.fetchval("select count(*) from pg_stat_activity where query like '%postbus.catch_ups%'") > 1
+
+    await eventually(is_watching, within=20)
+    await work_through(bus, conn)
+    assert await asyncio.wait_for(process.wait(), 20) == 0
+    shown = await reading
+    assert "━" in shown
+    assert "COMPLETED" in shown
+
+
+@pytest.mark.parametrize(
+    ("pace", "rate"), [((), 50000), (("--catch-up", "conservative"), 10000), (("--catch-up", "aggressive"), 200000)]
+)
+async def test_consume_with_a_pace(cli: Cli, bus: Bus, conn: Any, pace: tuple[str, ...], rate: int) -> None:
+    """A group that starts at the beginning works through the newest messages, as fast as it is told."""
+    await bus.admin.create_topic("events", semantics="PUB_SUB", lanes=1)
+    for n in range(5):
+        await bus.send("events", n)
+
+    consumed = await cli(
+        "consume",
+        "events",
+        "--group",
+        "g",
+        "--from",
+        "beginning",
+        *pace,
+        "--max-messages",
+        "2",
+        "--idle",
+        "1",
+        "--json",
+    )
+
+    assert [one["payload"] for one in consumed.done().lines] == [3, 4]
+    assert await conn.fetchval("select (catch_up -> 'max_rate')::integer from postbus.subscription") == rate
+
+
+async def test_a_pace_is_for_groups(cli: Cli) -> None:
+    for option in (("--catch-up", "default"), ("--max-messages", "1")):
+        refused = await cli.quick("consume", "jobs", *option, "--json")
+        assert "--group" in refused.failed(2).error["remedy"]

@@ -1,0 +1,181 @@
+"""postbus groups …: health, removing, resurrecting, checks, and messages that are too old"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cli.helpers import Cli
+from grouping import bury
+from postbus import Bus, Start
+
+
+@pytest.fixture
+async def events(bus: Bus) -> str:
+    """A PUB_SUB topic with the groups mail and stock, which nobody works for."""
+    await bus.admin.create_topic("events", semantics="PUB_SUB", lanes=2)
+    store = await bus.connect()
+    for group in ("mail", "stock"):
+        await store.subscribe("events", group, Start.NOW, "block")
+    return "events"
+
+
+async def let_die(conn: Any, group: str = "mail") -> None:
+    await conn.execute("update postbus.subscription set state = 'DEAD' where group_name = $1", group)
+
+
+async def test_list_tells_the_health(cli: Cli, conn: Any, events: str) -> None:
+    await let_die(conn)
+
+    listed = (await cli.quick("groups", "list")).done().out.splitlines()
+    as_json = (await cli.quick("groups", "list", "--json")).done().json
+
+    assert listed[0].split()[-1] == "health"
+    assert "it is DEAD" in listed[1]
+    assert listed[2].split()[-1] == "ok"
+    assert [one["healthy"] for one in as_json] == [False, True]
+
+
+async def test_show_has_the_metrics(cli: Cli, bus: Bus, events: str) -> None:
+    await bury(bus, 1, 2)
+
+    shown = (await cli.quick("groups", "show", events, "mail")).done().out
+    as_json = (await cli.quick("groups", "show", events, "mail", "--json")).done().json
+
+    told = dict(line.split(maxsplit=1) for line in shown.partition("\n\n")[0].splitlines())
+    assert told["health"] == "ok"
+    assert told["rate"].endswith("messages per second in the last minute")
+    assert told["handling"].endswith("ms per message")
+    assert (as_json["rate"] > 0, as_json["handling_ms"] > 0, as_json["pending"]) == (True, True, 0)
+    assert as_json["members"][0]["handling_ms"] == as_json["handling_ms"]
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 4)])
+async def test_remove_asks(cli: Cli, bus: Bus, events: str, answer: str, code: int) -> None:
+    """The question tells what goes with the group: what is before it, and its dead letters."""
+    await bury(bus, 1)
+    await bus.send(events, 2)
+
+    asked = await cli("groups", "remove", events, "mail", given=answer)
+
+    assert asked.code == code
+    assert "which has 1 message before it and 1 dead letter?" in asked.err
+    left = [one["group_name"] for one in await bus.admin.groups(events, cancelled=True)]
+    assert left == (["stock"] if code == 0 else ["mail", "stock"])
+    assert len(await bus.admin.dead_letters()) == (0 if code == 0 else 1)
+
+
+async def test_remove_does_not_wait_longer_than_told(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
+    """A process that does not give up its lanes: what it has in hand is not settled then."""
+    store = await bus.connect()
+    subscription = (await bus.admin.group(events, "mail"))["subscription_id"]
+    await store.heartbeat("w", "host", 1, [])
+    await store.lease_lanes("w", [subscription], [])
+
+    removed = await cli.quick("groups", "remove", events, "mail", "--wait", "0.3s", "--yes", "--json")
+
+    assert removed.done().json == {"topic": events, "group": "mail", "removed": True, "held": 2}
+
+
+@pytest.mark.parametrize(("option", "skipped", "lag"), [((), 0, 3), (("--no-catch-up",), 3, 0)])
+async def test_resurrect(
+    cli: Cli, bus: Bus, conn: Any, events: str, option: tuple[str, ...], skipped: int, lag: int
+) -> None:
+    """A DEAD group goes on where it stood, or with what comes from now on; what it missed and skips is told."""
+    for number in range(3):
+        await bus.send(events, number)
+    await (await bus.connect()).sweep_log()
+    await let_die(conn)
+
+    told = await cli.quick("groups", "resurrect", events, "mail", *option)
+
+    assert told.done().out == f"resurrected mail on events: it missed 3 messages, {skipped} are skipped\n"
+    row = await bus.admin.group(events, "mail")
+    assert (row["state"], row["lag"]) == ("ACTIVE", lag)
+    again = await cli.quick("groups", "resurrect", events, "mail", "--json")
+    assert again.failed(4).error["remedy"] == "only DEAD ones are resurrected"
+
+
+async def test_check_when_all_is_well(cli: Cli, bus: Bus, events: str) -> None:
+    checked = (await cli.quick("groups", "check")).done()
+    as_json = (await cli.quick("groups", "check", "--json")).done().json
+    assert checked.out == "all is well with the groups\n"
+    assert (as_json.pop("ok"), any(as_json.values())) == (True, False)
+
+
+async def test_check_tells_what_is_not(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
+    """Each in a line: a dead group, one near its timeout, stuck messages, those for nobody, and damage. Exit code 1."""
+    await bus.admin.create_topic("alone", semantics="PUB_SUB")
+    await bus.send("alone", 1)
+    await bus.send(events, 1)
+    for table, column in (("segment", "published_at"), ("subscription", "subscribed_at")):
+        await conn.execute(f"update postbus.{table} set {column} = {column} - interval '2 hours'")
+    await let_die(conn)
+    await conn.execute(
+        "update postbus.subscription set seen_at = seen_at - interval '290 s' where group_name = 'stock'"
+    )
+    await conn.execute("delete from postbus.lane where lane = 1 and subscription_id = 1")
+
+    checked = (await cli.quick("groups", "check")).failed(1).out
+    as_json = (await cli.quick("groups", "check", "--json")).failed(1).json
+
+    for finding in (
+        "it is DEAD",
+        "near its heartbeat timeout",
+        "not settled, the oldest for 2h",
+        "1 message for nobody",
+        "it has 1 of the 2 lanes",
+    ):
+        assert finding in checked
+    assert not as_json["ok"]
+    assert [one["group_name"] for one in as_json["unhealthy"]] == ["mail", "stock"]
+    assert [one["group_name"] for one in as_json["near_timeout"]] == ["stock"]
+    assert [(one["topic"], one["groups"]) for one in as_json["stuck"]] == [("events", ["stock"])]
+    assert [one["topic"] for one in as_json["zero_subscriptions"]] == ["alone"]
+    assert {one["kind"] for one in as_json["inconsistent"]} == {"subscription", "cursor"}
+    later = (await cli.quick("groups", "check", "--stuck-after", "3h", "--json")).failed(1).json
+    assert later["stuck"] == []
+
+
+async def test_force_complete(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
+    """A dry run counts; without one the question does; then groups, or one, are past the old messages."""
+    await bus.send(events, 1)
+    await conn.execute("update postbus.segment set published_at = published_at - interval '8 days'")
+    await bus.send(events, 2)
+    await (await bus.connect()).sweep_log()
+    call = ("groups", "force-complete", events, "--older-than", "7d")
+
+    would = await cli.quick(*call, "--dry-run", "--json")
+    refused = await cli(*call, given="n\n")
+    one = await cli.quick(*call, "--group", "mail", "--yes")
+    both = await cli.quick(*call, "--yes", "--json")
+    none = await cli.quick(*call)
+
+    assert would.done().json["skipped"] == {"mail": 1, "stock": 1}
+    assert (refused.code, "skip messages: mail 1, stock 1?" in refused.err) == (4, True)
+    assert one.done().out == "mail on events skips 1 message\n"
+    assert both.done().json == {
+        "topic": events, "older_than": 7 * 86400.0, "skipped": {"stock": 1}, "dry_run": False,
+    }  # fmt: skip
+    assert none.done().out == "no group on events has messages before it that are older than 7d\n"
+    assert [row["lag"] for row in await bus.admin.groups(events)] == [1, 1]
+
+
+async def test_mistakes(cli: Cli, bus: Bus, events: str) -> None:
+    await bus.admin.create_topic("jobs")
+    for args, code in (
+        (("remove", events, "gone", "--yes"), 3),
+        (("remove", "jobs", "gone", "--yes"), 4),
+        (("remove", events, "mail", "--wait", "soon", "--yes"), 4),
+        (("resurrect", events, "gone"), 3),
+        (("force-complete", events, "--older-than", "x"), 4),
+        (("force-complete", "nowhere", "--older-than", "1d"), 3),
+        (("force-complete", events, "--older-than", "1d", "--group", "gone"), 3),
+        (("force-complete", "jobs", "--older-than", "1d"), 4),
+        (("catch-up", events, "gone"), 3),
+        (("catch-up", events, "mail"), 4),
+        (("catch-up", events, "mail", "--cancel", "--resume"), 2),
+    ):
+        error = (await cli.quick("groups", *args, "--json")).failed(code).error
+        assert error["remedy"], args
