@@ -170,6 +170,9 @@ class AdminStore(Database):
         [row] = await self._rows("select * from postbus.log_message($1, $2)", topic, message_id)
         return row
 
+    async def copies_of(self, topic: str, message_id: int) -> list[dict[str, Any]]:
+        return await self._rows("select * from postbus.copies_of($1, $2)", topic, message_id)
+
     async def queue_message(self, topic: str, message_id: int) -> list[dict[str, Any]]:
         return await self._rows("select * from postbus.messages where topic = $1 and id = $2", topic, message_id)
 

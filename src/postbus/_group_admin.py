@@ -169,13 +169,20 @@ class GroupAdmin:
     async def message(self, topic: str, message_id: int) -> dict[str, Any]:
         """The story of a message: what it is, and where; of a PUB_SUB topic's also what became of it at each group.
 
-        That is `required`, `completed` and `status`, and `deliveries`, a row per group.
+        That is `required`, `completed` and `status`, and `deliveries`, a row per group. Of a message that the log does
+        not have any more (`retained` is false) only groups are known that try it again, or have given it up.
         """
         store = await self._store()
         if (await self.topic(topic))["semantics"] == "PUB_SUB":
-            found = await store.log_message(topic, message_id)
+            try:
+                found = await store.log_message(topic, message_id)
+            except MessageNotFound:
+                copies = await store.copies_of(topic, message_id)
+                if not copies:
+                    raise
+                return _story_of_copies(topic, message_id, copies)
             state = await store.message_state(topic, message_id)
-            return found | state | {"deliveries": await store.deliveries(topic, message_id)}
+            return found | state | {"retained": True, "deliveries": await store.deliveries(topic, message_id)}
         waiting = await store.queue_message(topic, message_id)
         if not waiting:
             raise MessageNotFound(
@@ -196,3 +203,25 @@ class GroupAdmin:
                     remedy="groups belong to topics with semantics PUB_SUB: postbus topics list",
                 ) from None
             raise
+
+
+_OF_MESSAGE = ("published_at", "key", "correlation_id", "content_type", "headers", "payload")
+
+
+def _story_of_copies(topic: str, message_id: int, copies: list[dict[str, Any]]) -> dict[str, Any]:
+    deliveries = [
+        {name: value for name, value in one.items() if name not in _OF_MESSAGE} | {"required": True, "worker": None}
+        for one in copies
+    ]
+    is_given_up = all(one["status"] == "DEAD" for one in copies)
+    return {name: copies[0][name] for name in _OF_MESSAGE} | {
+        "topic": topic,
+        "id": message_id,
+        "lane": None,
+        "required": [one["group_name"] for one in copies],
+        "completed": [],
+        "status": "FAILED" if is_given_up else "PROCESSING",
+        "settled_at": max(one["settled_at"] for one in copies) if is_given_up else None,
+        "retained": False,
+        "deliveries": deliveries,
+    }

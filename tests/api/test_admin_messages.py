@@ -67,6 +67,49 @@ async def test_a_message_of_the_log(bus: Bus, conn: Any) -> None:
     assert not groups["later"]["required"]
 
 
+async def test_a_message_that_the_log_has_dropped(bus: Bus, conn: Any) -> None:
+    """Groups that try it again, or have given it up, have copies: these tell the story."""
+    await create_log(bus, lanes=1)
+    store = await bus.connect()
+    for group in ("failing", "giving-up"):
+        await store.subscribe("t", group, Start.NOW, "block")
+
+    @bus.subscribe("t", group="failing")
+    async def fail(n: int) -> Retry:
+        return Retry(delay=3600, error="not now")
+
+    @bus.subscribe("t", group="giving-up")
+    async def give_up(n: int) -> DeadLetter:
+        return DeadLetter(reason="never")
+
+    id = await bus.send("t", 1, key="k")
+    async with running(bus):
+        await eventually(lambda: has_one(bus, "failing", "retrying"))
+        await eventually(lambda: has_one(bus, "giving-up", "dead"))
+    retained = await bus.admin.message("t", id)
+    await conn.execute("delete from postbus.segment")
+
+    story = await bus.admin.message("t", id)
+
+    assert (retained["retained"], story["retained"]) == (True, False)
+    assert by_group(retained)["giving-up"]["last_error"] == "never"
+    for name in ("id", "key", "payload", "published_at", "status", "required", "completed"):
+        assert story[name] == retained[name]
+    assert {one["group_name"]: (one["status"], one["attempts"], one["last_error"]) for one in story["deliveries"]} == {
+        "failing": ("RETRYING", 1, "not now"),
+        "giving-up": ("DEAD", 1, "never"),
+    }
+    await bus.admin.purge_dead_letters("t")
+    assert list(by_group(await bus.admin.message("t", id))) == ["failing"]
+    await bus.admin.cancel_group("t", "failing")
+    with pytest.raises(MessageNotFound):
+        await bus.admin.message("t", id)
+
+
+async def has_one(bus: Bus, group: str, count: str) -> None:
+    assert (await bus.admin.group("t", group))[count] == 1
+
+
 async def test_who_has_it(bus: Bus) -> None:
     """A message that is not settled names the process that reads its lane."""
     await create_log(bus, lanes=1)

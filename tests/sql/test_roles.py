@@ -115,6 +115,7 @@ _LOOKS = [
     "select * from postbus.deliveries_of('log', (select min(id) from postbus.log))",
     "select * from postbus.message_state('log', (select min(id) from postbus.log))",
     "select * from postbus.log_message('log', (select min(id) from postbus.log))",
+    "select * from postbus.copies_of('log', 1)",
     "select * from postbus.groups_near_timeout()",
     "select * from postbus.stuck_messages()",
     "select * from postbus.zero_subscription_messages()",

@@ -57,6 +57,7 @@ def _of_queue(row: dict[str, Any]) -> dict[str, Any]:
 def _of_log(row: dict[str, Any]) -> dict[str, Any]:
     return _common(row) | {
         "lane": row["lane"],
+        "retained": None if row["retained"] else "no: the log has dropped it, and these groups have copies",
         "status": row["status"],
         "required": ", ".join(row["required"]) or "for nobody",
         "completed": ", ".join(row["completed"]),

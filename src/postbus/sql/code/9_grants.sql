@@ -35,7 +35,7 @@ begin
                                        'calm_lane', 'group_heartbeat', 'report_catch_up', 'sweep_log', 'storages', 'schema_state', 'topic_id',
                                        'sweep_subscriptions', 'note_failure']),
             ('postbus_observer', array['sweeping', 'sweep_health', 'payload_json', 'payload_text', 'group_lag', 'deliveries_of', 'message_state',
-                                       'delivery', 'state_of', 'schema_state', 'topic_id', 'group_metrics', 'log_message', 'groups_near_timeout',
+                                       'delivery', 'state_of', 'schema_state', 'topic_id', 'group_metrics', 'log_message', 'copies_of', 'groups_near_timeout',
                                        'stuck_messages', 'zero_subscription_messages', 'inconsistencies']),
             ('postbus_admin',    array['sweeping', 'set_sweeping', 'sweep_health', 'sweep_subscriptions', 'note_failure', 'create_topic', 'set_topic',
                                        'pause_topic', 'resume_topic', 'purge_topic', 'delete_topic',
@@ -44,7 +44,7 @@ begin
                                        'payload_json', 'payload_text', 'schema_state', 'topic_id',
                                        'import_messages', 'import_group', 'import_retrying', 'import_seen',
                                        'force_complete', 'remove_group',
-                                       'group_metrics', 'log_message', 'groups_near_timeout', 'stuck_messages', 'zero_subscription_messages',
+                                       'group_metrics', 'log_message', 'copies_of', 'groups_near_timeout', 'stuck_messages', 'zero_subscription_messages',
                                        'inconsistencies'])
           ) as g (role, functions)
           join pg_roles on pg_roles.rolname = g.role

@@ -37,7 +37,7 @@ set search_path = pg_catalog, pg_temp as $$
            case when status.is in ('COMPLETED', 'DEAD') and t.tracking = 'REFERENCE_COUNTING' then coalesce(own.at, done.at) end,
            case when status.is in ('COMPLETED', 'DEAD') and t.tracking = 'REFERENCE_COUNTING' then coalesce(own.worker, done.worker) end,
            coalesce(waits.attempts, own.attempts, dead.attempts, case when status.is = 'COMPLETED' then 1 else 0 end),
-           coalesce(waits.last_error, own.error, dead.last_error),
+           coalesce(waits.last_error, own.error, dead.last_error, dead.reason),
            case when status.is = 'PENDING' then held.holder end
       from postbus.topic t
       join postbus.subscription s on s.topic_id = t.id and s.state <> 'CANCELLED' and s.catch_up_of is null
@@ -46,7 +46,7 @@ set search_path = pg_catalog, pg_temp as $$
                            from postbus.subscription part
                            join postbus.retrying r on r.subscription_id = part.id and r.lane = delivery.lane and r.id = delivery.id
                           where part.id = s.id or part.catch_up_of = s.id limit 1) as waits on true
-      left join lateral (select d.attempts, d.last_error from postbus.dead_letter d
+      left join lateral (select d.attempts, d.last_error, d.reason from postbus.dead_letter d
                           where d.id = delivery.id and d.subscription_id = s.id) as dead on true
       left join lateral (select r.at, r.worker, r.outcome, r.attempts, r.error
                            from postbus.receipt r join postbus.subscription part on part.id = r.subscription_id

@@ -25,7 +25,7 @@ set search_path = pg_catalog, pg_temp as $$
           from postbus.lane l
          where not exists (select from postbus.cursor c where c.subscription_id = l.subscription_id and c.lane = l.lane)
         union all
-        select 'cursor', c.subscription_id, format('there are %s cursors without their lane %s', count(*), c.lane)
+        select 'cursor', c.subscription_id, format('there are cursors of lane %s, and no such lane', c.lane)
           from postbus.cursor c
          where not exists (select from postbus.lane l where l.subscription_id = c.subscription_id and l.lane = c.lane)
          group by c.subscription_id, c.lane
