@@ -127,39 +127,32 @@ class LaneKeeper:
         except DatabaseUnavailable:
             self._is_unsure = True
             raise
-        taken: defaultdict[int, list[Any]] = defaultdict(list)
-        given_up: defaultdict[int, list[Any]] = defaultdict(list)
-        stopped: dict[int, str] = {}
-        histories: list[Any] = []
-        lost: list[Any] = []
+        told: defaultdict[str, list[Any]] = defaultdict(list)
         for row in rows:
-            match row["action"]:
-                case "take":
-                    taken[row["subscription_id"]].append(row)
-                case "give_up":
-                    given_up[row["subscription_id"]].append(row["token"])
-                case "stop":
-                    stopped[row["subscription_id"]] = row["state"]
-                case "catch_up":
-                    histories.append(row)
-                case "lost":
-                    lost.append(row["token"])
+            told[row["action"]].append(row)
+        stopped = {row["subscription_id"]: row["state"] for row in told["stop"]}
         for subscription_id, consumer in self.consumers.items():
-            for token in lost:  # of one that has ended, as a catch-up does, there is no lane any more
-                consumer.lose_token(token, is_expected=stopped.get(subscription_id) == "CANCELLED")
+            for row in told["lost"]:  # of one that has ended, as a catch-up does, there is no lane any more
+                consumer.lose_token(row["token"], is_expected=stopped.get(subscription_id) == "CANCELLED")
         self._tell_states(stopped)
+        taken: defaultdict[int, list[Any]] = defaultdict(list)
+        for row in told["take"]:
+            taken[row["subscription_id"]].append(row)
+        given_up: defaultdict[int, list[Any]] = defaultdict(list)
+        for row in told["give_up"]:
+            given_up[row["subscription_id"]].append(row["token"])
         for subscription_id, state in stopped.items():
             given_up[subscription_id] = self.consumers[subscription_id].tokens
             if state == "CANCELLED":  # or removed
                 self._end(self.consumers[subscription_id])
         wait = await self._follow(taken, given_up)
-        for row in histories:
+        for row in told["catch_up"]:
             self._add_history(row)
         await self._report_histories()
         dead = [one for one, state in stopped.items() if state == "DEAD"]
         if dead:  # not by a heartbeat, which may not take long: what was missed is counted
             self._tell_resurrected(await self._store.resurrect(dead))
-        return _LOOK_SOON if dead or histories else wait
+        return _LOOK_SOON if dead or told["catch_up"] else wait
 
     def _end(self, consumer: GroupConsumer) -> None:
         if consumer.history_of is None:

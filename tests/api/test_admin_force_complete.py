@@ -1,0 +1,68 @@
+"""Force-complete while a group is at work."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from eventually import eventually
+from grouping import create_log, has, is_through, look_often, publish_numbers
+from postbus import Bus, GroupNotFound, InvalidOption, TopicNotFound, WrongSemantics
+from running import running
+
+
+async def test_a_group_that_is_stuck_goes_on_behind_what_is_old(
+    bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its process has read already is not handled any more, but for what it has in hand."""
+    look_often(monkeypatch)
+    await create_log(bus, lanes=1)
+    got: list[int] = []
+    may_end = asyncio.Event()
+
+    @bus.subscribe("t", group="g")
+    async def handle(n: int) -> None:
+        got.append(n)
+        await may_end.wait()
+
+    async with running(bus):
+        await eventually(lambda: is_held(conn))
+        await publish_numbers(bus, range(20), at_once=5)
+        await has(got, 1)
+        await conn.execute("update postbus.segment set published_at = published_at - interval '8 days'")
+        await publish_numbers(bus, [100, 101])
+
+        assert await bus.admin.force_complete("t", "7d", dry_run=True) == {"g": 20}
+        assert await bus.admin.force_complete("t", timedelta(days=7)) == {"g": 20}
+        await eventually(lambda: is_another(conn))
+        may_end.set()
+        await has(got, 3)
+        await is_through(conn, passed=2)
+    assert got == [0, 100, 101]
+
+
+async def is_held(conn: Any) -> None:
+    assert await conn.fetchval("select holder from postbus.lane") is not None
+
+
+async def is_another(conn: Any) -> None:
+    """The lane was taken anew, behind what was skipped."""
+    assert await conn.fetchval("select held_number > 2 and holder is not null from postbus.lane")
+
+
+async def test_what_is_wrong_is_told(bus: Bus) -> None:
+    await create_log(bus)
+    await bus.admin.create_topic("queue")
+    cases: list[tuple[str, Any, str | None, type[Exception]]] = [
+        ("t", "soon", None, InvalidOption),
+        ("t", -1, None, InvalidOption),
+        ("t", 1, "nobody", GroupNotFound),
+        ("queue", 1, None, WrongSemantics),
+        ("nowhere", 1, None, TopicNotFound),
+    ]
+    for topic, older_than, group, kind in cases:
+        with pytest.raises(kind):
+            await bus.admin.force_complete(topic, older_than, group=group)
