@@ -191,6 +191,28 @@ async def test_what_committed_late_waits_until_the_cursor_has_arrived(conn: Any,
     assert await left(conn, group) == ["late and young"]
 
 
+async def test_what_committed_late_is_skipped_and_counted_too(conn: Any, connect: Any) -> None:
+    """It lies behind the place up to which the cursor has come on its way, and is not done nevertheless."""
+    storage = await create_topic(conn)
+    group = await subscribe(conn)
+    writer = await connect()
+    open_transaction = writer.transaction()
+    await open_transaction.start()
+    await publish(writer, "late")
+    for payload in ("done", "old", "old too"):
+        await publish(conn, payload)
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor)
+    assert piece.during is not None
+    await advance(conn, [lane], piece.during, 1, done=piece.places[0])
+    await open_transaction.commit()
+    middle = await now(conn)
+    await publish(conn, "young")
+
+    assert await force(conn, middle) == {"g": 3}
+    assert (await left(conn, group), await lag(conn, storage)) == (["young"], 1)
+
+
 async def test_over_several_leaves(conn: Any) -> None:
     storage = await create_topic(conn)
     group = await subscribe(conn)

@@ -48,8 +48,10 @@ begin
         end loop;
         skipped := skipped + _older;
         if _stop_at is not null then
-            cursor.done_index := case when _stop_at = cursor.done_position then cursor.done_index else -1 end;
-            cursor.done_position := _stop_at;
+            if skipped > 0 then     -- else it stays, perhaps in the middle of this segment
+                cursor.done_position := _stop_at;
+                cursor.done_index := -1;
+            end if;
             return;
         end if;
         cursor.seen := cursor.target;
