@@ -131,7 +131,7 @@ async def test_counters_are_told_only_where_they_changed(
     async with running(bus):
         await has(sent.counts, 1)
         await has(looks, len(looks) + 5)
-        assert sorted(one[1:] for counts in sent.counts for one in counts) == [(0, 0, 0, 0)] * 2
+        assert sorted(one[1:] for counts in sent.counts for one in counts) == [(0, 0, 0, 0, 0.0)] * 2
         names = [row["name"] for row in await conn.fetch("select name from postbus.members")]
         assert len(names) == 2
         sent.counts.clear()

@@ -246,7 +246,7 @@ async def test_states_that_are_allowed(conn: Any) -> None:
     for state in ("ACTIVE", "PAUSED", "PAUSED", "ACTIVE", "CANCELLED"):
         await _set(conn, state)
         assert await _state(conn, group) == state
-    assert "postbus groups list" in await refused(_set(conn, "ACTIVE"), "PB406")
+    assert "which is final" in await refused(_set(conn, "ACTIVE"), "PB406")
     again = await conn.fetchrow("select * from postbus.subscribe('t', 'g')")
     assert again["is_new"]
     assert again["subscription_id"] != group
