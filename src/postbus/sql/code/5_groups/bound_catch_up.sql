@@ -1,6 +1,7 @@
--- Keeps what a group has before it within bounds: of more than max_messages the oldest are skipped; and if then more
--- than beside_from are left, a subscription of their own works through them, up to the place given, while the group
--- itself goes on from there with what is published now.
+-- Keeps what a group has before it within bounds. If that is more than beside_from, or than max_messages, a subscription
+-- of its own works through it, up to the place given, while the group itself goes on from there with what is published
+-- now. Of more than max_messages the oldest are skipped: only of those that the place shows, and so of none that is yet
+-- to be committed.
 --
 -- Writes: subscription, lane, cursor, catch_up.  Locks: lane rows.
 create or replace function postbus.bound_catch_up(
@@ -28,13 +29,6 @@ begin
     perform postbus.move_cursors(subscription.id, null, null);
     select c.messages, c.from_id into missed, _from_id from postbus.count_before(subscription.id, topic, place.snapshot, _most) as c;
     skipped := greatest(missed - _most, 0);
-    if missed - skipped <= (_options ->> 'beside_from')::bigint then
-        if skipped > 0 then
-            perform postbus.move_cursors(subscription.id, null, 'skip', _from_id);
-            update postbus.subscription s set passed_before = s.passed_before + bound_catch_up.skipped where s.id = subscription.id;
-        end if;
-        return;
-    end if;
     insert into postbus.subscription (topic_id, group_name, start, subscribed, on_failure, catch_up, catch_up_of)
     values (topic.id, subscription.group_name, 'CATCH_UP', place, subscription.on_failure, _options, subscription.id)
     returning id into catch_up_id;

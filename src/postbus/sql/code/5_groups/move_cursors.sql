@@ -1,12 +1,11 @@
--- Sets the cursors of a group rather than advancing them: all to the one given, or each as it is, without what is
--- older than since_id. Whoever works for the group loses its lanes and starts again from there.
+-- Sets the cursors of a group rather than advancing them: all to the one given, or each to what it is. Whoever works for
+-- the group loses its lanes and starts again from there.
 --
 -- Writes: cursor, lane.  Locks: lane rows.
 create or replace function postbus.move_cursors(
     subscription_id bigint,
     cursor          postbus.log_cursor,
-    moved           text,
-    since_id        bigint default null
+    moved           text
 ) returns void
 language plpgsql as $$
 declare
@@ -22,9 +21,6 @@ begin
              where c.subscription_id = move_cursors.subscription_id and c.lane = _lane order by c.number desc limit 1;
             if (cursor.seen).position is not null then
                 _last.cursor := move_cursors.cursor;
-            end if;
-            if since_id is not null then
-                _last.cursor := postbus.without_older(_last.cursor, since_id);
             end if;
             insert into postbus.cursor (subscription_id, lane, number, cursor, passed, fenced_at, moved)
             values (_last.subscription_id, _last.lane, _last.number + 1, _last.cursor, _last.passed, clock_timestamp(), move_cursors.moved)
