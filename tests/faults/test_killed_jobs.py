@@ -187,7 +187,7 @@ async def runs(server: EmbeddedPostgres, dsn: str) -> AsyncIterator[Runs]:
 
 _SWEEP_LOG = "select * from postbus.sweep_log(1, clock_timestamp() + $1)"
 _HEARTBEAT = """
-select * from postbus.group_heartbeat(array[$1::bigint], array[$1::bigint], '{m}', '{1}', '{0}', '{0}', '{0}')
+select * from postbus.group_heartbeat(array[$1::bigint], array[$1::bigint], '{m}', '{1}', '{0}', '{0}', '{0}', '{0}')
 """
 _BRIEF = {"retention": "0", "zero_subscription_retention": "0"}
 

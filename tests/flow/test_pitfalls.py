@@ -48,7 +48,7 @@ async def beat(conn: Any, group: int, later: timedelta = timedelta(0)) -> list[A
     """A heartbeat of a group, as if `later`. Returns the answer, which tells of groups that were DEAD."""
     answer: list[Any] = await conn.fetch(
         "select * from postbus.group_heartbeat("
-        "array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}', clock_timestamp() + $2)",
+        "array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}', '{}', clock_timestamp() + $2)",
         group,
         later,
     )

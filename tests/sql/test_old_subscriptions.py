@@ -41,7 +41,9 @@ async def test_old_subscriptions_go_with_all_that_belongs_to_them(conn: Any, sta
     options = json.dumps({"beside_from": 2})
     group = await subscribe(conn, start="FROM_BEGINNING", catch_up=options)
     await take(conn, "w", group)
-    beat = "select postbus.group_heartbeat(array[$1::bigint], array[$1::bigint], '{m}', '{1}', '{0}', '{0}', '{0}')"
+    beat = (
+        "select postbus.group_heartbeat(array[$1::bigint], array[$1::bigint], '{m}', '{1}', '{0}', '{0}', '{0}', '{0}')"
+    )
     await conn.execute(beat, group)
     if state == "DEAD":
         assert await let_die(conn, storage) == 1

@@ -162,6 +162,7 @@ async def test_leaves_are_dropped_once_per_interval_and_all_else_goes_on(conn: A
     assert [one["counted"] for one in swept] == [1, 0, 0, 0]
     assert [one["opened"] for one in swept] == [None, 3, None, None]
     assert [one["dropped"] for one in swept] == [[]] * 4
+    await _nothing_is_open(conn)
     await drops(conn, storage, 6 * _MINUTE, "segment_1_1")
     await drops(conn, storage, 12 * _MINUTE, "segment_1_2")
 

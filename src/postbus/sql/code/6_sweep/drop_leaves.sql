@@ -2,7 +2,8 @@
 -- messages. A DEAD group does not hold it, nor one that made no progress for the topic's zombie time.
 -- Past max_retention a leaf goes in any case, and it is recorded which group lost how many messages.
 -- Returns the name of the one that was dropped, and its messages: one at a time, since the lock that it takes lasts to
--- the end of the transaction. `blocked`: there is one to drop, and others use it.
+-- the end of the transaction. `blocked`: there is one to drop, perhaps, and others use it,
+-- or may still be writing to it.
 --
 -- Hardly waits: while a transaction that is open for long uses the storage, the drop is left for later; short ones are
 -- waited for, and hold up new ones, for 50 milliseconds at most.
@@ -25,8 +26,10 @@ declare
 begin
     dropped := array[]::text[];
     messages := 0;
-    blocked := false;
     select r.keeps, r.most into _keeps, _most from postbus.log_retention(storage_id) as r;
+    blocked := exists (select from postbus.log_leaf l
+                        where l.storage_id = drop_leaves.storage_id and l.closed_at <= as_of - _keeps
+                          and l.closed_txid >= pg_snapshot_xmin(pg_current_snapshot()));
     for _leaf in
         select l.epoch, l.closed_at, l.messages, l.held_since from postbus.log_leaf l
          where l.storage_id = drop_leaves.storage_id and l.closed_txid is not null
