@@ -11,7 +11,7 @@ CODE = Path(__file__).parent.parent / "src" / "postbus" / "sql" / "code"
 KEYWORDS = re.compile(
     r"\b(SELECT|INSERT|UPDATE|DELETE|FROM|WHERE|CREATE|BEGIN|END|RETURNS|LANGUAGE|DECLARE|PERFORM|JOIN)\b"
 )
-CREATED = re.compile(r"^create or replace (function|view) postbus\.(\w+)", re.MULTILINE)
+CREATED = re.compile(r"^create or replace (function|view) postbus(?:_outbox)?\.(\w+)", re.MULTILINE)
 
 
 def problems_of(path: Path) -> Iterator[str]:

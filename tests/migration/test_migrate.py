@@ -28,7 +28,8 @@ union all select 'constraint ' || conrelid::regclass || ' ' || pg_get_constraint
   from pg_constraint where connamespace = 'postbus'::regnamespace
 union all select 'function ' || pg_get_functiondef(oid) || ' ' || coalesce(proacl::text, '')
   from pg_proc where pronamespace = 'postbus'::regnamespace
-union all select 'view ' || viewname || ' ' || definition from pg_views where schemaname = 'postbus'
+union all select 'view ' || viewname || ' ' || definition
+  from pg_views where schemaname in ('postbus', 'postbus_outbox')
 union all select 'options ' || relname || ' ' || coalesce(reloptions::text, '') || ' ' || coalesce(relacl::text, '')
   from pg_class where relnamespace = 'postbus'::regnamespace
 order by 1

@@ -106,6 +106,7 @@ _ADMIN = [
     "select postbus.purge_dead_letters('u')",
     "select postbus.delete_topic('u')",
     "select postbus.set_sweeping('{}')",
+    "select postbus_outbox.cleanup_completed_outbox_messages()",
 ]
 _VIEW_NAMES = ("topics", "messages", "dead_letters", "workers", "log", "groups", "members", "catch_ups", "sweep_jobs")
 _LAG = "select * from postbus.group_lag(1)"
@@ -123,7 +124,11 @@ _LOOKS = [
     "select * from postbus.sweeping()",
     "select * from postbus.sweep_health()",
 ]
-_VIEWS = [f"select count(*) from postbus.{view}" for view in _VIEW_NAMES]
+_OUTBOX_NAMES = ("outbox", "outbox_consumer_groups", "outbox_topics", "outbox_topic_subscriptions")
+_VIEWS = [
+    *(f"select count(*) from postbus.{view}" for view in _VIEW_NAMES),
+    *(f"select * from postbus_outbox.{view}" for view in _OUTBOX_NAMES),
+]
 _TABLES = [
     "topic",
     "queued",
@@ -270,7 +275,7 @@ async def test_every_function_that_users_call_is_closed_to_the_public(conn: Any)
     rows = await conn.fetch("""
         select p.proname, p.prosecdef, p.proconfig::text as config,
                has_function_privilege('public', p.oid, 'execute') as open
-          from pg_proc p where p.pronamespace = 'postbus'::regnamespace
+          from pg_proc p where p.pronamespace in ('postbus'::regnamespace, 'postbus_outbox'::regnamespace)
     """)
     assert rows
     assert not [row["proname"] for row in rows if row["open"]]

@@ -23,7 +23,7 @@ begin
     revoke all on schema postbus from public;
     revoke all on all tables in schema postbus from public;
     revoke all on all sequences in schema postbus from public;
-    revoke all on all functions in schema postbus from public;
+    revoke all on all functions in schema postbus, postbus_outbox from public;
 
     for _grant in
         select g.role, f.oid::regprocedure as signature
@@ -35,12 +35,12 @@ begin
                                        'calm_lane', 'group_heartbeat', 'report_catch_up', 'sweep_log', 'storages', 'schema_state', 'topic_id',
                                        'sweep_subscriptions', 'note_failure']),
             ('postbus_observer', array['sweeping', 'sweep_health', 'payload_json', 'payload_text', 'group_lag', 'deliveries_of', 'message_state',
-                                       'delivery', 'state_of', 'schema_state', 'topic_id', 'group_metrics', 'log_message', 'copies_of', 'groups_near_timeout',
+                                       'delivery', 'state_of', 'first_wanted', 'schema_state', 'topic_id', 'group_metrics', 'log_message', 'copies_of', 'groups_near_timeout',
                                        'stuck_messages', 'zero_subscription_messages', 'inconsistencies']),
             ('postbus_admin',    array['sweeping', 'set_sweeping', 'sweep_health', 'sweep_subscriptions', 'note_failure', 'create_topic', 'set_topic',
                                        'pause_topic', 'resume_topic', 'purge_topic', 'delete_topic',
                                        'redrive', 'purge_dead_letters', 'subscribe', 'set_group_state', 'seek', 'resurrect', 'set_catch_up', 'deliveries_of', 'message_state',
-                                       'delivery', 'state_of', 'sweep_log', 'storages', 'group_lag', 'rebase', 'ensure_topic', 'sweep', 'return_expired',
+                                       'delivery', 'state_of', 'first_wanted', 'sweep_log', 'storages', 'group_lag', 'rebase', 'ensure_topic', 'sweep', 'return_expired',
                                        'payload_json', 'payload_text', 'schema_state', 'topic_id',
                                        'import_messages', 'import_group', 'import_retrying', 'import_seen',
                                        'force_complete', 'remove_group',
@@ -60,6 +60,11 @@ begin
                                          'imported', 'imported_group', 'sweep_jobs'] loop
                 execute format('grant select on postbus.%I to %I', _view, _role);
             end loop;
+            execute format('grant usage on schema postbus_outbox to %I', _role);
+            execute format('grant select on all tables in schema postbus_outbox to %I', _role);
         end if;
     end loop;
+    if exists (select from pg_roles where rolname = 'postbus_admin') then
+        grant execute on function postbus_outbox.cleanup_completed_outbox_messages() to postbus_admin;
+    end if;
 end $$;

@@ -104,3 +104,6 @@ create table postbus.sweep_sample (
 alter table postbus.sweep_job set (fillfactor = 50);
 -- How long the handlers of members took, all together: for the average.
 alter table postbus.member add column handling_seconds double precision not null default 0;
+
+-- Views with the names and columns that fan-out outboxes have, for people who put this schema on their search path.
+create schema if not exists postbus_outbox;

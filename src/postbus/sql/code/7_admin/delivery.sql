@@ -1,5 +1,5 @@
--- What became of a message of the log at each group of its topic. It is required for a group that was subscribed when it
--- was committed, and lives. status:
+-- What became of messages of one segment at each group of their topic: one row for those that follow each other and share
+-- their fate. They are required for a group that was subscribed when they were committed, and lives. status:
 --
 --   PENDING     not yet read, or just being handled; holder is the process that reads its lane
 --   RETRYING    failed, to be tried again
@@ -9,14 +9,16 @@
 --   SKIPPED     the group began later, or was set past it
 create or replace function postbus.delivery(
     topic_id     bigint,
-    id           bigint,
     lane         integer,
     "position"   bigint,
     txid         xid8,
-    index        integer,
     count        integer,
-    published_at timestamptz
+    published_at timestamptz,
+    from_index   integer,
+    to_index     integer
 ) returns table (
+    first_index     integer,
+    last_index      integer,
     subscription_id bigint,
     group_name      text,
     required        boolean,
@@ -27,45 +29,81 @@ create or replace function postbus.delivery(
     last_error      text,
     holder          text
 )
-language sql stable security definer
+language sql stable security definer rows 10
 set search_path = pg_catalog, pg_temp as $$
-    select s.id, s.group_name,
-           s.state in ('ACTIVE', 'PAUSED') and status.is <> 'SKIPPED'
-               and case when (s.subscribed).txid = '2' then delivery.position > (s.subscribed).position    -- see rebase
-                        else not pg_visible_in_snapshot(delivery.txid, (s.subscribed).snapshot) end,
+    with topic as materialized (
+        select t.storage_id, t.tracking, (delivery.position & 8796093022207) * 1024 as first_id
+          from postbus.topic t where t.id = delivery.topic_id
+    ), groups as materialized (
+        select s.id, s.group_name, s.state, s.subscribed from postbus.subscription s
+         where s.topic_id = delivery.topic_id and s.state <> 'CANCELLED' and s.catch_up_of is null
+    ), part as materialized (       -- the group's subscription, and those that work, or have worked, through its history
+        select g.id as group_id, g.id, true as is_main from groups g
+        union all
+        select g.id, history.id, false from groups g join postbus.subscription history on history.catch_up_of = g.id
+    ), settled as materialized (
+        select p.group_id, p.is_main, done.*
+          from part p
+         cross join lateral postbus.settlement(p.id, delivery.lane, delivery.position, delivery.txid, delivery.count, delivery.published_at,
+                                               delivery.from_index, delivery.to_index) as done
+    ), waits as materialized (
+        select p.group_id, r.id, r.parked, r.attempts, r.last_error
+          from topic t cross join part p
+          join postbus.retrying r on r.subscription_id = p.id and r.lane = delivery.lane
+           and r.id between t.first_id + delivery.from_index and t.first_id + delivery.to_index
+    ), dead as materialized (
+        select g.id as group_id, d.id, d.attempts, d.last_error, d.reason
+          from topic t cross join groups g
+          join postbus.dead_letter d on d.subscription_id = g.id
+           and d.id between t.first_id + delivery.from_index and t.first_id + delivery.to_index
+    ), own as materialized (
+        select distinct on (p.group_id, r.id) p.group_id, r.id, r.at, r.worker, r.outcome, r.attempts, r.error
+          from topic t cross join part p
+          join postbus.receipt r on r.storage_id = t.storage_id and r.subscription_id = p.id
+           and r.id between t.first_id + delivery.from_index and t.first_id + delivery.to_index
+         order by p.group_id, r.id, r.at desc
+    ), alone as (
+        select one.group_id, (one.id & 1023)::integer as index
+          from (select w.group_id, w.id from waits w
+                union all select d.group_id, d.id from dead d
+                union all select o.group_id, o.id from own o) as one
+    ), begins as (
+        select g.id as group_id, delivery.from_index as index from groups g
+        union select s.group_id, s.first_index from settled s
+        union select s.group_id, s.last_index + 1 from settled s
+        union select a.group_id, a.index from alone a
+        union select a.group_id, a.index + 1 from alone a
+    ), run as (
+        select b.group_id, b.index as first_index, t.first_id + b.index as id, t.tracking,
+               lead(b.index, 1, delivery.to_index + 1) over (partition by b.group_id order by b.index) - 1 as last_index
+          from begins b cross join topic t where b.index <= delivery.to_index
+    )
+    select run.first_index, run.last_index, g.id, g.group_name,
+           g.state in ('ACTIVE', 'PAUSED') and status.is <> 'SKIPPED'
+               and case when (g.subscribed).txid = '2' then delivery.position > (g.subscribed).position    -- see rebase
+                        else not pg_visible_in_snapshot(delivery.txid, (g.subscribed).snapshot) end,
            status.is,
-           case when status.is in ('COMPLETED', 'DEAD') and t.tracking = 'REFERENCE_COUNTING' then coalesce(own.at, done.at) end,
-           case when status.is in ('COMPLETED', 'DEAD') and t.tracking = 'REFERENCE_COUNTING' then coalesce(own.worker, done.worker) end,
-           coalesce(waits.attempts, own.attempts, dead.attempts, case when status.is = 'COMPLETED' then 1 else 0 end),
-           coalesce(waits.last_error, own.error, dead.last_error, dead.reason),
+           case when status.is in ('COMPLETED', 'DEAD') and run.tracking = 'REFERENCE_COUNTING' then coalesce(o.at, done.at) end,
+           case when status.is in ('COMPLETED', 'DEAD') and run.tracking = 'REFERENCE_COUNTING' then coalesce(o.worker, done.worker) end,
+           coalesce(w.attempts, o.attempts, d.attempts, case when status.is = 'COMPLETED' then 1 else 0 end),
+           coalesce(w.last_error, o.error, d.last_error, d.reason),
            case when status.is = 'PENDING' then held.holder end
-      from postbus.topic t
-      join postbus.subscription s on s.topic_id = t.id and s.state <> 'CANCELLED' and s.catch_up_of is null
-      left join postbus.lane held on held.subscription_id = s.id and held.lane = delivery.lane
-      left join lateral (select r.parked, r.attempts, r.last_error
-                           from postbus.subscription part
-                           join postbus.retrying r on r.subscription_id = part.id and r.lane = delivery.lane and r.id = delivery.id
-                          where part.id = s.id or part.catch_up_of = s.id limit 1) as waits on true
-      left join lateral (select d.attempts, d.last_error, d.reason from postbus.dead_letter d
-                          where d.id = delivery.id and d.subscription_id = s.id) as dead on true
-      left join lateral (select r.at, r.worker, r.outcome, r.attempts, r.error
-                           from postbus.receipt r join postbus.subscription part on part.id = r.subscription_id
-                          where r.storage_id = t.storage_id and r.id = delivery.id and (part.id = s.id or part.catch_up_of = s.id)
-                          order by r.at desc limit 1) as own on true
-      left join lateral (select found.at, found.worker, found.moved
-                           from postbus.subscription part
-                          cross join lateral postbus.settlement(part.id, delivery.lane, delivery.position, delivery.txid, delivery.index,
-                                                                delivery.count, delivery.published_at) as found
-                          where part.id = s.id or part.catch_up_of = s.id
-                          order by found.moved is not null, part.catch_up_of is null limit 1) as done on true
-     cross join lateral (select case when waits.parked then 'WAITING'
-                                     when waits.parked is not null then 'RETRYING'
-                                     when dead.attempts is not null then 'DEAD'
-                                     when own.outcome is not null then own.outcome
+      from run
+      join groups g on g.id = run.group_id
+      left join postbus.lane held on held.subscription_id = g.id and held.lane = delivery.lane
+      left join waits w on w.group_id = g.id and w.id = run.id
+      left join dead d on d.group_id = g.id and d.id = run.id
+      left join own o on o.group_id = g.id and o.id = run.id
+      left join lateral (select s.at, s.worker, s.moved from settled s
+                          where s.group_id = g.id and run.first_index between s.first_index and s.last_index
+                          order by s.moved is not null, s.is_main limit 1) as done on true
+     cross join lateral (select case when w.parked then 'WAITING'
+                                     when w.parked is not null then 'RETRYING'
+                                     when d.attempts is not null then 'DEAD'
+                                     when o.outcome is not null then o.outcome
                                      when done.at is null then 'PENDING'
                                      when done.moved is null then 'COMPLETED'
                                      when done.moved = 'catch-up' and exists (
-                                         select from postbus.catch_up u where u.of = s.id and u.status = 'IN_PROGRESS') then 'PENDING'
+                                         select from postbus.catch_up u where u.of = g.id and u.status = 'IN_PROGRESS') then 'PENDING'
                                      else 'SKIPPED' end as is) as status
-     where t.id = delivery.topic_id
 $$;

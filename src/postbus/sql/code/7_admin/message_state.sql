@@ -9,7 +9,7 @@ create or replace function postbus.message_state(
 )
 language sql stable security definer
 set search_path = pg_catalog, pg_temp as $$
-    select s.*
+    select s.required, s.completed, s.status, s.settled_at
       from postbus.find_message(message_state.topic, message_state.id) as m
-     cross join lateral postbus.state_of(m.topic_id, message_state.id, m.lane, m.position, m.txid, m.index, m.count, m.published_at) as s
+     cross join lateral postbus.state_of(m.topic_id, m.lane, m.position, m.txid, m.count, m.published_at, m.index, m.index) as s
 $$;

@@ -1,0 +1,30 @@
+-- The id from which on a group wants messages: where it was last set to by subscribe or seek, or by a catch-up that left
+-- older ones out. Null for all. Messages of transactions that were open just then may have lower ids.
+create or replace function postbus.first_wanted(subscription_id bigint) returns bigint
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _topic  postbus.topic := postbus.subscribed_topic(subscription_id);
+    _found  postbus.subscription;
+    _cursor postbus.log_cursor;
+    _first  bigint;
+begin
+    select * into _found from postbus.subscription s where s.id = first_wanted.subscription_id;
+    _cursor := (
+        select l.cursor
+          from (select _found.id as id
+                union all select u.subscription_id from postbus.catch_up u where u.of = _found.id and u.skipped > 0) as part
+          join postbus.ledger l on l.subscription_id = part.id and l.moved in ('start', 'seek', 'skip')
+         order by l.at desc, l.number desc limit 1);
+    if (_cursor.seen).position is null then         -- forgotten by now, as without receipts: then where it began
+        _cursor.seen := case _found.start when 'FROM_NOW' then _found.subscribed end;
+        _cursor.since_id := _found.start_id;
+        _cursor.since_at := _found.start_at;
+    end if;
+    if _cursor.since_at is not null then
+        _first := (select min(s.position) from postbus.segment s
+                    where s.storage_id = _topic.storage_id and s.topic_id = _topic.id and s.published_at >= _cursor.since_at);
+        return (coalesce(_first, postbus.last_position(_topic.storage_id) + 1) & 8796093022207) * 1024;
+    end if;
+    return coalesce(_cursor.since_id, ((nullif((_cursor.seen).position, 0) & 8796093022207) + 1) * 1024);
+end $$;

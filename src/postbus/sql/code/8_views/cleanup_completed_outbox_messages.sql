@@ -1,0 +1,22 @@
+-- Removes messages that all are done with and whose retention is over, as the processes do that consume. Returns how many
+-- messages of the log went, and rows of finished ones of queues.
+--
+-- Writes: see drop_leaves and sweep.  Locks: an advisory lock for each storage, which another sweep may hold: then that is left out.
+create or replace function postbus_outbox.cleanup_completed_outbox_messages() returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _gone    bigint := (select s.finished_rows from postbus.sweep() as s);
+    _storage integer;
+    _swept   record;
+begin
+    for _storage in select s.id from postbus.storage s order by s.id loop
+        continue when not pg_try_advisory_xact_lock(hashtext('postbus.sweep_log'), _storage);
+        loop
+            select * into _swept from postbus.drop_leaves(_storage, clock_timestamp());
+            exit when _swept.dropped = '{}';
+            _gone := _gone + _swept.messages;
+        end loop;
+    end loop;
+    return _gone;
+end $$;
