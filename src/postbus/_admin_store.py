@@ -25,6 +25,24 @@ class AdminStore(Database):
     async def set_topic(self, name: str, options: Mapping[str, Any]) -> None:
         await self._run("select postbus.set_topic($1, $2)", name, json.dumps(options))
 
+    async def move_topic(
+        self, name: str, groups: Sequence[str], options: Mapping[str, Any], *, hand_over: bool, dry_run: bool
+    ) -> dict[str, Any]:
+        rows = await self._rows(
+            "select * from postbus.move_topic($1, $2, $3, $4, $5)",
+            name,
+            groups,
+            json.dumps(options),
+            hand_over,
+            dry_run,
+        )
+        return rows[0]
+
+    async def continue_move(self, name: str) -> dict[str, Any] | None:
+        """None while somebody else is at it, or where nothing moves."""
+        rows = await self._rows("select * from postbus.continue_moves($1)", name)
+        return rows[0] if rows else None
+
     async def pause_topic(self, name: str) -> None:
         await self._run("select postbus.pause_topic($1)", name)
 

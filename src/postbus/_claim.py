@@ -40,6 +40,7 @@ class Claimer:
         self._bell = bell
         self._floor: str | None = None
         self._floor_until = 0.0
+        self._told_of_move = False
         self._left = math.inf if subscription.limit is None else subscription.limit
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -85,6 +86,10 @@ class Claimer:
         if floor is None:
             took = time.monotonic() - began
             self._floor_until = time.monotonic() + max(_FLOOR_AGE, _FLOOR_COST * took)
+        if claim.moved and claim.token is None and not self._told_of_move:
+            self._told_of_move = True
+            event(logging.WARNING, "queue.moved", topic=self._subscription.topic,
+                  remedy="the topic is PUB_SUB by now, and its queue is empty: subscribe with group=…")  # fmt: skip
         if claim.token is not None:
             lease = HeldLease(
                 self._subscription.topic,

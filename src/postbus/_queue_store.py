@@ -37,6 +37,8 @@ class Claim(msgspec.Struct, frozen=True):
     more: bool
     """A limit ended the search: asking again is worth it."""
     next_due: timedelta | None
+    moved: bool = False
+    """The topic is PUB_SUB by now, and this is what is left in its queue."""
 
 
 class QueueStore(Database):
@@ -80,6 +82,7 @@ class QueueStore(Database):
             row["ordered"],
             row["more"],
             row["next_due"],
+            bool(row["moved"]),
         )
 
     async def extend(self, tokens: Sequence[UUID], lease: timedelta) -> set[UUID]:

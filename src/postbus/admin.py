@@ -31,6 +31,30 @@ class Admin(GroupAdmin):
         """Change options of a topic."""
         await (await self._store()).set_topic(name, as_json(options))
 
+    async def move_topic(
+        self,
+        name: str,
+        *,
+        groups: Sequence[str] = (),
+        hand_over: bool = False,
+        dry_run: bool = False,
+        **options: Unpack[TopicOptions],
+    ) -> dict[str, Any]:
+        """Make a PUB_SUB topic of a QUEUE while producers and consumers run. Returns what is left in the queue.
+
+        The queue's consumers work that off, or with `hand_over` the first group does. The groups named here wait for
+        it, and then get every message that was published since.
+        """
+        store = await self._store()
+        return await store.move_topic(name, list(groups), as_json(options), hand_over=hand_over, dry_run=dry_run)
+
+    async def continue_move(self, name: str) -> dict[str, Any] | None:
+        """Go on with a topic that moves, as consuming processes do too. Returns what is waited for, if that is known.
+
+        `ended_at` tells when its groups went on.
+        """
+        return await (await self._store()).continue_move(name)
+
     async def topics(self) -> list[dict[str, Any]]:
         """All topics, with options and what they hold."""
         return await (await self._store()).topics()

@@ -241,7 +241,9 @@ def _subscriptions_of(group: Group) -> list[Subscription]:
 
 
 def _check_is_queue(found: Sequence[Mapping[str, Any]], subscription: Subscription) -> None:
-    if any(topic["semantics"] != "QUEUE" for topic in found):
+    """Also of a topic that became PUB_SUB what is left in its queue may be consumed."""
+    left = ("waiting", "delayed", "leased")
+    if any(topic["semantics"] != "QUEUE" and not any(topic[count] for count in left) for topic in found):
         raise WrongSemantics(
             f"topic {subscription.topic!r} is PUB_SUB, and {subscription.name} belongs to no group",
             remedy="name its group: @bus.subscribe(topic, group=…)",

@@ -104,6 +104,8 @@ _ADMIN = [
     "select postbus.purge_topic('u')",
     "select postbus.redrive('u')",
     "select postbus.purge_dead_letters('u')",
+    "select postbus.move_topic('u')",
+    "select postbus.continue_moves()",
     "select postbus.delete_topic('u')",
     "select postbus.set_sweeping('{}')",
     "select postbus_outbox.cleanup_completed_outbox_messages()",
@@ -157,6 +159,9 @@ _TABLES = [
     "sweep_setting",
     "sweep_job",
     "sweep_sample",
+    "moving",
+    "receipt",
+    "catch_up",
 ]
 _DIRECT = [f"select * from postbus.{table}" for table in _TABLES] + [
     f"delete from postbus.{table}" for table in _TABLES
@@ -176,6 +181,7 @@ _INNER = [
     "select postbus.lock_leaf(2, 1)",
     "select postbus.forget_subscriptions('{}')",
     "select postbus.find_message('log', 1)",
+    "select postbus.left_in_queue(1, now())",
     "create table postbus.mine (a int)",
 ]
 

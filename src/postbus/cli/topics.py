@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 import typer
 
+from postbus.bus import Bus
 from postbus.cli._command import Cli, command, group, option
 from postbus.cli._exits import usage_error
 from postbus.cli._inputs import as_duration, confirm
@@ -203,3 +205,92 @@ async def purge(cli: Cli, name: Name, dry_run: DryRun = False) -> None:
         write_json({"topic": name, "count": count, "dry_run": dry_run})
     else:
         print(f"{'would delete' if dry_run else 'deleted'} {counted(count, 'waiting message')} of {name}")
+
+
+@command(app, "migrate")
+async def migrate(
+    cli: Cli,
+    name: Name,
+    to: Annotated[str | None, typer.Option("--to", metavar="SEMANTICS", help="PUB_SUB.", show_default=False)] = None,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--group", help="A group that gets every message from now on; the first one inherits the queue.",
+            show_default=False,
+        ),
+    ] = None,
+    tracking: Annotated[
+        str | None,
+        typer.Option("--tracking", help="REFERENCE_COUNTING or OFFSET_WATERMARK.", show_default=False),
+    ] = None,
+    hand_over: Annotated[
+        bool, typer.Option("--hand-over", help="Give what is left in the queue to the first group at once.")
+    ] = False,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Do not wait for the queue: consuming processes go on with it.")
+    ] = False,
+    dry_run: DryRun = False,
+) -> None:  # fmt: skip
+    """Make a PUB_SUB topic of a QUEUE, or change its tracking, while producers and consumers run.
+
+    New messages go to the log at once. The queue's consumers, which go on running, work off what is left in the queue;
+    the groups that are named wait for that, so that order is kept, and then get all that was published since.
+    """
+    options = {} if tracking is None else {"tracking": tracking}
+    async with cli.open_bus() as bus:
+        topic = await bus.admin.topic(name)
+        _check_move(topic, to, groups or [], options)
+        if topic["semantics"] == "PUB_SUB":
+            if not dry_run:
+                await bus.admin.set_topic(name, tracking=options["tracking"])
+            told = {"topic": name, "dry_run": dry_run, **options}
+            write_json(told) if cli.as_json else print(f"{'would track' if dry_run else 'tracks'} {name}: {tracking}")
+            return
+        left = await bus.admin.move_topic(
+            name, groups=groups or [], hand_over=hand_over, dry_run=dry_run, tracking=tracking or "REFERENCE_COUNTING"
+        )
+        _tell_move(cli, name, left, dry_run=dry_run)
+        ended = None if dry_run or no_wait else await _until_moved(cli, bus, name)
+    if cli.as_json:
+        write_json({"topic": name, "dry_run": dry_run, "left": left, "ended_at": ended})
+    elif ended:
+        print(f"moved {name}: its queue is empty, and {counted(len(groups or []), 'group')} went on")
+
+
+def _check_move(topic: dict[str, Any], to: str | None, groups: list[str], options: dict[str, Any]) -> None:
+    name = topic["name"]
+    if to not in (None, "PUB_SUB"):
+        raise usage_error(
+            f"a topic cannot become {to}",
+            remedy="only PUB_SUB; for a QUEUE create another topic, since groups have no meaning there",
+        )
+    if topic["semantics"] == "QUEUE" and to is None:
+        raise usage_error(f"nothing to do for {name}", remedy=f"postbus topics migrate {name} --to PUB_SUB")
+    if topic["semantics"] == "PUB_SUB" and (groups or not options):
+        raise usage_error(
+            f"topic {name} is PUB_SUB already",
+            remedy="groups come with their first consumer; --tracking can change at any time",
+        )
+
+
+def _tell_move(cli: Cli, name: str, left: dict[str, Any], *, dry_run: bool) -> None:
+    in_queue = left["waiting"] + left["retrying"] + left["leased"]
+    cli.note(f"{'would leave' if dry_run else 'left'} {counted(in_queue, 'message')} in the queue of {name}")
+    if left["scheduled"]:
+        cli.note(f"{counted(left['scheduled'], 'message')} for later: given to the first group when due")
+    if left["scheduled"] or left["prioritised"]:
+        cli.note("its producers use delays or priorities, which are refused from then on")
+
+
+async def _until_moved(cli: Cli, bus: Bus, name: str) -> Any:
+    told = None
+    while True:
+        state = await bus.admin.continue_move(name)
+        if state and state["ended_at"]:
+            return state["ended_at"]
+        if state:
+            waits = {what: state[what] for what in ("waiting", "retrying", "leased", "transactions") if state[what]}
+            if waits != told:
+                told = waits
+                cli.note("waiting for " + ", ".join(f"{count} {what}" for what, count in waits.items()))
+        await asyncio.sleep(0.2)

@@ -38,7 +38,7 @@ begin
                                        'delivery', 'state_of', 'first_wanted', 'schema_state', 'topic_id', 'group_metrics', 'log_message', 'copies_of', 'groups_near_timeout',
                                        'stuck_messages', 'zero_subscription_messages', 'inconsistencies']),
             ('postbus_admin',    array['sweeping', 'set_sweeping', 'sweep_health', 'sweep_subscriptions', 'note_failure', 'create_topic', 'set_topic',
-                                       'pause_topic', 'resume_topic', 'purge_topic', 'delete_topic',
+                                       'move_topic', 'continue_moves', 'pause_topic', 'resume_topic', 'purge_topic', 'delete_topic',
                                        'redrive', 'purge_dead_letters', 'subscribe', 'set_group_state', 'seek', 'resurrect', 'set_catch_up', 'deliveries_of', 'message_state',
                                        'delivery', 'state_of', 'first_wanted', 'sweep_log', 'storages', 'group_lag', 'rebase', 'ensure_topic', 'sweep', 'return_expired',
                                        'payload_json', 'payload_text', 'schema_state', 'topic_id',

@@ -107,3 +107,17 @@ alter table postbus.member add column handling_seconds double precision not null
 
 -- Views with the names and columns that fan-out outboxes have, for people who put this schema on their search path.
 create schema if not exists postbus_outbox;
+
+-- Queues that became PUB_SUB: what is left in the queue is worked off, and the groups that were named wait for that.
+alter table postbus.subscription add column waits_for_queue boolean not null default false;
+create table postbus.moving (
+    topic_id  bigint primary key,
+    since     timestamptz not null default clock_timestamp(),
+    ordered   boolean not null,             -- whether the queue was
+    first_id  bigint not null,              -- ids of the log begin here: those below are of the queue
+    heir      bigint,                       -- the subscription that gets what no consumer of the queue takes
+    hand_over boolean not null,             -- at once, without waiting for consumers of the queue
+    users     text[],                       -- open transactions that may have published to the queue; null: not looked yet
+    ended_at  timestamptz                   -- when the groups went on
+);
+drop function if exists postbus.claim(text, text, integer, interval, text, bigint, timestamptz);

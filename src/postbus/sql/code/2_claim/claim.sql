@@ -6,6 +6,8 @@
 -- more says that asking again at once is worth it; next_due tells, where nothing was found, how long it is
 -- until something is expected.
 --
+-- Of a queue that became PUB_SUB what is left is claimed; moved says so.
+--
 -- A claim that finds nothing writes nothing. Each message taken counts its attempt: it begins now.
 --
 -- Writes: queued, delayed, lease, busy_key.  Locks: queued and delayed rows (skip locked), busy_key.
@@ -24,6 +26,7 @@ create or replace function postbus.claim(
     out more            boolean,
     out ordered         boolean,
     out next_due        interval,
+    out moved           boolean,
     out ids             bigint[],
     out published_ats   timestamptz[],
     out attempts        integer[],
@@ -53,13 +56,18 @@ declare
     _chosen    tid[];
     _is_left   boolean;
 begin
+    if _topic.storage_id is not null then
+        select true, m.ordered into moved, _topic.ordered from postbus.moving m where m.topic_id = _topic.id;
+    end if;
     -- Each expression costs time once per transaction, so there are few of them on the way to a message.
-    if (max_count >= 1 and (lease is null or lease > interval '0') and _topic.paused_at is null and _topic.storage_id is null) is not true then
+    if (max_count >= 1 and (lease is null or lease > interval '0') and _topic.paused_at is null
+        and (_topic.storage_id is null or moved)) is not true
+    then
         if max_count is null or max_count < 1 then
             perform postbus.refuse('PB402', format('max_count %s is less than 1', max_count), 'claim one message or more');
         elsif lease <= interval '0' then
             perform postbus.refuse('PB402', format('lease %s is not positive', lease), 'give a lease longer than the work takes');
-        elsif _topic.storage_id is not null then
+        elsif _topic.storage_id is not null and moved is null then
             perform postbus.refuse('PB432', format('topic %L is PUB_SUB', topic), 'read it as a group: see subscribe and read_log');
         end if;
         more := false;

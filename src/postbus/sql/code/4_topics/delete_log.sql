@@ -19,6 +19,7 @@ begin
     delete from postbus.loss l where l.subscription_id = any (_ids);
     delete from postbus.catch_up c where c.subscription_id = any (_ids);
     delete from postbus.subscription s where s.id = any (_ids);
+    delete from postbus.moving m where m.topic_id = topic.id;
     delete from postbus.topic_count c where c.topic_id = topic.id;
     if topic.storage = 'own' then
         begin

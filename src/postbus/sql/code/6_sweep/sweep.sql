@@ -1,9 +1,10 @@
 -- Removes what is no longer needed: finished messages past their retention, deduplication keys past
 -- their window, processes that have not been seen for a day. One at a time; a second caller returns
 -- at once, and so does one that asks whether it is due before the interval of set_sweeping has passed. Works in pieces of
--- max_count rows, or of batch_size; returns what it removed, and whether more is left.
+-- max_count rows, or of batch_size; returns what it removed, and whether more is left. Each time, due or not, it goes on
+-- with queues that became PUB_SUB: see continue_moves.
 --
--- Writes: finished, dedup, worker, topic_seen, sweep_job, sweep_sample.  Locks: an advisory lock for the transaction.
+-- Writes: finished, dedup, worker, topic_seen, sweep_job, sweep_sample; see continue_moves.  Locks: an advisory lock for the transaction.
 create or replace function postbus.sweep(
     max_count integer default null,
     as_of     timestamptz default clock_timestamp(),
@@ -24,8 +25,11 @@ begin
     workers := 0;
     more := false;
     select * into _setting from postbus.sweep_setting;
-    if not pg_try_advisory_xact_lock(hashtext('postbus.sweep'))
-       or (if_due and not postbus.is_due('sweep', 0, _setting.interval, as_of)) then
+    if not pg_try_advisory_xact_lock(hashtext('postbus.sweep')) then
+        return;
+    end if;
+    perform postbus.continue_moves(as_of => as_of);
+    if if_due and not postbus.is_due('sweep', 0, _setting.interval, as_of) then
         return;
     end if;
     max_count := coalesce(max_count, _setting.batch_size);

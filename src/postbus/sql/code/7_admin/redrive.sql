@@ -1,5 +1,6 @@
--- Puts dead letters of a topic back into the queue, or back to their group alone, with their attempts at zero: those with the given
--- ids, or those that match the filters, the oldest first. Returns how many; with dry_run it only counts.
+-- Puts dead letters of a topic back into the queue, or back to their group alone, with their attempts at zero. Those of a queue
+-- that became PUB_SUB go to the group that is named. Which ones: those with the given ids, or those that match the filters,
+-- the oldest first. Returns how many; with dry_run it only counts.
 --
 -- With a rate they come back spread over time: `rate` messages per second.
 -- Refuses ids that are not dead letters of the topic, and then puts none back.
@@ -42,7 +43,7 @@ begin
     end if;
     _chosen := array(
         select d.id from postbus.dead_letter d
-         where d.topic_id = _topic.id and d.subscription_id = _for
+         where d.topic_id = _topic.id and d.subscription_id in (_for, 0)
            and (redrive.ids is null or d.id = any (redrive.ids))
            and (reason_like is null or d.reason ilike reason_like or d.last_error ilike reason_like)
            and (died_after is null or d.died_at >= died_after)
@@ -61,12 +62,15 @@ begin
 
     if _for <> 0 then
         with redriven as (
-            delete from postbus.dead_letter d where d.id = any (_chosen) and d.subscription_id = _for returning d.*
+            delete from postbus.dead_letter d
+             where d.topic_id = _topic.id and d.id = any (_chosen) and d.subscription_id in (_for, 0)
+            returning d.*, d.subscription_id = 0 as is_of_queue
         )
         insert into postbus.retrying (subscription_id, lane, id, position, due_at, published_at, key, correlation_id, content_type,
                                       headers, payload)
         select _for, coalesce(postbus.lane_of(r.key, _topic.lanes), ((r.id >> 10) % _topic.lanes)::integer), r.id,
-               coalesce(postbus.position_of(_topic, r.id), r.id >> 10),     -- one that is gone is older than all that is there
+               -- One that is gone, or was in the queue, is older than all that is there.
+               case when r.is_of_queue then r.id else coalesce(postbus.position_of(_topic, r.id), r.id >> 10) end,
                _now + coalesce(make_interval(secs => (row_number() over (order by r.id) - 1) / redrive.rate), interval '0'),
                r.published_at, r.key, r.correlation_id, r.content_type, r.headers, r.payload
           from redriven r

@@ -1,0 +1,18 @@
+-- What is left in the queue of a topic that became PUB_SUB, and has to be done before its groups go on. Messages that are
+-- scheduled for later are not waited for: they come when they are due.
+create or replace function postbus.left_in_queue(
+    topic_id      bigint,
+    as_of         timestamptz,
+    out waiting   bigint,
+    out retrying  bigint,
+    out leased    bigint,
+    out scheduled bigint
+)
+language sql stable as $$
+    select (select count(*) from postbus.queued q where q.topic_id = left_in_queue.topic_id and not q.parked)
+           + (select count(*) from postbus.queued q where q.topic_id = left_in_queue.topic_id and q.ordered and q.parked),   -- each has an index
+           count(*) filter (where d.attempts > 0 or d.due_at <= as_of),
+           (select coalesce(sum(cardinality(l.open_ids)), 0) from postbus.lease l where l.topic_id = left_in_queue.topic_id),
+           count(*) filter (where d.attempts = 0 and d.due_at > as_of)
+      from postbus.delayed d where d.topic_id = left_in_queue.topic_id
+$$;

@@ -1,0 +1,65 @@
+-- Makes a PUB_SUB topic of a QUEUE while producers and consumers go on. From its commit on messages go to the log. Those that
+-- are in the queue, or are put there by transactions that have begun to publish, are still done by the queue's consumers; the
+-- groups that are named here wait for that, and then begin with the first message of the log: see continue_moves.
+--
+-- The first group is the heir of what nobody takes from the queue; with hand_over it gets all of it. Returns what is left in
+-- the queue, and how much of it uses what a log does not have. With dry_run nothing changes.
+--
+-- Writes: topic, subscription, lane, cursor; see storage_for and begin_move.  Locks: the topic's row.
+create or replace function postbus.move_topic(
+    name        text,
+    group_names text[] default '{}',
+    options     jsonb default '{}',
+    hand_over   boolean default false,
+    dry_run     boolean default false,
+    out waiting     bigint,
+    out retrying    bigint,
+    out leased      bigint,
+    out scheduled   bigint,
+    out prioritised bigint
+)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _topic postbus.topic := postbus.existing_topic(name);
+    _after postbus.topic;
+    _start postbus.log_place := row(0, '2', '3:3:');        -- before the first message: the log has none of this topic yet
+    _group text;
+    _id    bigint;
+    _heir  bigint;
+begin
+    if _topic.storage_id is not null then
+        perform postbus.refuse('PB432', format('topic %L is PUB_SUB already', name), 'its groups read it: postbus groups list ' || name);
+    elsif _topic.paused_at is not null then
+        perform postbus.refuse('PB408', format('topic %L is paused, and its groups would wait for what is in the queue', name),
+            'resume it first: postbus topics resume ' || name);
+    elsif hand_over and cardinality(group_names) = 0 then
+        perform postbus.refuse('PB402', 'there is no group to hand the queue over to', 'name the group that takes the place of its consumers');
+    end if;
+    foreach _group in array group_names loop
+        perform postbus.check_group_name(_group);
+    end loop;
+    _after := postbus.with_options(_topic, '{"ordered": false}' || options || '{"semantics": "PUB_SUB"}');
+    select l.waiting, l.retrying, l.leased, l.scheduled into waiting, retrying, leased, scheduled
+      from postbus.left_in_queue(_topic.id, clock_timestamp()) as l;
+    prioritised := (select count(*) from postbus.queued q where q.topic_id = _topic.id and q.priority <> 4);
+    if dry_run then
+        return;
+    end if;
+    _after.storage_id := postbus.storage_for(_after);
+    perform postbus.save_topic(_after);
+    foreach _group in array group_names loop
+        insert into postbus.subscription (topic_id, group_name, state, start, subscribed, waits_for_queue)
+        values (_topic.id, _group, 'PAUSED', 'FROM_NOW', _start, true)
+        on conflict do nothing
+        returning id into _id;
+        continue when _id is null;      -- named twice
+        _heir := coalesce(_heir, _id);
+        insert into postbus.lane (subscription_id, lane) select _id, lane.n from generate_series(0, _after.lanes - 1) as lane (n);
+        insert into postbus.cursor (subscription_id, lane, number, cursor, moved)
+        select _id, lane.n, 1, row(_start, null, null, null, null, null, null, null)::postbus.log_cursor, 'start'
+          from generate_series(0, _after.lanes - 1) as lane (n);
+    end loop;
+    perform postbus.begin_move(_topic, _heir, hand_over);
+    perform pg_notify('postbus', _topic.id::text);
+end $$;

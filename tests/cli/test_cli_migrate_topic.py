@@ -1,0 +1,92 @@
+"""postbus topics migrate"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cli.helpers import Cli
+from eventually import eventually
+from postbus import Bus
+from running import running
+
+
+async def test_a_dry_run_tells_what_is_there(cli: Cli, bus: Bus) -> None:
+    await bus.send("jobs", 1)
+    await bus.send("jobs", 2, delay=3600)
+
+    told = (await cli("topics", "migrate", "jobs", "--to", "PUB_SUB", "--group", "g", "--dry-run")).done()
+    as_json = (await cli.quick("topics", "migrate", "jobs", "--to", "PUB_SUB", "--dry-run", "--json")).done().json
+
+    assert "would leave 1 message in the queue of jobs" in told.err
+    assert "1 message for later" in told.err
+    assert "delays or priorities" in told.err
+    assert as_json["left"] == {"waiting": 1, "retrying": 0, "leased": 0, "scheduled": 1, "prioritised": 0}
+    assert (await bus.admin.topic("jobs"))["semantics"] == "QUEUE"
+
+
+async def test_it_waits_for_the_queue_and_tells_of_it(cli: Cli, bus: Bus, conn: Any) -> None:
+    """Until a consumer of the queue has worked it off; then the groups go on."""
+    await bus.send("jobs", 1)
+    handled: list[int] = []
+
+    @bus.subscribe("jobs")
+    async def handle(n: int) -> None:
+        handled.append(n)
+
+    process = await cli.start("topics", "migrate", "jobs", "--to", "PUB_SUB", "--group", "old", "--group", "new")
+
+    async def has_looked() -> None:
+        assert await conn.fetchval("select users is not null from postbus.moving")
+
+    await eventually(has_looked)
+    assert [group["state"] for group in await bus.admin.groups("jobs")] == ["PAUSED", "PAUSED"]
+    async with running(bus):
+        out, err = await process.communicate()
+    assert process.returncode == 0, err
+    assert b"waiting for 1 waiting" in err
+    assert out == b"moved jobs: its queue is empty, and 2 groups went on\n"
+    assert [group["state"] for group in await bus.admin.groups("jobs")] == ["ACTIVE", "ACTIVE"]
+    assert handled == [1]
+
+
+async def test_handing_over_needs_no_consumer(cli: Cli, bus: Bus) -> None:
+    await bus.send("jobs", 1)
+    moved = await cli("topics", "migrate", "jobs", "--to", "PUB_SUB", "--group", "g", "--hand-over", "--json")
+    assert moved.done().json["ended_at"]
+    assert (await bus.admin.group("jobs", "g"))["retrying"] == 1
+
+
+async def test_no_wait_leaves_it_to_others(cli: Cli, bus: Bus) -> None:
+    await bus.send("jobs", 1)
+    (await cli("topics", "migrate", "jobs", "--to", "PUB_SUB", "--group", "g", "--no-wait")).done()
+    assert (await bus.admin.group("jobs", "g"))["state"] == "PAUSED"
+
+
+async def test_tracking_changes_at_any_time(cli: Cli, bus: Bus) -> None:
+    """Of a PUB_SUB topic, or together with the move."""
+    await bus.admin.create_topic("events", semantics="PUB_SUB")
+    await bus.admin.create_topic("jobs")
+    dry = await cli.quick("topics", "migrate", "events", "--tracking", "OFFSET_WATERMARK", "--dry-run")
+    assert dry.done().out == "would track events: OFFSET_WATERMARK\n"
+    assert (await bus.admin.topic("events"))["tracking"] == "REFERENCE_COUNTING"
+    (await cli.quick("topics", "migrate", "events", "--tracking", "OFFSET_WATERMARK")).done()
+    assert (await bus.admin.topic("events"))["tracking"] == "OFFSET_WATERMARK"
+    (await cli.quick("topics", "migrate", "jobs", "--to", "PUB_SUB", "--tracking", "OFFSET_WATERMARK")).done()
+    assert (await bus.admin.topic("jobs"))["tracking"] == "OFFSET_WATERMARK"
+
+
+async def test_nonsense_is_refused_with_a_remedy(cli: Cli, bus: Bus) -> None:
+    await bus.admin.create_topic("events", semantics="PUB_SUB")
+    await bus.admin.create_topic("jobs")
+    back = await cli.quick("topics", "migrate", "events", "--to", "QUEUE")
+    assert "create another topic" in back.failed(2).err
+    assert "already" in (await cli.quick("topics", "migrate", "events", "--to", "PUB_SUB")).failed(2).err
+    assert "--to PUB_SUB" in (await cli.quick("topics", "migrate", "jobs")).failed(2).err
+    unknown = await cli.quick("topics", "migrate", "nowhere", "--to", "PUB_SUB")
+    assert unknown.code not in (0, 2)
+    assert "there is no topic" in unknown.err
+    bad = await cli.quick("topics", "migrate", "jobs", "--to", "PUB_SUB", "--group", "a b")
+    assert bad.code != 0
+    assert "group name" in bad.err
+    assert "tracking" in (await cli.quick("topics", "migrate", "events", "--tracking", "SOME")).err
+    assert (await bus.admin.topic("jobs"))["semantics"] == "QUEUE"
