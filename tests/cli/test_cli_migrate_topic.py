@@ -60,6 +60,9 @@ async def test_no_wait_leaves_it_to_others(cli: Cli, bus: Bus) -> None:
     await bus.send("jobs", 1)
     (await cli("topics", "migrate", "jobs", "--to", "PUB_SUB", "--group", "g", "--no-wait")).done()
     assert (await bus.admin.group("jobs", "g"))["state"] == "PAUSED"
+    shown = (await cli.quick("topics", "show", "jobs")).done().out
+    assert "waiting" in shown, "what is left in the queue is shown"
+    assert "leased" not in shown
 
 
 async def test_tracking_changes_at_any_time(cli: Cli, bus: Bus) -> None:

@@ -136,7 +136,8 @@ async def show(cli: Cli, name: Name) -> None:
         write_json(topic)
         return
     is_log = topic["semantics"] == "PUB_SUB"
-    counts = ("published", "groups", "dead") if is_log else ("waiting", "delayed", "leased", "dead")
+    in_queue = tuple(count for count in ("waiting", "delayed", "leased") if topic[count] or not is_log)
+    counts = (*(("published", "groups") if is_log else ()), *in_queue, "dead")
     facts = {"name": topic["name"], **{count: topic[count] for count in counts}, "oldest": age(topic["oldest_at"])}
     facts |= {"paused since": topic["paused_at"], "created": topic["created_at"]}
     facts |= {

@@ -56,24 +56,24 @@ declare
     _chosen    tid[];
     _is_left   boolean;
 begin
-    if _topic.storage_id is not null then
-        select true, m.ordered into moved, _topic.ordered from postbus.moving m where m.topic_id = _topic.id;
-    end if;
     -- Each expression costs time once per transaction, so there are few of them on the way to a message.
-    if (max_count >= 1 and (lease is null or lease > interval '0') and _topic.paused_at is null
-        and (_topic.storage_id is null or moved)) is not true
-    then
+    if (max_count >= 1 and (lease is null or lease > interval '0') and _topic.paused_at is null and _topic.storage_id is null) is not true then
         if max_count is null or max_count < 1 then
             perform postbus.refuse('PB402', format('max_count %s is less than 1', max_count), 'claim one message or more');
         elsif lease <= interval '0' then
             perform postbus.refuse('PB402', format('lease %s is not positive', lease), 'give a lease longer than the work takes');
-        elsif _topic.storage_id is not null and moved is null then
-            perform postbus.refuse('PB432', format('topic %L is PUB_SUB', topic), 'read it as a group: see subscribe and read_log');
+        elsif _topic.storage_id is not null then
+            select true, m.ordered into moved, _topic.ordered from postbus.moving m where m.topic_id = _topic.id;
+            if moved is null then
+                perform postbus.refuse('PB432', format('topic %L is PUB_SUB', topic), 'read it as a group: see subscribe and read_log');
+            end if;
         end if;
-        more := false;
-        ordered := _topic.ordered;
-        next_floor := floor;
-        return;
+        if _topic.paused_at is not null then
+            more := false;
+            ordered := _topic.ordered;
+            next_floor := floor;
+            return;
+        end if;
     end if;
 
     _promoted := postbus.promote_delayed(_topic.id, _floor, as_of);
