@@ -26,5 +26,6 @@ begin
                     where s.storage_id = _topic.storage_id and s.topic_id = _topic.id and s.published_at >= _cursor.since_at);
         return (coalesce(_first, postbus.last_position(_topic.storage_id) + 1) & 8796093022207) * 1024;
     end if;
-    return coalesce(_cursor.since_id, ((nullif((_cursor.seen).position, 0) & 8796093022207) + 1) * 1024);
+    return coalesce(_cursor.since_id,
+                    ((nullif(coalesce(nullif(_cursor.done_position, 0) - 1, (_cursor.seen).position), 0) & 8796093022207) + 1) * 1024);
 end $$;
