@@ -299,7 +299,7 @@ async def test_a_group_dies_and_comes_back(runs: Runs, options: dict[str, Any]) 
     assert sum(one["dead"] for one in done.told[:-2]) == 1
     assert first["missed"] == 8
     assert first["skipped"] == (4 if "max_messages" in options else 0)
-    assert (first["catch_up_id"] is not None) == ("beside_from" in options)
+    assert (first["catch_up_id"] is not None) == bool(options)
     assert second == {}
 
 
@@ -319,7 +319,7 @@ async def test_a_group_begins_with_history(runs: Runs, options: dict[str, Any]) 
 
     done = await runs(prepare, work)
     assert [one["is_new"] for one in done.told] == [True, False]
-    assert await done.watcher.fetchval("select count(*) from postbus.catch_up") == ("beside_from" in options)
+    assert await done.watcher.fetchval("select count(*) from postbus.catch_up") == bool(options)
 
 
 async def test_a_catch_up_comes_to_its_end(runs: Runs) -> None:

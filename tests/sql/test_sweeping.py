@@ -155,6 +155,10 @@ async def test_leaves_are_dropped_once_per_interval_and_all_else_goes_on(conn: A
     """Counting, and beginning and closing leaves, do not wait for the interval."""
     storage = await closed_leaf(conn, "a")
     await _nothing_is_open(conn)
+    await conn.execute(
+        "select postbus.note_run('drop_leaves', $1, 1, interval '5 minutes', clock_timestamp(), clock_timestamp())",
+        storage,
+    )
     await publish_many(conn, "b")
     await conn.execute("update postbus.storage set leaf_bytes = 1")
     query = "select * from postbus.sweep_log($1, clock_timestamp() + $2, if_due => true)"

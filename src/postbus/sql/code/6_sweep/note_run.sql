@@ -1,7 +1,7 @@
 -- Notes that a job has run, if that is worth a write: it has removed something, took long, ran again after a failure, or
 -- was not noted for the time given. So a process at rest writes one row per job and interval.
 --
--- Writes: sweep_job.
+-- Writes: sweep_job.  Locks: an advisory lock for the transaction.
 create or replace function postbus.note_run(
     job        text,
     storage_id integer,
@@ -18,6 +18,10 @@ begin
        and exists (select from postbus.sweep_job j
                     where j.job = note_run.job and j.storage_id = note_run.storage_id
                       and j.started_at > as_of - every and (j.failed_at > j.started_at) is not true) then
+        return;
+    end if;
+    -- Nobody waits for it: of two that run the job at the same moment, one is noted.
+    if not pg_try_advisory_xact_lock(hashtext('postbus.sweep_job ' || note_run.job), note_run.storage_id) then
         return;
     end if;
     insert into postbus.sweep_job as known (job, storage_id, runs, started_at, took, removed, removed_total)
