@@ -7,8 +7,9 @@ declare
     _topic postbus.topic := postbus.subscribed_topic(subscription_id);
 begin
     update postbus.catch_up c
-       set status = catch_up_status, ended_at = clock_timestamp(),
-           processed = (select sum(l.passed) from postbus.current_cursor l where l.subscription_id = end_subscription.subscription_id)
+       set status = catch_up_status, ended_at = coalesce(c.ended_at, clock_timestamp()),
+           processed = coalesce((select sum(l.passed) from postbus.current_cursor l
+                                  where l.subscription_id = end_subscription.subscription_id), c.processed)
      where c.subscription_id = end_subscription.subscription_id;
     if _topic.tracking = 'REFERENCE_COUNTING' then
         insert into postbus.receipt (storage_id, epoch, subscription_id, lane, at, worker, number, cursor, moved)

@@ -1,5 +1,5 @@
 -- Moves the place of a group, as subscribe would have set it. Whoever works for it loses its lanes and starts
--- again from there; messages that wait to be tried again stay, and a catch-up ends. With dry_run nothing changes.
+-- again from there; messages that wait to be tried again stay, and a catch-up ends for good. With dry_run nothing changes.
 -- Returns how many messages the group has before it then.
 -- To be called in a transaction of its own.
 --
@@ -28,8 +28,12 @@ begin
     _cursor := postbus.start_cursor(_topic, start, start_at, start_id, _place);
     _found := postbus.existing_subscription(topic, group_name);
     if not dry_run then
-        for _history in select c.subscription_id from postbus.catch_up c where c.of = _found.id and c.status = 'IN_PROGRESS' loop
-            update postbus.retrying r set subscription_id = _found.id where r.subscription_id = _history;
+        for _history in select c.subscription_id from postbus.catch_up c where c.of = _found.id and c.status <> 'COMPLETED' loop
+            update postbus.retrying r set subscription_id = _found.id
+             where r.subscription_id = _history
+               and exists (select from postbus.catch_up c where c.subscription_id = _history and c.status = 'IN_PROGRESS')
+               and not exists (select from postbus.retrying known
+                                where known.subscription_id = _found.id and known.lane = r.lane and known.id = r.id);
             perform postbus.end_subscription(_history, 'CANCELLED');
         end loop;
         perform postbus.move_cursors(_found.id, _cursor, 'seek');

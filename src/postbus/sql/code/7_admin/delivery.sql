@@ -62,6 +62,17 @@ set search_path = pg_catalog, pg_temp as $$
           join postbus.receipt r on r.storage_id = t.storage_id and r.subscription_id = p.id
            and r.id between t.first_id + delivery.from_index and t.first_id + delivery.to_index
          order by p.group_id, r.id, r.at desc
+    ), open as materialized (       -- from where on messages are before the group, or before its history; and since when
+        select p.group_id, delivery.count - unread.messages as first_index,
+               case when exists (select from own o where o.group_id = p.group_id) then (
+                   select max(l.at) from postbus.ledger l
+                    where l.subscription_id = p.id and l.lane = delivery.lane and l.moved is not null) end as since
+          from part p
+          join postbus.current_cursor c on c.subscription_id = p.id and c.lane = delivery.lane
+         cross join lateral (select postbus.unseen(c.cursor, delivery.position, delivery.txid, delivery.count, delivery.published_at)
+                                    as messages) as unread
+         where unread.messages > 0
+           and (p.is_main or exists (select from postbus.catch_up u where u.subscription_id = p.id and u.status = 'IN_PROGRESS'))
     ), alone as (
         select one.group_id, (one.id & 1023)::integer as index
           from (select w.group_id, w.id from waits w
@@ -71,6 +82,7 @@ set search_path = pg_catalog, pg_temp as $$
         select g.id as group_id, delivery.from_index as index from groups g
         union select s.group_id, s.first_index from settled s
         union select s.group_id, s.last_index + 1 from settled s
+        union select o.group_id, greatest(o.first_index, delivery.from_index) from open o
         union select a.group_id, a.index from alone a
         union select a.group_id, a.index + 1 from alone a
     ), run as (
@@ -97,13 +109,13 @@ set search_path = pg_catalog, pg_temp as $$
       left join lateral (select s.at, s.worker, s.moved from settled s
                           where s.group_id = g.id and run.first_index between s.first_index and s.last_index
                           order by s.moved is not null, s.is_main limit 1) as done on true
+     cross join lateral (select count(*) > 0 as is_open, max(one.since) as since from open one
+                          where one.group_id = g.id and one.first_index <= run.first_index) as before
      cross join lateral (select case when w.parked then 'WAITING'
                                      when w.parked is not null then 'RETRYING'
                                      when d.attempts is not null then 'DEAD'
-                                     when o.outcome is not null then o.outcome
-                                     when done.at is null then 'PENDING'
-                                     when done.moved is null then 'COMPLETED'
-                                     when done.moved = 'catch-up' and exists (
-                                         select from postbus.catch_up u where u.of = g.id and u.status = 'IN_PROGRESS') then 'PENDING'
+                                     when o.outcome is not null and (o.at < before.since) is not true then o.outcome
+                                     when before.is_open then 'PENDING'
+                                     when done.at is not null and done.moved is null then 'COMPLETED'
                                      else 'SKIPPED' end as is) as status
 $$;

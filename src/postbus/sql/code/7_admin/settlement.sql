@@ -36,7 +36,9 @@ begin
         select l.number, l.at, l.worker, l.moved, count - postbus.unseen(l.cursor, position, txid, count, published_at)
           into _number, settlement.at, settlement.worker, settlement.moved, _passed
           from postbus.ledger l
-         where l.subscription_id = settlement.subscription_id and l.lane = settlement.lane and l.at >= published_at
+         where l.subscription_id = settlement.subscription_id and l.lane = settlement.lane
+           and (l.at >= published_at or l.moved is not null)        -- a group may begin later than what is published now
+           and pg_visible_in_snapshot(txid, ((l.cursor).until).snapshot) is not false      -- what is beyond its end is not its own
            and l.number > coalesce(_set_back, 0) and postbus.covers(l.cursor, position, txid, first_index, count, published_at)
          order by l.at, l.number limit 1;
         exit when _number is null;

@@ -1,0 +1,371 @@
+"""The life of a group, in any order of events: subscribing, reading, pausing, dying, coming back, seeking, catching up."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from log_sql import Lane, advance, create_topic, publish_many, read, take
+from property.group_model import Group, Reading, Sent
+from property.settings import examples
+from property.world import World
+
+_LANES = 2
+_names = st.sampled_from(["a", "b", "c"])
+_keys = st.none() | st.sampled_from(["x", "y", "z"])
+_starts = st.sampled_from(["FROM_NOW", "FROM_BEGINNING", "FROM_TIMESTAMP", "FROM_MESSAGE_ID", "LATER", "NEXT_ID"])
+_which = st.integers(0, 30)
+
+
+class Lifecycle(RuleBasedStateMachine):
+    """Compares all groups, their catch-ups and all messages with the model after each step."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+        self.topic = world.new_name("life")
+        self.storage = world.run(create_topic(world.conn, self.topic, lanes=_LANES))
+        self.sent: list[Sent] = []
+        self.groups: dict[str, Group] = {}
+        self.lost: list[tuple[Lane, str]] = []
+        self.later = timedelta(0)
+
+    def teardown(self) -> None:
+        self.world.value("select postbus.delete_topic($1, force => true)", self.topic)
+        for table in ("subscription", "topic"):
+            assert self.world.value(f"select count(*) from postbus.{table} where {_OF[table]} = $1", self.topic) == 0
+
+    # What may happen.
+
+    @rule(keys=st.lists(_keys, min_size=1, max_size=5), has_keys=st.booleans())
+    def publish(self, keys: list[str | None], has_keys: bool) -> None:
+        given = keys if has_keys else None
+        texts = [f"m{len(self.sent) + n}" for n in range(len(keys))]
+        ids = self.world.run(publish_many(self.world.conn, *texts, topic=self.topic, keys=given))
+        self._note(ids)
+
+    @rule(key=_keys)
+    def publish_one(self, key: str | None) -> None:
+        id = self.world.value("select postbus.publish($1, 'one'::text, key => $2)", self.topic, key)
+        self._note([id])
+
+    @rule(name=_names, start=_starts, which=_which, beside_from=st.integers(0, 4), most=st.none() | st.integers(0, 6))
+    def subscribe(self, name: str, start: str, which: int, beside_from: int, most: int | None) -> None:
+        kind, at, id = self._start(start, which)
+        bounds = json.dumps({"beside_from": beside_from, "max_messages": most})
+        [answer] = self.world.fetch(
+            "select * from postbus.subscribe($1, $2, $3, $4, $5, catch_up => $6)", self.topic, name, kind, at, id, bounds
+        )
+        known = self.groups.get(name)
+        assert answer["is_new"] == (known is None)
+        if known is not None:
+            if known.state == "DEAD":
+                known.state = "ACTIVE"
+                self._bound(known, answer)
+            known.beside_from, known.max_messages = beside_from, most
+        else:
+            everything = {one.id for one in self.sent}
+            live = Reading(answer["subscription_id"], self._from(kind, at, id))
+            self.groups[name] = known = Group(name, live, everything, beside_from, most, at, id)
+            if kind != "FROM_NOW":
+                self._bound(known, answer)
+        assert (answer["subscription_id"], answer["state"]) == (known.live.id, known.state)
+
+    @rule(name=_names, state=st.sampled_from(["PAUSED", "ACTIVE", "CANCELLED", "DEAD", "paused"]))
+    def set_state(self, name: str, state: str) -> None:
+        refused = self.world.refusal("select postbus.set_group_state($1, $2, $3)", self.topic, name, state)
+        group = self.groups.get(name)
+        if group is None:
+            assert refused == "PB406"
+        elif (group.state, state) in _TRANSITIONS or state in ("CANCELLED", group.state):
+            assert refused is None
+            group.state = state
+            if state == "CANCELLED":
+                for one in (group.live, *group.catch_ups):
+                    self._lose(one)
+                del self.groups[name]
+        else:
+            assert refused == "PB433"
+
+    @rule(name=_names, part=_which, takes=st.booleans(), vanishes=st.booleans(), lane=st.integers(0, _LANES - 1),
+          count=st.integers(1, 4), settles=st.integers(0, 9))  # fmt: skip
+    def work(self, name: str, part: int, takes: bool, vanishes: bool, lane: int, count: int, settles: int) -> None:
+        """Take the lanes, or go on in them; read some of one lane and settle the first of that."""
+        group = self.groups.get(name)
+        if group is None:
+            return
+        parts = [group.live, *(one for one in group.catch_ups if one.status != "COMPLETED" and not one.is_final)]
+        reading = parts[part % len(parts)]
+        if takes or not reading.held:
+            self._take(group, reading, vanishes)
+        held = reading.held.get(lane)
+        if held is None:
+            return
+        piece = self.world.run(read(self.world.conn, held.cursor, count, topic=self.topic, lanes=(lane,)))
+        expected = self._in_lane(reading.unread, lane)
+        assert piece.ids == expected[: len(piece.ids)]
+        assert len(piece.ids) >= min(count, len(expected))
+        done = piece.ids[:settles]
+        is_all = settles >= len(piece.ids)
+        if not is_all and not done:
+            return
+        if is_all:
+            lost = self.world.run(advance(self.world.conn, [held], piece.next, len(done)))
+        else:
+            assert piece.during is not None
+            place = piece.places[len(done) - 1]
+            lost = self.world.run(advance(self.world.conn, [held], piece.during, len(done), done=place))
+            held.cursor = self._stored(reading.id, lane)
+        assert lost == []
+        for id in done:
+            assert id not in group.completed, "it came twice"
+        reading.unread -= set(done)
+        reading.settled += len(done)
+        group.completed |= set(done)
+        if reading is not group.live:
+            group.by_history |= set(done)
+        if is_all and not piece.more:
+            reading.at_end.add(lane)
+
+    @precondition(lambda self: self.lost)
+    @rule(which=_which)
+    def settle_what_is_lost(self, which: int) -> None:
+        """Who has lost a lane changes nothing any more."""
+        lane, cursor = self.lost[which % len(self.lost)]
+        assert self.world.run(advance(self.world.conn, [lane], cursor, 1)) == [1]
+
+    @rule(survivors=st.sets(_names))
+    def let_die(self, survivors: set[str]) -> None:
+        """Time passes, and three looks find no heartbeat of some groups."""
+        self.later += timedelta(minutes=10)
+        alive = [group.live.id for group in self.groups.values() if group.state == "ACTIVE" and group.name in survivors]
+        self._heartbeat(alive, self.later)
+        for before in (2, 1, 0):
+            self._sweep(self.later - timedelta(minutes=before))
+        for group in self.groups.values():
+            if group.state == "ACTIVE" and group.name not in survivors:
+                group.state = "DEAD"
+
+    @rule(name=_names)
+    def heartbeat(self, name: str) -> None:
+        group = self.groups.get(name)
+        if group is None:
+            return
+        told = self._heartbeat([group.live.id], self.later)
+        assert len(told) == (group.state == "DEAD")
+        if told:
+            group.state = "ACTIVE"
+            self._bound(group, told[0])
+
+    @rule(name=_names, start=_starts, which=_which, dry_run=st.booleans())
+    def seek(self, name: str, start: str, which: int, dry_run: bool) -> None:
+        kind, at, id = self._start(start, which)
+        sql = "select postbus.seek($1, $2, $3, $4, $5, $6)"
+        group = self.groups.get(name)
+        if group is None:
+            assert self.world.refusal(sql, self.topic, name, kind, at, id, dry_run) == "PB406"
+            return
+        unread = self._from(kind, at, id)
+        assert self.world.value(sql, self.topic, name, kind, at, id, dry_run) == len(unread)
+        if not dry_run:
+            for one in (group.live, *group.catch_ups):
+                self._lose(one)
+            group.seek(unread)
+            group.since_at, group.since_id = at, id
+
+    @rule(name=_names, start=st.sampled_from(["FROM_TIMESTAMP", "FROM_MESSAGE_ID", "from_now", ""]))
+    def seek_to_nowhere(self, name: str, start: str) -> None:
+        """A start that lacks what it needs, or is none, is refused, and nothing has changed."""
+        assert self.world.refusal("select postbus.seek($1, $2, $3)", self.topic, name, start) == "PB402"
+
+    @rule(name=_names, is_wanted=st.booleans())
+    def set_catch_up(self, name: str, is_wanted: bool) -> None:
+        refused = self.world.refusal("select postbus.set_catch_up($1, $2, $3)", self.topic, name, is_wanted)
+        group = self.groups.get(name)
+        if group is None:
+            assert refused == "PB406"
+        elif group.catch_up is None:
+            assert refused == "PB433"
+        else:
+            assert refused is None
+            group.catch_up.status = "IN_PROGRESS" if is_wanted else "CANCELLED"
+
+    @rule()
+    def sweep(self) -> None:
+        self._sweep(self.later)
+        for group in self.groups.values():
+            lag = self.world.value("select messages from postbus.group_lag($1)", group.live.id)
+            assert lag == len(group.live.unread)
+
+    # What must hold.
+
+    @invariant()
+    def all_is_as_expected(self) -> None:
+        self.groups_are_as_expected()
+        self.unread_is_as_expected()
+        self.catch_ups_are_as_expected()
+        self.deliveries_are_as_expected()
+        self.message_states_are_as_expected()
+
+    def groups_are_as_expected(self) -> None:
+        found = self.world.fetch("select group_name, subscription_id, state from postbus.groups where topic = $1 "
+                                 "and state <> 'CANCELLED'", self.topic)  # fmt: skip
+        expected = {(group.name, group.live.id, group.state) for group in self.groups.values()}
+        _are_same(found, expected)
+
+    def unread_is_as_expected(self) -> None:
+        for group in self.groups.values():
+            assert self._unread(group.live.id) == group.live.unread, group
+            for one in group.catch_ups:
+                if one.status != "COMPLETED" and not one.is_final:
+                    assert self._unread(one.id) == one.unread, one
+
+    def catch_ups_are_as_expected(self) -> None:
+        for group in self.groups.values():
+            rows = self.world.fetch(
+                "select u.subscription_id, u.status, s.state, v.processed from postbus.catch_up u "
+                "join postbus.catch_ups v using (subscription_id) "
+                "join postbus.subscription s on s.id = u.subscription_id where u.of = $1",
+                group.live.id,
+            )
+            expected = {
+                (one.id, one.status, group.state if one.status == "IN_PROGRESS" else "CANCELLED", one.settled)
+                for one in group.catch_ups
+            }
+            _are_same(rows, expected)
+
+    def deliveries_are_as_expected(self) -> None:
+        rows = self.world.fetch("select id, group_name, status, required from postbus.deliveries where topic = $1",
+                                self.topic)  # fmt: skip
+        expected = {
+            (one.id, group.name, group.status(one.id), group.requires(one.id))
+            for one in self.sent
+            for group in self.groups.values()
+        }
+        _are_same(rows, expected)
+
+    def message_states_are_as_expected(self) -> None:
+        rows = self.world.fetch("select id, required, completed, status from postbus.message_states where topic = $1",
+                                self.topic)  # fmt: skip
+        expected = {}
+        for one in self.sent:
+            required = sorted(group.name for group in self.groups.values() if group.requires(one.id))
+            completed = [name for name in required if self.groups[name].status(one.id) == "COMPLETED"]
+            status = "PENDING" if not completed else "COMPLETED" if completed == required else "PROCESSING"
+            expected[one.id] = (required, completed, status)
+        assert {row["id"]: (row["required"], row["completed"], row["status"]) for row in rows} == expected
+
+    # How.
+
+    def _note(self, ids: list[int]) -> None:
+        rows = self.world.fetch("select id, lane, published_at from postbus.log where topic = $1 and id = any ($2)",
+                                self.topic, ids)  # fmt: skip
+        assert {row["id"] for row in rows} == set(ids)
+        new = [Sent(*row) for row in sorted(rows)]
+        self.sent += new
+        for group in self.groups.values():
+            group.live.unread |= {one.id for one in new if group.wants(one)}
+
+    def _start(self, start: str, which: int) -> tuple[str, datetime | None, int | None]:
+        """The arguments of a start position."""
+        if start == "LATER":
+            return "FROM_TIMESTAMP", datetime.now(UTC) + timedelta(days=30), None
+        if start == "NEXT_ID":
+            return "FROM_MESSAGE_ID", None, 1024 * self.world.value("select last_value + 2 from postbus.log_position")
+        if start in ("FROM_NOW", "FROM_BEGINNING") or not self.sent:
+            return ("FROM_NOW" if start == "FROM_NOW" else "FROM_BEGINNING"), None, None
+        chosen = self.sent[which % len(self.sent)]
+        if start == "FROM_TIMESTAMP":
+            return start, chosen.published_at, None
+        return start, None, chosen.id
+
+    def _from(self, kind: str, at: datetime | None, id: int | None) -> set[int]:
+        """What a group has before it that starts there."""
+        if kind == "FROM_NOW":
+            return set()
+        return {one.id for one in self.sent if (at is None or one.published_at >= at) and (id is None or one.id >= id)}
+
+    def _bound(self, group: Group, answer: Any) -> None:
+        before = dict(group.live.held)
+        missed, skipped, beside = group.bound()
+        assert (answer["missed"], answer["skipped"]) == (missed, skipped)
+        assert (answer["catch_up_id"] is not None) == (beside is not None)
+        if before and not group.live.held:
+            self.lost += [(lane, lane.cursor) for lane in before.values()]
+        if beside is not None:
+            group.catch_ups.append(Reading(answer["catch_up_id"], beside))
+
+    def _lose(self, reading: Reading) -> None:
+        self.lost += [(lane, lane.cursor) for lane in reading.held.values()]
+        reading.held = {}
+
+    def _take(self, group: Group, reading: Reading, vanishes: bool) -> None:
+        """A new worker comes; the one before it has left, or vanished."""
+        if vanishes:
+            sql = "update postbus.worker set seen_at = clock_timestamp() - interval '1 hour' where name = $1"
+            self.world.value(sql, reading.worker)
+        else:
+            self.world.value("select postbus.leave_groups($1, array[$2::bigint])", reading.worker, reading.id)
+        worker = self.world.new_name("w")
+        lanes = self.world.run(take(self.world.conn, worker, reading.id))
+        is_active = group.state == "ACTIVE" and reading.status == "IN_PROGRESS"
+        assert sorted(lane.lane for lane in lanes) == (list(range(_LANES)) if is_active else [])
+        if lanes:
+            self._lose(reading)
+            reading.held = {lane.lane: lane for lane in lanes}
+            reading.worker = worker
+
+    def _heartbeat(self, ids: list[int], later: timedelta) -> list[Any]:
+        sql = (
+            "select * from postbus.group_heartbeat($1, '{}', '{}', '{}', '{}', '{}', '{}', "
+            "as_of => clock_timestamp() + $2)"
+        )
+        return self.world.fetch(sql, ids, later)
+
+    def _sweep(self, later: timedelta) -> None:
+        self.world.fetch("select * from postbus.sweep_log($1, clock_timestamp() + $2)", self.storage, later)
+        for group in self.groups.values():
+            for one in group.catch_ups:
+                if one.status == "IN_PROGRESS" and len(one.at_end) == _LANES:
+                    assert not one.unread
+                    self._lose(one)
+                    one.status = "COMPLETED"
+
+    def _in_lane(self, ids: set[int], lane: int) -> list[int]:
+        return [one.id for one in self.sent if one.lane == lane and one.id in ids]
+
+    def _stored(self, subscription: int, lane: int) -> str:
+        sql = "select cursor::text from postbus.current_cursor where subscription_id = $1 and lane = $2"
+        return str(self.world.value(sql, subscription, lane))
+
+    def _unread(self, subscription: int) -> set[int]:
+        """What a subscription would read, in all lanes."""
+        found: list[int] = []
+        for lane in range(_LANES):
+            cursor = self._stored(subscription, lane)
+            while True:
+                piece = self.world.run(read(self.world.conn, cursor, topic=self.topic, lanes=(lane,)))
+                found += piece.ids
+                cursor = piece.next
+                if not piece.more:
+                    break
+        assert len(found) == len(set(found)), "one came twice"
+        return set(found)
+
+
+def _are_same(rows: list[Any], expected: set[tuple[Any, ...]]) -> None:
+    found = {tuple(row) for row in rows}
+    assert (sorted(found - expected), sorted(expected - found)) == ([], [])
+
+
+_TRANSITIONS = [("ACTIVE", "PAUSED"), ("PAUSED", "ACTIVE")]
+_OF = {"subscription": "group_name is not null and topic_id = postbus.topic_id($1) and $1", "topic": "name"}
+
+
+def test_groups_live_as_the_model_says(world: World) -> None:
+    """States, what is unread, catch-ups, deliveries and states of messages, after each step of any sequence."""
+    run_state_machine_as_test(lambda: Lifecycle(world), settings=examples(10, steps=30))
