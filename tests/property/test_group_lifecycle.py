@@ -91,13 +91,12 @@ class Lifecycle(RuleBasedStateMachine):
         else:
             assert refused == "PB433"
 
-    @rule(name=_names, part=_which, takes=st.booleans(), vanishes=st.booleans(), lane=st.integers(0, _LANES - 1),
+    @precondition(lambda self: self.groups)
+    @rule(name=_which, part=_which, takes=st.booleans(), vanishes=st.booleans(), lane=st.integers(0, _LANES - 1),
           count=st.integers(1, 4), settles=st.integers(0, 9))  # fmt: skip
-    def work(self, name: str, part: int, takes: bool, vanishes: bool, lane: int, count: int, settles: int) -> None:
+    def work(self, name: int, part: int, takes: bool, vanishes: bool, lane: int, count: int, settles: int) -> None:
         """Take the lanes, or go on in them; read some of one lane and settle the first of that."""
-        group = self.groups.get(name)
-        if group is None:
-            return
+        group = self._group(name)
         parts = [group.live, *(one for one in group.catch_ups if one.status != "COMPLETED" and not one.is_final)]
         reading = parts[part % len(parts)]
         if takes or not reading.held:
@@ -138,6 +137,7 @@ class Lifecycle(RuleBasedStateMachine):
         lane, cursor = self.lost[which % len(self.lost)]
         assert self.world.run(advance(self.world.conn, [lane], cursor, 1)) == [1]
 
+    @precondition(lambda self: self.groups)
     @rule(survivors=st.sets(_names))
     def let_die(self, survivors: set[str]) -> None:
         """Time passes, and three looks find no heartbeat of some groups."""
@@ -150,11 +150,10 @@ class Lifecycle(RuleBasedStateMachine):
             if group.state == "ACTIVE" and group.name not in survivors:
                 group.state = "DEAD"
 
-    @rule(name=_names)
-    def heartbeat(self, name: str) -> None:
-        group = self.groups.get(name)
-        if group is None:
-            return
+    @precondition(lambda self: self.groups)
+    @rule(name=_which)
+    def heartbeat(self, name: int) -> None:
+        group = self._group(name)
         told = self._heartbeat([group.live.id], self.later)
         assert len(told) == (group.state == "DEAD")
         if told:
@@ -182,6 +181,7 @@ class Lifecycle(RuleBasedStateMachine):
         """A start that lacks what it needs, or is none, is refused, and nothing has changed."""
         assert self.world.refusal("select postbus.seek($1, $2, $3)", self.topic, name, start) == "PB402"
 
+    @precondition(lambda self: any(group.catch_ups for group in self.groups.values()))
     @rule(name=_names, is_wanted=st.booleans())
     def set_catch_up(self, name: str, is_wanted: bool) -> None:
         refused = self.world.refusal("select postbus.set_catch_up($1, $2, $3)", self.topic, name, is_wanted)
@@ -261,6 +261,9 @@ class Lifecycle(RuleBasedStateMachine):
 
     # How.
 
+    def _group(self, which: int) -> Group:
+        return self.groups[sorted(self.groups)[which % len(self.groups)]]
+
     def _note(self, ids: list[int]) -> None:
         rows = self.world.fetch("select id, lane, published_at from postbus.log where topic = $1 and id = any ($2)",
                                 self.topic, ids)  # fmt: skip
@@ -318,6 +321,8 @@ class Lifecycle(RuleBasedStateMachine):
             self._lose(reading)
             reading.held = {lane.lane: lane for lane in lanes}
             reading.worker = worker
+        else:
+            self.world.value("select postbus.leave_groups($1, array[$2::bigint])", worker, reading.id)
 
     def _heartbeat(self, ids: list[int], later: timedelta) -> list[Any]:
         sql = (

@@ -1,0 +1,245 @@
+"""Messages that a group tries again, in any order of events: put off, parked, claimed, settled, given up, redriven."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from log_sql import Lane, advance, create_topic, publish_many, put_off, read, settle_retrying, subscribe, take
+from property.settings import examples
+from property.world import World
+
+_LANES = 2
+_MOST = 3
+_keys = st.none() | st.sampled_from(["x", "y", "z"])
+_which = st.integers(0, 30)
+
+
+@dataclass
+class Waiting:
+    """A message that the group tries again, or that waits behind one of its key."""
+
+    parked: bool
+    attempts: int
+    due: timedelta
+
+
+class Retries(RuleBasedStateMachine):
+    """Each message is in one place: before the group, waiting, given up, or done."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+        self.topic = world.new_name("retry")
+        self.storage = world.run(create_topic(world.conn, self.topic, lanes=_LANES, max_attempts=_MOST))
+        self.group = world.run(subscribe(world.conn, topic=self.topic))
+        self.held: dict[int, Lane] = {}
+        self.former: list[Lane] = []
+        self.worker = ""
+        self.keys: dict[int, str | None] = {}
+        self.lanes: dict[int, int] = {}
+        self.unread: set[int] = set()
+        self.waiting: dict[int, Waiting] = {}
+        self.dead: dict[int, int] = {}
+        """With their attempts."""
+        self.purged: set[int] = set()
+        self.tried: set[int] = set()
+        """Claimed at some time, by whoever holds the lane."""
+        self.done: set[int] = set()
+        self.now = timedelta(0)
+        self._take()
+
+    def teardown(self) -> None:
+        self.world.value("select postbus.delete_topic($1, force => true)", self.topic)
+        for table in ("retrying", "dead_letter"):
+            assert self.world.value(f"select count(*) from postbus.{table} where subscription_id = $1", self.group) == 0
+
+    @rule(keys=st.lists(_keys, min_size=1, max_size=5))
+    def publish(self, keys: list[str | None]) -> None:
+        texts = [f"m{n}" for n in range(len(keys))]
+        ids = self.world.run(publish_many(self.world.conn, *texts, topic=self.topic, keys=keys))
+        self.keys |= dict(zip(ids, keys, strict=True))
+        self.lanes |= dict(
+            self.world.fetch("select id, lane from postbus.log where topic = $1 and id = any ($2)", self.topic, ids)
+        )
+        self.unread |= set(ids)
+
+    @precondition(lambda self: self.unread)
+    @rule(first=_which, kinds=st.lists(st.sampled_from(["done", "retry", "dead", "release"]), min_size=4, max_size=4))
+    def read(self, first: int, kinds: list[str]) -> None:
+        """Work through what is before a lane: what fails is put off, and what has its key waits behind it."""
+        lane = self.lanes[_one_of(self.unread, first)]
+        held = self.held[lane]
+        piece = self.world.run(read(self.world.conn, held.cursor, 4, topic=self.topic, lanes=(lane,)))
+        assert piece.ids == sorted(id for id in self.unread if self.lanes[id] == lane)[: len(piece.ids)]
+        for n, id in enumerate(piece.ids):
+            key = self.keys[id]
+            is_behind = key is not None and any(self.keys[other] == key for other in self.waiting)
+            kind = "park" if is_behind else kinds[n % len(kinds)]
+            if kind != "done":
+                told = self.world.run(put_off(self.world.conn, held, piece.after(n), kind, as_of=self._now()))
+                assert told == [_TOLD[kind]]
+            self.unread.remove(id)
+            if kind == "done":
+                self.done.add(id)
+            elif kind == "dead":
+                self.dead[id] = 1
+            else:
+                self.waiting[id] = Waiting(kind == "park", 1 if kind == "retry" else 0, self.now)
+                self._unpark(key)
+        assert self.world.run(advance(self.world.conn, [held], piece.next, len(piece.ids))) == []
+
+    @precondition(lambda self: self.waiting)
+    @rule(first=_which, count=st.integers(1, 4))
+    def claim(self, first: int, count: int) -> None:
+        """What is due comes, its attempt counted; again only after the topic's lease."""
+        lane = self.lanes[_one_of(self.waiting, first)]
+        rows = self.world.fetch("select * from postbus.claim_retrying(array[$1::uuid], $2, $3)",
+                                self.held[lane].token, count, self._now())  # fmt: skip
+        due = {
+            id for id, one in self.waiting.items() if self.lanes[id] == lane and not one.parked and one.due <= self.now
+        }
+        claimed = {row["id"] for row in rows}
+        assert claimed <= due
+        assert len(rows) == len(claimed) == min(count, len(due))
+        for row in rows:
+            one = self.waiting[row["id"]]
+            one.attempts += 1
+            one.due = self.now + timedelta(seconds=30)
+            self.tried.add(row["id"])
+            assert (row["attempts"], row["key"]) == (one.attempts, self.keys[row["id"]])
+
+    @precondition(lambda self: self.tried)
+    @rule(which=_which, outcome=st.sampled_from(["done", "retry", "dead", "release"]), wait=st.integers(0, 2))
+    def settle(self, which: int, outcome: str, wait: int) -> None:
+        """What was tried; it is lost if somebody has settled it meanwhile."""
+        id = _one_of(self.tried, which)
+        one = self.waiting.get(id)
+        if outcome in ("done", "dead") or one is None:
+            self.tried.remove(id)
+        lane = self.held[self.lanes[id]]
+        told = self.world.run(settle_retrying(self.world.conn, lane, [id], outcome, delay=timedelta(hours=wait),
+                                              as_of=self._now()))  # fmt: skip
+        if one is None:
+            assert told == ["lost"]
+        elif outcome == "release":
+            assert told == ["released"]
+            one.due, one.attempts = self.now, max(one.attempts - 1, 0)
+        elif outcome == "retry" and one.attempts < _MOST:
+            assert told == ["retried"]
+            one.due = self.now + timedelta(hours=wait)
+        else:
+            assert told == ["done" if outcome == "done" else "dead"]
+            del self.waiting[id]
+            if outcome == "done":
+                self.done.add(id)
+            else:
+                self.dead[id] = one.attempts
+            self._unpark(self.keys[id])
+
+    @precondition(lambda self: self.former and self.waiting)
+    @rule(which=_which)
+    def settle_what_is_lost(self, which: int) -> None:
+        """Who has lost a lane changes nothing any more, and gets nothing."""
+        former = self.former[which % len(self.former)]
+        ids = sorted(self.waiting)
+        assert self.world.run(settle_retrying(self.world.conn, former, ids, "done")) == ["lost"] * len(ids)
+        sql = "select count(*) from postbus.claim_retrying(array[$1::uuid], 10, $2)"
+        assert self.world.value(sql, former.token, self._now()) == 0
+
+    @rule()
+    def take_over(self) -> None:
+        self._take()
+
+    @rule()
+    def time_passes(self) -> None:
+        self.now += timedelta(hours=1, minutes=1)
+
+    @precondition(lambda self: self.dead)
+    @rule(ids=st.none() | st.sets(_which, min_size=1, max_size=2), is_wrong=st.booleans(), is_purge=st.booleans())
+    def redrive(self, ids: set[int] | None, is_wrong: bool, is_purge: bool) -> None:
+        """All dead letters, or some, come back with no attempts made, or go for good; one that is none is refused."""
+        among = self.keys if is_wrong else self.dead
+        named = None if ids is None else [_one_of(among, n) for n in ids]
+        function = "purge_dead_letters" if is_purge else "redrive"
+        sql = f"select postbus.{function}($1, ids => $2, group_name => 'g')"
+        if named is not None and not set(named) <= set(self.dead):
+            assert self.world.refusal(sql, self.topic, named) == "PB405"
+            return
+        chosen = set(self.dead) if named is None else set(named)
+        assert self.world.value(sql, self.topic, named) == len(chosen)
+        for id in chosen:
+            del self.dead[id]
+            if is_purge:
+                self.purged.add(id)
+            else:
+                self.waiting[id] = Waiting(parked=False, attempts=0, due=timedelta(0))
+
+    @rule()
+    def sweep(self) -> None:
+        self.world.fetch("select * from postbus.sweep_log($1)", self.storage)
+
+    @invariant()
+    def each_message_is_in_its_place(self) -> None:
+        rows = self.world.fetch("select id, lane, parked, attempts from postbus.retrying where subscription_id = $1",
+                                self.group)  # fmt: skip
+        expected = {(id, self.lanes[id], one.parked, one.attempts) for id, one in self.waiting.items()}
+        assert {tuple(row) for row in rows} == expected
+        rows = self.world.fetch("select id, attempts from postbus.dead_letter where subscription_id = $1", self.group)
+        assert {tuple(row) for row in rows} == set(self.dead.items())
+
+    @invariant()
+    def deliveries_are_as_expected(self) -> None:
+        rows = self.world.fetch("select id, status from postbus.deliveries where topic = $1", self.topic)
+        assert {tuple(row) for row in rows} == {(id, self._status(id)) for id in self.keys}
+
+    @invariant()
+    def nothing_waits_for_nobody(self) -> None:
+        """Of each key that waits, one at least may be tried, and no later one before the first that has been read."""
+        for id, one in self.waiting.items():
+            if one.parked:
+                assert any(not first.parked for other, first in self.waiting.items() if self.keys[other] == self.keys[id])
+
+    def _status(self, id: int) -> str:
+        if id in self.waiting:
+            return "WAITING" if self.waiting[id].parked else "RETRYING"
+        if id in self.dead or id in self.purged:
+            return "DEAD"
+        return "COMPLETED" if id in self.done else "PENDING"
+
+    def _unpark(self, key: str | None) -> None:
+        """The first of a key is tried at once, if it was to wait."""
+        behind = [id for id in self.waiting if key is not None and self.keys[id] == key]
+        if behind and self.waiting[min(behind)].parked:
+            self.waiting[min(behind)].parked = False
+            self.waiting[min(behind)].due = self.now
+
+    def _now(self) -> Any:
+        return self.world.value("select clock_timestamp() + $1::interval", self.now)
+
+    def _take(self) -> None:
+        """A new worker takes all lanes from the one before it, which has vanished."""
+        self.former += self.held.values()
+        sql = "update postbus.worker set seen_at = clock_timestamp() - interval '1 hour' where name = $1"
+        self.world.value(sql, self.worker)
+        self.worker = self.world.new_name("w")
+        self.held = {lane.lane: lane for lane in self.world.run(take(self.world.conn, self.worker, self.group))}
+        assert sorted(self.held) == list(range(_LANES))
+
+
+def _one_of(ids: Iterable[int], which: int) -> int:
+    known = sorted(ids)
+    return known[which % len(known)]
+
+
+_TOLD = {"retry": "retried", "park": "parked", "dead": "dead", "release": "released"}
+
+
+def test_retries_go_as_the_model_says(world: World) -> None:
+    """Nothing is lost or in two places, keys keep their order, and attempts are counted."""
+    run_state_machine_as_test(lambda: Retries(world), settings=examples(15, steps=40))
