@@ -31,10 +31,10 @@ class CatchUp:
     def __post_init__(self) -> None:
         latency = as_timedelta(self.target_latency)
         for name, is_right, rule in (
-            ("batch_size", _is_count(self.batch_size, 1), "batch_size goes from 1 to 1000000"),
+            ("batch_size", _is_count(self.batch_size, 1, 1_000_000), "batch_size goes from 1 to 1000000"),
             ("max_messages", self.max_messages is None or _is_count(self.max_messages, 0), "0 or more, or None"),
-            ("max_rate", self.max_rate is None or self.max_rate > 0, "max_rate is positive, or None"),
-            ("target_latency", latency > timedelta(0), "target_latency is positive"),
+            ("max_rate", self.max_rate is None or _is_rate(self.max_rate), "max_rate is positive, or None"),
+            ("target_latency", timedelta(0) < latency <= timedelta(days=1), "positive, up to 1 day"),
             ("beside_from", _is_count(self.beside_from, 0), "beside_from is 0 or more"),
         ):
             if not is_right:
@@ -53,7 +53,7 @@ class CatchUp:
 
     def as_json(self) -> str:
         """As SQL takes it."""
-        return json.dumps(asdict(self) | {"target_latency": f"{self.latency * 1000:g} ms"})
+        return json.dumps(asdict(self) | {"target_latency": f"{self.latency * 1000:.3f} ms"})
 
     @classmethod
     def from_json(cls, text: str) -> CatchUp:
@@ -68,5 +68,9 @@ class CatchUp:
         return as_timedelta(self.target_latency).total_seconds()
 
 
-def _is_count(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def _is_count(value: object, least: int, most: int = 2**63 - 1) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _is_rate(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 1e-9 <= value <= 1e15

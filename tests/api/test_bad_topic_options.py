@@ -69,6 +69,8 @@ async def test_bad_values(bus: Bus, conn: Any, topic: str, options: dict[str, An
         ({"retry_initial": "2h"}, "retry_max is not less than retry_initial"),
         ({"retention": timedelta(seconds=-1)}, "retention is not negative"),
         ({"dedup_window": 0}, "dedup_window is positive"),
+        ({"retention": timedelta(days=400_000)}, "durations go up to 1000 years"),
+        ({"max_retention": timedelta(seconds=-1)}, "max_retention is not negative"),
         ({"lease": "soon"}, "lease 'soon' is not a duration"),
         ({"retention": True}, "retention True is not a duration"),
         ({"retention": float("nan")}, "retention nan is not a duration"),

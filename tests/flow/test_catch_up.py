@@ -254,7 +254,18 @@ async def test_a_group_that_is_taken_for_dead_while_it_runs_lives_again(
 
 @pytest.mark.parametrize(
     "options",
-    [{"batch_size": 0}, {"max_messages": -1}, {"max_rate": 0}, {"target_latency": "0s"}, {"beside_from": -1}],
+    [
+        {"batch_size": 0},
+        {"max_messages": -1},
+        {"max_rate": 0},
+        {"target_latency": "0s"},
+        {"beside_from": -1},
+        {"batch_size": 1_000_001},
+        {"max_rate": float("inf")},
+        {"max_rate": "fast"},
+        {"target_latency": "2 days"},
+        {"max_messages": 2**63},
+    ],
 )
 def test_bad_options(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption):

@@ -68,7 +68,7 @@ class Group:
         )
 
     def bound(self) -> tuple[int, int, set[int] | None]:
-        """Keep what is before it within bounds: how many that are, how many are skipped, and what goes to a catch-up."""
+        """Keep what is before it within bounds: how many there are, how many go, and what a catch-up gets."""
         missed = len(self.live.unread)
         most = missed if self.max_messages is None else self.max_messages
         if missed <= min(most, self.beside_from):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -203,7 +204,9 @@ class Retries(RuleBasedStateMachine):
         """Of each key that waits, one at least may be tried, and no later one before the first that has been read."""
         for id, one in self.waiting.items():
             if one.parked:
-                assert any(not first.parked for other, first in self.waiting.items() if self.keys[other] == self.keys[id])
+                assert any(
+                    not first.parked for other, first in self.waiting.items() if self.keys[other] == self.keys[id]
+                )
 
     def _status(self, id: int) -> str:
         if id in self.waiting:
@@ -242,4 +245,5 @@ _TOLD = {"retry": "retried", "park": "parked", "dead": "dead", "release": "relea
 
 def test_retries_go_as_the_model_says(world: World) -> None:
     """Nothing is lost or in two places, keys keep their order, and attempts are counted."""
-    run_state_machine_as_test(lambda: Retries(world), settings=examples(15, steps=40))
+    machine: Any = partial(Retries, world)
+    run_state_machine_as_test(machine, settings=examples(15, steps=40))

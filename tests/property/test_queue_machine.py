@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -122,7 +123,9 @@ class Queue(RuleBasedStateMachine):
     def retry(self, which: int, some: int, delay: timedelta) -> None:
         token = list(self.leases)[which % len(self.leases)]
         ids = sorted(self.leases[token][0])[:some]
-        told = dict(self.world.fetch("select * from postbus.retry($1, $2, $3, as_of => $4)", token, ids, delay, self._at()))
+        told = dict(
+            self.world.fetch("select * from postbus.retry($1, $2, $3, as_of => $4)", token, ids, delay, self._at())
+        )
         assert told == {id: "retried" if self.messages[id].attempts < _MOST else "dead" for id in ids}
         self._close(token, ids)
         for id in ids:
@@ -296,4 +299,5 @@ def _one_of(ids: Iterable[int], which: int) -> int:
 
 def test_a_queue_goes_as_the_model_says(world: World) -> None:
     """Nothing is lost or leased twice at the same time, keys keep their order, and attempts are counted."""
-    run_state_machine_as_test(lambda: Queue(world), settings=examples(20, steps=40))
+    machine: Any = partial(Queue, world)
+    run_state_machine_as_test(machine, settings=examples(20, steps=40))

@@ -18,10 +18,12 @@ from log_sql import (
     publish_many,
     put_off,
     read,
+    refused,
     subscribe,
     sweep,
     take,
 )
+from postbus import CatchUp
 from queue_sql import publish
 
 
@@ -405,3 +407,36 @@ async def test_a_group_that_is_moved_keeps_its_end(conn: Any) -> None:
         id >> 10,
     )
     assert row["unseen"] == 0
+
+
+async def test_a_catch_up_that_a_seek_has_ended_is_not_resumed(conn: Any) -> None:
+    """Whether it was under way or cancelled: the group reads from its new place, and nothing comes from elsewhere."""
+    await history(conn, 3)
+    for cancels_first in (False, True):
+        await conn.execute("select postbus.set_group_state('t', group_name, 'CANCELLED') from postbus.groups "
+                           "where state <> 'CANCELLED'")  # fmt: skip
+        beside = (await late(conn))["catch_up_id"]
+        await work_through(conn, beside)
+        if cancels_first:
+            await conn.execute("select postbus.set_catch_up('t', 'late', false)")
+        await conn.execute("select postbus.seek('t', 'late', 'FROM_BEGINNING')")
+        for is_wanted in (True, False):
+            await refused(conn.execute("select postbus.set_catch_up('t', 'late', $1)", is_wanted), "PB433")
+        await conn.execute("select postbus.set_group_state('t', 'late', 'CANCELLED')")
+        row = await conn.fetchrow("select status, processed from postbus.catch_ups where subscription_id = $1", beside)
+        assert tuple(row) == ("CANCELLED", 3)
+
+
+async def test_options_are_kept_in_the_form_that_processes_read(conn: Any) -> None:
+    """However SQL was given them."""
+    given = {
+        "batch_size": "5",
+        "max_messages": None,
+        "max_rate": "1.5",
+        "target_latency": "00:00:01",
+        "beside_from": "2",
+    }
+    told = await conn.fetchval("select postbus.catch_up_options($1::jsonb)::text", json.dumps(given))
+    assert CatchUp.from_json(told) == CatchUp(5, None, 1.5, timedelta(seconds=1), 2)
+    for wrong in ({"max_rate": "NaN"}, {"max_rate": "Infinity"}, {"target_latency": "2 days"}):
+        await refused(conn.fetchval("select postbus.catch_up_options($1::jsonb)", json.dumps(wrong)), "PB402")

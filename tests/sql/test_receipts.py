@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -317,3 +317,64 @@ async def test_the_tracking_of_a_topic_can_change_while_groups_are_at_work(conn:
         assert row["status"] == "COMPLETED"
         assert (row["settled_at"] is not None) == (tracking == "REFERENCE_COUNTING")
     assert got == ["m0", "m1", "m2"]
+
+
+async def test_what_is_published_before_a_group_begins_is_skipped(conn: Any) -> None:
+    """A group may be told to begin later than now."""
+    await create_topic(conn)
+    await subscribe(conn, "later", "FROM_TIMESTAMP", start_at=datetime.now(UTC) + timedelta(days=1))
+    [id] = await publish(conn, "one")
+    assert await statuses(conn, id) == {"later": "SKIPPED"}
+    assert await state(conn, id) == (set(), set(), "PENDING")
+
+
+async def test_history_has_nothing_to_do_with_what_comes_after_it(conn: Any) -> None:
+    """A catch-up settles no message beyond its end, and a second one does not hide what the first has before it."""
+    storage = await create_topic(conn)
+    [one] = await publish(conn, "one")
+    options = json.dumps({"beside_from": 0})
+    sql = "select * from postbus.subscribe('t', 'g', 'FROM_BEGINNING', catch_up => $1)"
+    first = await conn.fetchrow(sql, options)
+    [two] = await publish(conn, "two")
+    await let_die(conn, storage)
+    second = await conn.fetchrow(sql, options)
+    [three] = await publish(conn, "three")
+    assert [(await statuses(conn, id))["g"] for id in (one, two, three)] == ["PENDING"] * 3
+
+    await settle_all(conn, second["catch_up_id"])
+    assert [(await statuses(conn, id))["g"] for id in (one, two, three)] == ["PENDING", "COMPLETED", "PENDING"]
+    await settle_all(conn, first["catch_up_id"])
+    assert [(await statuses(conn, id))["g"] for id in (one, two, three)] == ["COMPLETED", "COMPLETED", "PENDING"]
+    await conn.execute("select postbus.seek('t', 'g', 'FROM_BEGINNING')")
+    assert [(await statuses(conn, id))["g"] for id in (one, two, three)] == ["PENDING"] * 3
+
+
+async def test_a_message_that_was_tried_again_is_pending_after_the_group_is_set_back(conn: Any) -> None:
+    await create_topic(conn)
+    group = await subscribe(conn)
+    [id] = await publish(conn, "one")
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor)
+    await put_off(conn, lane, piece, "retry")
+    await claim_retrying(conn, lane)
+    await settle_retrying(conn, lane, [id], "done")
+    assert await statuses(conn, id) == {"g": "COMPLETED"}, "though the cursor is not past it yet"
+    await advance(conn, [lane], piece.next, 1)
+    assert await statuses(conn, id) == {"g": "COMPLETED"}
+    await conn.execute("select postbus.seek('t', 'g', 'FROM_BEGINNING')")
+    assert await statuses(conn, id) == {"g": "PENDING"}
+
+
+async def test_a_redriven_message_without_a_key_is_in_its_own_lane(conn: Any) -> None:
+    """Among messages with keys it is in the first lane, whatever its number."""
+    await create_topic(conn, lanes=4)
+    group = await subscribe(conn)
+    ids = [(await publish_many(conn, "x", keys=[None]))[0] for _ in range(3)]
+    lane = (await take(conn, "w", group))[0]
+    piece = await read(conn, lane.cursor)
+    assert piece.ids == ids
+    await put_off(conn, lane, piece, *["dead"] * 3)
+    await advance(conn, [lane], piece.next, 3)
+    await conn.execute("select postbus.redrive('t', group_name => 'g')")
+    assert [await statuses(conn, id) for id in ids] == [{"g": "RETRYING"}] * 3
+    assert [row["id"] for row in await claim_retrying(conn, lane)] == ids

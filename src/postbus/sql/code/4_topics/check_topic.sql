@@ -17,11 +17,15 @@ begin
         when topic.semantics = 'PUB_SUB' and topic.ordered then
             'ordered is for QUEUE topics: PUB_SUB topics always keep the order per key'
         when topic.storage not in ('shared', 'own') then format('storage %L is not known; use ''shared'' or ''own''', topic.storage)
+        when greatest(topic.lease, topic.retry_initial, topic.retry_max, topic.retention, topic.dedup_window, topic.max_retention,
+                      topic.zero_subscription_retention, topic.zombie_time, topic.heartbeat_interval, topic.heartbeat_timeout)
+             > interval '1000 years' then 'durations go up to 1000 years'        -- else times that are computed with them do not exist
         when topic.lanes not between 1 and 1024 then 'lanes goes from 1 to 1024'
         when topic.segment_size not between 1 and 1000 then 'segment_size goes from 1 to 1000'
         when topic.zero_subscription_retention < interval '0' then 'zero_subscription_retention is not negative'
         when topic.semantics = 'PUB_SUB' and topic.max_retention < greatest(topic.retention, topic.zero_subscription_retention) then
             'max_retention is not less than retention and zero_subscription_retention'
+        when topic.max_retention < interval '0' then 'max_retention is not negative'
         when topic.zombie_time <= interval '0' then 'zombie_time is positive'
         when topic.heartbeat_interval < interval '1 second' then 'heartbeat_interval is 1 second or more'
         when topic.heartbeat_timeout < 2 * topic.heartbeat_interval then 'heartbeat_timeout is at least twice heartbeat_interval'

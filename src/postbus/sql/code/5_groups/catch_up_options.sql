@@ -1,4 +1,5 @@
--- How a group works through history, complete: a preset, and what is given besides. Refuses what makes no sense.
+-- How a group works through history, complete: a preset, and what is given besides, as numbers, and the latency in
+-- milliseconds. Refuses what makes no sense.
 --
 --   batch_size      messages per read
 --   max_messages    how many of the newest are worked through; null: all
@@ -31,8 +32,11 @@ begin
         _wrong := case
             when (_options ->> 'batch_size')::bigint between 1 and 1000000 is not true then 'batch_size goes from 1 to 1000000'
             when (_options ->> 'max_messages')::bigint < 0 then 'max_messages is not negative, or null for all'
-            when (_options ->> 'max_rate')::double precision <= 0 then 'max_rate is positive, or null for as fast as it goes'
-            when (_options ->> 'target_latency')::interval > interval '0' is not true then 'target_latency is a positive duration'
+            when (_options ->> 'max_rate')::double precision between 1e-9 and 1e15 is false
+                then 'max_rate is positive, or null for as fast as it goes'
+            when ((_options ->> 'target_latency')::interval > interval '0'
+                  and (_options ->> 'target_latency')::interval <= interval '1 day') is not true
+                then 'target_latency is a positive duration of up to 1 day'
             when (_options ->> 'beside_from')::bigint >= 0 is not true then 'beside_from is not negative' end;
     exception when data_exception then
         _wrong := sqlerrm;
@@ -40,5 +44,10 @@ begin
     if _wrong is not null then
         perform postbus.refuse('PB402', 'bad option of a catch-up', _wrong);
     end if;
-    return _options;
+    return _options || jsonb_build_object(
+        'batch_size', (_options ->> 'batch_size')::bigint,
+        'max_messages', (_options ->> 'max_messages')::bigint,
+        'max_rate', (_options ->> 'max_rate')::double precision,
+        'target_latency', trim_scale(extract(epoch from (_options ->> 'target_latency')::interval) * 1000) || ' ms',
+        'beside_from', (_options ->> 'beside_from')::bigint);
 end $$;
