@@ -46,6 +46,8 @@ class Group:
     since_at: datetime | None
     since_id: int | None
     state: str = "ACTIVE"
+    is_lag_exact: bool = True
+    """It counts too much while a group that begins later passes by what is published before that."""
     completed: set[int] = field(default_factory=set)
     by_history: set[int] = field(default_factory=set)
     """Completed by a catch-up, which a later seek does not undo."""
@@ -85,6 +87,7 @@ class Group:
 
     def seek(self, unread: set[int]) -> None:
         """Be set to a place: what is before it then is open again, and no catch-up goes on."""
+        self.is_lag_exact = True
         self.completed -= unread
         self.live.unread = unread
         self.live.held = {}
