@@ -78,9 +78,6 @@ class Group:
         self.live.held = {}
         skipped = max(missed - most, 0)
         left = set(sorted(self.live.unread)[skipped:])
-        if len(left) <= self.beside_from:
-            self.live.unread = left
-            return missed, skipped, None
         self.live.unread = set()
         self.since_at = self.since_id = None
         return missed, skipped, left

@@ -70,10 +70,10 @@ class Lifecycle(RuleBasedStateMachine):
         known = self.groups.get(name)
         assert answer["is_new"] == (known is None)
         if known is not None:
+            known.beside_from, known.max_messages = beside_from, most
             if known.state == "DEAD":
                 known.state = "ACTIVE"
                 self._bound(known, answer)
-            known.beside_from, known.max_messages = beside_from, most
         else:
             everything = {one.id for one in self.sent}
             live = Reading(answer["subscription_id"], self._from(kind, at, id))
@@ -332,10 +332,8 @@ class Lifecycle(RuleBasedStateMachine):
             self.world.value("select postbus.leave_groups($1, array[$2::bigint])", worker, reading.id)
 
     def _heartbeat(self, ids: list[int], later: timedelta) -> list[Any]:
-        sql = (
-            "select * from postbus.group_heartbeat($1, '{}', '{}', '{}', '{}', '{}', '{}', "
-            "as_of => clock_timestamp() + $2)"
-        )
+        nothing = ", ".join(["'{}'"] * 7)
+        sql = f"select * from postbus.group_heartbeat($1, {nothing}, as_of => clock_timestamp() + $2)"
         return self.world.fetch(sql, ids, later)
 
     def _sweep(self, later: timedelta) -> None:
@@ -381,4 +379,4 @@ _OF = {"subscription": "group_name is not null and topic_id = postbus.topic_id($
 def test_groups_live_as_the_model_says(world: World) -> None:
     """States, what is unread, catch-ups, deliveries and states of messages, after each step of any sequence."""
     machine: Any = partial(Lifecycle, world)
-    run_state_machine_as_test(machine, settings=examples(10, steps=30))
+    run_state_machine_as_test(machine, settings=examples(25, steps=30))

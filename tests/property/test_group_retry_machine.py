@@ -246,4 +246,4 @@ _TOLD = {"retry": "retried", "park": "parked", "dead": "dead", "release": "relea
 def test_retries_go_as_the_model_says(world: World) -> None:
     """Nothing is lost or in two places, keys keep their order, and attempts are counted."""
     machine: Any = partial(Retries, world)
-    run_state_machine_as_test(machine, settings=examples(15, steps=40))
+    run_state_machine_as_test(machine, settings=examples(30, steps=40))

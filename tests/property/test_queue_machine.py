@@ -300,4 +300,4 @@ def _one_of(ids: Iterable[int], which: int) -> int:
 def test_a_queue_goes_as_the_model_says(world: World) -> None:
     """Nothing is lost or leased twice at the same time, keys keep their order, and attempts are counted."""
     machine: Any = partial(Queue, world)
-    run_state_machine_as_test(machine, settings=examples(20, steps=40))
+    run_state_machine_as_test(machine, settings=examples(30, steps=40))
