@@ -165,22 +165,21 @@ class Lifecycle(RuleBasedStateMachine):
             group.state = "ACTIVE"
             self._bound(group, told[0])
 
-    @rule(name=_names, start=_starts, which=_which, dry_run=st.booleans())
-    def seek(self, name: str, start: str, which: int, dry_run: bool) -> None:
+    @precondition(lambda self: self.groups)
+    @rule(group=_which, start=_starts, which=_which, dry_run=st.booleans())
+    def seek(self, group: int, start: str, which: int, dry_run: bool) -> None:
         kind, at, id = self._start(start, which)
         sql = "select postbus.seek($1, $2, $3, $4, $5, $6)"
-        group = self.groups.get(name)
-        if group is None:
-            assert self.world.refusal(sql, self.topic, name, kind, at, id, dry_run) == "PB406"
-            return
+        sought = self._group(group)
         unread = self._from(kind, at, id)
-        assert self.world.value(sql, self.topic, name, kind, at, id, dry_run) == len(unread)
+        assert self.world.value(sql, self.topic, sought.name, kind, at, id, dry_run) == len(unread)
         if not dry_run:
-            for one in (group.live, *group.catch_ups):
+            for one in (sought.live, *sought.catch_ups):
                 self._lose(one)
-            group.seek(unread)
-            group.since_at, group.since_id = at, id
+            sought.seek(unread)
+            sought.since_at, sought.since_id = at, id
 
+    @precondition(lambda self: self.groups)
     @rule(name=_names, start=st.sampled_from(["FROM_TIMESTAMP", "FROM_MESSAGE_ID", "from_now", ""]))
     def seek_to_nowhere(self, name: str, start: str) -> None:
         """A start that lacks what it needs, or is none, is refused, and nothing has changed."""
