@@ -58,12 +58,20 @@ class Delivery:
         self._throttle = throttle
         self._lose = lose
 
+    @property
+    def _most_in_hand(self) -> int:
+        """How much may be unsettled when the next read begins.
+
+        Of history only a rest: what was read is handled, then more is read, so that it needs one processor at a time.
+        """
+        return self._prefetch if self._throttle is None else max(self._throttle.batch // 10, 1)
+
     async def read(self, strand: Strand) -> None:
         """Read on as long as the strand is ours."""
         bell, backoff, wait = self._new_bell(), Backoff(), 0.01
         while not strand.is_ending:
             strand.is_waiting = True
-            while strand.in_hand >= self._prefetch:
+            while strand.in_hand >= self._most_in_hand:
                 await strand.until_freed()
             if self._throttle is not None:
                 await self._throttle.ready()
