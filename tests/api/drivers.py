@@ -135,7 +135,7 @@ class Django(InThread):
 async def asyncpg_connection(dsn: str) -> AsyncIterator[Program]:
     conn: Any = await asyncpg.connect(dsn)
     try:
-        yield Asyncpg(conn, (asyncpg.PostgresError, asyncpg.InterfaceError))
+        yield Asyncpg(conn, (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError))
     finally:
         conn.terminate()
 
@@ -144,7 +144,7 @@ async def asyncpg_connection(dsn: str) -> AsyncIterator[Program]:
 async def asyncpg_pool(dsn: str) -> AsyncIterator[Program]:
     pool: Any = await asyncpg.create_pool(dsn, min_size=1, max_size=1)
     async with pool.acquire() as conn:
-        yield Asyncpg(conn, (asyncpg.PostgresError, asyncpg.InterfaceError))
+        yield Asyncpg(conn, (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError))
     await pool.close()
 
 

@@ -52,8 +52,8 @@ class Plan:
     @classmethod
     def quick(cls) -> Self:
         """Some seconds for each part: shows that it works, not how fast it is."""
-        return cls(messages=20_000, per_round=4_000, few=2_000, singles=200, rounds=2,
-                   latency_seconds=1.0, old_seconds=4.0, log_messages=20_000, log_old_seconds=1.0, topics=50, groups=20,
+        return cls(messages=10_000, per_round=3_000, few=1_000, singles=100, rounds=1,
+                   latency_seconds=0.6, old_seconds=2.0, log_messages=10_000, log_old_seconds=1.0, topics=50, groups=20,
                    load_seconds=8.0, history=20_000, history_rate=10_000.0, catch_up_seconds=4.0,
                    minute=1.0)  # fmt: skip
 
