@@ -357,7 +357,7 @@ async def test_pitfall_9_heartbeats_do_not_exhaust_the_pool(
         await publish_numbers(bus, [1])
         blocker = await connect()
         async with blocker.transaction():
-            await blocker.execute("lock table postbus.lane in access exclusive mode")
+            await blocker.execute("lock table postbus.sweep_setting in access exclusive mode")
             since = await conn.fetchval("select clock_timestamp()")
 
             async def all_are_seen() -> None:

@@ -725,7 +725,7 @@ async def test_the_interleaving_of_the_controls_is_no_trouble_for_a_place(connec
 )
 async def test_shortcuts_lose_messages(connect: Connect, start: str | None, step: Read) -> None:
     """Positions alone, and a place without an id of its own, lose what commits late: so the checks can fail."""
-    for _ in range(5):  # whoever else ends a transaction on the server at the wrong moment saves the messages
+    for _ in range(25):  # whoever else ends a transaction on the server at the wrong moment saves the messages
         lost = (await _late_commit(connect, start, step))["LOST"]
         if lost:
             break
