@@ -5,6 +5,7 @@ alter table postbus.topic
     add column lanes integer not null default 8,
     add column storage text not null default 'shared',
     add column storage_id integer,              -- where a PUB_SUB topic's segments go
+    add column epoch_sequence text,             -- of that storage
     add column segment_size integer not null default 1000,
     add column zero_subscription_retention interval not null default '24 hours',
     add column block_writes_on_zero_subscriptions boolean not null default false,
@@ -82,7 +83,6 @@ create type postbus.log_place as (
 -- the difference up to it is worked through in the order of positions, and is done up to and including the message
 -- done_index of the segment at done_position.
 -- Of segments up to since_bound only those count that are not older than since_at and since_id.
--- One that has an end, until, reads up to that place and no further.
 create type postbus.log_cursor as (
     seen          postbus.log_place,
     target        postbus.log_place,
@@ -90,8 +90,7 @@ create type postbus.log_cursor as (
     done_index    integer,
     since_bound   bigint,
     since_at      timestamptz,
-    since_id      bigint,
-    until         postbus.log_place
+    since_id      bigint
 );
 
 -- What read_log returns: segments, and a last row that tells how to go on.
@@ -155,8 +154,6 @@ create table postbus.cursor (
     passed          bigint not null default 0,      -- messages that the group is done with, since it subscribed
     at              timestamptz not null default clock_timestamp(),     -- when the group got there
     fenced_at       timestamptz,                    -- when somebody took the lane by this row
-    worker          text,                           -- that holds the lane
-    moved           text,                           -- why the cursor was set rather than advanced: start, seek, skip or catch-up
     primary key (subscription_id, lane, number)
 );
 
@@ -245,19 +242,3 @@ end $$;
 alter table postbus.cursor set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 alter table postbus.lane set (fillfactor = 50);
 alter table postbus.member set (fillfactor = 50);
-
--- Moving in: what was carried over from another outbox, so that no run of an import does it twice.
-create table postbus.imported (
-    source      text not null,                  -- the table that it came from
-    source_id   text not null,
-    message_id  bigint,                         -- null: looked at, and nobody needed it any more
-    imported_at timestamptz not null default clock_timestamp(),
-    primary key (source, source_id)
-);
-create table postbus.imported_group (
-    source      text not null,
-    topic_id    bigint not null,
-    group_name  text not null,
-    imported_at timestamptz not null default clock_timestamp(),
-    primary key (source, topic_id, group_name)
-);

@@ -1,3 +1,4 @@
+-- breaking
 -- Receipts, groups that catch up, and what is known of the jobs that sweep.
 
 alter table postbus.subscription
@@ -8,9 +9,20 @@ alter table postbus.subscription
 drop index postbus.subscription_group_idx;
 create unique index subscription_group_idx on postbus.subscription (topic_id, group_name) where state <> 'CANCELLED' and catch_up_of is null;
 create index subscription_catch_up_idx on postbus.subscription (catch_up_of) where catch_up_of is not null;
-drop view if exists postbus.groups;
-drop function if exists postbus.ring(bigint[]);
-drop function if exists postbus.subscribe(text, text, text, timestamptz, bigint, text),
+
+-- Cursors may have an end, until: they read up to that place and no further. And the ledger tells who moved them.
+alter type postbus.log_cursor add attribute until postbus.log_place;
+alter table postbus.cursor
+    add column worker text,     -- that holds the lane
+    add column moved  text;     -- why the cursor was set rather than advanced: start, seek, skip or catch-up
+
+-- What follows from the storage's id is not kept.
+drop view if exists postbus.topics, postbus.groups;
+alter table postbus.topic drop column epoch_sequence;
+
+-- Functions that are called in another way now.
+drop function if exists postbus.ring(bigint[]), postbus.here(text), postbus.last_position(text), postbus.check_writable(postbus.topic),
+    postbus.subscribe(text, text, text, timestamptz, bigint, text),
     postbus.group_heartbeat(bigint[], bigint[], text[], bigint[], bigint[], bigint[], bigint[], timestamptz);
 update postbus.topic set tracking = 'OFFSET_WATERMARK' where semantics = 'PUB_SUB' and tracking is null;
 
@@ -121,3 +133,19 @@ create table postbus.moving (
     ended_at  timestamptz                   -- when the groups went on
 );
 drop function if exists postbus.claim(text, text, integer, interval, text, bigint, timestamptz);
+
+-- Moving in: what was carried over from another outbox, so that no run of an import does it twice.
+create table postbus.imported (
+    source      text not null,                  -- the table that it came from
+    source_id   text not null,
+    message_id  bigint,                         -- null: looked at, and nobody needed it any more
+    imported_at timestamptz not null default clock_timestamp(),
+    primary key (source, source_id)
+);
+create table postbus.imported_group (
+    source      text not null,
+    topic_id    bigint not null,
+    group_name  text not null,
+    imported_at timestamptz not null default clock_timestamp(),
+    primary key (source, topic_id, group_name)
+);

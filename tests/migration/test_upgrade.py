@@ -1,0 +1,99 @@
+"""Databases of earlier versions: what `postbus migrate --print` gave then, brought up to date."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from eventually import eventually
+from grouping import collect, has
+from migration.test_migrate import everything
+from postbus import Bus, Start
+from postbus._migrate import migrate
+from running import running
+
+RELEASED = sorted((Path(__file__).parent / "released").glob("*.sql.gz"))
+
+
+async def installed(dsn: str, released: Path) -> Any:
+    """A connection to a database that has the schema of that time."""
+    conn: Any = await asyncpg.connect(dsn)
+    await conn.execute(gzip.decompress(released.read_bytes()).decode())
+    return conn
+
+
+@pytest.mark.parametrize("released", RELEASED, ids=lambda path: path.name)
+async def test_an_upgrade_ends_with_the_schema_of_a_new_database(empty_dsn: str, dsn: str, released: Path) -> None:
+    """With nothing left of functions, views or columns that are no more."""
+    old: Any = await installed(empty_dsn, released)
+    new: Any = await asyncpg.connect(dsn)
+    try:
+        assert await migrate(old)
+        assert await everything(old) == await everything(new)
+    finally:
+        await old.close()
+        await new.close()
+
+
+@pytest.mark.parametrize("released", RELEASED, ids=lambda path: path.name)
+async def test_a_queue_survives_an_upgrade(empty_dsn: str, released: Path) -> None:
+    conn = await installed(empty_dsn, released)
+    await conn.execute("select postbus.publish('q', '1'::jsonb), postbus.publish('q', '2'::jsonb, delay => '1 ms')")
+    await migrate(conn)
+    await conn.close()
+    got: list[int] = []
+    async with Bus.open(empty_dsn) as bus:
+
+        @bus.subscribe("q")
+        async def handle(n: int) -> None:
+            got.append(n)
+
+        async with running(bus):
+            await has(got, 2)
+    assert sorted(got) == [1, 2]
+
+
+async def test_groups_survive_an_upgrade(empty_dsn: str) -> None:
+    """Each goes on at its place, in the middle of a segment too, with what is to be tried again and what is dead."""
+    conn = await installed(empty_dsn, RELEASED[-1])
+    options = json.dumps({"semantics": "PUB_SUB", "lanes": 1, "retry_initial": "0 s", "retry_max": "0 s"})
+    await conn.execute("select postbus.create_topic('t', $1)", options)
+    for group in ("begins", "half-way"):
+        await conn.execute("select postbus.subscribe('t', $1, 'FROM_BEGINNING')", group)
+    await conn.execute(
+        "select postbus.publish_many('t', array['0', '1', '2', '3']::bytea[], content_type => $1)", "application/json"
+    )
+    half = await conn.fetchval("select id from postbus.subscription where group_name = 'half-way'")
+    await conn.execute("select postbus.heartbeat('old', 'host', 1, '{}')")
+    lane = await conn.fetchrow("select * from postbus.lease_lanes('old', array[$1::bigint], '{}')", half)
+    rows = await conn.fetch("select * from postbus.read_log('t', '{0}', $1)", lane["cursor"])
+    await conn.execute(
+        "select postbus.advance(array[$1::bigint], '{0}', array[$2::bigint], array[$3], array[$4::bigint], "
+        "done_indexes => '{1}', passed => '{2}')",
+        half, lane["number"], rows[-1]["during_cursor"], rows[0]["position"],
+    )  # fmt: skip
+    await conn.execute("select postbus.sign_off('old')")
+
+    await migrate(conn)
+    async with Bus.open(empty_dsn) as bus:
+        assert (await bus.admin.topic("t"))["tracking"] == "OFFSET_WATERMARK", "as it was"
+        got = {name: collect(bus, name, start=Start.BEGINNING) for name in ("begins", "half-way", "new")}
+        async with running(bus):
+            await has(got["new"], 4)
+            await bus.send("t", 4)
+
+            async def all_have_come() -> None:
+                assert {name: sorted(numbers) for name, numbers in got.items()} == {
+                    "begins": [0, 1, 2, 3, 4], "half-way": [2, 3, 4], "new": [0, 1, 2, 3, 4],
+                }  # fmt: skip
+
+            await eventually(all_have_come)
+        await bus.admin.set_topic("t", tracking="REFERENCE_COUNTING")
+        for storage in await conn.fetch("select id from postbus.storage"):
+            await conn.execute("select postbus.sweep_log($1)", storage["id"])
+    await conn.close()
