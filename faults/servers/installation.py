@@ -1,0 +1,69 @@
+"""PostgreSQL's programs, run as an account that they accept."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from postbus import embedded
+from postbus._keeper import Account, Home, _clean_environment, _die_with_keeper
+
+_DEBIAN = "/usr/lib/postgresql/{}/bin"
+_IN_THE_WHEEL = (16, 18)
+
+
+@dataclass(frozen=True)
+class Installation:
+    """Programs of one version, and whom they run as. None stands for ourselves."""
+
+    bin_dir: Path
+    version: int
+    account: Account | None
+
+    @classmethod
+    def find(cls, folder: Path, version: int | None = None) -> Installation:
+        """The programs that PG names in the environment (18 if it does not), for servers below `folder`."""
+        version = version or int(os.environ.get("PG", "18"))
+        binaries = embedded._find_binaries(version, None if version in _IN_THE_WHEEL else _DEBIAN.format(version))
+        account = embedded._server_account(Home(folder))
+        embedded._check_entrance(folder, account)
+        return cls(embedded._reachable_binaries(binaries, account), binaries.version, account)
+
+    def own(self, path: Path) -> None:
+        """Give a file or folder to the account."""
+        if self.account is not None:
+            os.chown(path, self.account.uid, self.account.gid, follow_symlinks=False)
+
+    def spawn(
+        self,
+        program: str | Path,
+        *options: str,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        death_signal: int = signal.SIGKILL,
+        pass_fds: Collection[int] = (),
+    ) -> subprocess.Popen[bytes]:
+        """Start a program that the kernel ends when the thread that called this ends, in whatever way.
+
+        So it is called in the thread of the event loop, which lives as long as the run.
+        """
+        account = self.account
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                [str(self.bin_dir / program), *options],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                env={**_clean_environment(), **(env or {})},
+                user=account.uid if account else None,
+                group=account.gid if account else None,
+                extra_groups=account.groups if account else None,
+                pass_fds=pass_fds,
+                start_new_session=True,  # so that Ctrl-C in our terminal does not reach it
+                preexec_fn=_die_with_keeper(death_signal),  # noqa: PLW1509 - it calls the kernel, and nothing else
+            )

@@ -1,0 +1,133 @@
+"""All servers of a run: a folder, a template in it, and servers that are copies of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import asyncpg
+
+from faults.servers.installation import Installation
+from faults.servers.postgres import DATABASE, Server, ServerFailed
+from faults.servers.waiting import until
+from postbus import _migrate
+from postbus._keeper import EXCLUSIVE, Lock, is_held
+
+_PREFIX = "postbus-faults-"
+_LOCK = "run.lock"
+_ROLES = "postbus_producer, postbus_consumer, postbus_observer, postbus_admin"
+
+USER = "app"
+"""A user that may do what Postbus offers. It is no superuser, so connections that are reserved are not for it."""
+
+
+class Servers:
+    """Makes servers, and removes them at the end.
+
+    async with Servers() as servers:
+        server = await servers.new()
+        await server.start()
+    """
+
+    def __init__(self, *, version: int | None = None) -> None:
+        """`version` is PostgreSQL's; default: the environment's PG, or 18."""
+        _remove_left_behind()
+        self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self.folder.chmod(0o755)
+        self._life = _lock_folder(self.folder)
+        self.installation = Installation.find(self.folder, version)
+        self._servers: list[Server] = []
+        self._template: Path | None = None
+        self._making = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def new(self, *, settings: Mapping[str, str] | None = None, env: Mapping[str, str] | None = None) -> Server:
+        """A server that is not started yet, with the schema in database `postbus`."""
+        template = await self.template()
+        server = Server(self.installation, self.new_folder(), settings=settings, env=env)
+        await copy(template, server.home.pgdata)
+        self._servers.append(server)
+        return server
+
+    async def close(self) -> None:
+        await asyncio.gather(*(server.remove() for server in self._servers))
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._life.release()
+
+    def new_folder(self) -> Path:
+        """An empty folder that belongs to the servers' account."""
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        folder.chmod(0o711)
+        self.installation.own(folder)
+        return folder
+
+    async def template(self) -> Path:
+        """The data folder that servers are copied from; made when it is asked for first."""
+        async with self._making:
+            if self._template is None:
+                self._template = await self._make_template()
+        return self._template
+
+    async def _make_template(self) -> Path:
+        server = Server(self.installation, self.new_folder(), settings={"fsync": "off"})
+        self._servers.append(server)
+        initdb = self.installation.spawn("initdb", *self._initdb_options(server.home.pgdata), log=server.log)
+        await until(lambda: initdb.poll() is not None, "initdb", within=60)
+        if initdb.returncode:
+            raise ServerFailed(f"initdb failed:\n{server.log.read_text(errors='replace')}")
+        await server.start()
+        await server.ask(f"create database {DATABASE}")
+        conn: Any = await asyncpg.connect(server.socket_dsn())
+        await _migrate.migrate(conn)
+        await conn.execute(f"create role {USER} login; grant {_ROLES} to {USER}")
+        await conn.close()
+        await server.stop()
+        return server.home.pgdata
+
+    def _initdb_options(self, folder: Path) -> list[str]:
+        options = ["-D", str(folder), "-U", "postgres", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        return [*options, "--auth=trust"]
+
+
+async def copy(data: Path, target: Path) -> None:
+    """Copy a data folder, with owners and permissions."""
+    done = await asyncio.create_subprocess_exec("cp", "-a", str(data), str(target))
+    if await done.wait():
+        raise ServerFailed(f"{data} cannot be copied to {target}")
+
+
+def _lock_folder(folder: Path) -> Lock:
+    """A lock that the kernel releases when this process ends, in whatever way."""
+    draft = folder / f"{_LOCK}.draft"
+    lock = Lock(draft)
+    lock.acquire(EXCLUSIVE, 0)
+    draft.rename(folder / _LOCK)  # from here on it is held
+    return lock
+
+
+def _remove_left_behind() -> None:
+    """Remove the folders of runs that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            locks = [folder / _LOCK, *folder.glob("*/server.lock")]
+            if (folder / _LOCK).exists() and not any(is_held(lock) for lock in locks):
+                _unmount_below(folder)
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unmount_below(folder: Path) -> None:
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for mount in mounts:
+        if mount.startswith(f"{folder}/"):
+            subprocess.run(["umount", mount], check=False)

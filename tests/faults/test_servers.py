@@ -1,0 +1,149 @@
+"""The servers of the fault driver can be hurt, and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import psutil
+import pytest
+
+from eventually import eventually
+from faults.servers.postgres import Server
+from faults.servers.run import USER, Servers
+from postbus import Bus
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    """Servers that share a template."""
+    made = Servers()
+    yield made
+    asyncio.run(made.close())
+    assert not made.folder.exists()
+
+
+@pytest.fixture
+async def server(servers: Servers) -> AsyncIterator[Server]:
+    """A server of the test's own, started."""
+    made = await servers.new()
+    await made.start()
+    yield made
+    await made.remove()
+
+
+async def connect(server: Server) -> Any:
+    return await asyncpg.connect(server.dsn())
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process has, also if nobody has asked yet how it ended."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+async def test_a_server_has_the_schema_and_keeps_what_was_committed(server: Server) -> None:
+    """A bus can be opened on it at once; after each way to end it, it starts with all that was committed."""
+    async with Bus.open(server.dsn(user=USER)) as bus:
+        await bus.send("t", 0)
+    assert await server.ask("show fsync") == "on"
+    ends = [server.stop, lambda: server.stop("immediate"), server.kill]
+    for count, end in enumerate(ends, 1):
+        await end()
+        assert not await server.is_up()
+        await server.start()
+        async with Bus.open(server.dsn()) as bus:
+            await bus.send("t", count)
+        assert await server.ask("select sum(waiting)::int from postbus.topics", database="postbus") == count + 1
+
+
+async def test_a_killed_server_leaves_no_process(server: Server) -> None:
+    """Backends that are busy when the postmaster is killed do not outlive it: the next start succeeds at once."""
+    conn = await connect(server)
+    busy = asyncio.create_task(conn.execute("select count(*) from generate_series(1, 1e9)"))
+    pid = conn.get_server_pid()
+    await asyncio.sleep(0.1)
+    await server.kill()
+    assert has_ended(pid)
+    assert isinstance((await asyncio.gather(busy, return_exceptions=True))[0], Exception)
+    await server.start()
+    assert await server.is_up()
+
+
+async def test_settings_are_those_of_the_next_start(servers: Servers) -> None:
+    """Settings are given when a server is made, and may change before it is started again."""
+    server = await servers.new(settings={"max_connections": "33", "synchronous_commit": "local"})
+    await server.start()
+    assert await server.ask("show max_connections") == "33"
+    assert await server.ask("show synchronous_commit") == "local"
+    server.settings["max_connections"] = "44"
+    await server.restart("immediate")
+    assert await server.ask("show max_connections") == "44"
+    await server.remove()
+
+
+async def test_a_backend_that_is_killed_makes_the_server_recover(server: Server) -> None:
+    """All connections end with a backend that was killed, and the server comes back by itself."""
+    victim, other = await connect(server), await connect(server)
+    await server.kill_backend(victim.get_server_pid())
+    await server.until_up()
+    assert victim.is_closed()
+    assert other.is_closed()
+
+
+async def test_a_backend_can_be_terminated_alone(server: Server) -> None:
+    """A backend that is terminated politely ends alone."""
+    victim = await asyncpg.connect(server.dsn(), server_settings={"application_name": "victim-1"})
+    other = await connect(server)
+    assert await server.backends("victim-%") == [victim.get_server_pid()]
+    assert await server.terminate_backend(victim.get_server_pid())
+
+    async def is_closed() -> None:
+        assert victim.is_closed()
+
+    await eventually(is_closed)
+    assert await other.fetchval("select 1") == 1
+    await other.close()
+    assert not await server.terminate_backend(victim.get_server_pid())
+
+
+_RUN = """
+import asyncio
+from faults.servers.run import Servers
+
+async def main():
+    server = await Servers().new()
+    await server.start()
+    print(server.home.path, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+async def test_servers_end_with_a_run_that_is_killed() -> None:
+    """When a run is killed its servers end, and the next run removes its folder."""
+    run = subprocess.Popen([sys.executable, "-c", _RUN], stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    home = Path((await asyncio.to_thread(run.stdout.readline)).strip())
+    run.stdout.close()
+    postmaster = int((home / "pgdata/postmaster.pid").read_text().splitlines()[0])
+    pids = [postmaster, *(child.pid for child in psutil.Process(postmaster).children())]
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+
+    async def all_have_ended() -> None:
+        assert all(has_ended(pid) for pid in pids)
+
+    await eventually(all_have_ended)
+    await Servers().close()
+    assert not home.parent.exists()
