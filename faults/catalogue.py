@@ -1,0 +1,234 @@
+"""What is done to processes, server and network, each by its name."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import suppress
+from typing import Any
+
+import asyncpg
+
+from faults.cell import Fault, Strike
+from faults.consumer import FAILPOINTS
+from faults.world import World
+from postbus._migrate import migrate
+
+_BEYOND_THE_LEASE = 3.5  # seconds; the lease is 2
+
+
+async def nothing(world: World) -> None:
+    """Traffic, retries and late commits, and no fault at all: nothing may come twice."""
+    await asyncio.sleep(3)
+
+
+# Workers
+
+
+def killed_at(failpoint: str) -> Strike:
+    async def strike(world: World) -> None:
+        for _ in range(3):
+            victim = world.start_consumer(failpoint=failpoint, count=world.random.randrange(1, 40))
+            victim.is_doomed = True
+            await victim.ended(15)
+
+    return strike
+
+
+async def killed_anywhere(world: World) -> None:
+    """Each worker is killed at a random moment, and another one takes its place."""
+    for victim in list(world.consumers):
+        await asyncio.sleep(world.random.uniform(0.2, 1.0))
+        async with world.hurting("kill -9"):
+            victim.kill()
+        world.start_consumer()
+        await world.flows(20)
+
+
+async def frozen(world: World) -> None:
+    """A worker stands still for longer than its lease, and then goes on as if nothing had been."""
+    for victim in world.consumers[:2]:
+        async with world.hurting("SIGSTOP", aftermath=2):
+            victim.signal(signal.SIGSTOP)
+            await asyncio.sleep(_BEYOND_THE_LEASE)
+            victim.signal(signal.SIGCONT)
+        await asyncio.sleep(0.5)
+
+
+async def rolling_restart(world: World) -> None:
+    """Each worker is asked to end, after another one has begun: nothing may come twice."""
+    for leaving in list(world.consumers):
+        world.start_consumer()
+        await asyncio.sleep(1.0)
+        leaving.signal(signal.SIGTERM)
+        leaving.is_doomed = True
+        if await leaving.ended(15) != 0:
+            leaving.is_doomed = False
+        await world.flows(20)
+
+
+async def producers_killed(world: World) -> None:
+    """Publishers die in the middle of their transactions."""
+    for _ in range(4):
+        victim = world.start_producer()
+        await asyncio.sleep(world.random.uniform(1.0, 2.0))
+        victim.kill()
+
+
+async def poisoned(world: World) -> None:
+    """Some messages kill whoever handles them, until they are given up."""
+    until = asyncio.get_running_loop().time() + 12
+    while asyncio.get_running_loop().time() < until:
+        for one in list(world.consumers):
+            if not one.is_alive:
+                one.is_doomed = True
+                world.consumers.remove(one)
+                world.start_consumer()
+        await asyncio.sleep(0.1)
+
+
+# The server
+
+
+async def backends_terminated(world: World) -> None:
+    for _ in range(8):
+        pids = await world.server.backends()
+        async with world.hurting("pg_terminate_backend"):
+            for pid in world.random.sample(pids, min(4, len(pids))):
+                await world.server.terminate_backend(pid)
+        await asyncio.sleep(0.4)
+
+
+async def backend_killed(world: World) -> None:
+    """One backend dies, and the server starts all others anew."""
+    for _ in range(2):
+        pids = await world.server.backends()
+        async with world.hurting("backend killed", aftermath=2):
+            await world.server.kill_backend(world.random.choice(pids))
+            await world.server.until_up()
+        await world.flows(30)
+
+
+async def postmaster_killed(world: World) -> None:
+    for _ in range(2):
+        async with world.hurting("postmaster killed", aftermath=3):
+            await world.server.kill()
+            await asyncio.sleep(world.random.uniform(0, 1.5))
+            await world.server.start()
+        await world.flows(30)
+
+
+async def immediate_shutdown(world: World) -> None:
+    for mode in ("immediate", "fast"):
+        async with world.hurting(f"shutdown {mode}", aftermath=3):
+            await world.server.restart(mode)
+        await world.flows(30)
+
+
+# Transactions
+
+
+async def transactions_open(world: World) -> None:
+    """Old transactions: with an id, without one, in another database, and prepared."""
+    await world.server.ask("create database other")
+    here, reading, other, preparing = [
+        await asyncpg.connect(world.server.socket_dsn(database)) for database in ("postbus", "postbus", "other", "postbus")
+    ]
+    for conn, sql in (
+        (here, "begin; select pg_current_xact_id()"),
+        (reading, "begin isolation level repeatable read; select count(*) from postbus.topic"),
+        (other, "begin; create table t ()"),
+        (preparing, "begin; create table prepared (); prepare transaction 'open'"),
+    ):
+        await conn.execute(sql)
+    await asyncio.sleep(6)
+    await world.flows(50)
+    await preparing.execute("rollback prepared 'open'")
+    for conn in (here, reading, other, preparing):
+        conn.terminate()
+
+
+async def deadlocks(world: World) -> None:
+    """Transactions of an application that publish, and lock each other out."""
+    await world.ask("create table stock as select id, 0 as n from generate_series(1, 2) as id")
+    stop = asyncio.get_running_loop().time() + 5
+
+    async def order(first: int, second: int) -> None:
+        conn: Any = await asyncpg.connect(world.server.dsn())
+        while asyncio.get_running_loop().time() < stop:
+            with suppress(asyncpg.DeadlockDetectedError):
+                async with conn.transaction():
+                    await conn.execute("update stock set n = n + 1 where id = $1", first)
+                    await conn.execute("select postbus.publish('elsewhere', '{}'::jsonb, key => $1)", str(first))
+                    await conn.execute("update stock set n = n + 1 where id = $1", second)
+        await conn.close()
+
+    await asyncio.gather(order(1, 2), order(2, 1))
+    await world.ask("delete from postbus.queued where topic_id = postbus.topic_id('elsewhere')")
+
+
+async def timeouts(world: World) -> None:
+    """Statements and locks get little time, and somebody locks what everybody needs."""
+    await world.ask("alter database postbus set statement_timeout = '300ms'")
+    await world.ask("alter database postbus set lock_timeout = '100ms'")
+    locker: Any = await asyncpg.connect(world.server.socket_dsn())
+    await locker.execute("set lock_timeout = 0; set statement_timeout = 0")
+    async with world.hurting("timeouts", aftermath=3):
+        for pid in await world.server.backends():
+            await world.server.terminate_backend(pid) if pid != locker.get_server_pid() else None
+        for table in ("queued", "lease", "cursor", "lane", "segment", "topic", "retrying"):
+            async with locker.transaction():
+                await locker.execute(f"lock table postbus.{table} in access exclusive mode")
+                await asyncio.sleep(0.5)
+            await asyncio.sleep(0.3)
+        await world.ask("alter database postbus reset all")
+        for pid in await world.server.backends():
+            await world.server.terminate_backend(pid)
+    locker.terminate()
+
+
+# Administration
+
+
+async def migrated(world: World) -> None:
+    """The schema's functions are applied again, as an upgrade does."""
+    for _ in range(3):
+        conn: Any = await asyncpg.connect(world.server.socket_dsn())
+        await conn.execute("update postbus.installed set digest = 'another'")
+        await migrate(conn)
+        await conn.close()
+        await asyncio.sleep(1)
+
+
+async def vacuumed(world: World) -> None:
+    """VACUUM FULL and REINDEX of all tables."""
+    conn: Any = await asyncpg.connect(world.server.socket_dsn())
+    tables = await conn.fetch(
+        "select oid::regclass::text as name from pg_class where relnamespace = 'postbus'::regnamespace and relkind = 'r'"
+    )
+    for row in tables:
+        with suppress(asyncpg.UndefinedTableError, asyncpg.DeadlockDetectedError):  # dropped meanwhile
+            await conn.execute(f"vacuum (full, analyze) {row['name']}")
+    with suppress(asyncpg.PostgresError):
+        await conn.execute("reindex schema postbus")
+    await conn.close()
+
+
+FAULTS = [
+    Fault("none", nothing),
+    *(Fault(f"worker killed {name}", killed_at(name)) for name in FAILPOINTS),
+    Fault("worker killed anywhere", killed_anywhere),
+    Fault("worker frozen", frozen),
+    Fault("rolling restart", rolling_restart),
+    Fault("producer killed", producers_killed),
+    Fault("poison", poisoned, topics={"max_attempts": 4}, producer={"poison": 0.002}),
+    Fault("backends terminated", backends_terminated),
+    Fault("backend killed", backend_killed),
+    Fault("postmaster killed", postmaster_killed),
+    Fault("server shut down", immediate_shutdown),
+    Fault("open transactions", transactions_open),
+    Fault("deadlocks", deadlocks),
+    Fault("timeouts", timeouts),
+    Fault("migration", migrated),
+    Fault("vacuum full", vacuumed),
+]

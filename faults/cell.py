@@ -1,0 +1,127 @@
+"""One run: traffic, a fault in the middle of it, and the judgement."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from faults.modes import Mode
+from faults.oracle import Finding, judge
+from faults.servers.run import Servers
+from faults.world import Unsettled, World
+
+_CONSUMERS = 2
+_PRODUCERS = 2
+_WARM = 100  # messages, before anything happens
+_LIVE_WITHIN = 60.0
+_LONGEST_STRIKE = 90.0
+
+Strike = Callable[[World], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that is done while messages flow."""
+
+    name: str
+    strike: Strike
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of PostgreSQL."""
+    topics: Mapping[str, Any] = field(default_factory=dict)
+    """Options of all topics."""
+    producer: Mapping[str, object] = field(default_factory=dict)
+    consumer: Mapping[str, object] = field(default_factory=dict)
+    modes: tuple[str, ...] = ()
+    """Those that it concerns; none: all."""
+
+
+@dataclass
+class Verdict:
+    """How a run ended."""
+
+    fault: str
+    modes: Sequence[Mode]
+    seed: str
+    findings: list[Finding] = field(default_factory=list)
+    absent: str = ""
+    """Why it could not be run."""
+    messages: int = 0
+    duplicates: int = 0
+    hurts: int = 0
+    seconds: float = 0.0
+    settled_after: float = 0.0
+
+    def of(self, mode: str) -> list[Finding]:
+        return [one for one in self.findings if one.mode in ("", mode)]
+
+    @property
+    def is_green(self) -> bool:
+        return not self.findings and not self.absent
+
+
+class Absent(Exception):
+    """This machine lacks what the fault needs. The text says what."""
+
+
+async def run(servers: Servers, fault: Fault, modes: Sequence[Mode], seed: str, *, keep: Path | None = None) -> Verdict:
+    """Run a fault. `keep` is a folder for the files of a run that is not green."""
+    chosen = [mode for mode in modes if not fault.modes or mode.name in fault.modes]
+    verdict = Verdict(fault.name, chosen, seed)
+    folder = Path(tempfile.mkdtemp(prefix="postbus-journals-"))
+    began = time.monotonic()
+    try:
+        await _run(servers, fault, chosen, seed, folder, verdict)
+    except Absent as absence:
+        verdict.absent = str(absence)
+    finally:
+        verdict.seconds = time.monotonic() - began
+        if keep is not None and verdict.findings:
+            shutil.copytree(folder, keep / f"{fault.name.replace(' ', '-')}-{seed}", dirs_exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+    return verdict
+
+
+async def _run(
+    servers: Servers, fault: Fault, modes: Sequence[Mode], seed: str, folder: Path, verdict: Verdict
+) -> None:
+    server = await servers.new(settings=fault.settings)
+    await server.start()
+    world = World(server, folder, modes, seed)
+    try:
+        await world.prepare(fault.topics)
+        for _ in range(_CONSUMERS):
+            world.start_consumer(**fault.consumer)
+        for _ in range(_PRODUCERS):
+            world.start_producer(**fault.producer)
+        try:
+            await world.flows(_WARM)
+            async with asyncio.timeout(_LONGEST_STRIKE):
+                await fault.strike(world)
+            await world.flows()
+        except Absent:
+            raise
+        except Exception as error:  # judge what there is all the same
+            verdict.findings.append(Finding("LIVE", "", f"during the fault: {type(error).__name__}: {error}"))
+        wrongs = await world.stop_producers()
+        try:
+            verdict.settled_after = await world.settles(_LIVE_WITHIN)
+        except Unsettled as error:
+            wrongs.append(str(error))
+        wrongs += await world.stop_consumers()
+        verdict.findings += [Finding("LIVE", "", wrong) for wrong in wrongs]
+        story = world.story()
+        verdict.findings += judge(story, await world.facts())
+        verdict.messages = sum(len(messages) for messages in story.tried.values())
+        verdict.duplicates = story.duplicates
+        verdict.hurts = len(story.hurts)
+    finally:
+        world.close()
+        if verdict.findings:
+            shutil.copy(server.log, folder / "postgres.log")
+        await server.remove()

@@ -1,0 +1,245 @@
+"""A process that consumes, and writes down what its handlers do. It can be told to die at a certain point.
+
+The points are those that matter: after something was claimed or read; in a handler; after the effect, before the
+settlement is sent; and while the settlement is under way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from faults.journal import Begin, End, Hurt, Journal, Settled, now
+from faults.modes import MODES, Mode
+from postbus import Bus, Message, Start
+from postbus._store import Store
+
+AFTER_CLAIM = "after claim"
+IN_HANDLER = "in handler"
+AFTER_EFFECT = "after effect"
+DURING_SETTLEMENT = "during settlement"
+FAILPOINTS = (AFTER_CLAIM, IN_HANDLER, AFTER_EFFECT, DURING_SETTLEMENT)
+
+SETTLE_FIRST = "settlement before the effect"
+NO_FENCE = "no fencing"
+
+
+class Order(msgspec.Struct):
+    key: str
+    n: int
+    is_poison: bool
+
+
+class Failpoint:
+    """Where this process dies, the how-manieth time it comes there."""
+
+    def __init__(self, name: str, count: int, journal: Journal) -> None:
+        self._name = name
+        self._left = count
+        self._journal = journal
+
+    def is_reached(self, name: str) -> bool:
+        if name != self._name:
+            return False
+        self._left -= 1
+        return self._left <= 0
+
+    def reach(self, name: str) -> None:
+        if self.is_reached(name):
+            self.die()
+
+    def die(self) -> None:
+        self._journal.note(Hurt(f"killed {self._name}", now(), now(), excuses=True))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Observed:
+    """Notes which settlements the database accepts, and dies where it is told to. Put around the methods of `Store`."""
+
+    def __init__(self, journal: Journal, failpoint: Failpoint) -> None:
+        self._journal = journal
+        self._failpoint = failpoint
+        self._leases: dict[Any, tuple[str, list[int]]] = {}
+
+    def install(self) -> None:
+        for name in ("claim", "read_log", "claim_retrying"):
+            setattr(Store, name, self._dying_after(getattr(Store, name), is_claim=name == "claim"))
+        for name in ("ack", "settle_retrying"):
+            setattr(Store, name, self._dying_during(getattr(Store, name)))
+        for name in ("ack", "retry", "dead_letter", "release"):
+            setattr(Store, name, self._taking_out(getattr(Store, name)))
+        Store.ack_leases = self._noting_leases(self._dying_during(Store.ack_leases))  # type: ignore[method-assign]
+        Store.advance = self._noting_steps(self._dying_during(Store.advance))  # type: ignore[method-assign]
+
+    def _dying_after(self, method: Callable[..., Awaitable[Any]], *, is_claim: bool) -> Callable[..., Awaitable[Any]]:
+        @wraps(method)
+        async def claimed(*args: Any, **options: Any) -> Any:
+            got = await method(*args, **options)
+            if is_claim and got.token is not None:
+                self._leases[got.token] = got.messages[0].topic, [one.id for one in got.messages]
+            if getattr(got, "messages", got):
+                self._failpoint.reach(AFTER_CLAIM)
+            return got
+
+        return claimed
+
+    def _dying_during(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        @wraps(method)
+        async def settled(*args: Any, **options: Any) -> Any:
+            if not self._failpoint.is_reached(DURING_SETTLEMENT):
+                return await method(*args, **options)
+            under_way = asyncio.ensure_future(method(*args, **options))
+            await asyncio.wait([under_way], timeout=random.uniform(0, 0.002))
+            self._failpoint.die()
+            raise AssertionError("unreachable")
+
+        return settled
+
+    def _taking_out(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        """What is settled by itself is not settled with its lease."""
+
+        @wraps(method)
+        async def settled(store: Store, token: Any, ids: Sequence[int], *args: Any, **options: Any) -> Any:
+            topic, leased = self._leases.get(token, ("", []))
+            self._leases[token] = topic, [one for one in leased if one not in ids]
+            return await method(store, token, ids, *args, **options)
+
+        return settled
+
+    def _noting_leases(self, method: Callable[..., Awaitable[set[Any]]]) -> Callable[..., Awaitable[set[Any]]]:
+        @wraps(method)
+        async def settled(store: Store, tokens: Sequence[Any]) -> set[Any]:
+            lost = await method(store, tokens)
+            for token in tokens:
+                topic, ids = self._leases.pop(token, ("", []))
+                if token not in lost:
+                    self._note(topic, [str(one) for one in ids], str(token))
+            return lost
+
+        return settled
+
+    def _noting_steps(self, method: Callable[..., Awaitable[set[int]]]) -> Callable[..., Awaitable[set[int]]]:
+        @wraps(method)
+        async def advanced(store: Store, steps: Sequence[Any], conn: Any = None) -> set[int]:
+            lost = await method(store, steps, conn)
+            if conn is None:  # else it counts only if that commits
+                kept = [step for place, step in enumerate(steps) if place not in lost]
+                self._note("log", [f"{one.subscription_id}:{one.lane}:{one.number}" for one in kept], str(os.getpid()))
+            return lost
+
+        return advanced
+
+    def _note(self, mode: str, what: Sequence[str], by: str) -> None:
+        if what:
+            self._journal.note(*(Settled(mode, one, os.getpid(), by) for one in what))
+
+
+class Handlers:
+    """Registers a handler for each mode and group."""
+
+    def __init__(self, bus: Bus, journal: Journal, failpoint: Failpoint, control: str, seed: str) -> None:
+        self._bus = bus
+        self._journal = journal
+        self._failpoint = failpoint
+        self._control = control
+        self._random = random.Random(seed)
+        self._later: set[asyncio.Task[None]] = set()
+
+    def add(self, mode: Mode, group: str) -> None:
+        options: dict[str, Any] = {"group": group, "start": Start.BEGINNING} if group else {}
+        concurrency = 4 if mode.transactional else 16
+        if mode.transactional:
+
+            async def handle_in_transaction(order: Order, message: Message, conn: Any) -> None:
+                await self._handle(mode, group, order, message, conn)
+
+            handler: Callable[..., Awaitable[None]] = handle_in_transaction
+        else:
+
+            async def handle(order: Order, message: Message) -> None:
+                await self._handle(mode, group, order, message)
+
+            handler = handle
+        self._bus.subscribe(
+            mode.topic, concurrency=concurrency, transactional=mode.transactional, name="faults", **options
+        )(handler)
+
+    async def _handle(self, mode: Mode, group: str, order: Order, message: Message, conn: Any = None) -> None:
+        what = (mode.name, group, order.key, order.n, os.getpid())
+        self._journal.note(Begin(*what, now()))
+        if order.is_poison:
+            self._journal.note(Hurt("poison", now(), now(), excuses=True))
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._failpoint.reach(IN_HANDLER)
+        if self._control == SETTLE_FIRST:
+            task = asyncio.create_task(self._end_later(what))
+            self._later.add(task)
+            task.add_done_callback(self._later.discard)
+            return
+        await asyncio.sleep(self._random.uniform(0, 0.01 if group == "slow" or mode.transactional else 0.002))
+        if conn is not None:
+            await conn.execute("insert into effect values ($1, $2, $3, $4)", mode.name, group, order.key, order.n)
+        if order.n % 29 == 7 and message.attempt == 1:
+            raise RuntimeError("once more")
+        self._journal.note(End(*what, now()))
+        self._failpoint.reach(AFTER_EFFECT)
+
+    async def _end_later(self, what: tuple[str, str, str, int, int]) -> None:
+        await asyncio.sleep(0.2)
+        self._journal.note(End(*what, now()))
+
+
+def remove_fences() -> None:
+    """A control: nobody notices that a lease or a lane is lost."""
+    ack = Store.ack
+
+    async def accepted(store: Store, token: Any, ids: Sequence[int], conn: Any = None) -> set[int]:
+        await ack(store, token, ids, conn)
+        return set()
+
+    async def held(store: Store, token: Any, conn: Any) -> bool:
+        return True
+
+    Store.ack = accepted  # type: ignore[method-assign]
+    Store.hold_lane = held  # type: ignore[method-assign]
+
+
+async def consume(args: argparse.Namespace) -> bool:
+    """Consume until SIGTERM. Returns whether that ended well."""
+    with Journal(Path(args.journal)) as journal:
+        failpoint = Failpoint(args.failpoint, args.count, journal)
+        Observed(journal, failpoint).install()
+        if args.control == NO_FENCE:
+            remove_fences()
+        async with Bus.open(args.dsn) as bus:
+            handlers = Handlers(bus, journal, failpoint, args.control, args.seed)
+            for mode in (MODES[name] for name in args.modes.split(",")):
+                for group in mode.groups:
+                    handlers.add(mode, group)
+            return await bus.run()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dsn", required=True)
+    parser.add_argument("--journal", required=True)
+    parser.add_argument("--modes", required=True)
+    parser.add_argument("--seed", required=True)
+    parser.add_argument("--failpoint", choices=("", *FAILPOINTS), default="")
+    parser.add_argument("--count", type=int, default=1, help="dies when it comes there for this time")
+    parser.add_argument("--control", choices=("", SETTLE_FIRST, NO_FENCE), default="")
+    sys.exit(0 if asyncio.run(consume(parser.parse_args())) else 1)
+
+
+if __name__ == "__main__":
+    main()

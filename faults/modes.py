@@ -1,0 +1,64 @@
+"""The ways of consuming that are put to the test, and what each of them promises."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+LEASE = "2s"
+
+
+class Mode(NamedTuple):
+    """A topic, and how it is consumed."""
+
+    name: str
+    options: dict[str, Any]
+    groups: tuple[str, ...] = ("",)
+    """Of a log; a queue has none."""
+    in_order: bool = False
+    """Messages of one key come one after the other."""
+    transactional: bool = False
+    """A handler's effect commits with its settlement: once."""
+    has_receipts: bool = False
+
+    @property
+    def is_log(self) -> bool:
+        return self.options.get("semantics") == "PUB_SUB"
+
+    @property
+    def topic(self) -> str:
+        return f"faults.{self.name}"
+
+
+_RETRY = {"lease": LEASE, "retry_initial": "50ms", "retry_factor": 1.0, "retry_max": "50ms", "max_attempts": 1000}
+_LOG = {
+    **_RETRY,
+    "semantics": "PUB_SUB",
+    "lanes": 4,
+    # Nobody is to be taken for dead in a run that takes the server away for seconds.
+    "heartbeat_interval": "1s",
+    "heartbeat_timeout": "120s",
+}
+
+MODES = {
+    mode.name: mode
+    for mode in (
+        Mode("queue", _RETRY),
+        Mode("ordered", {**_RETRY, "ordered": True}, in_order=True),
+        Mode("transactional", _RETRY, transactional=True),
+        # Messages are dropped as soon as both groups are past them.
+        Mode(
+            "log",
+            {**_LOG, "tracking": "OFFSET_WATERMARK", "storage": "own", "retention": "1s"},
+            groups=("quick", "slow"),
+            in_order=True,
+        ),
+        Mode(
+            "receipts",
+            {**_LOG, "tracking": "REFERENCE_COUNTING"},
+            groups=("quick", "slow"),
+            in_order=True,
+            has_receipts=True,
+        ),
+        Mode("log-transactional", _LOG, groups=("once",), in_order=True, transactional=True),
+    )
+}

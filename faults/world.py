@@ -1,0 +1,221 @@
+"""A server, producers and consumers around it, and what can be asked of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from faults import journal
+from faults.journal import Hurt, Journal, now
+from faults.modes import Mode
+from faults.oracle import Facts, Place, Story
+from faults.servers.postgres import Server
+from postbus import Bus, PostbusError
+
+_ROOT = Path(__file__).parent.parent
+_NOT_THERE = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, PostbusError)
+
+_LEFT_OVER = """
+    select (select count(*) from postbus.queued) + (select count(*) from postbus.delayed)
+         + (select coalesce(sum(cardinality(l.messages)), 0) from postbus.lease l)
+         + (select count(*) from postbus.retrying)
+         + (select coalesce(sum((postbus.group_lag(s.id)).messages), 0) from postbus.subscription s)
+"""
+_NOT_COMPLETED = "select count(*) from postbus.message_states where topic = $1 and status <> 'COMPLETED'"
+
+
+class Unsettled(Exception):
+    """Not all was handled in time."""
+
+
+class Process:
+    """A producer or a consumer."""
+
+    def __init__(self, module: str, folder: Path, number: int, options: Mapping[str, object]) -> None:
+        self.name = f"{module}-{number}"
+        self.errors = folder / f"{self.name}.err"
+        given = {"journal": folder / f"{self.name}.journal", **options}
+        with self.errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", f"faults.{module}", *(f"--{name}={value}" for name, value in given.items())],
+                cwd=_ROOT,
+                stderr=errors,
+            )
+        self.is_doomed = False
+        """Its death is wanted."""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self.is_doomed = True
+        self._process.kill()
+        self._process.wait()
+
+    async def ended(self, within: float) -> int | None:
+        """Its exit code; None if it goes on."""
+        with suppress(subprocess.TimeoutExpired):
+            return await asyncio.to_thread(self._process.wait, within)
+        return None
+
+    async def end(self, within: float = 20.0) -> str:
+        """Ask it to end. Returns what was wrong with that."""
+        if not self.is_alive:
+            return "" if self.is_doomed else f"{self.name} ended with {self._process.returncode}: {self._last_words()}"
+        self.signal(signal.SIGTERM)
+        code = await self.ended(within)
+        if code is None:
+            self.kill()
+            return f"{self.name} did not end within {within:g} s"
+        return "" if code == 0 or self.is_doomed else f"{self.name} ended with {code}: {self._last_words()}"
+
+    def _last_words(self) -> str:
+        return "; ".join(self.errors.read_text(errors="replace").splitlines()[-3:])
+
+
+class World:
+    """All that belongs to one run. `dsn` is where producers and consumers go; `server` is asked behind their back."""
+
+    def __init__(self, server: Server, folder: Path, modes: Sequence[Mode], seed: str, dsn: str | None = None) -> None:
+        self.server = server
+        self.folder = folder
+        self.modes = modes
+        self.random = random.Random(seed)
+        self.dsn = dsn or server.dsn()
+        self.producers: list[Process] = []
+        self.consumers: list[Process] = []
+        self._seed = seed
+        self._journal = Journal(folder / "driver.journal")
+        self._count = 0
+
+    # topics and processes
+
+    async def prepare(self, topic_options: Mapping[str, Any]) -> None:
+        """Make the topics. Those that drop their messages do it soon."""
+        async with Bus.open(self.server.dsn()) as bus:
+            for mode in self.modes:
+                await bus.admin.create_topic(mode.topic, **{**mode.options, **topic_options})
+        for mode in self.modes:
+            for group in filter(None, mode.groups):
+                await self.ask("select postbus.subscribe($1, $2, 'FROM_BEGINNING')", mode.topic, group)
+        await self.ask("update postbus.sweep_setting set interval = '1 second'")
+        await self.ask("update postbus.storage set period = '1 second' where topic_id is not null")
+        await self.ask("create table effect (mode text, group_name text, key text, n int)")
+
+    def start_producer(self, **options: object) -> Process:
+        process = self._start("producer", options)
+        self.producers.append(process)
+        return process
+
+    def start_consumer(self, **options: object) -> Process:
+        process = self._start("consumer", options)
+        self.consumers.append(process)
+        return process
+
+    def _start(self, module: str, options: Mapping[str, object]) -> Process:
+        self._count += 1
+        modes = ",".join(mode.name for mode in self.modes)
+        given = {"dsn": self.dsn, "modes": modes, "seed": f"{self._seed}.{self._count}", **options}
+        return Process(module, self.folder, self._count, given)
+
+    async def flows(self, messages: int = 50, within: float = 30.0) -> None:
+        """Wait until so many more messages were handled."""
+        before = len(self._handled())
+        deadline = time.monotonic() + within
+        while len(self._handled()) < before + messages:
+            if time.monotonic() > deadline:
+                raise Unsettled(f"no {messages} messages were handled within {within:g} s")
+            await asyncio.sleep(0.1)
+
+    def _handled(self) -> set[Place]:
+        return set(self.story().ended)
+
+    # faults
+
+    @asynccontextmanager
+    async def hurting(self, fault: str, *, excuses: bool = True, aftermath: float = 1.0) -> AsyncIterator[None]:
+        """What happens in the block, and for `aftermath` seconds more, is a fault."""
+        since = now()
+        try:
+            yield
+        finally:
+            self._journal.note(Hurt(fault, since, now() + int(aftermath * 1e9), excuses))
+
+    # looking
+
+    def story(self) -> Story:
+        return Story(journal.read(self.folder), self.modes)
+
+    async def ask(self, sql: str, *args: Any) -> Any:
+        return await self.server.ask(sql, *args, database="postbus")
+
+    async def settles(self, within: float) -> float:
+        """Wait until nothing is left to do. Returns the seconds that took."""
+        began = time.monotonic()
+        left: object = "?"
+        while time.monotonic() < began + within:
+            with suppress(*_NOT_THERE):
+                await self.ask("select postbus.count_published(id) from postbus.storage")
+                left = int(await self.ask(_LEFT_OVER))
+                if left == 0:
+                    return time.monotonic() - began
+            await asyncio.sleep(0.2)
+        raise Unsettled(f"{left} messages were left after {within:g} s")
+
+    async def facts(self) -> Facts:
+        """What the database says at the end."""
+        facts = Facts()
+        conn: Any = await asyncpg.connect(self.server.socket_dsn(), timeout=10)
+        try:
+            for row in await conn.fetch("select mode, group_name, key, n, count(*) as times from effect group by 1, 2, 3, 4"):
+                facts.effects[Place(row["mode"], row["group_name"], row["key"], row["n"])] = row["times"]
+            for row in await conn.fetch("select topic, group_name, payload_json from postbus.dead_letters"):
+                order = json.loads(row["payload_json"])
+                mode = row["topic"].removeprefix("faults.")
+                facts.dead.add(Place(mode, row["group_name"] or "", order["key"], order["n"]))
+            for row in await conn.fetch(
+                "select t.name, sum(l.messages) as messages from postbus.loss l"
+                "  join postbus.subscription s on s.id = l.subscription_id join postbus.topic t on t.id = s.topic_id group by 1"
+            ):
+                facts.lost_by_retention[row["name"].removeprefix("faults.")] = int(row["messages"])
+            for mode in self.modes:
+                if mode.has_receipts and (count := await conn.fetchval(_NOT_COMPLETED, mode.topic)):
+                    facts.not_completed[mode.name] = count
+            return facts
+        finally:
+            conn.terminate()
+
+    # the end
+
+    async def stop_producers(self) -> list[str]:
+        return [wrong for one in self.producers if (wrong := await one.end())]
+
+    async def stop_consumers(self) -> list[str]:
+        wrongs = await asyncio.gather(*(one.end() for one in self.consumers))
+        return [wrong for wrong in wrongs if wrong]
+
+    def close(self) -> None:
+        for one in (*self.producers, *self.consumers):
+            if one.is_alive:
+                one.signal(signal.SIGCONT)
+                one.kill()
+        self._journal.close()
