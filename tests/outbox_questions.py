@@ -126,10 +126,11 @@ SELECT topic, group_name, backfill_status,
        ROUND(100.0 * backfill_processed_messages / NULLIF(backfill_total_messages, 0), 2) AS progress_pct,
        backfill_started_at,
        EXTRACT(EPOCH FROM (NOW() - backfill_started_at)) AS elapsed_seconds,
-       ROUND(backfill_processed_messages / NULLIF(EXTRACT(EPOCH FROM (NOW() - backfill_started_at)), 0), 0) AS messages_per_second
+       ROUND(backfill_processed_messages / NULLIF(EXTRACT(EPOCH FROM (NOW() - backfill_started_at)), 0), 0)
+           AS messages_per_second
 FROM outbox_topic_subscriptions
 WHERE backfill_status = 'IN_PROGRESS';
-"""  # noqa: E501
+"""
 INCONSISTENT = """
             SELECT o.topic, COUNT(*) as inconsistent_count
             FROM outbox o

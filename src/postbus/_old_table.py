@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -81,7 +82,7 @@ async def find_table(conn: Any, name: str) -> Table | None:
     return Table(rows[0]["name"], {row["attname"]: row["type"] for row in rows}) if rows else None
 
 
-class Outbox:
+class Outbox(ABC):
     """An outbox table of a known layout."""
 
     layout: str
@@ -100,13 +101,13 @@ class Outbox:
     def missing(cls, table: Table) -> list[str]:
         return [" or ".join(names) for names in cls.needed if not table.columns.keys() & set(names)]
 
+    @abstractmethod
     async def topics(self, conn: Any, only: Collection[str]) -> list[OldTopic]:
         """What is to be carried over, topic by topic; of all topics unless some are named."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rows_sql(self, topic: OldTopic) -> str:
         """Reads the messages with the ids $1, in that order, for the group $2, or for none."""
-        raise NotImplementedError
 
     @property
     def content_type(self) -> str:

@@ -160,6 +160,11 @@ class _ThreadWatch(_Watch):
         self._added = threading.Event()
         self._thread: threading.Thread | None = None
 
+    def forget(self) -> None:
+        """A forked child has neither the thread nor the transactions of its parent; who held a lock is not there."""
+        self._lock, self._added = threading.Lock(), threading.Event()
+        self._open, self._thread = {}, None
+
     def _look_soon(self) -> None:
         self._added.set()
         with self._lock:
@@ -199,10 +204,4 @@ def _watch_of_here() -> _Watch:
     return watch
 
 
-def _start_afresh() -> None:
-    """A forked child has neither the thread nor the transactions of its parent."""
-    global _thread_watch  # noqa: PLW0603 - the watch of threads is one per process
-    _thread_watch = _ThreadWatch()
-
-
-os.register_at_fork(after_in_child=_start_afresh)
+os.register_at_fork(after_in_child=_thread_watch.forget)

@@ -29,7 +29,7 @@ async def test_a_group_that_is_stuck_goes_on_behind_what_is_old(
         await may_end.wait()
 
     async with running(bus):
-        await eventually(lambda: is_held(conn))
+        await eventually(is_held, conn)
         await publish_numbers(bus, range(20), at_once=5)
         await has(got, 1)
         await conn.execute("update postbus.segment set published_at = published_at - interval '8 days'")
@@ -37,7 +37,7 @@ async def test_a_group_that_is_stuck_goes_on_behind_what_is_old(
 
         assert await bus.admin.force_complete("t", "7d", dry_run=True) == {"g": 20}
         assert await bus.admin.force_complete("t", timedelta(days=7)) == {"g": 20}
-        await eventually(lambda: is_another(conn))
+        await eventually(is_another, conn)
         may_end.set()
         await has(got, 3)
         await is_through(conn, passed=2)

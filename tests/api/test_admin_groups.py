@@ -150,9 +150,9 @@ async def test_a_group_that_is_moved_back_gets_messages_again(bus: Bus) -> None:
     for number in (1, 2):
         await bus.send("events", number, key="k")
     async with running(bus):
-        await eventually(lambda: has_seen(1, 2))
+        await eventually(has_seen, 1, 2)
         assert await bus.admin.seek("events", "mail", Start.BEGINNING) == 2
-        await eventually(lambda: has_seen(1, 2, 1, 2), within=20)
+        await eventually(has_seen, 1, 2, 1, 2, within=20)
 
 
 async def test_redrive_goes_to_one_group(bus: Bus) -> None:

@@ -27,7 +27,7 @@ async def test_a_group_at_work_is_healthy(bus: Bus, conn: Any) -> None:
     await create_log(bus)
     got = collect(bus)
     async with running(bus):
-        await eventually(lambda: subscribed(bus))
+        await eventually(subscribed, bus)
         await publish_numbers(bus, range(10))
         await is_through(conn, passed=10)
         row = await bus.admin.group("t", "g")
@@ -107,7 +107,7 @@ async def test_pending_is_all_that_is_left_to_do(bus: Bus, conn: Any) -> None:
         return Retry(delay=3600) if n == 0 else None
 
     async with running(bus):
-        await eventually(lambda: subscribed(bus))
+        await eventually(subscribed, bus)
         await publish_numbers(bus, range(3), keys=1)
         row = await is_through(conn, retrying=1, parked=2)
         assert row["pending"] == 3
@@ -144,7 +144,7 @@ async def test_metrics(bus: Bus, conn: Any, options: dict[str, Any]) -> None:
     handler = many if "batch" in options else in_transaction if "transactional" in options else one
     bus.subscribe("t", group="g", retry=SOON, **options)(handler)
     async with running(bus):
-        await eventually(lambda: subscribed(bus))
+        await eventually(subscribed, bus)
         await publish_numbers(bus, range(10))
         await is_through(conn)
         assert (await bus.admin.group_metrics("t", "g"))["rate"] > 0
@@ -165,7 +165,7 @@ async def test_the_rate_is_that_of_the_last_minute(bus: Bus, conn: Any) -> None:
     await create_log(bus, lanes=1)
     collect(bus)
     async with running(bus):
-        await eventually(lambda: subscribed(bus))
+        await eventually(subscribed, bus)
         await publish_numbers(bus, range(40))
         await is_through(conn, passed=40)
         await conn.execute("update postbus.cursor set at = at - interval '2 minutes'")

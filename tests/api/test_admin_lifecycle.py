@@ -35,7 +35,14 @@ EVENTS = {
     "missed heartbeats": (DEAD, PAUSED, DEAD, CANCELLED),
     "subscribe": (ACTIVE, PAUSED, ACTIVE, CANCELLED),
 }
-TO = {"pause": PAUSED, "resume": ACTIVE, "cancel": CANCELLED, "die": DEAD, "nonsense": "OTHER", "nothing": None}
+TO: dict[str, Any] = {
+    "pause": PAUSED,
+    "resume": ACTIVE,
+    "cancel": CANCELLED,
+    "die": DEAD,
+    "nonsense": "OTHER",
+    "nothing": None,
+}
 
 
 @pytest.fixture
@@ -61,7 +68,7 @@ async def bring_to(conn: Any, subscription: int, state: str) -> None:
 async def by_sql(bus: Bus, conn: Any, cli: Cli, wish: str) -> None:
     store = await bus.connect()
     if wish in TO:
-        await store.set_group_state("t", "g", TO[wish])  # type: ignore[arg-type]  # null is what nobody should send
+        await store.set_group_state("t", "g", TO[wish])
 
 
 async def by_python(bus: Bus, conn: Any, cli: Cli, wish: str) -> None:

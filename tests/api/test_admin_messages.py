@@ -84,8 +84,8 @@ async def test_a_message_that_the_log_has_dropped(bus: Bus, conn: Any) -> None:
 
     id = await bus.send("t", 1, key="k")
     async with running(bus):
-        await eventually(lambda: has_one(bus, "failing", "retrying"))
-        await eventually(lambda: has_one(bus, "giving-up", "dead"))
+        await eventually(has_one, bus, "failing", "retrying")
+        await eventually(has_one, bus, "giving-up", "dead")
     retained = await bus.admin.message("t", id)
     await conn.execute("delete from postbus.segment")
 

@@ -90,7 +90,7 @@ async def test_what_is_in_flight_is_settled_first(
         await bus.send("t", 1)
         await asyncio.wait_for(slow.begun.wait(), 10)
         removal = asyncio.create_task(bus.admin.remove_group("t", "g", wait=20))
-        await eventually(lambda: is_paused(bus))
+        await eventually(is_paused, bus)
         assert not removal.done()
         slow.may_end.set()
         assert await removal == {"removed": True, "held": 0}

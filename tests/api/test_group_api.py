@@ -76,11 +76,13 @@ def test_handlers_are_checked_when_they_are_added() -> None:
     async def generator(payload: int) -> Any:
         yield 1
 
-    for handler in (no_payload, unknown, with_connection, generator, 5):
+    wrong: Any
+    for wrong in (no_payload, unknown, with_connection, generator, 5):
         with pytest.raises(InvalidHandler):
-            group.add_member("a", handler)  # type: ignore[arg-type]
+            group.add_member("a", wrong)
+    wrong = "key = 'a'"
     with pytest.raises(InvalidOption, match="filter"):
-        group.add_member("a", take, filter="key = 'a'")  # type: ignore[arg-type]
+        group.add_member("a", take, filter=wrong)
     assert group.members == {}
 
 
@@ -99,11 +101,12 @@ def test_a_failed_registration_leaves_nothing() -> None:
 def test_options_are_checked() -> None:
     """What a group cannot have, and what only a group can have, is refused."""
     bus = Bus("postgresql:///none")
+    wrong: Any = 5
 
     with pytest.raises(InvalidOption, match="on_failure"):
         bus.group("g", "t", on_failure="stop")
     with pytest.raises(InvalidOption, match="filter"):
-        bus.group("g", "t", filter=5)  # type: ignore[arg-type]
+        bus.group("g", "t", filter=wrong)
     with pytest.raises(InvalidOption, match="concurrency"):
         bus.group("g", "t", concurrency=0).add_member("a", take)
     with pytest.raises(InvalidOption, match="lease"):
@@ -331,7 +334,7 @@ async def test_a_filter_that_fails_is_a_failure_of_the_message(bus: Bus, conn: A
         got.append(n)
 
     async with running(bus):
-        await eventually(lambda: _is_listed(conn))
+        await eventually(_is_listed, conn)
         await publish_numbers(bus, [0, 1, 2])
         await is_through(conn, dead=1)
     assert sorted(got) == [0, 2]
@@ -453,7 +456,7 @@ async def test_a_group_can_start_and_stop_while_the_bus_runs(bus: Bus, conn: Any
 
     group.add_member("a", handle)
     async with running(bus):
-        await eventually(lambda: _works(bus))
+        await eventually(_works, bus)
         await group.start()
         await group.start()  # again changes nothing
         await publish_numbers(bus, [0])
@@ -485,9 +488,9 @@ async def test_pause_resume_cancel(bus: Bus, conn: Any) -> None:
     group.add_member("a", handle)
     await group.start()
     async with running(bus):
-        await eventually(lambda: lanes_are(8))
+        await eventually(lanes_are, 8)
         await group.pause()
-        await eventually(lambda: lanes_are(0))
+        await eventually(lanes_are, 0)
         await publish_numbers(bus, [1, 2])
         assert got == []
         await group.resume()
@@ -510,7 +513,7 @@ async def test_a_group_that_is_cancelled_by_others_stops(bus: Bus, conn: Any) ->
     group.add_member("a", take)
     await group.start()
     async with running(bus):
-        await eventually(lambda: _works(bus))
+        await eventually(_works, bus)
         await conn.execute("select postbus.set_group_state('t', 'g', 'CANCELLED')")
 
         async def has_stopped() -> None:
@@ -535,7 +538,7 @@ async def test_a_topic_that_is_deleted_ends_its_groups_only(bus: Bus, conn: Any)
         assert not gone.is_started
 
     async with running(bus) as run:
-        await eventually(lambda: _works(bus))
+        await eventually(_works, bus)
         await bus.send("gone", 1)
         await bus.send("stays", 1)
         await bus.admin.delete_topic("gone", force=True)

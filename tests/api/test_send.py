@@ -176,7 +176,7 @@ async def test_a_deadlock_with_somebody_else_fails_nobody(bus: Bus, conn: Any, c
     await other.execute(publish, topic, "b")
 
     both = asyncio.gather(bus.send(topic, "x", dedup_key="a"), bus.send(topic, "x", dedup_key="b"))
-    sender_pid = await eventually(lambda: _blocked_by(conn, other.get_server_pid()))
+    sender_pid = await eventually(_blocked_by, conn, other.get_server_pid())
     theirs = asyncio.create_task(other.fetchval(publish, topic, "a"))
 
     async def they_wait_too() -> None:

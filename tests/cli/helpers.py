@@ -137,11 +137,11 @@ class Cli:
     async def start(self, *args: str) -> asyncio.subprocess.Process:
         return await start(*args, env=self.env, cwd=self.cwd)
 
-
-def hang_up(process: asyncio.subprocess.Process) -> None:
-    """Read no more of what a command writes, as `head` does."""
-    assert process.stdout is not None
-    process.stdout._transport.close()  # type: ignore[attr-defined]  # asyncio has no other way
+    async def piped(self, reader: str, *args: str, given: bytes = b"") -> Result:
+        """The command, writing to one that may leave early, such as `head -n 1`. The exit code is the first one's."""
+        script = f'timeout 30 "$@" | {reader}; exit "${{PIPESTATUS[0]}}"'
+        process = await start(*args, env=self.env, cwd=self.cwd, program=("bash", "-c", script, "bash", *POSTBUS))
+        return await finish(process, given)
 
 
 def processes_of(folder: Path) -> list[str]:

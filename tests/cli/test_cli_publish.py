@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.helpers import POSTBUS, Cli, environment, finish, hang_up, open_terminal, read_all
+from cli.helpers import POSTBUS, Cli, environment, open_terminal, read_all
 from postbus import Bus
 
 
@@ -180,10 +180,7 @@ async def test_progress_does_not_touch_the_ids(cli: Cli) -> None:
 
 async def test_a_reader_that_leaves_stops_nothing(cli: Cli, bus: Bus) -> None:
     """All lines are published, also if nobody reads the ids."""
-    process = await cli.start("publish", "jobs", "--lines")
-    hang_up(process)
-
-    ended = await finish(process, b"x\n" * 3000)
+    ended = await cli.piped("true", "publish", "jobs", "--lines", given=b"x\n" * 3000)
 
     assert ended.done().err == "published 3000 messages to jobs\n"
     assert (await bus.admin.topic("jobs"))["waiting"] == 3000

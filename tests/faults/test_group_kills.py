@@ -80,8 +80,7 @@ async def test_killed_members_lose_nothing(bus: Bus, conn: Any, log: Path, start
             )
 
         await eventually(holds_lanes, within=15)
-        enough = lambda count=(kill + 1) * messages // 8: has_handled(log, count)  # noqa: E731
-        await eventually(enough, within=10 + messages / 1000)
+        await eventually(has_handled, log, (kill + 1) * messages // 8, within=10 + messages / 1000)
         victim.kill()
         victim.wait()
     await publishing
@@ -149,7 +148,7 @@ async def test_a_frozen_process_is_fenced(bus: Bus, conn: Any, log: Path, start:
     await create_log(bus)
     frozen = start("plain")
     publishing = asyncio.create_task(publish_numbers(bus, range(2000), keys=KEYS, at_once=20))
-    await eventually(lambda: has_handled(log, 200))
+    await eventually(has_handled, log, 200)
     os.kill(frozen.pid, signal.SIGSTOP)
     other = start("plain")
 
@@ -183,7 +182,7 @@ async def test_a_frozen_process_begins_nothing_more(bus: Bus, conn: Any, log: Pa
     await publish_numbers(bus, range(100), keys=1)
     frozen = start("freezing")
     of_frozen = log.with_name(f"{log.name}.{frozen.pid}")
-    await eventually(lambda: has_handled(of_frozen, 11))
+    await eventually(has_handled, of_frozen, 11)
     other = start("freezing")
     of_other = log.with_name(f"{log.name}.{other.pid}")
 

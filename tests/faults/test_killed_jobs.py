@@ -33,8 +33,7 @@ declare
 begin
     perform set_config('test.kill_after', (_turn - 1)::text, false);
     if _turn = 1 then
-        perform pg_terminate_backend(pg_backend_pid());
-        perform pg_sleep(10);
+        perform pg_terminate_backend(pg_backend_pid(), 10000);
     end if;
 end $$;
 create function public.after_statement() returns trigger language plpgsql as
@@ -79,7 +78,7 @@ class Run:
             try:
                 row = await conn.fetchrow(sql, *args)
             except DRIVER_ERRORS:
-                await eventually(lambda pid=pid: self._is_gone(pid))  # type: ignore[misc]  # it still has its locks
+                await eventually(self._is_gone, pid)  # until then it has its locks
                 assert await self.state() == before, f"something is left of a run that was killed: {sql}"
                 self.kills += 1
                 turn += 1

@@ -220,7 +220,7 @@ async def test_a_commit_of_unknown_outcome_is_looked_up(bus: Bus, proxy: Proxy, 
         proxy.on_commit = on_commit
         async with running(consumer):
             await proxy.commit_seen.wait()
-            await eventually(lambda: nobody_holds(conn))
+            await eventually(nobody_holds, conn)
             proxy.on_commit = OnCommit.PASS
             await is_through(conn, passed=5, dead=0)
     assert [row["n"] for row in await conn.fetch("select n from effect order by n")] == list(range(5))

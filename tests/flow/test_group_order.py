@@ -129,9 +129,9 @@ async def test_several_processes_keep_the_order(bus: Bus, conn: Any, dsn: str) -
             await has(got, 300)
             async with running(buses[1]):
                 async with running(buses[2]):
-                    await eventually(lambda: _is_shared(conn, [2, 3, 3]))
+                    await eventually(_is_shared, conn, [2, 3, 3])
                     await has(got, len(got) + 100)
-                await eventually(lambda: _is_shared(conn, [4, 4]))
+                await eventually(_is_shared, conn, [4, 4])
             await publishing
             await is_through(conn, passed=3000)
     assert Counter(got) == Counter(range(3000))

@@ -537,7 +537,7 @@ async def test_at_rest_nothing_is_written(
 
                 async def only_heartbeats_write() -> None:
                     before, xid = Counter(asked), await conn.fetchval(next_xid)
-                    await eventually(lambda: have_all_looked(before))
+                    await eventually(have_all_looked, before)
                     taken = (
                         await conn.fetchval(next_xid) - xid
                     )  # perhaps by one heartbeat of each kind that has not returned

@@ -185,10 +185,10 @@ async def test_a_worker_waits_for_a_server_that_was_killed(own_folder: Path) -> 
 
             async with running(bus):
                 await send(bus, 1)
-                await eventually(lambda: handled(1))
+                await eventually(handled, 1)
                 os.kill(int((home / "pgdata" / "postmaster.pid").read_text().splitlines()[0]), signal.SIGKILL)
-                await eventually(lambda: refused(server.dsn()))
+                await eventually(refused, server.dsn())
                 with EmbeddedPostgres.start(home):
                     await send(bus, 3)
-                    await eventually(lambda: handled(3), within=30)
+                    await eventually(handled, 3, within=30)
                     bus.stop()

@@ -74,9 +74,9 @@ async def test_a_queue_becomes_a_log_while_everybody_goes_on(
     note_all(bus, legacy)
     async with running(bus), Bus.open(dsn) as groups:
         producing = [asyncio.create_task(producer.run()) for producer in producers]
-        await eventually(lambda: at_least(legacy, 300))
+        await eventually(at_least, legacy, 300)
         gone = await connect()
-        await eventually(lambda: holds_some(gone))
+        await eventually(holds_some, gone)
         gone.terminate()
         slow = await connect()
         transaction = slow.transaction()
@@ -88,12 +88,12 @@ async def test_a_queue_becomes_a_log_while_everybody_goes_on(
         note_all(groups, audit, group="audit")
         before = len(legacy)
         async with running(groups):
-            await eventually(lambda: in_log(conn, 500), within=20)
+            await eventually(in_log, conn, 500, within=20)
             assert (await bus.admin.continue_move("t") or {"ended_at": None})["ended_at"] is None
             assert not audit, "nobody has begun while a transaction may still send to the queue"
             await bus.publish(slow, "t", 2, key="99")
             await transaction.commit()
-            await eventually(lambda: at_least(audit, 500), within=20)
+            await eventually(at_least, audit, 500, within=20)
             for producer in producers:
                 producer.stopped = True
             await asyncio.gather(*producing)
@@ -134,7 +134,7 @@ async def test_consumers_of_the_queue_say_once_that_it_has_moved(
     with caplog.at_level(logging.WARNING, "postbus"):
         async with running(bus):
             await bus.send("t", 1)
-            await eventually(lambda: at_least(handled, 1))
+            await eventually(at_least, handled, 1)
             await bus.admin.move_topic("t", groups=["g"])
             await eventually(was_told)
             for _ in range(3):
@@ -196,7 +196,7 @@ async def test_tracking_changes_under_load(bus: Bus, conn: Any) -> None:
         await are_listed(conn)
         producing = asyncio.create_task(producer.run())
         for round in range(1, 7):
-            await eventually(lambda round=round: at_least(handled, 50 * round))  # type: ignore[misc]
+            await eventually(at_least, handled, 50 * round)
             await bus.admin.set_topic("t", tracking=("OFFSET_WATERMARK", "REFERENCE_COUNTING")[round % 2])
         producer.stopped = True
         await producing

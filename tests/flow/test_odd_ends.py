@@ -16,6 +16,7 @@ from queue_sql import states
 from running import running
 
 SOON = RetryPolicy(initial=0.001, factor=1, maximum=0.001, max_attempts=2)
+NO_TEXT: Any = ValueError("x")
 
 
 async def nothing_left(conn: Any) -> None:
@@ -40,8 +41,8 @@ async def awaits_something_cancelled() -> None:
 @pytest.mark.parametrize(
     "odd",
     [
-        Retry(delay=-1), Retry(delay=timedelta.max), Retry(delay=float("nan")), Retry(error=ValueError("x")),  # type: ignore[arg-type]
-        DeadLetter(reason=ValueError("x")), Unprintable(), awaits_something_cancelled, SystemError,  # type: ignore[arg-type]
+        Retry(delay=-1), Retry(delay=timedelta.max), Retry(delay=float("nan")), Retry(error=NO_TEXT),
+        DeadLetter(reason=NO_TEXT), Unprintable(), awaits_something_cancelled, SystemError,
     ],
     ids=["negative", "overflow", "nan", "error object", "reason object", "unprintable", "cancelled", "raises"],
 )  # fmt: skip
@@ -121,7 +122,7 @@ async def test_what_is_accepted_as_a_runner_ends_is_run(bus: Bus, conn: Any) -> 
     async with running(bus):
         for n in range(200):
             await bus.send("t", {"n": n})
-            await eventually(lambda count=n + 1: all_so_far(count))  # type: ignore[misc]
+            await eventually(all_so_far, n + 1)
 
 
 async def test_a_runner_that_fails_ends_the_worker(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:

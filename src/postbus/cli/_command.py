@@ -116,40 +116,43 @@ def command(
     """
 
     def register(function: C) -> C:
-        app.command(name, help=help)(_as_typer_wants_it(function, options))
+        app.command(name, help=help)(_Command(function, options))
         return function
 
     return register
 
 
-def _as_typer_wants_it(function: Callable[..., Any], options: Sequence[inspect.Parameter]) -> Callable[..., None]:
-    """A function with one parameter per option, since that is what Typer reads options from."""
-    hints = typing.get_type_hints(function, include_extras=True)
-    _, *own = inspect.signature(function).parameters.values()
-    named = [
-        one.replace(annotation=hints[one.name], kind=inspect.Parameter.KEYWORD_ONLY)
-        for one in own
-        if one.kind is not inspect.Parameter.VAR_KEYWORD
-    ]
+class _Command:
+    """A callable with one parameter per option, since that is what Typer reads options from."""
 
-    def run(ctx: typer.Context, dsn: str | None, data_dir: Path | None, as_json: bool, **given: Any) -> None:
+    def __init__(self, function: Callable[..., Any], options: Sequence[inspect.Parameter]) -> None:
+        hints = typing.get_type_hints(function, include_extras=True)
+        _, *own = inspect.signature(function).parameters.values()
+        named = [
+            one.replace(annotation=hints[one.name], kind=inspect.Parameter.KEYWORD_ONLY)
+            for one in own
+            if one.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        parameters = [
+            _keyword("ctx", typer.Context, inspect.Parameter.empty),
+            *named,
+            *options,
+            _keyword("dsn", DsnOption),
+            _keyword("data_dir", DataDirOption),
+            _keyword("as_json", JsonOption, False),
+        ]
+        self._function = function
+        self.__signature__ = inspect.Signature(parameters)
+        self.__annotations__ = {one.name: one.annotation for one in parameters}
+        self.__doc__ = function.__doc__
+
+    def __call__(self, ctx: typer.Context, dsn: str | None, data_dir: Path | None, as_json: bool, **given: Any) -> None:
         earlier: Cli = ctx.obj or Cli()
-        code = _run(lambda: function(Cli(dsn, data_dir, as_json).over(earlier), **given), earlier.as_json or as_json)
+        code = _run(
+            lambda: self._function(Cli(dsn, data_dir, as_json).over(earlier), **given), earlier.as_json or as_json
+        )
         if code != OK:
             raise typer.Exit(code)
-
-    parameters = [
-        _keyword("ctx", typer.Context, inspect.Parameter.empty),
-        *named,
-        *options,
-        _keyword("dsn", DsnOption),
-        _keyword("data_dir", DataDirOption),
-        _keyword("as_json", JsonOption, False),
-    ]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect.signature looks at
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    run.__doc__ = function.__doc__
-    return run
 
 
 def _keyword(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:

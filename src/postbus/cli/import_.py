@@ -51,11 +51,11 @@ async def import_(
     Carries over its pending messages and how far its groups have come, and leaves the old tables as they are. Stop the
     old consumers first. Publishers may go on: run it again for what they wrote meanwhile. Nothing comes twice.
     """
-    options = dict(_option(one) for one in option or ())
+    options: Any = dict(_option(one) for one in option or ())  # which the database checks
     async with cli.open_bus() as bus:
         with _progress(shown=sys.stderr.isatty() and not cli.as_json and not dry_run) as progress:
             result = await bus.admin.import_outbox(
-                table, layout=layout, topic=topic, semantics=semantics, only=only or (), options=options,  # type: ignore[arg-type]
+                table, layout=layout, topic=topic, semantics=semantics, only=only or (), options=options,
                 dry_run=dry_run, progress=progress,
             )  # fmt: skip
     if cli.as_json:

@@ -130,8 +130,9 @@ class Report(Middleware, logging.Handler):
         return outcome
 
     def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, "event", None) in _KEEPS_EVENTS:
-            _write({"event": record.event, "fields": record.fields})  # type: ignore[attr-defined]
+        name = getattr(record, "event", None)
+        if name in _KEEPS_EVENTS:
+            _write({"event": name, "fields": getattr(record, "fields", {})})
 
     async def run(self) -> None:
         """Write the counts, again and again."""

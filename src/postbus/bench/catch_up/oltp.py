@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
 import time
 from collections.abc import Sequence
@@ -66,12 +67,16 @@ async def _run(dsn: str, rate: float) -> list[Done]:
             await asyncio.sleep(max(due - time.monotonic(), 0))
             conn = await idle.get()
             task = asyncio.create_task(_transact(conn, number, rng.randint(1, ORDERS), due, done))
-            task.add_done_callback(lambda _, conn=conn: idle.put_nowait(conn))  # type: ignore[misc]
             tasks.add(task)
             task.add_done_callback(tasks.discard)
+            task.add_done_callback(functools.partial(_give_back, idle, conn))
             number += 1
         await asyncio.gather(over, *tasks)
     return done
+
+
+def _give_back(idle: asyncio.Queue[asyncpg.Connection], conn: asyncpg.Connection, _: object) -> None:
+    idle.put_nowait(conn)
 
 
 async def _transact(conn: asyncpg.Connection, number: int, id: int, due: float, done: list[Done]) -> None:
