@@ -17,7 +17,8 @@ from postbus import Bus, Start
 from postbus._migrate import migrate
 from running import running
 
-RELEASED = sorted((Path(__file__).parent / "released").glob("*.sql.gz"))
+_RELEASED = Path(__file__).parent / "released"
+RELEASED = sorted(_RELEASED.glob("*.sql.gz"))
 
 
 async def installed(dsn: str, released: Path) -> Any:
@@ -58,9 +59,10 @@ async def test_a_queue_survives_an_upgrade(empty_dsn: str, released: Path) -> No
     assert sorted(got) == [1, 2]
 
 
-async def test_groups_survive_an_upgrade(empty_dsn: str) -> None:
+@pytest.mark.parametrize(("released", "tracking"), [("0003", "OFFSET_WATERMARK"), ("0004", "REFERENCE_COUNTING")])
+async def test_groups_survive_an_upgrade(empty_dsn: str, released: str, tracking: str) -> None:
     """Each goes on at its place, in the middle of a segment too, with what is to be tried again and what is dead."""
-    conn = await installed(empty_dsn, RELEASED[-1])
+    conn = await installed(empty_dsn, _RELEASED / f"{released}.sql.gz")
     options = json.dumps({"semantics": "PUB_SUB", "lanes": 1, "retry_initial": "0 s", "retry_max": "0 s"})
     await conn.execute("select postbus.create_topic('t', $1)", options)
     for group in ("begins", "half-way"):
@@ -81,7 +83,7 @@ async def test_groups_survive_an_upgrade(empty_dsn: str) -> None:
 
     await migrate(conn)
     async with Bus.open(empty_dsn) as bus:
-        assert (await bus.admin.topic("t"))["tracking"] == "OFFSET_WATERMARK", "as it was"
+        assert (await bus.admin.topic("t"))["tracking"] == tracking, "as it was"
         got = {name: collect(bus, name, start=Start.BEGINNING) for name in ("begins", "half-way", "new")}
         async with running(bus):
             await has(got["new"], 4)

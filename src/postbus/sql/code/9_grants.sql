@@ -26,32 +26,33 @@ begin
     revoke all on all functions in schema postbus, postbus_outbox from public;
 
     for _grant in
-        select g.role, f.oid::regprocedure as signature
+        select role.name, f.oid::regprocedure as signature
           from (values
-            ('postbus_producer', array['publish', 'publish_many', 'ring', 'schema_state', 'topic_id']),
-            ('postbus_consumer', array['claim', 'extend', 'ack', 'ack_leases', 'retry', 'dead_letter', 'release', 'return_expired',
-                                       'sweep', 'heartbeat', 'sign_off', 'ensure_topic', 'ring', 'subscribe', 'read_log', 'advance', 'put_off',
-                                       'claim_retrying', 'retrying_of', 'settle_retrying', 'lease_lanes', 'release_lanes', 'leave_groups', 'hold_lane',
-                                       'calm_lane', 'group_heartbeat', 'report_catch_up', 'sweep_log', 'storages', 'schema_state', 'topic_id',
-                                       'sweep_subscriptions', 'note_failure']),
-            ('postbus_observer', array['sweeping', 'sweep_health', 'payload_json', 'payload_text', 'group_lag', 'deliveries_of', 'message_state',
-                                       'delivery', 'state_of', 'first_wanted', 'schema_state', 'topic_id', 'group_metrics', 'log_message', 'copies_of', 'groups_near_timeout',
-                                       'stuck_messages', 'zero_subscription_messages', 'inconsistencies']),
-            ('postbus_admin',    array['sweeping', 'set_sweeping', 'sweep_health', 'sweep_subscriptions', 'note_failure', 'create_topic', 'set_topic',
-                                       'move_topic', 'continue_moves', 'pause_topic', 'resume_topic', 'purge_topic', 'delete_topic',
-                                       'redrive', 'purge_dead_letters', 'subscribe', 'set_group_state', 'seek', 'resurrect', 'set_catch_up', 'deliveries_of', 'message_state',
-                                       'delivery', 'state_of', 'first_wanted', 'sweep_log', 'storages', 'group_lag', 'rebase', 'ensure_topic', 'sweep', 'return_expired',
-                                       'payload_json', 'payload_text', 'schema_state', 'topic_id',
-                                       'import_messages', 'import_group', 'import_retrying', 'import_seen',
-                                       'force_complete', 'remove_group',
-                                       'group_metrics', 'log_message', 'copies_of', 'groups_near_timeout', 'stuck_messages', 'zero_subscription_messages',
-                                       'inconsistencies'])
-          ) as g (role, functions)
-          join pg_roles on pg_roles.rolname = g.role
+            (array['postbus_producer', 'postbus_consumer', 'postbus_observer', 'postbus_admin'],
+             array['schema_state', 'topic_id']),
+            (array['postbus_producer'],
+             array['publish', 'publish_many', 'ring']),
+            (array['postbus_consumer'],
+             array['claim', 'extend', 'ack', 'ack_leases', 'retry', 'dead_letter', 'release', 'heartbeat', 'sign_off', 'ring',
+                   'read_log', 'advance', 'put_off', 'claim_retrying', 'retrying_of', 'settle_retrying', 'lease_lanes', 'release_lanes',
+                   'leave_groups', 'hold_lane', 'calm_lane', 'group_heartbeat', 'report_catch_up']),
+            (array['postbus_consumer', 'postbus_admin'],
+             array['ensure_topic', 'subscribe', 'sweep', 'sweep_log', 'sweep_subscriptions', 'storages', 'return_expired', 'note_failure']),
+            (array['postbus_observer', 'postbus_admin'],
+             array['sweeping', 'sweep_health', 'payload_json', 'first_id', 'group_lag', 'group_metrics', 'deliveries_of', 'message_state',
+                   'delivery', 'state_of', 'first_wanted', 'log_message', 'copies_of', 'groups_near_timeout', 'stuck_messages',
+                   'zero_subscription_messages', 'inconsistencies']),
+            (array['postbus_admin'],
+             array['create_topic', 'set_topic', 'move_topic', 'continue_moves', 'pause_topic', 'resume_topic', 'purge_topic', 'delete_topic',
+                   'set_group_state', 'seek', 'resurrect', 'set_catch_up', 'force_complete', 'remove_group', 'redrive', 'purge_dead_letters',
+                   'set_sweeping', 'rebase', 'import_messages', 'import_group', 'import_retrying', 'import_seen'])
+          ) as g (roles, functions)
+         cross join unnest(g.roles) as role (name)
+          join pg_roles on pg_roles.rolname = role.name
           join pg_proc f on f.proname = any (g.functions) and f.pronamespace = 'postbus'::regnamespace
     loop
-        execute format('grant usage on schema postbus to %I', _grant.role);
-        execute format('grant execute on function %s to %I', _grant.signature, _grant.role);
+        execute format('grant usage on schema postbus to %I', _grant.name);
+        execute format('grant execute on function %s to %I', _grant.signature, _grant.name);
     end loop;
 
     foreach _role in array array['postbus_observer', 'postbus_admin'] loop

@@ -100,8 +100,8 @@ begin
                                  t.payload)::postbus.queue_message) as messages
               from (select * from taken order by taken.n) as t
         ), leased as (
-            insert into postbus.lease (token, topic_id, member, claimed_at, ends_at, ordered, open_ids, messages)
-            select gen_random_uuid(), _topic.id, claim.member, as_of, as_of + coalesce(claim.lease, _topic.lease), _topic.ordered,
+            insert into postbus.lease (token, topic_id, member, ends_at, ordered, open_ids, messages)
+            select gen_random_uuid(), _topic.id, claim.member, as_of + coalesce(claim.lease, _topic.lease), _topic.ordered,
                    listed.ids, listed.messages
               from listed
             returning lease.token, lease.ends_at

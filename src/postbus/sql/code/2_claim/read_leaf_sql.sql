@@ -11,11 +11,11 @@ declare
     _leaf    text := format('postbus.%I', postbus.leaf_name(storage_id, epoch));
     _columns text := 's.position, s.lane, s.count, s.bytes,
                       greatest(case when s.position = $10 then $14 + 1 else 0 end,
-                               case when s.position <= $11 and s.position & 8796093022207 = $13 >> 10 then ($13 & 1023)::integer else 0 end)
+                               case when s.position <= $11 and postbus.first_id(s.position) = $13 & -1024 then ($13 & 1023)::integer else 0 end)
                           as first_index,
                       s.published_at, s.content_type, s.content_types, s.keys, s.correlation_ids, s.headers::text[] as headers, s.payloads,
                       null::text as next_cursor, null::text as during_cursor, null::boolean as more, null::text as read_target';
-    _since   text := '(s.position <= $11 and (s.published_at < $12 or (s.position & 8796093022207) * 1024 + s.count <= $13)) is not true';
+    _since   text := '(s.position <= $11 and (s.published_at < $12 or postbus.first_id(s.position) + s.count <= $13)) is not true';
     _later   text;
     _late    text;
 begin

@@ -105,7 +105,7 @@ begin
                    and pg_visible_in_snapshot(late.txid, _target.snapshot)
                    and (late.position <= _cursor.since_bound
                         and (late.published_at < _cursor.since_at
-                             or (late.position & 8796093022207) * 1024 + late.count <= _cursor.since_id)) is not true
+                             or postbus.first_id(late.position) + late.count <= _cursor.since_id)) is not true
                  order by late.position limit greatest(max_count - _count, 0) + 2;
         elsif _topic.storage = 'own' then
             open _reading for execute postbus.read_leaf_sql(_topic.storage_id, _leaf.epoch, _has_late)
@@ -117,7 +117,7 @@ begin
             open _reading for
                 select s.position, s.lane, s.count, s.bytes,
                        greatest(case when s.position = _cursor.done_position then _cursor.done_index + 1 else 0 end,
-                                case when s.position <= _cursor.since_bound and s.position & 8796093022207 = _cursor.since_id >> 10
+                                case when s.position <= _cursor.since_bound and postbus.first_id(s.position) = _cursor.since_id & -1024
                                      then (_cursor.since_id & 1023)::integer else 0 end),
                        s.published_at, s.content_type, s.content_types, s.keys, s.correlation_ids, s.headers::text[], s.payloads,
                        null::text, null::text, null::boolean, null::text
@@ -128,7 +128,7 @@ begin
                    and not pg_visible_in_snapshot(s.txid, (_cursor.seen).snapshot) and pg_visible_in_snapshot(s.txid, _target.snapshot)
                    and (s.position <= _cursor.since_bound
                         and (s.published_at < _cursor.since_at
-                             or (s.position & 8796093022207) * 1024 + s.count <= _cursor.since_id)) is not true
+                             or postbus.first_id(s.position) + s.count <= _cursor.since_id)) is not true
                  order by s.topic_id, s.position limit greatest(max_count - _count, 0) + 2;
         end if;
         loop

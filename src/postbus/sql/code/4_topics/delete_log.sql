@@ -11,14 +11,7 @@ begin
     if not force and exists (select from postbus.subscription s where s.topic_id = topic.id and s.state <> 'CANCELLED') then
         perform postbus.refuse('PB408', format('topic %L has groups', topic.name), 'cancel them: postbus groups cancel, or delete with --force');
     end if;
-    delete from postbus.lane l where l.subscription_id = any (_ids);
-    delete from postbus.cursor c where c.subscription_id = any (_ids);
-    delete from postbus.retrying r where r.subscription_id = any (_ids);
-    delete from postbus.member m where m.subscription_id = any (_ids);
-    delete from postbus.group_worker g where g.subscription_id = any (_ids);
-    delete from postbus.loss l where l.subscription_id = any (_ids);
-    delete from postbus.catch_up c where c.subscription_id = any (_ids);
-    delete from postbus.subscription s where s.id = any (_ids);
+    perform postbus.forget_subscriptions(_ids);
     delete from postbus.moving m where m.topic_id = topic.id;
     delete from postbus.topic_count c where c.topic_id = topic.id;
     if topic.storage = 'own' then

@@ -38,8 +38,8 @@ begin
     select bound_catch_up.catch_up_id, c.lane, 1, postbus.up_to(case when skipped > 0 then postbus.without_older(c.cursor, _from_id)
                                                                      else c.cursor end, place), 'start'
       from postbus.current_cursor c where c.subscription_id = subscription.id;
-    insert into postbus.catch_up (subscription_id, of, reason, total, skipped)
-    values (catch_up_id, subscription.id, bound_catch_up.reason, missed - skipped, bound_catch_up.skipped);
+    insert into postbus.catch_up (subscription_id, reason, total, skipped)
+    values (catch_up_id, bound_catch_up.reason, missed - skipped, bound_catch_up.skipped);
     _cursor.seen := place;
     perform postbus.move_cursors(subscription.id, _cursor, 'catch-up');
     perform postbus.set_passed_before(subscription.id, topic, _cursor, place);

@@ -26,7 +26,7 @@ begin
              ), counted as (
                 select u.*, $4 + sum(u.unseen) over (order by u.position desc) as so_far from unseen u where u.unseen > 0
              )
-             select max(c.so_far), (select (n.position & 8796093022207) * 1024 + n.count - n.unseen + (n.so_far - $5)
+             select max(c.so_far), (select postbus.first_id(n.position) + n.count - n.unseen + (n.so_far - $5)
                                       from counted n where n.so_far > $5 order by n.position desc limit 1)
                from counted c', format('segment_%s_%s', topic.storage_id, _leaf))
           into _more, _id

@@ -5,6 +5,6 @@ create or replace function postbus.report_catch_up(subscription_id bigint, allow
 language sql security definer
 set search_path = pg_catalog, pg_temp as $$
     update postbus.catch_up c
-       set allowed_rate = report_catch_up.allowed_rate, p95 = report_catch_up.p95, reported_at = clock_timestamp()
+       set allowed_rate = report_catch_up.allowed_rate, p95 = report_catch_up.p95
      where c.subscription_id = report_catch_up.subscription_id
 $$;

@@ -28,7 +28,10 @@ begin
     _cursor := postbus.start_cursor(_topic, start, start_at, start_id, _place);
     _found := postbus.existing_subscription(topic, group_name);
     if not dry_run then
-        for _history in select c.subscription_id from postbus.catch_up c where c.of = _found.id and c.status <> 'COMPLETED' loop
+        for _history in
+            select s.id from postbus.subscription s join postbus.catch_up c on c.subscription_id = s.id
+             where s.catch_up_of = _found.id and c.status <> 'COMPLETED'
+        loop
             update postbus.retrying r set subscription_id = _found.id
              where r.subscription_id = _history
                and exists (select from postbus.catch_up c where c.subscription_id = _history and c.status = 'IN_PROGRESS')

@@ -9,10 +9,11 @@ declare
     _group postbus.subscription := postbus.existing_subscription(topic, group_name);
     _found postbus.catch_up;
 begin
-    select * into _found from postbus.catch_up c
-     where c.of = _group.id and c.status <> 'COMPLETED'
+    select c.* into _found
+      from postbus.subscription s join postbus.catch_up c on c.subscription_id = s.id
+     where s.catch_up_of = _group.id and c.status <> 'COMPLETED'
        and exists (select from postbus.lane l where l.subscription_id = c.subscription_id)      -- one that a seek ended has no place any more
-     order by c.started_at desc limit 1 for update;
+     order by c.started_at desc limit 1 for update of c;
     if _found.subscription_id is null then
         perform postbus.refuse('PB433', format('group %L of topic %L is not catching up', group_name, topic),
             'see what it has before it: postbus groups show');

@@ -23,7 +23,10 @@ begin
      where s.id = _found.id or (s.catch_up_of = _found.id and s.state <> 'CANCELLED');
     if set_group_state.state = 'CANCELLED' then
         perform postbus.end_subscription(_found.id);
-        for _history in select c.subscription_id from postbus.catch_up c where c.of = _found.id and c.status <> 'COMPLETED' loop
+        for _history in
+            select s.id from postbus.subscription s join postbus.catch_up c on c.subscription_id = s.id
+             where s.catch_up_of = _found.id and c.status <> 'COMPLETED'
+        loop
             perform postbus.end_subscription(_history, 'CANCELLED');
         end loop;
     end if;

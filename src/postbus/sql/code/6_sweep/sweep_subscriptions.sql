@@ -5,9 +5,9 @@
 --   a DEAD one, for the topic's retention: until then it might come back to messages that are still there
 --   a history of a group that lives, while its receipts tell what became of messages
 --
--- Receipts stay until their leaf is dropped. One at a time; a second caller returns at once. Returns how many went.
+-- One at a time; a second caller returns at once. Returns how many went.
 --
--- Writes: subscription, lane, cursor, member, group_worker, loss, catch_up, sweep_job.
+-- Writes: subscription and all that belongs to it, sweep_job.
 -- Locks: an advisory lock for the transaction; subscription rows (skip locked).
 create or replace function postbus.sweep_subscriptions(
     as_of  timestamptz default clock_timestamp(),
@@ -41,13 +41,7 @@ begin
          order by s.id
            for update of s skip locked);
     _gone := _gone || array(select s.id from postbus.subscription s where s.catch_up_of = any (_gone) and s.id <> all (_gone));
-    delete from postbus.lane l where l.subscription_id = any (_gone);
-    delete from postbus.cursor c where c.subscription_id = any (_gone);
-    delete from postbus.member m where m.subscription_id = any (_gone);
-    delete from postbus.group_worker g where g.subscription_id = any (_gone);
-    delete from postbus.loss l where l.subscription_id = any (_gone);
-    delete from postbus.catch_up c where c.subscription_id = any (_gone);
-    delete from postbus.subscription s where s.id = any (_gone);
+    perform postbus.forget_subscriptions(_gone);
     perform postbus.note_run('subscriptions', 0, cardinality(_gone), _every, _began, as_of);
     return cardinality(_gone);
 end $$;

@@ -32,7 +32,7 @@ create or replace function postbus.delivery(
 language sql stable security definer rows 10
 set search_path = pg_catalog, pg_temp as $$
     with topic as materialized (
-        select t.storage_id, t.tracking, (delivery.position & 8796093022207) * 1024 as first_id
+        select t.storage_id, t.tracking, postbus.first_id(delivery.position) as first_id
           from postbus.topic t where t.id = delivery.topic_id
     ), groups as materialized (
         select s.id, s.group_name, s.state, s.subscribed from postbus.subscription s

@@ -13,7 +13,9 @@ begin
     _cursor := (
         select l.cursor
           from (select _found.id as id
-                union all select u.subscription_id from postbus.catch_up u where u.of = _found.id and u.skipped > 0) as part
+                union all select u.subscription_id from postbus.catch_up u
+                            join postbus.subscription s on s.id = u.subscription_id
+                           where s.catch_up_of = _found.id and u.skipped > 0) as part
           join postbus.ledger l on l.subscription_id = part.id and l.moved in ('start', 'seek', 'skip')
          order by l.at desc, l.number desc limit 1);
     if (_cursor.seen).position is null then         -- forgotten by now, as without receipts: then where it began
@@ -24,8 +26,8 @@ begin
     if _cursor.since_at is not null then
         _first := (select min(s.position) from postbus.segment s
                     where s.storage_id = _topic.storage_id and s.topic_id = _topic.id and s.published_at >= _cursor.since_at);
-        return (coalesce(_first, postbus.last_position(_topic.storage_id) + 1) & 8796093022207) * 1024;
+        return postbus.first_id(coalesce(_first, postbus.last_position(_topic.storage_id) + 1));
     end if;
     return coalesce(_cursor.since_id,
-                    ((nullif(coalesce(nullif(_cursor.done_position, 0) - 1, (_cursor.seen).position), 0) & 8796093022207) + 1) * 1024);
+                    postbus.first_id(nullif(coalesce(nullif(_cursor.done_position, 0) - 1, (_cursor.seen).position), 0)) + 1024);
 end $$;

@@ -1,7 +1,7 @@
 -- History that groups work through, or have worked through. rate is that of the last ten seconds, in messages per
 -- second; eta when it ends if it goes on like that.
 create or replace view postbus.catch_ups as
-select t.name as topic, s.group_name, u.of as group_subscription_id, u.subscription_id, u.reason, u.status, u.total,
+select t.name as topic, s.group_name, s.catch_up_of as group_subscription_id, u.subscription_id, u.reason, u.status, u.total,
        coalesce(u.processed, done.messages, 0) as processed, u.skipped, u.started_at, u.ended_at, recent.rate,
        clock_timestamp() + make_interval(secs => (u.total - done.messages) / nullif(recent.rate, 0)) as eta,
        case when u.status = 'IN_PROGRESS' then u.allowed_rate end as allowed_rate,

@@ -1,6 +1,6 @@
 -- What became of every message of the log at every group: one row each, see delivery.
 create or replace view postbus.deliveries as
-select t.name as topic, (s.position & 8796093022207) * 1024 + message.index as id, s.published_at, s.keys[message.index + 1] as key,
+select t.name as topic, postbus.first_id(s.position) + message.index as id, s.published_at, s.keys[message.index + 1] as key,
        d.subscription_id, d.group_name, d.required, d.status, d.settled_at, d.worker, d.attempts, d.last_error, d.holder
   from postbus.segment s
   join postbus.topic t on t.id = s.topic_id

@@ -40,7 +40,9 @@ set search_path = pg_catalog, pg_temp as $$
          where u.status = 'IN_PROGRESS' and (k.id is null or k.state = 'CANCELLED')
         union all
         select 'catch-up', u.subscription_id, 'it is in progress, and the group it is for has ended or is not there'
-          from postbus.catch_up u left join known k on k.id = u.of
+          from postbus.catch_up u
+          join known history on history.id = u.subscription_id
+          left join known k on k.id = history.catch_up_of
          where u.status = 'IN_PROGRESS' and (k.id is null or k.state = 'CANCELLED')
     )
     select f.kind, k.topic, k.group_name, f.id, f.explanation

@@ -1,6 +1,6 @@
 -- Every message of the log on its own row, as it was published.
 create or replace view postbus.log as
-select t.name as topic, (s.position & 8796093022207) * 1024 + message.n - 1 as id, s.lane, s.position, (message.n - 1)::integer as index,
+select t.name as topic, postbus.first_id(s.position) + message.n - 1 as id, s.lane, s.position, (message.n - 1)::integer as index,
        s.published_at, s.keys[message.n] as key, s.correlation_ids[message.n] as correlation_id,
        coalesce(s.content_types[message.n], s.content_type) as content_type, s.headers[message.n] as headers,
        postbus.payload_json(message.payload, coalesce(s.content_types[message.n], s.content_type)) as payload_json, message.payload, s.txid,

@@ -1,7 +1,7 @@
 -- Every message of the log with the groups that it is required for, those that are done with it, and what that makes of
 -- it: see state_of.
 create or replace view postbus.message_states as
-select t.name as topic, (s.position & 8796093022207) * 1024 + message.n - 1 as id, s.published_at, s.keys[message.n] as key,
+select t.name as topic, postbus.first_id(s.position) + message.n - 1 as id, s.published_at, s.keys[message.n] as key,
        s.correlation_ids[message.n] as correlation_id, coalesce(s.content_types[message.n], s.content_type) as content_type,
        s.headers[message.n] as headers,
        postbus.payload_json(message.payload, coalesce(s.content_types[message.n], s.content_type)) as payload_json, message.payload,

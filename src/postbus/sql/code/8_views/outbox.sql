@@ -1,7 +1,7 @@
 -- Every message that there is, as a row of a fan-out outbox has it. Messages of queues need one group; those of PUB_SUB
 -- topics the groups that were subscribed when they were committed: see state_of.
 create or replace view postbus_outbox.outbox as
-select (s.position & 8796093022207) * 1024 + message.index as id, t.name as topic,
+select postbus.first_id(s.position) + message.index as id, t.name as topic,
        postbus.payload_json(s.payloads[message.index + 1], coalesce(s.content_types[message.index + 1], s.content_type)) as payload,
        s.headers[message.index + 1] as headers, s.correlation_ids[message.index + 1] as correlation_id, s.keys[message.index + 1] as message_group,
        null::integer as priority, s.published_at as created_at, state.settled_at as processed_at, state.status,
