@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.helpers import STARTED, Cli, processes_of
+from postbus import Bus, Start
 
 
 @pytest.fixture(autouse=True)
@@ -38,3 +39,13 @@ def folder() -> Iterator[Path]:
     remaining = processes_of(base)
     shutil.rmtree(base)
     assert not remaining, f"processes remain: {remaining}"
+
+
+@pytest.fixture
+async def events(bus: Bus) -> str:
+    """A PUB_SUB topic with the groups mail and stock, which nobody works for."""
+    await bus.admin.create_topic("events", semantics="PUB_SUB", lanes=2)
+    store = await bus.connect()
+    for group in ("mail", "stock"):
+        await store.subscribe("events", group, Start.NOW, "block")
+    return "events"

@@ -8,17 +8,7 @@ import pytest
 
 from cli.helpers import Cli
 from grouping import bury
-from postbus import Bus, Start
-
-
-@pytest.fixture
-async def events(bus: Bus) -> str:
-    """A PUB_SUB topic with the groups mail and stock, which nobody works for."""
-    await bus.admin.create_topic("events", semantics="PUB_SUB", lanes=2)
-    store = await bus.connect()
-    for group in ("mail", "stock"):
-        await store.subscribe("events", group, Start.NOW, "block")
-    return "events"
+from postbus import Bus
 
 
 async def let_die(conn: Any, group: str = "mail") -> None:

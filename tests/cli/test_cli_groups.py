@@ -13,16 +13,6 @@ from grouping import bury
 from postbus import Bus, Start
 
 
-@pytest.fixture
-async def events(bus: Bus) -> str:
-    """A PUB_SUB topic with the groups mail and stock, which nobody works for."""
-    await bus.admin.create_topic("events", semantics="PUB_SUB", lanes=2)
-    store = await bus.connect()
-    for group in ("mail", "stock"):
-        await store.subscribe("events", group, Start.NOW, "block")
-    return "events"
-
-
 async def test_list(cli: Cli, bus: Bus, events: str) -> None:
     """A line per group, with its state and what it has before it."""
     await bus.send(events, 1)

@@ -10,6 +10,7 @@ import pytest
 
 from eventually import eventually
 from log_sql import (
+    Lane,
     advance,
     claim_retrying,
     create_topic,
@@ -47,6 +48,18 @@ async def state(conn: Any, id: int) -> tuple[set[str], set[str], str]:
     )
     assert row == listed
     return set(row["required"]), set(row["completed"]), row["status"]
+
+
+async def given_up(conn: Any) -> tuple[Lane, int]:
+    """A lane of the group g, and the id of the message in it that has become a dead letter."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    [id] = await publish(conn, "one")
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor)
+    await put_off(conn, lane, piece, "dead")
+    await advance(conn, [lane], piece.next, 1)
+    return lane, id
 
 
 async def settle_all(conn: Any, group: int, worker: str = "w") -> None:
@@ -185,13 +198,7 @@ async def test_attempts_and_errors_are_kept(conn: Any) -> None:
 
 
 async def test_a_redriven_message_is_completed_after_all(conn: Any) -> None:
-    await create_topic(conn)
-    group = await subscribe(conn)
-    [id] = await publish(conn, "one")
-    [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
-    await put_off(conn, lane, piece, "dead")
-    await advance(conn, [lane], piece.next, 1)
+    lane, id = await given_up(conn)
     await conn.execute("select postbus.redrive('t', group_name => 'g')")
     assert (await statuses(conn, id))["g"] == "RETRYING"
     await claim_retrying(conn, lane)
@@ -200,13 +207,7 @@ async def test_a_redriven_message_is_completed_after_all(conn: Any) -> None:
 
 
 async def test_a_dead_letter_that_is_purged_stays_given_up(conn: Any) -> None:
-    await create_topic(conn)
-    group = await subscribe(conn)
-    [id] = await publish(conn, "one")
-    [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
-    await put_off(conn, lane, piece, "dead")
-    await advance(conn, [lane], piece.next, 1)
+    _, id = await given_up(conn)
     await conn.execute("select postbus.purge_dead_letters('t', group_name => 'g')")
     assert (await statuses(conn, id))["g"] == "DEAD"
 
