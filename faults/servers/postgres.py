@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +22,8 @@ from postbus._keeper import EXCLUSIVE, Home, Lock, is_held, postmaster_status
 from postbus._translate import DRIVER_ERRORS
 
 DATABASE = "postbus"
+SETTINGS_FILE = "settings.conf"
+"""Beside the data; postgresql.conf includes it."""
 Mode = Literal["fast", "immediate"]
 
 _SETTINGS = {
@@ -31,6 +33,7 @@ _SETTINGS = {
     "max_connections": "100",
     "max_prepared_transactions": "20",
     "max_wal_senders": "5",
+    "hot_standby": "on",
     "shared_buffers": "64MB",
     "max_wal_size": "512MB",
     "checkpoint_timeout": "1min",
@@ -61,7 +64,7 @@ class Server:
         self.home = Home(folder)
         self.port = free_port()
         self.settings = {**_SETTINGS, **(settings or {})}
-        """Those of the next start."""
+        """Those of the next start; some can change before, by reload()."""
         self.installation = installation
         self._env = dict(env or {})
         self._socket_dir = embedded._socket_dir(self.home, installation.account)
@@ -86,6 +89,7 @@ class Server:
         await until(lambda: not self._is_alive(), "the end of the former server's processes", within=_STOP_TIMEOUT)
         # None of them is alive, so the pid in it may belong to any process by now.
         (self.home.pgdata / "postmaster.pid").unlink(missing_ok=True)
+        self._write_settings()
         lock = Lock(self._lock)
         lock.acquire(EXCLUSIVE, 0)
         self._process = self.installation.spawn(
@@ -109,6 +113,12 @@ class Server:
     async def restart(self, mode: Mode = "fast") -> None:
         await self.stop(mode)
         await self.start()
+
+    def reload(self) -> None:
+        """Let the server read `settings` again, which takes it a moment."""
+        assert self._process is not None
+        self._write_settings()
+        self._process.send_signal(signal.SIGHUP)
 
     async def kill(self) -> None:
         """End the postmaster by SIGKILL. Its children end by themselves, or are killed too; returns when all have."""
@@ -144,6 +154,11 @@ class Server:
             "and pid <> pg_backend_pid() and datname = $1 and application_name like $2"
         )
         return list(await self.ask(asked, database, application) or [])
+
+    async def promote(self) -> None:
+        """Make a primary of a standby."""
+        if not await self.ask("select pg_promote(true, 60)"):
+            raise ServerFailed(f"it was not promoted:\n{end_of(self.log)}")
 
     async def ask(self, sql: str, *args: Any, database: str = "postgres") -> Any:
         """One value, on a connection of its own, by the socket."""
@@ -185,21 +200,24 @@ class Server:
         """Whether any process of the server is."""
         return is_held(self._lock)
 
+    def _write_settings(self) -> None:
+        quoted = {name: value.replace("'", "''") for name, value in self.settings.items()}
+        (self.home.path / SETTINGS_FILE).write_text("".join(f"{name} = '{value}'\n" for name, value in quoted.items()))
+
     def _options(self) -> list[str]:
         settings = {
-            **self.settings,
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
             "unix_socket_directories": str(self._socket_dir),
             "unix_socket_permissions": "0700",
         }
-        chosen = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        chosen = [part for option in settings.items() for part in ("-c", "=".join(option))]
         return ["-D", str(self.home.pgdata), *chosen]
 
     async def _is_started(self) -> bool:
         assert self._process is not None
         if (code := self._process.poll()) is not None:
-            raise ServerFailed(f"PostgreSQL ended with status {code}:\n{self._end_of_log()}")
+            raise ServerFailed(f"PostgreSQL ended with status {code}:\n{end_of(self.log)}")
         return postmaster_status(self.home) == (self._process.pid, "ready") and await self.is_up()
 
     async def _has_ended(self) -> None:
@@ -214,9 +232,16 @@ class Server:
             log.seek(seen)
             return text in log.read()
 
-    def _end_of_log(self) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+
+def dsn_of_all(ports: Iterable[int], database: str = DATABASE, *, user: str = "postgres") -> str:
+    """The address of whichever is the primary of servers, or of proxies before them, on these ports."""
+    hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+    return f"postgresql://{user}@{hosts}/{database}?sslmode=disable&target_session_attrs=read-write"
 
 
 class ServerFailed(Exception):
     """A server did not start. The text has the end of its log."""
+
+
+def end_of(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-15:])

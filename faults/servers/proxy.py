@@ -74,7 +74,7 @@ class Proxy:
         self.is_cut = False
         self.on_commit: OnCommit | Odds = OnCommit.PASS
         self.with_autocommit = False
-        """Whether on_commit is also for statements outside of transactions, which commit by themselves if they write."""
+        """Whether on_commit is for statements outside of transactions too, which commit by themselves if they write."""
         self.delay = 0.0
         """Seconds that each piece takes longer, in both directions."""
         self.commit_seen = asyncio.Event()

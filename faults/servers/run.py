@@ -14,13 +14,14 @@ from typing import Any, Self
 import asyncpg
 
 from faults.servers.installation import Installation
-from faults.servers.postgres import DATABASE, Server, ServerFailed
+from faults.servers.postgres import DATABASE, SETTINGS_FILE, Server, ServerFailed, end_of
 from faults.servers.waiting import until
 from postbus import _migrate
 from postbus._keeper import EXCLUSIVE, Lock, is_held
 
 _PREFIX = "postbus-faults-"
 _LOCK = "run.lock"
+_WAITED_FOR = "synchronous_standby_names"
 _ROLES = "postbus_producer, postbus_consumer, postbus_observer, postbus_admin"
 
 USER = "app"
@@ -60,6 +61,31 @@ class Servers:
         self._servers.append(server)
         return server
 
+    async def standby_of(self, primary: Server, *, dsn: str | None = None) -> Server:
+        """A started standby. The primary's commits wait for it from now on, also while it is down.
+
+        dsn: how it reaches the primary, if not directly.
+        """
+        standby = Server(self.installation, self.new_folder(), settings=primary.settings)
+        self._servers.append(standby)
+        name = f"standby_{standby.port}"
+        options = ["-D", str(standby.home.pgdata), "-d", primary.socket_dsn("postgres"), "-C", "-S", name]
+        await self._run("pg_basebackup", *options, "-c", "fast", "--no-sync", log=standby.log)
+        (standby.home.pgdata / "standby.signal").touch()
+        standby.settings.pop(_WAITED_FOR, None)
+        standby.settings["primary_conninfo"] = f"{dsn or primary.dsn('postgres')}&application_name={name}"
+        standby.settings["primary_slot_name"] = name
+        await standby.start()
+        primary.settings[_WAITED_FOR] = name
+        primary.reload()
+        in_sync = "select exists (select from pg_stat_replication where application_name = $1 and sync_state = 'sync')"
+
+        async def is_in_sync() -> bool:
+            return bool(await primary.ask(in_sync, name))
+
+        await until(is_in_sync, "synchronous replication", within=30)
+        return standby
+
     async def close(self) -> None:
         await asyncio.gather(*(server.remove() for server in self._servers))
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -82,10 +108,9 @@ class Servers:
     async def _make_template(self) -> Path:
         server = Server(self.installation, self.new_folder(), settings={"fsync": "off"})
         self._servers.append(server)
-        initdb = self.installation.spawn("initdb", *self._initdb_options(server.home.pgdata), log=server.log)
-        await until(lambda: initdb.poll() is not None, "initdb", within=60)
-        if initdb.returncode:
-            raise ServerFailed(f"initdb failed:\n{server.log.read_text(errors='replace')}")
+        await self._run("initdb", *self._initdb_options(server.home.pgdata), log=server.log)
+        with (server.home.pgdata / "postgresql.conf").open("a") as conf:
+            conf.write(f"include '../{SETTINGS_FILE}'\n")
         await server.start()
         await server.ask(f"create database {DATABASE}")
         conn: Any = await asyncpg.connect(server.socket_dsn())
@@ -94,6 +119,12 @@ class Servers:
         await conn.close()
         await server.stop()
         return server.home.pgdata
+
+    async def _run(self, program: str, *options: str, log: Path) -> None:
+        running = self.installation.spawn(program, *options, log=log)
+        await until(lambda: running.poll() is not None, program, within=60)
+        if running.returncode:
+            raise ServerFailed(f"{program} failed:\n{end_of(log)}")
 
     def _initdb_options(self, folder: Path) -> list[str]:
         options = ["-D", str(folder), "-U", "postgres", "--encoding=UTF8", "--locale=C", "--no-sync"]

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from eventually import eventually
-from faults.servers.postgres import Server
+from faults.servers.postgres import Server, dsn_of_all
 from faults.servers.run import USER, Servers
 from postbus import Bus
 
@@ -114,6 +114,38 @@ async def test_a_backend_can_be_terminated_alone(server: Server) -> None:
     assert await other.fetchval("select 1") == 1
     await other.close()
     assert not await server.terminate_backend(victim.get_server_pid())
+
+
+async def test_a_standby_takes_over(servers: Servers, server: Server) -> None:
+    """Commits wait for the standby, so it has all of them; it becomes the primary, and takes what comes."""
+    standby = await servers.standby_of(server)
+    conn = await connect(server)
+    await conn.execute("create table done (id integer)")
+    await standby.stop()
+    waiting = asyncio.create_task(conn.execute("insert into done values (1)"))
+    await asyncio.wait([waiting], timeout=0.2)
+    assert not waiting.done()
+    await standby.start()
+    await asyncio.wait_for(waiting, 10)
+    await server.kill()
+    assert await standby.ask("select pg_is_in_recovery()")
+    await standby.promote()
+    assert await standby.ask("insert into done select id + 1 from done returning id", database="postbus") == 2
+    await standby.remove()
+
+
+async def test_a_multi_host_dsn_finds_the_primary(servers: Servers, server: Server) -> None:
+    """Clients reach whichever server is the primary, before and after."""
+    standby = await servers.standby_of(server)
+    dsn = dsn_of_all([standby.port, server.port])
+    for primary in (server, standby):
+        conn: Any = await asyncpg.connect(dsn)
+        assert await conn.fetchval("select inet_server_port()") == primary.port
+        conn.terminate()
+        if primary is server:
+            await server.stop("immediate")
+            await standby.promote()
+    await standby.remove()
 
 
 _RUN = """
