@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import random
 import sys
-import time
 from pathlib import Path
 
 from faults import cell, report

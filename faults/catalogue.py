@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 
 from faults.cell import Fault, Strike
-from faults.consumer import FAILPOINTS
+from faults.consumer import AFTER_PUTTING_OFF, FAILPOINTS
 from faults.world import World
 from postbus._migrate import migrate
 
@@ -28,7 +28,8 @@ async def nothing(world: World) -> None:
 def killed_at(failpoint: str) -> Strike:
     async def strike(world: World) -> None:
         for _ in range(3):
-            victim = world.start_consumer(failpoint=failpoint, count=world.random.randrange(1, 40))
+            most = 4 if failpoint == AFTER_PUTTING_OFF else 40
+            victim = world.start_consumer(failpoint=failpoint, count=world.random.randrange(1, most))
             victim.is_doomed = True
             await victim.ended(15)
 
@@ -132,7 +133,8 @@ async def transactions_open(world: World) -> None:
     """Old transactions: with an id, without one, in another database, and prepared."""
     await world.server.ask("create database other")
     here, reading, other, preparing = [
-        await asyncpg.connect(world.server.socket_dsn(database)) for database in ("postbus", "postbus", "other", "postbus")
+        await asyncpg.connect(world.server.socket_dsn(database))
+        for database in ("postbus", "postbus", "other", "postbus")
     ]
     for conn, sql in (
         (here, "begin; select pg_current_xact_id()"),
@@ -204,7 +206,8 @@ async def vacuumed(world: World) -> None:
     """VACUUM FULL and REINDEX of all tables."""
     conn: Any = await asyncpg.connect(world.server.socket_dsn())
     tables = await conn.fetch(
-        "select oid::regclass::text as name from pg_class where relnamespace = 'postbus'::regnamespace and relkind = 'r'"
+        "select oid::regclass::text as name from pg_class"
+        " where relnamespace = 'postbus'::regnamespace and relkind = 'r'"
     )
     for row in tables:
         with suppress(asyncpg.UndefinedTableError, asyncpg.DeadlockDetectedError):  # dropped meanwhile

@@ -1,7 +1,7 @@
 """A process that consumes, and writes down what its handlers do. It can be told to die at a certain point.
 
 The points are those that matter: after something was claimed or read; in a handler; after the effect, before the
-settlement is sent; and while the settlement is under way.
+settlement is sent; while the settlement is under way; and after a message that failed was put off.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ AFTER_CLAIM = "after claim"
 IN_HANDLER = "in handler"
 AFTER_EFFECT = "after effect"
 DURING_SETTLEMENT = "during settlement"
-FAILPOINTS = (AFTER_CLAIM, IN_HANDLER, AFTER_EFFECT, DURING_SETTLEMENT)
+AFTER_PUTTING_OFF = "after putting off"
+FAILPOINTS = (AFTER_CLAIM, IN_HANDLER, AFTER_EFFECT, DURING_SETTLEMENT, AFTER_PUTTING_OFF)
 
 SETTLE_FIRST = "settlement before the effect"
 NO_FENCE = "no fencing"
@@ -73,22 +74,26 @@ class Observed:
 
     def install(self) -> None:
         for name in ("claim", "read_log", "claim_retrying"):
-            setattr(Store, name, self._dying_after(getattr(Store, name), is_claim=name == "claim"))
+            _replace(name, self._dying_after(AFTER_CLAIM, getattr(Store, name), is_claim=name == "claim"))
+        for name in ("retry", "put_off"):
+            _replace(name, self._dying_after(AFTER_PUTTING_OFF, getattr(Store, name)))
         for name in ("ack", "settle_retrying"):
-            setattr(Store, name, self._dying_during(getattr(Store, name)))
+            _replace(name, self._dying_during(getattr(Store, name)))
         for name in ("ack", "retry", "dead_letter", "release"):
-            setattr(Store, name, self._taking_out(getattr(Store, name)))
-        Store.ack_leases = self._noting_leases(self._dying_during(Store.ack_leases))  # type: ignore[method-assign]
-        Store.advance = self._noting_steps(self._dying_during(Store.advance))  # type: ignore[method-assign]
+            _replace(name, self._taking_out(getattr(Store, name)))
+        _replace("ack_leases", self._noting_leases(self._dying_during(Store.ack_leases)))
+        _replace("advance", self._noting_steps(self._dying_during(Store.advance)))
 
-    def _dying_after(self, method: Callable[..., Awaitable[Any]], *, is_claim: bool) -> Callable[..., Awaitable[Any]]:
+    def _dying_after(
+        self, point: str, method: Callable[..., Awaitable[Any]], *, is_claim: bool = False
+    ) -> Callable[..., Awaitable[Any]]:
         @wraps(method)
         async def claimed(*args: Any, **options: Any) -> Any:
             got = await method(*args, **options)
             if is_claim and got.token is not None:
                 self._leases[got.token] = got.messages[0].topic, [one.id for one in got.messages]
             if getattr(got, "messages", got):
-                self._failpoint.reach(AFTER_CLAIM)
+                self._failpoint.reach(point)
             return got
 
         return claimed
@@ -142,6 +147,10 @@ class Observed:
     def _note(self, mode: str, what: Sequence[str], by: str) -> None:
         if what:
             self._journal.note(*(Settled(mode, one, os.getpid(), by) for one in what))
+
+
+def _replace(name: str, method: Callable[..., Awaitable[Any]]) -> None:
+    setattr(Store, name, method)
 
 
 class Handlers:
@@ -210,8 +219,8 @@ def remove_fences() -> None:
     async def held(store: Store, token: Any, conn: Any) -> bool:
         return True
 
-    Store.ack = accepted  # type: ignore[method-assign]
-    Store.hold_lane = held  # type: ignore[method-assign]
+    _replace("ack", accepted)
+    _replace("hold_lane", held)
 
 
 async def consume(args: argparse.Namespace) -> bool:

@@ -108,14 +108,12 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
 def read(folder: Path) -> list[AnyRecord]:
     """All that was written, file by file. A last line that was cut off is left out."""
-    return [
-        _decode(line)
-        for path in sorted(folder.glob("*.journal"))
-        for line in path.read_bytes().split(b"\n")[:-1]
-    ]
+    return [_decode(line) for path in sorted(folder.glob("*.journal")) for line in path.read_bytes().split(b"\n")[:-1]]

@@ -73,8 +73,10 @@ class Story:
         self.hurts: list[Hurt] = []
         for record in records:
             self._add(record)
-        for events in (*self.begun.values(), *self.ended.values()):
-            events.sort(key=lambda one: one.at)
+        for begins in self.begun.values():
+            begins.sort(key=lambda one: one.at)
+        for ends in self.ended.values():
+            ends.sort(key=lambda one: one.at)
 
     def _add(self, record: AnyRecord) -> None:
         match record:
@@ -142,8 +144,14 @@ def judge(story: Story, facts: Facts) -> list[Finding]:
             for (mode, what), by in story.settled.items()
             if len(by) > 1
         ),
-        *(Finding("RETAIN", mode, f"{count} messages were dropped early") for mode, count in facts.lost_by_retention.items()),
-        *(Finding("RECEIPT", mode, f"{count} messages are not COMPLETED") for mode, count in facts.not_completed.items()),
+        *(
+            Finding("RETAIN", mode, f"{count} messages were dropped early")
+            for mode, count in facts.lost_by_retention.items()
+        ),
+        *(
+            Finding("RECEIPT", mode, f"{count} messages are not COMPLETED")
+            for mode, count in facts.not_completed.items()
+        ),
         *_given_up(story, facts),
     ]
     return sorted(findings, key=lambda one: CHECKS.index(one.check))

@@ -27,7 +27,14 @@ from postbus import Bus, CommitUnknown, PostbusError
 _KEYS = 3  # of a clerk, for each mode
 _PATIENCE = 4.0  # seconds for a statement, before the connection is given up
 
-_ERRORS = (PostbusError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
+_ERRORS = (
+    PostbusError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
 
 
 class Clerk:
@@ -62,7 +69,9 @@ class Clerk:
         known: AnyRecord | None
         try:
             async with asyncio.timeout(_PATIENCE):
-                known = await (self._send(tried[0]) if len(tried) == 1 and self._random.random() < 0.2 else self._commit(tried))
+                known = await (
+                    self._send(tried[0]) if len(tried) == 1 and self._random.random() < 0.2 else self._commit(tried)
+                )
         except _ERRORS:
             known = Failed(transaction)
         if known is not None:
@@ -88,8 +97,12 @@ class Clerk:
     async def _commit(self, tried: Sequence[Try]) -> AnyRecord | None:
         """What is known afterwards. An error before COMMIT is raised."""
         if self._conn is None:
-            self._conn = await asyncpg.connect(self._args.dsn, statement_cache_size=self._args.statement_cache, timeout=_PATIENCE)
-        transaction = self._conn.transaction(isolation=self._random.choice(["read_committed"] * 8 + ["repeatable_read"] * 2))
+            self._conn = await asyncpg.connect(
+                self._args.dsn, statement_cache_size=self._args.statement_cache, timeout=_PATIENCE
+            )
+        transaction = self._conn.transaction(
+            isolation=self._random.choice(["read_committed"] * 8 + ["repeatable_read"] * 2)
+        )
         await transaction.start()
         for one in tried:
             await self._bus.publish(self._conn, MODES[one.mode].topic, _payload(one), key=one.key)

@@ -186,7 +186,9 @@ class World:
         facts = Facts()
         conn: Any = await asyncpg.connect(self.server.socket_dsn(), timeout=10)
         try:
-            for row in await conn.fetch("select mode, group_name, key, n, count(*) as times from effect group by 1, 2, 3, 4"):
+            for row in await conn.fetch(
+                "select mode, group_name, key, n, count(*) as times from effect group by 1, 2, 3, 4"
+            ):
                 facts.effects[Place(row["mode"], row["group_name"], row["key"], row["n"])] = row["times"]
             for row in await conn.fetch("select topic, group_name, payload_json from postbus.dead_letters"):
                 order = json.loads(row["payload_json"])
@@ -194,7 +196,8 @@ class World:
                 facts.dead.add(Place(mode, row["group_name"] or "", order["key"], order["n"]))
             for row in await conn.fetch(
                 "select t.name, sum(l.messages) as messages from postbus.loss l"
-                "  join postbus.subscription s on s.id = l.subscription_id join postbus.topic t on t.id = s.topic_id group by 1"
+                "  join postbus.subscription s on s.id = l.subscription_id"
+                "  join postbus.topic t on t.id = s.topic_id group by 1"
             ):
                 facts.lost_by_retention[row["name"].removeprefix("faults.")] = int(row["messages"])
             for mode in self.modes:

@@ -79,7 +79,8 @@ class Again:
         held = {token for strand in self._strands if not strand.is_ending for token in strand.tokens}
         if held:
             for one in await self._store.retrying_of(list(held)):
-                self._waiting.add(one["id"], one["key"], one["lane"])
+                if not one["is_done"]:
+                    self._waiting.add(one["id"], one["key"], one["lane"])
 
     async def _claim_due(self) -> None:
         held = {lane.lane: lane for strand in self._strands if not strand.is_ending for lane in strand.lanes.values()}

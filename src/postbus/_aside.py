@@ -34,7 +34,7 @@ class Aside:
 
     async def stands_aside(self, strand: Strand, segment: Segment, index: int) -> bool:
         """Whether a message was taken out of the way already, or waits behind another one of its key."""
-        if segment.message_id(index) in self.waiting:
+        if self.waiting.passes_by(segment.message_id(index)):
             return True
         if self.waiting.is_blocked(segment.key(index)):
             await self.put_off(strand, segment, index, "park")

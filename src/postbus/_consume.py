@@ -169,7 +169,9 @@ class GroupConsumer:
         """Start to read lanes that are ours now."""
         known = await patiently(lambda: self._store.retrying_of([row["token"] for row in rows]))
         for one in known:
-            self._aside.waiting.add(one["id"], one["key"], one["lane"])
+            self._aside.waiting.take_over(
+                one["id"], one["key"], one["lane"], is_done=one["is_done"], ahead=one["ahead"]
+            )
         if any(row["deaths"] > 0 for row in rows):
             self._again.be_suspicious(2 * self._lease)
         apart: defaultdict[object, list[Any]] = defaultdict(list)

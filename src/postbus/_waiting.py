@@ -37,12 +37,32 @@ class Waiting:
         """Messages wait behind others of their key."""
         self._places: dict[int, tuple[str | None, int]] = {}  # keys and lanes, by id
         self._lines: dict[str, _Line] = {}
+        self._ahead: set[int] = set()
+        """Of these, what somebody else had put off, and the log still brings to us."""
+        self._settled: dict[int, int] = {}
+        """Lanes of messages that the log still brings although they are settled, by id."""
 
     def __bool__(self) -> bool:
         return bool(self._places)
 
-    def __contains__(self, message_id: int) -> bool:
-        return message_id in self._places
+    @property
+    def concerns_log(self) -> bool:
+        """Whether messages of the log have to be looked at."""
+        return bool(self._places or self._settled)
+
+    def passes_by(self, message_id: int) -> bool:
+        """Whether a message that the log brings is to be left out: it waits, or is settled."""
+        self._ahead.discard(message_id)
+        return message_id in self._places or self._settled.pop(message_id, None) is not None
+
+    def take_over(self, message_id: int, key: str | None, lane: int, *, is_done: bool, ahead: bool) -> None:
+        """A message that the former holder of a lane has put off, or has settled before its turn."""
+        if is_done:
+            self._settled[message_id] = lane
+            return
+        self.add(message_id, key, lane)
+        if ahead:
+            self._ahead.add(message_id)
 
     def add(self, message_id: int, key: str | None, lane: int) -> None:
         if message_id in self._places:
@@ -52,7 +72,11 @@ class Waiting:
             self._lines.setdefault(key, _Line()).add(message_id)
 
     def remove(self, message_id: int) -> None:
-        key, _ = self._places.pop(message_id, (None, 0))
+        """It is settled, or no longer ours."""
+        key, lane = self._places.pop(message_id, (None, 0))
+        if message_id in self._ahead:
+            self._ahead.remove(message_id)
+            self._settled[message_id] = lane
         if key is not None and (line := self._lines.get(key)) is not None:
             line.ids.discard(message_id)
             if not line.ids:
@@ -62,6 +86,7 @@ class Waiting:
         """Forget lanes that are somebody else's from now on."""
         for message_id in [one for one, (_, lane) in self._places.items() if lane in lanes]:
             self.remove(message_id)
+        self._settled = {one: lane for one, lane in self._settled.items() if lane not in lanes}
 
     def is_blocked(self, key: str | None) -> bool:
         return key is not None and key in self._lines

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import log_sql
 from grouping import SOON, are_listed, create_log, group_row, is_through, publish_numbers
 from postbus import Bus, Message, Outgoing, Start
 from running import running, tasks_are
@@ -216,3 +217,24 @@ async def test_a_lane_that_was_lost_before_its_turn_is_not_handled(bus: Bus, con
         await is_through(conn, passed=2, dead=0, lanes_held=2)
     assert Counter(calls) == {0: 1, 1: 1}
     assert Counter(row["n"] for row in await conn.fetch("select n from effect")) == {0: 1, 1: 1}
+
+
+async def test_what_was_tried_again_before_the_cursor_moved_has_its_effect_once(bus: Bus, conn: Any) -> None:
+    """A process puts a message off and dies. The next one is done with it before it comes along in the log."""
+    await create_log(bus, lanes=1)
+    await conn.execute("create table effect (n int)")
+    group = await log_sql.subscribe(conn)
+    await publish_numbers(bus, range(60))
+    (lane,) = await log_sql.take(conn, "former", group)
+    piece = await log_sql.read(conn, lane.cursor)
+    assert await log_sql.put_off(conn, lane, piece.after(50), "retry") == ["retried"]
+    await log_sql.vanish(conn, "former")
+
+    @bus.subscribe("t", group="g", concurrency=2, transactional=True)
+    async def handle(n: int, message: Message, conn: Any) -> None:
+        await conn.execute("insert into effect values ($1)", n)
+        await asyncio.sleep(0.02)
+
+    async with running(bus):
+        await is_through(conn, passed=60)
+    assert sorted(row["n"] for row in await conn.fetch("select n from effect")) == list(range(60))

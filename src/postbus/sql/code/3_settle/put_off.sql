@@ -2,7 +2,7 @@
 -- another one of their key ('park'), to be tried at once, since they were not ('release'), or given up ('dead').
 -- Returns what became of each: 'retried', 'parked' or 'dead'; nothing at all if the lane is lost.
 --
--- Writes: retrying, dead_letter, receipt.  Locks: the lane's row, for share.
+-- Writes: retrying, settled_ahead, dead_letter, receipt.  Locks: the lane's row, for share.
 create or replace function postbus.put_off(
     subscription_id bigint,
     lane            integer,
@@ -54,6 +54,8 @@ begin
            as one (kind, id, published_at, key, correlation_id, content_type, headers, payload, error, reason)
      where one.kind = 'dead'
     on conflict do nothing;
+    perform postbus.note_ahead(subscription_id, lane, array_agg(one.id), array_agg(one.position))
+       from unnest(kinds, ids, positions) as one (kind, id, position) where one.kind = 'dead' having count(*) > 0;
     perform postbus.keep_receipt(_topic, subscription_id, lane, array_agg(one.id), array_agg(one.position), array_agg('DEAD'::text),
                                  array_agg(1), array_agg(coalesce(one.error, one.reason)), as_of)
        from unnest(kinds, ids, positions, errors, reasons) as one (kind, id, position, error, reason)

@@ -2,7 +2,7 @@
 -- What waited behind a message that has ended, and has its key, is due at once.
 -- Returns what became of each: 'done', 'retried', 'dead', 'released' or 'lost'.
 --
--- Writes: retrying, dead_letter, receipt.  Locks: the lane's row, for share.
+-- Writes: retrying, settled_ahead, dead_letter, receipt.  Locks: the lane's row, for share.
 create or replace function postbus.settle_retrying(
     subscription_id bigint,
     lane            integer,
@@ -59,6 +59,7 @@ begin
                 on conflict do nothing;
                 _told := _told || 'dead'::text;
             end if;
+            perform postbus.note_ahead(subscription_id, lane, array[_id], array[_one.position]);
             perform postbus.keep_receipt(_topic, subscription_id, lane, array[_id], array[_one.position],
                                          array[case when outcome = 'done' then 'COMPLETED' else 'DEAD' end], array[_one.attempts],
                                          array[coalesce(error, _one.last_error)], as_of);

@@ -1,6 +1,6 @@
 -- Ends a subscription: nobody reads by it any more. Its ledger becomes receipts where the topic wants them.
 --
--- Writes: subscription, lane, cursor, receipt, retrying, group_worker, catch_up.
+-- Writes: subscription, lane, cursor, receipt, retrying, settled_ahead, group_worker, catch_up.
 create or replace function postbus.end_subscription(subscription_id bigint, catch_up_status text default null) returns void
 language plpgsql as $$
 declare
@@ -22,5 +22,6 @@ begin
     delete from postbus.lane l where l.subscription_id = end_subscription.subscription_id;
     delete from postbus.cursor c where c.subscription_id = end_subscription.subscription_id;
     delete from postbus.retrying r where r.subscription_id = end_subscription.subscription_id;
+    delete from postbus.settled_ahead a where a.subscription_id = end_subscription.subscription_id;
     delete from postbus.group_worker g where g.subscription_id = end_subscription.subscription_id;
 end $$;

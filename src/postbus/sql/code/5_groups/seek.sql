@@ -3,7 +3,7 @@
 -- Returns how many messages the group has before it then.
 -- To be called in a transaction of its own.
 --
--- Writes: cursor, lane, retrying, catch_up.  Locks: the subscription's row, lane rows.
+-- Writes: cursor, lane, retrying, settled_ahead, catch_up.  Locks: the subscription's row, lane rows.
 create or replace function postbus.seek(
     topic      text,
     group_name text,
@@ -40,6 +40,7 @@ begin
             perform postbus.end_subscription(_history, 'CANCELLED');
         end loop;
         perform postbus.move_cursors(_found.id, _cursor, 'seek');
+        delete from postbus.settled_ahead a where a.subscription_id = _found.id;       -- who goes back wants them again
         perform postbus.set_passed_before(_found.id, _topic, _cursor, _place);
         perform pg_notify('postbus', _topic.id::text);
     end if;

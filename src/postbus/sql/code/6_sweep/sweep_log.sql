@@ -7,7 +7,8 @@
 -- called again at once. Refuses a transaction that has written. Does nothing in a database that was restored into
 -- another server, until that is rebased: its transaction ids mean nothing there.
 --
--- Writes: log_leaf, topic_count, receipt, catch_up, storage_count, cursor, subscription, loss, retrying, group_worker, sweep_job.
+-- Writes: log_leaf, topic_count, receipt, catch_up, storage_count, cursor, subscription, loss, retrying, settled_ahead,
+-- group_worker, sweep_job.
 -- Locks: an advisory lock for the transaction.
 create or replace function postbus.sweep_log(
     storage_id integer,
@@ -77,6 +78,10 @@ begin
                join postbus.retrying r on r.subscription_id = s.id and r.parked
               where t.storage_id = sweep_log.storage_id) as waits
       group by waits.subscription_id, waits.lane;
+    delete from postbus.settled_ahead a
+     using postbus.topic t join postbus.subscription s on s.topic_id = t.id
+     where t.storage_id = sweep_log.storage_id and a.subscription_id = s.id
+       and not postbus.is_ahead(a.subscription_id, a.lane, a.id, a.position);
     delete from postbus.group_worker g
      using postbus.topic t join postbus.subscription s on s.topic_id = t.id
      where t.storage_id = sweep_log.storage_id and g.subscription_id = s.id

@@ -1,0 +1,119 @@
+"""Messages that are settled before their group's cursor is past them, by workers that vanish."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from log_sql import (
+    Lane,
+    advance,
+    claim_retrying,
+    create_topic,
+    cursor_of,
+    publish_many,
+    put_off,
+    read,
+    settle_retrying,
+    subscribe,
+    sweep,
+    take,
+    vanish,
+)
+
+
+async def known_to(conn: Any, lane: Lane) -> list[tuple[int, bool, bool]]:
+    rows = await conn.fetch("select * from postbus.retrying_of(array[$1::uuid]) order by id", lane.token)
+    return [(row["id"], row["is_done"], row["ahead"]) for row in rows]
+
+
+async def followed(conn: Any, subscription: int, worker: str, before: str | None = None) -> Lane:
+    """The lane, taken over from somebody who has vanished."""
+    if before is not None:
+        await vanish(conn, before)
+    (lane,) = await take(conn, worker, subscription)
+    return lane
+
+
+async def test_a_message_that_was_tried_again_before_the_cursor_moved_is_known_as_done(conn: Any) -> None:
+    """One puts it off and dies, the next handles it and dies, and the third reads it from the log: as a done one."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    ids = await publish_many(conn, "slow", "failing")
+    first = await followed(conn, group, "first")
+    piece = await read(conn, first.cursor)
+    assert await put_off(conn, first, piece.after(1), "retry") == ["retried"]
+
+    second = await followed(conn, group, "second", before="first")
+    assert await known_to(conn, second) == [(ids[1], False, True)]
+    assert [row["id"] for row in await claim_retrying(conn, second)] == [ids[1]]
+    assert await settle_retrying(conn, second, [ids[1]], "done") == ["done"]
+
+    third = await followed(conn, group, "third", before="second")
+    assert (await read(conn, third.cursor)).messages == ["slow", "failing"]
+    assert await known_to(conn, third) == [(ids[1], True, True)]
+
+
+async def test_it_is_remembered_until_the_cursor_is_past_it(conn: Any) -> None:
+    storage = await create_topic(conn)
+    group = await subscribe(conn)
+    await publish_many(conn, "given up", "other")
+    lane = await followed(conn, group, "worker")
+    piece = await read(conn, lane.cursor)
+    assert await put_off(conn, lane, piece, "dead") == ["dead"]
+    await sweep(conn, storage)
+    assert await known_to(conn, lane) == [(piece.ids[0], True, True)]
+
+    assert await advance(conn, [lane], piece.next, 2) == []
+    assert await known_to(conn, lane) == []
+    await sweep(conn, storage)
+    assert await conn.fetchval("select count(*) from postbus.settled_ahead") == 0
+
+
+async def test_what_the_cursor_is_past_needs_no_memory(conn: Any) -> None:
+    await create_topic(conn)
+    group = await subscribe(conn)
+    await publish_many(conn, "failing")
+    lane = await followed(conn, group, "worker")
+    piece = await read(conn, lane.cursor)
+    await put_off(conn, lane, piece, "retry")
+    await advance(conn, [lane], piece.next, 1)
+    assert await known_to(conn, lane) == [(piece.ids[0], False, False)]
+    await claim_retrying(conn, lane)
+    await settle_retrying(conn, lane, piece.ids, "done")
+    assert await conn.fetchval("select count(*) from postbus.settled_ahead") == 0
+
+
+async def test_who_seeks_gets_it_again(conn: Any) -> None:
+    await create_topic(conn)
+    group = await subscribe(conn)
+    await publish_many(conn, "given up")
+    lane = await followed(conn, group, "worker")
+    await put_off(conn, lane, await read(conn, lane.cursor), "dead")
+    await conn.execute("select postbus.seek('t', 'g', 'FROM_BEGINNING')")
+    again = await followed(conn, group, "worker")
+    assert await known_to(conn, again) == []
+    assert (await read(conn, again.cursor)).messages == ["given up"]
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["waits", "is done"])
+async def test_a_history_beside_the_group_knows_it(conn: Any, *, is_done: bool) -> None:
+    """What the group has before it becomes a subscription of its own, which reads the message once more."""
+    await create_topic(conn)
+    group = await subscribe(conn, catch_up='{"beside_from": 1}')
+    ids = await publish_many(conn, "failing", "one", "two")
+    lane = await followed(conn, group, "worker")
+    await put_off(conn, lane, await read(conn, lane.cursor), "retry")
+    if is_done:
+        await claim_retrying(conn, lane)
+        await settle_retrying(conn, lane, [ids[0]], "done")
+    await vanish(conn, "worker")
+    await conn.execute("update postbus.subscription set state = 'DEAD'")
+    await conn.execute("select * from postbus.resurrect(array[$1::bigint])", group)
+
+    history = await conn.fetchval("select id from postbus.subscription where catch_up_of = $1", group)
+    read_again = await read(conn, await cursor_of(conn, history))
+    assert read_again.messages == ["failing", "one", "two"]
+    assert await known_to(conn, await followed(conn, history, "historian")) == [(ids[0], is_done, True)]
+    assert await known_to(conn, await followed(conn, group, "present")) == []
