@@ -37,6 +37,8 @@ class Fault:
     """Options of all topics."""
     producer: Mapping[str, object] = field(default_factory=dict)
     consumer: Mapping[str, object] = field(default_factory=dict)
+    kills: bool = False
+    """Consumers die by themselves, and are replaced."""
     modes: tuple[str, ...] = ()
     """Those that it concerns; none: all."""
 
@@ -99,6 +101,7 @@ async def _run(
             world.start_consumer(**fault.consumer)
         for _ in range(_PRODUCERS):
             world.start_producer(**fault.producer)
+        keeping_up = asyncio.create_task(world.replace_the_dead()) if fault.kills else None
         try:
             await world.flows(_WARM)
             async with asyncio.timeout(_LONGEST_STRIKE):
@@ -113,6 +116,8 @@ async def _run(
             verdict.settled_after = await world.settles(_LIVE_WITHIN)
         except Unsettled as error:
             wrongs.append(str(error))
+        if keeping_up is not None:
+            keeping_up.cancel()
         wrongs += await world.stop_consumers()
         verdict.findings += [Finding("LIVE", "", wrong) for wrong in wrongs]
         story = world.story()

@@ -225,6 +225,7 @@ def remove_fences() -> None:
 
 async def consume(args: argparse.Namespace) -> bool:
     """Consume until SIGTERM. Returns whether that ended well."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _tell_tasks)
     with Journal(Path(args.journal)) as journal:
         failpoint = Failpoint(args.failpoint, args.count, journal)
         Observed(journal, failpoint).install()
@@ -236,6 +237,12 @@ async def consume(args: argparse.Namespace) -> bool:
                 for group in mode.groups:
                     handlers.add(mode, group)
             return await bus.run()
+
+
+def _tell_tasks() -> None:
+    """What this process is waiting for, when it does not end."""
+    for task in asyncio.all_tasks():
+        task.print_stack(limit=4, file=sys.stderr)
 
 
 def main() -> None:

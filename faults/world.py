@@ -32,7 +32,10 @@ _LEFT_OVER = """
          + (select count(*) from postbus.retrying)
          + (select coalesce(sum((postbus.group_lag(s.id)).messages), 0) from postbus.subscription s)
 """
-_NOT_COMPLETED = "select count(*) from postbus.message_states where topic = $1 and status <> 'COMPLETED'"
+_NOT_COMPLETED = """
+    select count(*) from postbus.message_states m
+     where m.topic = $1 and m.status <> 'COMPLETED' and not exists (select from postbus.dead_letter d where d.id = m.id)
+"""
 
 
 class Unsettled(Exception):
@@ -54,6 +57,7 @@ class Process:
             )
         self.is_doomed = False
         """Its death is wanted."""
+        self.is_replaced = False
 
     @property
     def pid(self) -> int:
@@ -84,6 +88,8 @@ class Process:
         self.signal(signal.SIGTERM)
         code = await self.ended(within)
         if code is None:
+            self.signal(signal.SIGUSR1)  # what it waits for is in the files of the run then
+            await asyncio.sleep(0.5)
             self.kill()
             return f"{self.name} did not end within {within:g} s"
         return "" if code == 0 or self.is_doomed else f"{self.name} ended with {code}: {self._last_words()}"
@@ -136,6 +142,14 @@ class World:
         modes = ",".join(mode.name for mode in self.modes)
         given = {"dsn": self.dsn, "modes": modes, "seed": f"{self._seed}.{self._count}", **options}
         return Process(module, self.folder, self._count, given)
+
+    async def replace_the_dead(self) -> None:
+        """Start a consumer for each that was killed, until cancelled."""
+        while True:
+            for one in [one for one in self.consumers if not one.is_alive and not one.is_replaced]:
+                one.is_doomed = one.is_replaced = True
+                self.start_consumer()
+            await asyncio.sleep(0.1)
 
     async def flows(self, messages: int = 50, within: float = 30.0) -> None:
         """Wait until so many more messages were handled."""

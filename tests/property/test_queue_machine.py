@@ -25,6 +25,7 @@ from property.world import World
 _MOST = 3
 _HOUR = timedelta(hours=1)
 _LEASE = timedelta(seconds=30)
+_BACKOFF = timedelta(seconds=10)
 _keys = st.sampled_from(["x", "y", "z"])
 _delays = st.sampled_from([None, None, timedelta(minutes=30), timedelta(minutes=90)])
 _which = st.integers(0, 30)
@@ -63,7 +64,8 @@ class Queue(RuleBasedStateMachine):
 
     @initialize(ordered=st.booleans())
     def create(self, ordered: bool) -> None:
-        options = json.dumps({"ordered": ordered, "max_attempts": _MOST})
+        backoff = {"retry_initial": "10s", "retry_factor": 1, "retry_jitter": 0}
+        options = json.dumps({"ordered": ordered, "max_attempts": _MOST, **backoff})
         self.world.value("select postbus.create_topic($1, $2)", self.topic, options)
         self.ordered = ordered
 
@@ -74,6 +76,7 @@ class Queue(RuleBasedStateMachine):
             self.paused = False
         self.now += 10 * _HOUR
         self._expire()
+        self.now += _BACKOFF
         while any(not one.is_dead for one in self.messages.values()):
             token = self._claim(100, with_floor=False)
             assert token is not None, f"nobody gets {self.messages}"
@@ -276,7 +279,7 @@ class Queue(RuleBasedStateMachine):
         self._pass_on([id])
 
     def _expire(self) -> None:
-        """What is leased for too long comes back, or is dead when it was claimed too often."""
+        """What is leased for too long comes back, after a while from the second time on, or is dead in the end."""
         ended = [token for token, (_, ends) in self.leases.items() if ends <= self.now]
         count = sum(len(self.leases[token][0]) for token in ended)
         assert self.world.value("select postbus.return_expired(as_of => $1)", self._at()) == count
@@ -284,8 +287,9 @@ class Queue(RuleBasedStateMachine):
             ids = sorted(self.leases[token][0])
             self._close(token, ids)
             for id in ids:
-                self.messages[id].due = None
-                if self.messages[id].attempts >= _MOST:
+                one = self.messages[id]
+                one.due = self.now + _BACKOFF if one.attempts >= 2 else None
+                if one.attempts >= _MOST:
                     self._bury(id)
 
     def _at(self) -> Any:

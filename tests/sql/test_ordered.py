@@ -78,12 +78,27 @@ async def test_a_dead_letter_lets_its_key_go_on(conn: Any) -> None:
 async def test_an_expired_lease_keeps_the_order(conn: Any) -> None:
     """What a dead member held comes back before the rest of its key, until its attempts are used up."""
     await publish(conn, "a1", "a2", key="a")
+    now = await conn.fetchval("select clock_timestamp()")
     for _ in range(3):
-        claimed = await claim(conn)
+        claimed = await claim(conn, as_of=now)
         assert payloads(claimed) == ["a1"]
         await conn.execute("select postbus.return_expired(as_of => $1)", claimed["ends_at"])
+        now = claimed["ends_at"] + timedelta(minutes=1)
 
-    assert payloads(await claim(conn)) == ["a2"]
+    assert payloads(await claim(conn, as_of=now)) == ["a2"]
+
+
+async def test_a_key_waits_for_its_message_that_died_again(conn: Any) -> None:
+    """From the second time on an expired lease's message waits for a while, and its key with it."""
+    await publish(conn, "a1", "a2", key="a")
+    now = await conn.fetchval("select clock_timestamp()")
+    for _ in range(2):
+        claimed = await claim(conn, as_of=now)
+        now = claimed["ends_at"]
+        await conn.execute("select postbus.return_expired(as_of => $1)", now)
+
+    assert (await claim(conn, as_of=now))["token"] is None
+    assert payloads(await claim(conn, as_of=now + timedelta(minutes=1))) == ["a1"]
 
 
 async def test_released_messages_keep_the_order(conn: Any) -> None:

@@ -1,5 +1,6 @@
 -- Takes messages of lanes that are due to be tried again by their group. Counts the attempt: it begins now.
--- Whoever holds the lane tries again after the topic's lease if nothing is settled until then.
+-- Whoever holds the lane tries again after the topic's lease if nothing is settled until then; from the second time on
+-- after a while more, of which each has its own, so that what was in hand with a deadly message is not always with it.
 --
 -- Writes: retrying.  Locks: lane rows, for share.
 create or replace function postbus.claim_retrying(
@@ -15,7 +16,7 @@ begin
         select l.subscription_id, l.lane, postbus.subscribed_topic(l.subscription_id) as topic
           from postbus.lane l where l.token = any (tokens) for share
     ), due as (
-        select r.subscription_id, r.lane, r.id, (held.topic).lease as lease
+        select r.subscription_id, r.lane, r.id, held.topic
           from held
          cross join lateral (select * from postbus.retrying r
                               where r.subscription_id = held.subscription_id and r.lane = held.lane and not r.parked and r.due_at <= as_of
@@ -23,7 +24,8 @@ begin
          limit max_count
     )
     update postbus.retrying r
-       set attempts = r.attempts + 1, due_at = as_of + due.lease
+       set attempts = r.attempts + 1,
+           due_at = as_of + (due.topic).lease + case when r.attempts >= 2 then postbus.backoff(due.topic, r.attempts) else interval '0' end
       from due
      where r.subscription_id = due.subscription_id and r.lane = due.lane and r.id = due.id
     returning r.*;

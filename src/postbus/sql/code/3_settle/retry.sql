@@ -40,12 +40,8 @@ begin
     if cardinality(_spent) > 0 then
         perform postbus.bury(_lease.topic_id, _lease.ordered, _spent, format('failed %s times', _limit), error, as_of);
     end if;
-    insert into postbus.delayed (topic_id, id, due_at, published_at, attempts, priority, ordered, key, correlation_id,
-                                 content_type, headers, payload, last_error)
-    select _lease.topic_id, m.id, as_of + coalesce(retry.delay, postbus.backoff(_topic, m.attempts)), m.published_at, m.attempts,
-           m.priority, _lease.ordered and m.key is not null, m.key, m.correlation_id, m.content_type, m.headers, m.payload, left(retry.error, 4000)
-      from unnest(_messages) as m
-     where m.attempts < _limit;
+    perform postbus.try_later(_lease.topic_id, _lease.ordered, array(select m from unnest(_messages) as m where m.attempts < _limit),
+                              _topic, retry.delay, retry.error, as_of);
     return query
     select wanted.id, case when m.id is null then 'lost' when m.attempts < _limit then 'retried' else 'dead' end
       from unnest(ids) as wanted (id)

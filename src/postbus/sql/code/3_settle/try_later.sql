@@ -1,0 +1,20 @@
+-- Lets messages that were leased wait for another attempt: for `delay`, or by the topic's backoff.
+--
+-- Writes: delayed.
+create or replace function postbus.try_later(
+    topic_id bigint,
+    ordered  boolean,
+    messages postbus.queue_message[],
+    topic    postbus.topic,
+    delay    interval,
+    error    text,
+    as_of    timestamptz
+) returns void
+language sql as $$
+    insert into postbus.delayed (topic_id, id, due_at, published_at, attempts, priority, ordered, key, correlation_id,
+                                 content_type, headers, payload, last_error)
+    select try_later.topic_id, m.id, as_of + coalesce(try_later.delay, postbus.backoff(topic, m.attempts)), m.published_at, m.attempts,
+           m.priority, try_later.ordered and m.key is not null, m.key, m.correlation_id, m.content_type, m.headers, m.payload,
+           left(try_later.error, 4000)
+      from unnest(messages) as m
+$$;
