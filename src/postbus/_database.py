@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Self, overload
 
 import asyncpg
 
 from postbus import _migrate
 from postbus._commit import commit, is_lost
+from postbus._connect import connect
 from postbus._pool import Connections
 from postbus._translate import DRIVER_ERRORS, dsn_errors, translated_errors
 
@@ -31,19 +33,21 @@ class Database:
         self._pool = pool
         """For transactions of users."""
         self._connections = connections
+        connections.watch.on_deposed.append(lambda _: pool.expire_connections())
 
     @classmethod
     async def open(cls, dsn: str, *, size: int = 10) -> Self:
         """Connect. Refuses a database whose schema does not fit."""
         with translated_errors(), dsn_errors():
-            pool = await asyncpg.create_pool(dsn, min_size=0, max_size=size, reset=_no_reset, timeout=10)
             connections = Connections(dsn, size)
             try:
+                caches = await connections.open()
                 async with connections.one() as conn:
                     await _migrate.check(conn)
+                connecting = partial(connect, caches=caches)
+                pool = await asyncpg.create_pool(dsn, min_size=0, max_size=size, reset=_no_reset, connect=connecting)
             except BaseException:
                 await connections.close()
-                await pool.close()
                 raise
         return cls(pool, connections)
 
@@ -68,6 +72,7 @@ class Database:
         """A transaction for the work of users: their errors stay theirs, and what they set is reset."""
         with translated_errors():
             conn = await self._pool.acquire(timeout=_ACQUIRE)
+        self._connections.watch.begin(conn)
         try:
             with translated_errors():
                 transaction = conn.transaction(isolation="read_committed")
@@ -82,6 +87,7 @@ class Database:
             with translated_errors():
                 await commit(transaction, conn)
         finally:
+            self._connections.watch.end(conn)
             await self._take_back(conn)
 
     async def _take_back(self, conn: PoolConnection) -> None:
@@ -121,7 +127,7 @@ async def committed(conn: Any) -> AsyncIterator[None]:
 async def connected(dsn: str) -> AsyncIterator[Connection]:
     """A connection of its own, for a moment."""
     with translated_errors(), dsn_errors():
-        conn = await asyncpg.connect(dsn, timeout=10)
+        conn = await connect(dsn)
         try:
             yield conn
         finally:

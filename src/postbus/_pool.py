@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import asyncpg
 
+from postbus._connect import connect, is_deposed, is_pooled, one_by_one, origin_of
+from postbus._log import event
 from postbus._translate import DRIVER_ERRORS
 
 _TIMEOUT = 10.0  # seconds for a connection to be free, and to be made
+_PATIENCE = 15.0  # seconds that a connection is in use, before it is asked whether its server is still the primary
 
 
 class Connections:
@@ -23,10 +28,27 @@ class Connections:
 
     def __init__(self, dsn: str, size: int) -> None:
         self._dsn = dsn
+        self._caches = True
         self._idle: list[Any] = []
         self._used: set[Any] = set()
         self._free = asyncio.Semaphore(size)
         self._is_closed = False
+        self.watch = Watch(dsn)
+        self.watch.on_deposed.append(self._drop_idle)
+
+    async def open(self) -> bool:
+        """Connect, and learn how: whether connections may keep prepared statements, which is returned."""
+        conn = await connect(self._dsn, caches=True)
+        try:
+            self._caches = not await is_pooled(conn)
+        except BaseException:
+            conn.terminate()
+            raise
+        if self._caches:
+            self._idle.append(conn)
+        else:
+            conn.terminate()
+        return self._caches
 
     @contextlib.asynccontextmanager
     async def one(self) -> AsyncIterator[Any]:
@@ -55,14 +77,17 @@ class Connections:
         while self._idle:
             conn = self._idle.pop()
             if not conn.is_closed():
-                self._used.add(conn)
-                return conn
-        conn = await asyncpg.connect(self._dsn, timeout=_TIMEOUT)
+                return self._lent(conn)
+        return self._lent(await connect(self._dsn, caches=self._caches))
+
+    def _lent(self, conn: Any) -> Any:
         self._used.add(conn)
+        self.watch.begin(conn)
         return conn
 
     def _give_back(self, conn: Any) -> None:
         self._used.discard(conn)
+        self.watch.end(conn)
         if conn is not None and not conn.is_closed():
             if self._is_closed:
                 conn.terminate()
@@ -70,9 +95,15 @@ class Connections:
                 self._idle.append(conn)
         self._free.release()
 
+    async def _drop_idle(self, origin: str) -> None:
+        for conn in self._idle:
+            if origin_of(conn) == origin:
+                conn.terminate()
+
     async def close(self) -> None:
         """Close what is idle now, and the rest when it is given back."""
         self._is_closed = True
+        await self.watch.close()
         idle, self._idle = self._idle, []
         for conn in idle:
             try:
@@ -83,6 +114,61 @@ class Connections:
     def terminate(self) -> None:
         """Close everything without waiting."""
         self._is_closed = True
+        self.watch.stop()
         for conn in (*self._idle, *self._used):
             conn.terminate()
         self._idle.clear()
+
+
+class Watch:
+    """Finds out that a server is not the primary any more, and does not say so.
+
+    Such a server may never answer: its disk hangs, or it is cut off from us. Where the DSN names other hosts, what
+    waits for it would wait forever although one of them has taken over. No time limit on statements could tell that
+    from one that takes long.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._is_needed = len(one_by_one(dsn)) > 1
+        self._since: dict[Any, float] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self.on_deposed: list[Callable[[str], Awaitable[None]]] = []
+        """Called with the origin of connections that are better not used any more."""
+
+    def begin(self, conn: Any) -> None:
+        """A connection is in use from now on."""
+        if self._is_needed:
+            self._since[conn] = time.monotonic()
+            if self._watching is None:
+                self._watching = asyncio.create_task(self._look(), name="postbus-watch-hosts")
+
+    def end(self, conn: Any) -> None:
+        self._since.pop(conn, None)
+
+    def stop(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def close(self) -> None:
+        self.stop()
+        if self._watching is not None:
+            await asyncio.gather(self._watching, return_exceptions=True)
+            self._watching = None
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(_PATIENCE / 3)
+            now = time.monotonic()
+            silent = {origin_of(conn) for conn, since in self._since.items() if now - since > _PATIENCE}
+            for origin in filter(None, silent):
+                if await is_deposed(origin, self._dsn):
+                    event(logging.WARNING, "host.deposed", silent_for=f"{time.monotonic() - now + _PATIENCE:.0f}s")
+                    await self._part_from(origin, now)
+
+    async def _part_from(self, origin: str, before: float) -> None:
+        for conn, since in list(self._since.items()):
+            if since < before and origin_of(conn) == origin:
+                conn.terminate()
+        for call in self.on_deposed:
+            await call(origin)

@@ -18,8 +18,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-import asyncpg
-
+from postbus._connect import connect
 from postbus._log import event
 from postbus._loop import Backoff, pause
 from postbus._store import Store
@@ -165,7 +164,7 @@ class ThreadDoorbell:
         """Ring on the connection given; on another one if it is lost by now. Returns the one to use next."""
         is_new = conn is None
         try:
-            conn = conn or await asyncpg.connect(self._dsn, timeout=10)
+            conn = conn or await connect(self._dsn)
             await conn.execute(_RING, topics, timeout=10)
             return conn
         except DRIVER_ERRORS as error:
@@ -211,7 +210,7 @@ class Listener:
                 await pause(backoff.next(), stop)
 
     async def _listen(self, stop: asyncio.Event, backoff: Backoff) -> None:
-        conn: Any = await asyncpg.connect(self._dsn, timeout=10)
+        conn = await connect(self._dsn)
         lost = asyncio.Event()
 
         def was_lost(_: object) -> None:

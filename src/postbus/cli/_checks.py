@@ -13,6 +13,7 @@ from typing import Any
 import asyncpg
 
 from postbus import _migrate
+from postbus._connect import connect
 from postbus._translate import DRIVER_ERRORS, translate
 from postbus.cli._render import counted, duration
 from postbus.errors import RestoredElsewhere, SchemaError
@@ -223,7 +224,7 @@ async def clock(patient: Patient) -> list[Finding]:
 async def listening(patient: Patient) -> list[Finding]:
     channel = f"postbus_doctor_{secrets.token_hex(8)}"
     heard = asyncio.Event()
-    listener: Any = await asyncpg.connect(patient.dsn, timeout=10)
+    listener = await connect(patient.dsn)
     try:
         await listener.add_listener(channel, lambda *_: heard.set())
         await patient.conn.execute("select pg_notify($1, '')", channel)

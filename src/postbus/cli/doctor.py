@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
-import asyncpg
 from rich.table import Table
 from rich.text import Text
 
+from postbus._connect import connect
 from postbus._translate import translated_errors
 from postbus.bus import Bus
 from postbus.cli._checks import Finding, Level, Patient, examine
@@ -50,7 +49,7 @@ async def _findings(cli: Cli) -> list[Finding]:
 async def _examine(bus: Bus) -> list[Finding]:
     began = time.monotonic()
     with translated_errors():
-        conn: Any = await asyncpg.connect(bus.dsn, timeout=10)
+        conn = await connect(bus.dsn)
     took = (time.monotonic() - began) * 1000
     try:
         where = await conn.fetchval("select format('database %I as %I', current_database(), current_user)")

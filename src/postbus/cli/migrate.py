@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-import asyncpg
 import typer
 
 from postbus import _migrate
+from postbus._connect import connect
 from postbus._translate import translated_errors
 from postbus.cli._command import Cli
 from postbus.cli._render import write_json
@@ -39,7 +39,7 @@ async def _apply(cli: Cli) -> tuple[list[str], _migrate.SchemaState]:
     bus = cli.open_bus()
     try:
         with translated_errors():
-            conn: Any = await asyncpg.connect(bus.dsn, timeout=10)
+            conn = await connect(bus.dsn)
             try:
                 applied = await _migrate.migrate(conn)
                 return applied, await _migrate.read_state(conn) or _migrate.SchemaState()

@@ -8,11 +8,11 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
-import asyncpg
 import typer
 
+from postbus._connect import connect
 from postbus._loop import pause
 from postbus._translate import translated_errors
 from postbus.bus import Bus
@@ -132,7 +132,7 @@ def _tell_address(bus: Bus, cli: Cli) -> None:
 async def _serve(bus: Bus, stop: asyncio.Event, seconds: float | None) -> None:
     """Wait for the end: ours, or the server's."""
     with translated_errors():
-        watch: Any = await asyncpg.connect(bus.dsn, timeout=10)
+        watch = await connect(bus.dsn)
     lost = asyncio.Event()
     watch.add_termination_listener(lambda _: lost.set())
     try:

@@ -1,0 +1,158 @@
+"""Connecting: to a server, or to whichever of several is the primary.
+
+With several hosts, asyncpg tries one after the other within one time limit: a host that is dead and silent uses all
+of it up, and one that only breaks connections is taken for the answer. Here each host has its chance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+import asyncpg
+
+from postbus._translate import translate
+from postbus.errors import DatabaseUnavailable
+
+TIMEOUT = 10.0  # seconds
+_NEXT_AFTER = 1.0  # seconds that a host has for itself, before the next one is tried beside it
+
+# A peer that is gone is noticed after half a minute; by default it takes a quarter of an hour, or hours.
+_KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
+
+_origins: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+
+async def connect(dsn: str, *, timeout: float = TIMEOUT, caches: bool = False, **options: Any) -> Any:
+    """A connection of asyncpg. Of several hosts, to the first one that fits.
+
+    caches: whether it prepares statements and keeps them. Behind a connection pooler they belong to somebody else the
+        next moment.
+    """
+    if not caches:
+        options["statement_cache_size"] = 0
+    hosts = one_by_one(dsn)
+    if len(hosts) == 1:
+        conn = await asyncpg.connect(dsn, timeout=timeout, **options)
+    else:
+        async with asyncio.timeout(timeout):
+            conn = await _first_that_fits(hosts, options)
+    _notice_when_gone(conn)
+    return conn
+
+
+async def is_pooled(conn: Any) -> bool:
+    """Whether there is a connection pooler before the server: it makes up a pid of its own."""
+    asked = await conn.prepare("select pg_backend_pid()", name="")  # without a name it does not outlive the statement
+    return bool(await asked.fetchval() != conn.get_server_pid())
+
+
+def origin_of(conn: Any) -> str:
+    """Which of several hosts a connection goes to, as a DSN. Nothing where there is only one."""
+    return _origins.get(getattr(conn, "_con", conn), "")  # within a connection of asyncpg's pool is ours
+
+
+async def is_deposed(origin: str, dsn: str) -> bool:
+    """Whether a host of a DSN takes no connections, while another one is a primary that does."""
+    with suppress(*_REFUSED):
+        (await asyncpg.connect(origin, timeout=TIMEOUT)).terminate()
+        return False
+    for other in one_by_one(dsn):
+        with suppress(*_REFUSED):
+            probe: Any = await asyncpg.connect(other, timeout=TIMEOUT) if other != origin else None
+            if probe is not None:
+                try:
+                    return not await _is_standby(probe)
+                finally:
+                    probe.terminate()
+    return False
+
+
+async def _is_standby(conn: Any) -> bool:
+    asked = await conn.prepare("select pg_is_in_recovery()", name="", timeout=TIMEOUT)
+    return bool(await asked.fetchval(timeout=TIMEOUT))
+
+
+_REFUSED = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
+
+
+async def _first_that_fits(dsns: Sequence[str], options: dict[str, Any]) -> Any:
+    """Tries them in order: the next one when one has failed, or beside one that does not answer."""
+    pending: set[asyncio.Task[Any]] = set()
+    errors: list[BaseException] = []
+    chosen = None
+    try:
+        for dsn in dsns:
+            pending.add(asyncio.create_task(_connect_to(dsn, options), name="postbus-connect"))
+            is_last = dsn is dsns[-1]
+            while pending and chosen is None:
+                wait = None if is_last else _NEXT_AFTER
+                done, _ = await asyncio.wait(pending, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                failed = [task for task in done if task.exception() is not None]
+                errors += [error for task in failed if (error := task.exception())]
+                pending.difference_update(failed)
+                chosen = next((task for task in done if task not in failed), None)
+                if not is_last:
+                    break
+            if chosen is not None:
+                pending.discard(chosen)
+                return chosen.result()
+    finally:
+        await _drop(pending)
+    raise _telling(errors)
+
+
+async def _connect_to(dsn: str, options: dict[str, Any]) -> Any:
+    conn: Any = await asyncpg.connect(dsn, timeout=TIMEOUT, **options)
+    _origins[conn] = dsn
+    return conn
+
+
+async def _drop(attempts: set[asyncio.Task[Any]]) -> None:
+    for attempt in attempts:
+        attempt.cancel()
+    for made in await asyncio.gather(*attempts, return_exceptions=True):
+        if not isinstance(made, BaseException):
+            made.terminate()
+
+
+def _telling(errors: Sequence[BaseException]) -> BaseException:
+    """That the primary is away passes; what another host says of users and databases may not be true of it."""
+    passing = (error for error in errors if isinstance(translate(error), DatabaseUnavailable))
+    return next(passing, errors[0])
+
+
+def one_by_one(dsn: str) -> list[str]:
+    """A DSN for each host of a DSN."""
+    address = urlsplit(dsn)
+    options = parse_qsl(address.query, keep_blank_values=True)
+    given = dict(options)
+    user, at, hosts = address.netloc.rpartition("@")
+    if "," in hosts:
+        return [urlunsplit(address._replace(netloc=f"{user}{at}{host}")) for host in hosts.split(",")]
+    if "," not in given.get("host", ""):
+        return [dsn]
+    names = given["host"].split(",")
+    ports = given["port"].split(",") if "port" in given else [""] * len(names)
+    ports = ports * len(names) if len(ports) == 1 else ports
+    kept = [option for option in options if option[0] not in ("host", "port")]
+    each = [
+        [*kept, ("host", host), *([("port", port)] if port else [])] for host, port in zip(names, ports, strict=True)
+    ]
+    before = dsn.partition("?")[0]
+    return [f"{before}?{urlencode(one, quote_via=quote, safe='/')}" for one in each]
+
+
+def _notice_when_gone(conn: Any) -> None:
+    sock = conn._transport.get_extra_info("socket")
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
