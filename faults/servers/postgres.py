@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,6 +70,7 @@ class Server:
         self._socket_dir = embedded._socket_dir(self.home, installation.account)
         embedded._make_private(self._socket_dir, installation.account)
         self._process: subprocess.Popen[bytes] | None = None
+        self.at_removal: list[Callable[[], None]] = []
 
     @property
     def log(self) -> Path:
@@ -186,9 +187,18 @@ class Server:
     async def until_up(self, *, within: float = _START_TIMEOUT) -> None:
         await until(self.is_up, f"an answer of the server in {self.home.path}", within=within)
 
+    async def until_down(self, *, within: float = _START_TIMEOUT) -> None:
+        """Wait until the server has ended by itself, as when it cannot recover."""
+        process = self._process
+        assert process is not None
+        await until(lambda: process.poll() is not None, f"the end of the server in {self.home.path}", within=within)
+        await self._has_ended()
+
     async def remove(self) -> None:
         """End it at once, and remove its folder."""
         await self.stop("immediate")
+        while self.at_removal:
+            self.at_removal.pop()()
         shutil.rmtree(self.home.path, ignore_errors=True)
         shutil.rmtree(self._socket_dir, ignore_errors=True)
 

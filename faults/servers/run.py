@@ -13,6 +13,8 @@ from typing import Any, Self
 
 import asyncpg
 
+from faults.servers.clock import Clock
+from faults.servers.disk import Disk
 from faults.servers.installation import Installation
 from faults.servers.postgres import DATABASE, SETTINGS_FILE, Server, ServerFailed, end_of
 from faults.servers.waiting import until
@@ -22,6 +24,7 @@ from postbus._keeper import EXCLUSIVE, Lock, is_held
 _PREFIX = "postbus-faults-"
 _LOCK = "run.lock"
 _WAITED_FOR = "synchronous_standby_names"
+_LITTLE_WAL = {"min_wal_size": "32MB", "max_wal_size": "48MB"}
 _ROLES = "postbus_producer, postbus_consumer, postbus_observer, postbus_admin"
 
 USER = "app"
@@ -57,9 +60,23 @@ class Servers:
         """A server that is not started yet, with the schema in database `postbus`."""
         template = await self.template()
         server = Server(self.installation, self.new_folder(), settings=settings, env=env)
-        await copy(template, server.home.pgdata)
         self._servers.append(server)
+        await copy(template, server.home.pgdata)
         return server
+
+    async def with_clock(self, *, settings: Mapping[str, str] | None = None) -> tuple[Server, Clock]:
+        """A server, and its clock, which can be set. Raises Absent where that cannot be."""
+        clock = Clock(self.new_folder())
+        return await self.new(settings=settings, env=clock.env), clock
+
+    async def with_disk(
+        self, part: str, *, megabytes: int, settings: Mapping[str, str] | None = None
+    ) -> tuple[Server, Disk]:
+        """A server, and a disk for a part of its data, TABLES or WAL. Raises Absent where that cannot be."""
+        server = await self.new(settings={**_LITTLE_WAL, **(settings or {})})
+        disk = Disk(server.home.pgdata / part, megabytes=megabytes, installation=self.installation)
+        server.at_removal.append(disk.remove)
+        return server, disk
 
     async def standby_of(self, primary: Server, *, dsn: str | None = None) -> Server:
         """A started standby. The primary's commits wait for it from now on, also while it is down.

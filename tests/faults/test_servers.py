@@ -7,18 +7,25 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 import psutil
 import pytest
 
 from eventually import eventually
-from faults.servers.postgres import Server, dsn_of_all
+from faults.servers import Absent
+from faults.servers.disk import TABLES, WAL
+from faults.servers.hogs import all_connections, finish_prepared, open_transaction, prepare
+from faults.servers.postgres import Server, ServerFailed, dsn_of_all
 from faults.servers.run import USER, Servers
 from postbus import Bus
+
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +48,14 @@ async def server(servers: Servers) -> AsyncIterator[Server]:
 
 async def connect(server: Server) -> Any:
     return await asyncpg.connect(server.dsn())
+
+
+async def present(made: Awaitable[T]) -> T:
+    """What this machine can have."""
+    try:
+        return await made
+    except Absent as absent:
+        pytest.skip(str(absent))
 
 
 def has_ended(pid: int) -> bool:
@@ -146,6 +161,85 @@ async def test_a_multi_host_dsn_finds_the_primary(servers: Servers, server: Serv
             await server.stop("immediate")
             await standby.promote()
     await standby.remove()
+
+
+async def test_a_disk_for_tables_that_is_full(servers: Servers) -> None:
+    """Writing fails while it is full; the server stays up, and goes on afterwards."""
+    server, disk = await present(servers.with_disk(TABLES, megabytes=100))
+    await server.start()
+    conn = await connect(server)
+    await conn.execute("create table big (text text)")
+    disk.fill()
+    assert disk.free_bytes == 0
+    with pytest.raises(asyncpg.DiskFullError):
+        await conn.execute("insert into big select repeat('x', 1000) from generate_series(1, 10000)")
+    assert await server.is_up()
+    disk.free()
+    await conn.execute("insert into big select repeat('x', 1000) from generate_series(1, 10000)")
+    await conn.close()
+    await server.remove()
+    assert str(server.home.path) not in Path("/proc/mounts").read_text()
+
+
+async def test_a_disk_for_the_log_that_is_full(servers: Servers) -> None:
+    """The server goes down when it cannot write its log, and starts again when there is space."""
+    server, disk = await present(servers.with_disk(WAL, megabytes=100))
+    await server.start()
+    conn = await connect(server)
+    await conn.execute("create table big (text text)")
+    disk.fill()
+    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+        for _ in range(100):
+            await conn.execute("insert into big select repeat('x', 1000) from generate_series(1, 10000)")
+    await server.until_down()
+    with pytest.raises(ServerFailed, match="No space left"):
+        await server.start()
+    disk.free()
+    await server.start()
+    assert await server.ask("select count(*) >= 0 from big", database="postbus")
+    await server.remove()
+
+
+async def test_a_clock_that_jumps(servers: Servers) -> None:
+    """Old and new backends follow the clock both ways at once, and the server's timeouts work."""
+    server, clock = await present(servers.with_clock())
+    await server.start()
+    conn = await connect(server)
+    for seconds in (3600, -7200, 3600):
+        clock.jump(seconds)
+        other = await connect(server)
+        for one in (conn, other):
+            servers_time = await one.fetchval("select clock_timestamp()")
+            assert abs((servers_time - datetime.now(UTC)).total_seconds() - clock.ahead) < 5
+        began = time.monotonic()
+        await other.execute("set statement_timeout = '200ms'")
+        with pytest.raises(asyncpg.QueryCanceledError):
+            await other.execute("select pg_sleep(10)")
+        await other.execute("reset statement_timeout; select pg_sleep(0.2)")
+        assert 0.4 <= time.monotonic() - began < 5
+        await other.close()
+    await conn.close()
+    await server.restart()
+    await server.remove()
+
+
+async def test_hogs(servers: Servers, server: Server) -> None:
+    """Somebody takes all connections, leaves a prepared transaction, or keeps one open."""
+    dsn = server.dsn(user=USER)
+    async with all_connections(dsn, leave=1) as count:
+        assert count > 80
+        last: Any = await asyncpg.connect(dsn)
+        with pytest.raises(asyncpg.TooManyConnectionsError):
+            await asyncpg.connect(dsn)
+        assert await server.is_up()
+        await last.close()
+    await prepare(server.dsn(), "mine", ["create table prepared (id integer)"])
+    assert await server.ask("select gid from pg_prepared_xacts") == "mine"
+    await server.restart("immediate")
+    await finish_prepared(server.dsn(), "mine", commit=True)
+    assert await server.ask("select count(*) from prepared", database="postbus") == 0
+    async with open_transaction(dsn) as conn:
+        assert conn.is_in_transaction()
 
 
 _RUN = """
