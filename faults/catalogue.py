@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 from contextlib import suppress
 from typing import Any
 
 import asyncpg
 
+from faults import stage
 from faults.cell import Fault, Strike
 from faults.consumer import AFTER_PUTTING_OFF, FAILPOINTS
-from faults.world import World
+from faults.servers import hogs
+from faults.servers.proxy import Odds, OnCommit, Proxy
+from faults.servers.run import USER
+from faults.world import NOT_THERE, Unsettled, World
 from postbus._migrate import migrate
 
 _BEYOND_THE_LEASE = 3.5  # seconds; the lease is 2
@@ -97,7 +102,7 @@ async def backend_killed(world: World) -> None:
     """One backend dies, and the server starts all others anew."""
     for _ in range(2):
         pids = await world.server.backends()
-        async with world.hurting("backend killed", aftermath=2):
+        async with world.restarting, world.hurting("backend killed", aftermath=2):
             await world.server.kill_backend(world.random.choice(pids))
             await world.server.until_up()
         await world.flows(30)
@@ -105,7 +110,7 @@ async def backend_killed(world: World) -> None:
 
 async def postmaster_killed(world: World) -> None:
     for _ in range(2):
-        async with world.hurting("postmaster killed", aftermath=3):
+        async with world.restarting, world.hurting("postmaster killed", aftermath=3):
             await world.server.kill()
             await asyncio.sleep(world.random.uniform(0, 1.5))
             await world.server.start()
@@ -114,9 +119,106 @@ async def postmaster_killed(world: World) -> None:
 
 async def immediate_shutdown(world: World) -> None:
     for mode in ("immediate", "fast"):
-        async with world.hurting(f"shutdown {mode}", aftermath=3):
+        async with world.restarting, world.hurting(f"shutdown {mode}", aftermath=3):
             await world.server.restart(mode)
         await world.flows(30)
+
+
+async def failed_over(world: World) -> None:
+    """The primary dies, and the standby takes over: what was committed is there, since commits waited for it."""
+    assert world.scene.standby is not None
+    async with world.hurting("failover", aftermath=5):
+        await world.server.kill()
+        await world.scene.standby.promote()
+        world.server = world.scene.standby
+
+
+async def disk_full(world: World) -> None:
+    """Nothing more can be written to tables; some seconds later it can."""
+    assert world.scene.disk is not None
+    async with world.hurting("disk full", aftermath=3):
+        world.scene.disk.fill()
+        await asyncio.sleep(4)
+        world.scene.disk.free()
+
+
+async def wal_full(world: World) -> None:
+    """The server goes down, and comes back when there is space again."""
+    assert world.scene.disk is not None
+    async with world.hurting("disk of the WAL full", aftermath=3):
+        world.scene.disk.fill()
+        await world.server.until_down()
+        await asyncio.sleep(1)
+        world.scene.disk.free()
+        await world.server.stop("immediate")
+        await world.server.start()
+
+
+def clock_jumped(*jumps: float) -> Strike:
+    async def strike(world: World) -> None:
+        assert world.scene.clock is not None
+        for seconds in jumps:
+            async with world.hurting(f"clock {seconds:+g} s", aftermath=2):
+                world.scene.clock.jump(seconds)
+                await asyncio.sleep(1.5)
+            await world.flows(30)
+
+    return strike
+
+
+async def too_many_clients(world: World) -> None:
+    """Others take every connection; those that workers have are broken, and cannot be made again for a while."""
+    async with world.hurting("too many clients", aftermath=3):
+        for pid in await world.server.backends():
+            await world.server.terminate_backend(pid)
+        async with hogs.all_connections(world.server.dsn(user=USER)):
+            await asyncio.sleep(4)
+
+
+# The network
+
+
+def commits_cut(**odds: float) -> Strike:
+    """Connections break around COMMIT: nobody knows what became of it."""
+
+    async def strike(world: World) -> None:
+        proxy = _proxy(world)
+        async with world.hurting("connections cut", aftermath=2):
+            proxy.with_autocommit = True
+            proxy.on_commit = Odds(**odds, seed=world.random.randrange(1 << 30))
+            await asyncio.sleep(5)
+            proxy.on_commit = OnCommit.PASS
+
+    return strike
+
+
+async def half_open(world: World) -> None:
+    """Everything that is sent vanishes, and no connection ends."""
+    async with world.hurting("half-open", aftermath=12):
+        _proxy(world).half_open()
+        await asyncio.sleep(5)
+        _proxy(world).heal()
+
+
+async def network_away(world: World) -> None:
+    for _ in range(3):
+        async with world.hurting("network cut", aftermath=2):
+            _proxy(world).cut()
+            await asyncio.sleep(world.random.uniform(0.1, 1.5))
+            _proxy(world).heal()
+        await world.flows(20)
+
+
+async def slow_network(world: World) -> None:
+    """Each way takes 30 milliseconds: slow is no excuse for anything."""
+    _proxy(world).delay = 0.03
+    await asyncio.sleep(6)
+    _proxy(world).delay = 0.0
+
+
+def _proxy(world: World) -> Proxy:
+    assert world.scene.proxy is not None
+    return world.scene.proxy
 
 
 # Transactions
@@ -228,9 +330,55 @@ FAULTS = [
     Fault("backend killed", backend_killed),
     Fault("postmaster killed", postmaster_killed),
     Fault("server shut down", immediate_shutdown),
+    Fault("failover to a standby", failed_over, stage.with_a_standby),
+    Fault("disk full", disk_full, stage.with_little_space),
+    Fault("disk of the WAL full", wal_full, stage.with_little_wal),
+    Fault("clock set forward and back", clock_jumped(30, -60, 30), stage.with_a_clock),
+    Fault("clock a day off", clock_jumped(86_400, -172_800, 86_400), stage.with_a_clock),
+    Fault("too many clients", too_many_clients, settings={"max_connections": "60"}),
+    Fault("connections cut before COMMIT", commits_cut(before=0.05), stage.through_a_proxy),
+    Fault("connections cut during COMMIT", commits_cut(during=0.05), stage.through_a_proxy),
+    Fault("connections cut after COMMIT", commits_cut(after=0.05), stage.through_a_proxy),
+    Fault("half-open connections", half_open, stage.through_a_proxy),
+    Fault("network away", network_away, stage.through_a_proxy),
+    Fault("slow network", slow_network, stage.through_a_proxy),
     Fault("open transactions", transactions_open),
     Fault("deadlocks", deadlocks),
     Fault("timeouts", timeouts),
     Fault("migration", migrated),
     Fault("vacuum full", vacuumed),
 ]
+
+
+_MIXED: dict[str, Strike] = {
+    **{name: killed_at(name) for name in FAILPOINTS},
+    "kill": killed_anywhere,
+    "freeze": frozen,
+    "rolling restart": rolling_restart,
+    "producers": producers_killed,
+    "terminate": backends_terminated,
+    "backend": backend_killed,
+    "postmaster": postmaster_killed,
+    "shutdown": immediate_shutdown,
+    "cut": commits_cut(before=0.02, during=0.02, after=0.02),
+    "away": network_away,
+    "half-open": half_open,
+    "slow": slow_network,
+}
+
+
+def mix(name: str, seed: str) -> Fault:
+    """Four of them at once, at moments that the seed says."""
+    chance = random.Random(f"mix {seed}")
+    chosen = chance.sample(sorted(_MIXED), 4)
+    waits = [chance.uniform(0, 6) for _ in chosen]
+
+    async def strike(world: World) -> None:
+        async def begin(one: str, wait: float) -> None:
+            await asyncio.sleep(wait)
+            with suppress(*NOT_THERE, Unsettled):  # another one is in its way
+                await _MIXED[one](world)
+
+        await asyncio.gather(*(begin(one, wait) for one, wait in zip(chosen, waits, strict=True)))
+
+    return Fault(f"{name}: {', '.join(chosen)}", strike, stage.through_a_proxy)

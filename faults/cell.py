@@ -13,7 +13,9 @@ from typing import Any
 
 from faults.modes import Mode
 from faults.oracle import Finding, judge
+from faults.servers import Absent
 from faults.servers.run import Servers
+from faults.stage import Stage, directly
 from faults.world import Unsettled, World
 
 _CONSUMERS = 2
@@ -31,6 +33,7 @@ class Fault:
 
     name: str
     strike: Strike
+    stage: Stage = directly
     settings: Mapping[str, str] = field(default_factory=dict)
     """Of PostgreSQL."""
     topics: Mapping[str, Any] = field(default_factory=dict)
@@ -67,10 +70,6 @@ class Verdict:
         return not self.findings and not self.absent
 
 
-class Absent(Exception):
-    """This machine lacks what the fault needs. The text says what."""
-
-
 async def run(servers: Servers, fault: Fault, modes: Sequence[Mode], seed: str, *, keep: Path | None = None) -> Verdict:
     """Run a fault. `keep` is a folder for the files of a run that is not green."""
     chosen = [mode for mode in modes if not fault.modes or mode.name in fault.modes]
@@ -92,9 +91,11 @@ async def run(servers: Servers, fault: Fault, modes: Sequence[Mode], seed: str, 
 async def _run(
     servers: Servers, fault: Fault, modes: Sequence[Mode], seed: str, folder: Path, verdict: Verdict
 ) -> None:
-    server = await servers.new(settings=fault.settings)
-    await server.start()
-    world = World(server, folder, modes, seed)
+    async with fault.stage(servers, fault.settings) as scene:
+        await _play(World(scene, folder, modes, seed), fault, verdict)
+
+
+async def _play(world: World, fault: Fault, verdict: Verdict) -> None:
     try:
         await world.prepare(fault.topics)
         for _ in range(_CONSUMERS):
@@ -128,5 +129,4 @@ async def _run(
     finally:
         world.close()
         if verdict.findings:
-            shutil.copy(server.log, folder / "postgres.log")
-        await server.remove()
+            shutil.copy(world.server.log, world.folder / "postgres.log")

@@ -21,10 +21,11 @@ from faults.journal import Hurt, Journal, now
 from faults.modes import Mode
 from faults.oracle import Facts, Place, Story
 from faults.servers.postgres import Server
+from faults.stage import Scene
 from postbus import Bus, PostbusError
 
 _ROOT = Path(__file__).parent.parent
-_NOT_THERE = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, PostbusError)
+NOT_THERE = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, PostbusError)
 
 _LEFT_OVER = """
     select (select count(*) from postbus.queued) + (select count(*) from postbus.delayed)
@@ -99,14 +100,17 @@ class Process:
 
 
 class World:
-    """All that belongs to one run. `dsn` is where producers and consumers go; `server` is asked behind their back."""
+    """All that belongs to one run. Producers and consumers go by the scene's DSN; `server` is asked behind their back."""
 
-    def __init__(self, server: Server, folder: Path, modes: Sequence[Mode], seed: str, dsn: str | None = None) -> None:
-        self.server = server
+    def __init__(self, scene: Scene, folder: Path, modes: Sequence[Mode], seed: str) -> None:
+        self.scene = scene
+        self.server: Server = scene.server
+        """The one that is the primary now."""
         self.folder = folder
         self.modes = modes
         self.random = random.Random(seed)
-        self.dsn = dsn or server.dsn()
+        self.restarting = asyncio.Lock()
+        """Held by who takes the server down."""
         self.producers: list[Process] = []
         self.consumers: list[Process] = []
         self._seed = seed
@@ -126,6 +130,7 @@ class World:
         await self.ask("update postbus.sweep_setting set interval = '1 second'")
         await self.ask("update postbus.storage set period = '1 second' where topic_id is not null")
         await self.ask("create table effect (mode text, group_name text, key text, n int)")
+        await self.ask("grant insert on effect to public")
 
     def start_producer(self, **options: object) -> Process:
         process = self._start("producer", options)
@@ -140,7 +145,7 @@ class World:
     def _start(self, module: str, options: Mapping[str, object]) -> Process:
         self._count += 1
         modes = ",".join(mode.name for mode in self.modes)
-        given = {"dsn": self.dsn, "modes": modes, "seed": f"{self._seed}.{self._count}", **options}
+        given = {"dsn": self.scene.dsn, "modes": modes, "seed": f"{self._seed}.{self._count}", **options}
         return Process(module, self.folder, self._count, given)
 
     async def replace_the_dead(self) -> None:
@@ -187,7 +192,7 @@ class World:
         began = time.monotonic()
         left: object = "?"
         while time.monotonic() < began + within:
-            with suppress(*_NOT_THERE):
+            with suppress(*NOT_THERE):
                 await self.ask("select postbus.count_published(id) from postbus.storage")
                 left = int(await self.ask(_LEFT_OVER))
                 if left == 0:

@@ -24,6 +24,7 @@ PoolConnection = asyncpg.pool.PoolConnectionProxy
 RELAXED = "set_config('synchronous_commit', 'off', true)"
 
 _ACQUIRE = 10  # seconds
+_RESET = 5  # seconds
 
 
 class Database:
@@ -91,10 +92,18 @@ class Database:
             await self._take_back(conn)
 
     async def _take_back(self, conn: PoolConnection) -> None:
-        with contextlib.suppress(*DRIVER_ERRORS):
+        """Reset what the user has set. One that cannot be reset, as a statement is still under way on it, is dropped."""
+        try:
             if not is_lost(conn):
-                await conn.reset()
-            await self._pool.release(conn)
+                await conn.reset(timeout=_RESET)
+        except BaseException as error:
+            if not is_lost(conn):
+                conn.terminate()
+            if not isinstance(error, DRIVER_ERRORS):
+                raise
+        finally:
+            with contextlib.suppress(*DRIVER_ERRORS):
+                await self._pool.release(conn)
 
     async def _run(self, sql: str, *args: Any) -> Any:
         async with self.connection() as conn:

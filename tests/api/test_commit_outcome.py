@@ -188,3 +188,22 @@ async def test_a_transaction_may_have_savepoints(bus: Bus, conn: Any, topic: str
                 raise ZeroDivisionError
 
     assert await count_of(conn, topic) == 1
+
+
+async def test_a_connection_that_cannot_be_reset_is_dropped(bus: Bus) -> None:
+    """A body that fails while a statement of it is under way: its connection's place is free for others, and close ends."""
+    store = await bus.connect()
+
+    async def leave_a_statement_behind() -> None:
+        async with store.transaction() as conn:
+            busy = asyncio.ensure_future(conn.execute("select pg_sleep(30)"))
+            await asyncio.sleep(0)
+            try:
+                raise KeyError("no")
+            finally:
+                busy.add_done_callback(lambda ended: ended.exception())
+
+    for _ in range(11):  # one more than there are connections
+        with pytest.raises(KeyError):
+            await leave_a_statement_behind()
+    await asyncio.wait_for(bus.close(), 5)
