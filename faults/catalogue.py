@@ -147,6 +147,9 @@ async def wal_full(world: World) -> None:
     assert world.scene.disk is not None
     async with world.hurting("disk of the WAL full", aftermath=3):
         world.scene.disk.fill()
+        with suppress(*NOT_THERE):  # what is there of the WAL would last for a while
+            while True:
+                await world.ask("select pg_switch_wal() from pg_logical_emit_message(false, '', repeat('x', 1000000))")
         await world.server.until_down()
         await asyncio.sleep(1)
         world.scene.disk.free()
@@ -334,7 +337,7 @@ FAULTS = [
     Fault("disk full", disk_full, stage.with_little_space),
     Fault("disk of the WAL full", wal_full, stage.with_little_wal),
     Fault("clock set forward and back", clock_jumped(30, -60, 30), stage.with_a_clock),
-    Fault("clock a day off", clock_jumped(86_400, -172_800, 86_400), stage.with_a_clock),
+    Fault("clock a day ahead", clock_jumped(86_400), stage.with_a_clock),
     Fault("too many clients", too_many_clients, settings={"max_connections": "60"}),
     Fault("connections cut before COMMIT", commits_cut(before=0.05), stage.through_a_proxy),
     Fault("connections cut during COMMIT", commits_cut(during=0.05), stage.through_a_proxy),

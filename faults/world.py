@@ -34,7 +34,7 @@ _LEFT_OVER = """
          + (select coalesce(sum((postbus.group_lag(s.id)).messages), 0) from postbus.subscription s)
 """
 _NOT_COMPLETED = """
-    select count(*) from postbus.message_states m
+    select m.*, (select array_agg(d) from postbus.deliveries d where d.id = m.id) from postbus.message_states m
      where m.topic = $1 and m.status <> 'COMPLETED' and not exists (select from postbus.dead_letter d where d.id = m.id)
 """
 
@@ -100,7 +100,7 @@ class Process:
 
 
 class World:
-    """All that belongs to one run. Producers and consumers go by the scene's DSN; `server` is asked behind their back."""
+    """All that belongs to one run. Clients go by the scene's DSN; `server` is asked behind their back."""
 
     def __init__(self, scene: Scene, folder: Path, modes: Sequence[Mode], seed: str) -> None:
         self.scene = scene
@@ -220,8 +220,9 @@ class World:
             ):
                 facts.lost_by_retention[row["name"].removeprefix("faults.")] = int(row["messages"])
             for mode in self.modes:
-                if mode.has_receipts and (count := await conn.fetchval(_NOT_COMPLETED, mode.topic)):
-                    facts.not_completed[mode.name] = count
+                if mode.has_receipts and (rows := await conn.fetch(_NOT_COMPLETED, mode.topic)):
+                    facts.not_completed[mode.name] = len(rows)
+                    (self.folder / "not-completed.txt").write_text("\n".join(map(str, rows)))
             return facts
         finally:
             conn.terminate()

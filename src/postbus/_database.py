@@ -92,7 +92,7 @@ class Database:
             await self._take_back(conn)
 
     async def _take_back(self, conn: PoolConnection) -> None:
-        """Reset what the user has set. One that cannot be reset, as a statement is still under way on it, is dropped."""
+        """Reset what the user has set. One that cannot be reset, or is still busy, is dropped."""
         try:
             if not is_lost(conn):
                 await conn.reset(timeout=_RESET)

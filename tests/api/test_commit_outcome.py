@@ -191,7 +191,7 @@ async def test_a_transaction_may_have_savepoints(bus: Bus, conn: Any, topic: str
 
 
 async def test_a_connection_that_cannot_be_reset_is_dropped(bus: Bus) -> None:
-    """A body that fails while a statement of it is under way: its connection's place is free for others, and close ends."""
+    """A body fails while a statement of it is under way: others get the connection's place, and close ends."""
     store = await bus.connect()
 
     async def leave_a_statement_behind() -> None:

@@ -379,3 +379,15 @@ async def test_a_redriven_message_without_a_key_is_in_its_own_lane(conn: Any) ->
     await conn.execute("select postbus.redrive('t', group_name => 'g')")
     assert [await statuses(conn, id) for id in ids] == [{"g": "RETRYING"}] * 3
     assert [row["id"] for row in await claim_retrying(conn, lane)] == ids
+
+
+async def test_a_clock_that_was_set_back_hides_no_receipt(conn: Any) -> None:
+    """A message may be published at a later time than the one at which it is settled."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    [id] = await publish(conn, "one")
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor)
+    await advance(conn, [lane], piece.next, 1)
+    await conn.execute("update postbus.cursor set at = at - interval '1 hour'")
+    assert await state(conn, id) == ({"g"}, {"g"}, "COMPLETED")

@@ -20,6 +20,7 @@ declare
     _end      integer := to_index + 1;
     _last     postbus.log_cursor;
     _set_back bigint;
+    _since    timestamptz;
     _number   bigint;
     _passed   integer;
 begin
@@ -33,14 +34,17 @@ begin
         _set_back := (select max(l.number) from postbus.ledger l
                        where l.subscription_id = settlement.subscription_id and l.lane = settlement.lane and l.moved is not null
                          and not postbus.covers(l.cursor, position, txid, first_index, count, published_at));
-        select l.number, l.at, l.worker, l.moved, count - postbus.unseen(l.cursor, position, txid, count, published_at)
-          into _number, settlement.at, settlement.worker, settlement.moved, _passed
-          from postbus.ledger l
-         where l.subscription_id = settlement.subscription_id and l.lane = settlement.lane
-           and (l.at >= published_at or l.moved is not null)        -- a group may begin later than what is published now
-           and pg_visible_in_snapshot(txid, ((l.cursor).until).snapshot) is not false      -- what is beyond its end is not its own
-           and l.number > coalesce(_set_back, 0) and postbus.covers(l.cursor, position, txid, first_index, count, published_at)
-         order by l.at, l.number limit 1;
+        foreach _since in array array[published_at, '-infinity'] loop      -- the second for a clock that was set back
+            select l.number, l.at, l.worker, l.moved, count - postbus.unseen(l.cursor, position, txid, count, published_at)
+              into _number, settlement.at, settlement.worker, settlement.moved, _passed
+              from postbus.ledger l
+             where l.subscription_id = settlement.subscription_id and l.lane = settlement.lane
+               and (l.at >= _since or l.moved is not null)          -- a group may begin later than what is published now
+               and pg_visible_in_snapshot(txid, ((l.cursor).until).snapshot) is not false      -- what is beyond its end is not its own
+               and l.number > coalesce(_set_back, 0) and postbus.covers(l.cursor, position, txid, first_index, count, published_at)
+             order by l.at, l.number limit 1;
+            exit when _number is not null;
+        end loop;
         exit when _number is null;
         last_index := least(_end, _passed, (select min(count - postbus.unseen(l.cursor, position, txid, count, published_at))
                                               from postbus.ledger l
