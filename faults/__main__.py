@@ -4,39 +4,92 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
+import os
+import platform
 import random
 import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from faults import cell, report
-from faults.catalogue import FAULTS
-from faults.cell import Fault, Verdict
+from faults.catalogue import FAULTS, mix
+from faults.cell import Verdict
+from faults.controls import CONTROLS
 from faults.modes import MODES, Mode
 from faults.servers.run import Servers
 
 
-async def run(faults: list[Fault], modes: list[Mode], seed: str, keep: Path) -> list[Verdict]:
-    verdicts = []
-    async with Servers() as servers:
-        for fault in faults:
-            verdict = await cell.run(servers, fault, modes, seed, keep=keep)
-            print(report.line(verdict), flush=True)
-            verdicts.append(verdict)
-    return verdicts
+class Run:
+    """All faults once, the controls, and then mixes of faults for as long as there is time."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self._modes: list[Mode] = [mode for mode in MODES.values() if not args.mode or mode.name in args.mode]
+        self._until = time.monotonic() + args.minutes * 60
+        self.verdicts: list[Verdict] = []
+        self.controls: list[tuple[Verdict, bool]] = []
+
+    async def play(self) -> None:
+        async with Servers() as servers:
+            for fault in FAULTS:
+                if self._is_wanted(fault.name):
+                    await self._judge(servers, fault)
+            for control in CONTROLS:
+                if self._is_wanted(control.fault.name):
+                    verdict = await cell.run(servers, control.fault, list(MODES.values()), self._args.seed)
+                    is_caught = control.is_caught(verdict)
+                    print(report.control_line(verdict, is_caught=is_caught), flush=True)
+                    self.controls.append((verdict, is_caught))
+            for number in itertools.count(1):
+                if time.monotonic() > self._until or not self._is_wanted("mix"):
+                    break
+                await self._judge(servers, mix(f"mix {number}", f"{self._args.seed}.{number}"), f".{number}")
+
+    async def _judge(self, servers: Servers, fault: cell.Fault, part: str = "") -> None:
+        verdict = await cell.run(servers, fault, self._modes, f"{self._args.seed}{part}", keep=self._args.folder)
+        print(report.line(verdict), flush=True)
+        self.verdicts.append(verdict)
+
+    def _is_wanted(self, name: str) -> bool:
+        return not self._args.fault or any(part in name for part in self._args.fault)
+
+    @property
+    def is_green(self) -> bool:
+        """What is absent is told, and is no failure."""
+        return all(one.is_green or one.absent for one in self.verdicts) and all(caught for _, caught in self.controls)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="faults", description=__doc__)
-    parser.add_argument("--seed", default=str(random.randrange(10**6)))
-    parser.add_argument("--fault", action="append", help="only these; a part of the name is enough")
-    parser.add_argument("--mode", action="append", choices=sorted(MODES), help="only these")
-    parser.add_argument("--keep", type=Path, default=Path("build/faults"), help="for the files of runs that fail")
+    parser.add_argument("--minutes", type=float, default=20.0, help="mixes are added until then; each fault runs once")
+    parser.add_argument("--seed", default=str(random.randrange(10**6)), help="the same one for the same run")
+    parser.add_argument("--fault", action="append", help="only those with this in their name")
+    parser.add_argument("--mode", action="append", choices=sorted(MODES), help="only this way of consuming")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("build/faults"), help="for the table, and the files of runs that fail"
+    )
     args = parser.parse_args()
-    print(f"seed {args.seed}", flush=True)
-    faults = [one for one in FAULTS if not args.fault or any(part in one.name for part in args.fault)]
-    modes = [mode for mode in MODES.values() if not args.mode or mode.name in args.mode]
-    verdicts = asyncio.run(run(faults, modes, args.seed, args.keep))
-    return 0 if all(one.is_green for one in verdicts) else 1
+    print(f"seed {args.seed}, {args.minutes:g} minutes", flush=True)
+    run = Run(args)
+    began = time.monotonic()
+    asyncio.run(run.play())
+    about: dict[str, Any] = {
+        "seed": args.seed,
+        "date": datetime.now(UTC).date().isoformat(),
+        "minutes": round((time.monotonic() - began) / 60, 1),
+        "PostgreSQL": os.environ.get("PG", "18"),
+        "Python": platform.python_version(),
+    }
+    args.folder.mkdir(parents=True, exist_ok=True)
+    (args.folder / "faults.md").write_text(report.markdown(about, run.verdicts, run.controls))
+    (args.folder / "faults.json").write_text(report.as_json(about, run.verdicts, run.controls))
+    cells = sum(len(one.modes) for one in run.verdicts if not one.absent)
+    told = "all green" if run.is_green else "NOT GREEN"
+    print(f"{told}: {len(run.verdicts)} faults, {cells} cells, {len(run.controls)} controls; table in {args.folder}")
+    return 0 if run.is_green else 1
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import os
 import random
+import re
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -33,6 +34,7 @@ FAILPOINTS = (AFTER_CLAIM, IN_HANDLER, AFTER_EFFECT, DURING_SETTLEMENT, AFTER_PU
 
 SETTLE_FIRST = "settlement before the effect"
 NO_FENCE = "no fencing"
+BY_POSITION = "a position is the last one read"
 
 
 class Order(msgspec.Struct):
@@ -223,6 +225,18 @@ def remove_fences() -> None:
     _replace("hold_lane", held)
 
 
+def forget_open_transactions() -> None:
+    """A control: a cursor says that all transactions which began before it were seen, also those that were open."""
+    read_log = Store.read_log
+
+    async def read(*args: Any, **options: Any) -> Any:
+        piece = await read_log(*args, **options)
+        piece.next_cursor = re.sub(r"\d+:(\d+):[\d,]*", r"\1:\1:", piece.next_cursor)
+        return piece
+
+    _replace("read_log", read)
+
+
 async def consume(args: argparse.Namespace) -> bool:
     """Consume until SIGTERM. Returns whether that ended well."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _tell_tasks)
@@ -231,6 +245,8 @@ async def consume(args: argparse.Namespace) -> bool:
         Observed(journal, failpoint).install()
         if args.control == NO_FENCE:
             remove_fences()
+        if args.control == BY_POSITION:
+            forget_open_transactions()
         async with Bus.open(args.dsn) as bus:
             handlers = Handlers(bus, journal, failpoint, args.control, args.seed)
             for mode in (MODES[name] for name in args.modes.split(",")):
@@ -253,7 +269,7 @@ def main() -> None:
     parser.add_argument("--seed", required=True)
     parser.add_argument("--failpoint", choices=("", *FAILPOINTS), default="")
     parser.add_argument("--count", type=int, default=1, help="dies when it comes there for this time")
-    parser.add_argument("--control", choices=("", SETTLE_FIRST, NO_FENCE), default="")
+    parser.add_argument("--control", choices=("", SETTLE_FIRST, NO_FENCE, BY_POSITION), default="")
     sys.exit(0 if asyncio.run(consume(parser.parse_args())) else 1)
 
 

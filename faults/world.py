@@ -131,6 +131,7 @@ class World:
         await self.ask("update postbus.storage set period = '1 second' where topic_id is not null")
         await self.ask("create table effect (mode text, group_name text, key text, n int)")
         await self.ask("grant insert on effect to public")
+        await self.ask("checkpoint")  # the tables outlive a server whose commits do not
 
     def start_producer(self, **options: object) -> Process:
         process = self._start("producer", options)

@@ -1,0 +1,65 @@
+"""Builds with a mistake put in on purpose, and the check that must notice it: if it does not, the oracle is blind."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from faults.catalogue import frozen, killed_anywhere, nothing, postmaster_killed
+from faults.cell import Fault, Verdict
+from faults.consumer import BY_POSITION, NO_FENCE, SETTLE_FIRST
+from faults.world import World
+
+
+@dataclass(frozen=True)
+class Control:
+    """A mistake, a fault that brings it to light, and the checks of which one must find it."""
+
+    fault: Fault
+    checks: tuple[str, ...]
+
+    def is_caught(self, verdict: Verdict) -> bool:
+        return any(one.check in self.checks for one in verdict.findings)
+
+
+async def killed_soon_after_commit(world: World) -> None:
+    """The server dies, with what it has said to be committed and has not written yet."""
+    await asyncio.sleep(1)
+    await postmaster_killed(world)
+
+
+CONTROLS = [
+    Control(
+        Fault(
+            "control: commits that do not wait for the disk",
+            killed_soon_after_commit,
+            settings={"synchronous_commit": "off", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"},
+            modes=("queue", "transactional"),
+        ),
+        ("LOST", "EFFECT"),
+    ),
+    Control(
+        Fault(
+            "control: a position is the last one read",
+            nothing,
+            consumer={"control": BY_POSITION},
+            modes=("log", "receipts"),
+        ),
+        ("LOST",),
+    ),
+    Control(
+        Fault(
+            "control: settlement before the effect",
+            killed_anywhere,
+            consumer={"control": SETTLE_FIRST},
+            modes=("queue", "log"),
+        ),
+        ("LOST",),
+    ),
+    Control(
+        Fault(
+            "control: no fencing", frozen, consumer={"control": NO_FENCE}, modes=("transactional", "log-transactional")
+        ),
+        ("EFFECT", "FENCE"),
+    ),
+]
