@@ -57,4 +57,14 @@ server-%:
 	    else echo "PostgreSQL $* is not installed; let an administrator run: apt-get install postgresql-$*" >&2; exit 1; \
 	    fi; }
 
-.PHONY: help setup run test check format bench lock clean
+FAULTS_PACKAGES := gcc libc6-dev pgbouncer
+
+faults-servers: ## install what some faults need: gcc for clocks that jump, and pgbouncer
+	@missing=; for one in $(FAULTS_PACKAGES); do dpkg -s $$one >/dev/null 2>&1 || missing="$$missing $$one"; done; \
+	if [ -z "$$missing" ]; then echo "all is there: $(FAULTS_PACKAGES)"; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing; \
+	else echo "faults that need them stay out; let an administrator run: apt-get install$$missing" >&2; exit 1; \
+	fi
+
+.PHONY: help setup run test check format bench lock clean faults-servers

@@ -16,6 +16,7 @@ import asyncpg
 from faults.servers.clock import Clock
 from faults.servers.disk import Disk
 from faults.servers.installation import Installation
+from faults.servers.pgbouncer import PgBouncer, PoolMode
 from faults.servers.postgres import DATABASE, SETTINGS_FILE, Server, ServerFailed, end_of
 from faults.servers.waiting import until
 from postbus import _migrate
@@ -47,6 +48,7 @@ class Servers:
         self._life = _lock_folder(self.folder)
         self.installation = Installation.find(self.folder, version)
         self._servers: list[Server] = []
+        self._bouncers: list[PgBouncer] = []
         self._template: Path | None = None
         self._making = asyncio.Lock()
 
@@ -63,6 +65,20 @@ class Servers:
         self._servers.append(server)
         await copy(template, server.home.pgdata)
         return server
+
+    def bouncer_of(self, server: Server, *, mode: PoolMode = "transaction", pool_size: int = 4) -> PgBouncer:
+        """A pgbouncer before a server, not started. Raises Absent where there is none."""
+        made = PgBouncer(
+            self.installation,
+            self.new_folder(),
+            host="127.0.0.1",
+            server_port=server.port,
+            mode=mode,
+            pool_size=pool_size,
+            users=("postgres", USER),
+        )
+        self._bouncers.append(made)
+        return made
 
     async def with_clock(self, *, settings: Mapping[str, str] | None = None) -> tuple[Server, Clock]:
         """A server, and its clock, which can be set. Raises Absent where that cannot be."""
@@ -104,6 +120,7 @@ class Servers:
         return standby
 
     async def close(self) -> None:
+        await asyncio.gather(*(bouncer.stop() for bouncer in self._bouncers))
         await asyncio.gather(*(server.remove() for server in self._servers))
         shutil.rmtree(self.folder, ignore_errors=True)
         self._life.release()

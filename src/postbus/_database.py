@@ -42,15 +42,20 @@ class Database:
         with translated_errors(), dsn_errors():
             connections = Connections(dsn, size)
             try:
-                caches = await connections.open()
+                await connections.open()
                 async with connections.one() as conn:
                     await _migrate.check(conn)
-                connecting = partial(connect, caches=caches)
+                connecting = partial(connect, caches=not connections.is_pooled)
                 pool = await asyncpg.create_pool(dsn, min_size=0, max_size=size, reset=_no_reset, connect=connecting)
             except BaseException:
                 await connections.close()
                 raise
         return cls(pool, connections)
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether a connection pooler, such as pgbouncer, is before the server."""
+        return self._connections.is_pooled
 
     async def close(self) -> None:
         await self._connections.close()

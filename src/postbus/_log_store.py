@@ -19,7 +19,10 @@ from postbus.start import Start
 # every statement that goes by such a place, is certain, also for those who saw no connection break. But it stays
 # the same when a backend crashed and the postmaster started the others anew. That breaks every connection, and who
 # sees one break drops what was read: the listener, and readers (`may_have_crashed`) while the listener is not there.
+# A connection pooler keeps that from us. Behind one we look at when the server's statistics began too: they do not
+# survive a crash. That costs a little more.
 _SERVER = "pg_postmaster_start_time()"
+_POOLED_SERVER = "greatest(pg_postmaster_start_time(), pg_stat_get_bgwriter_stat_reset_time())"
 _READ_LOG = (
     f"select r.*, case when r.position is null then {_SERVER} end as server, "
     "case when r.position is null then clock_timestamp() - statement_timestamp() end as took, "
@@ -132,7 +135,7 @@ class LogStore(Database):
 
     async def lease_lanes(self, worker: str, subscription_ids: Sequence[int], tokens: Sequence[UUID]) -> list[Any]:
         async with self.connection() as conn:
-            return list(await conn.fetch(_LEASE_LANES, worker, subscription_ids, tokens))
+            return list(await conn.fetch(self._of_server(_LEASE_LANES), worker, subscription_ids, tokens))
 
     async def release_lanes(self, tokens: Sequence[UUID]) -> None:
         async with self.connection() as conn:
@@ -161,20 +164,23 @@ class LogStore(Database):
         self, topic: str, lanes: Sequence[int], cursor: str, *, max_count: int, max_bytes: int, target: str | None
     ) -> Piece:
         async with self.connection() as conn:
-            rows = await conn.fetch(_READ_LOG, topic, lanes, cursor, max_count, max_bytes, target)
+            rows = await conn.fetch(self._of_server(_READ_LOG), topic, lanes, cursor, max_count, max_bytes, target)
         return Piece(topic, rows)
 
     async def advance(self, steps: Sequence[Step], conn: Any = None) -> set[int]:
         """Move cursors. The answer holds the places in `steps` of lanes that are lost."""
         columns = [list(column) for column in zip(*steps, strict=True)]
         if conn is not None:
-            lost = await conn.fetchval(_ADVANCE, *columns)
+            lost = await conn.fetchval(self._of_server(_ADVANCE), *columns)
         else:
             async with self.connection() as own:
-                lost = await own.fetchval(_ADVANCE, *columns)
+                lost = await own.fetchval(self._of_server(_ADVANCE), *columns)
         if lost is None:  # another server
             return set(range(len(steps)))
         return {place - 1 for place in lost}
+
+    def _of_server(self, sql: str) -> str:
+        return sql.replace(_SERVER, _POOLED_SERVER) if self.is_pooled else sql
 
     # messages out of the way
 

@@ -28,7 +28,8 @@ class Connections:
 
     def __init__(self, dsn: str, size: int) -> None:
         self._dsn = dsn
-        self._caches = True
+        self.is_pooled = False
+        """Whether a connection pooler is before the server: nothing of a session is ours then, after a transaction."""
         self._idle: list[Any] = []
         self._used: set[Any] = set()
         self._free = asyncio.Semaphore(size)
@@ -36,19 +37,18 @@ class Connections:
         self.watch = Watch(dsn)
         self.watch.on_deposed.append(self._drop_idle)
 
-    async def open(self) -> bool:
-        """Connect, and learn how: whether connections may keep prepared statements, which is returned."""
+    async def open(self) -> None:
+        """Connect, and learn whether connections are pooled."""
         conn = await connect(self._dsn, caches=True)
         try:
-            self._caches = not await is_pooled(conn)
+            self.is_pooled = await is_pooled(conn)
         except BaseException:
             conn.terminate()
             raise
-        if self._caches:
-            self._idle.append(conn)
+        if self.is_pooled:
+            await conn.close()
         else:
-            conn.terminate()
-        return self._caches
+            self._idle.append(conn)
 
     @contextlib.asynccontextmanager
     async def one(self) -> AsyncIterator[Any]:
@@ -78,7 +78,7 @@ class Connections:
             conn = self._idle.pop()
             if not conn.is_closed():
                 return self._lent(conn)
-        return self._lent(await connect(self._dsn, caches=self._caches))
+        return self._lent(await connect(self._dsn, caches=not self.is_pooled))
 
     def _lent(self, conn: Any) -> Any:
         self._used.add(conn)

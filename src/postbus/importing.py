@@ -104,6 +104,11 @@ async def import_outbox(
         raise InvalidOption(f"layout {layout!r} is not known", remedy=f"use {' or '.join(LAYOUTS)}")
     if semantics is not None and semantics not in ("QUEUE", "PUB_SUB"):
         raise InvalidOption(f"semantics {semantics!r} is not known", remedy="use QUEUE or PUB_SUB")
+    if store.is_pooled:
+        raise InvalidInput(
+            "an import cannot pass a connection pooler, which gives its lock to somebody else",
+            remedy="give it a DSN that goes to the server itself",
+        )
     async with store.connection() as conn, _alone(conn):
         outbox = await open_outbox(conn, table, layout, topic=topic, semantics=semantics)
         topics = await outbox.topics(conn, only)

@@ -122,7 +122,6 @@ class Worker:
         ended = asyncio.Event()
         upkeep = _started(
             settler.run(),
-            Listener(self._dsn, self._bells, self._was_cut_off).run(ended),
             repeat(heartbeat.tick, name="heartbeat", every=1.0, stop=ended),
             repeat(lanes.heartbeats.tick, name="group heartbeat", every=1.0, stop=ended),
             repeat(lanes.tell_counts, name="counts", every=TELL_COUNTS, stop=ended),
@@ -134,6 +133,10 @@ class Worker:
             repeat(sweeper.sweep, name="sweep", every=SWEEP, stop=ended),
             repeat(sweeper.sweep_subscriptions, name="subscriptions", every=SWEEP_SUBSCRIPTIONS, stop=ended),
         )
+        if store.is_pooled:  # who listens there leaves that to whoever gets the server's connection next
+            event(logging.INFO, "wake.by_polling", worker=self.name, reason="a connection pooler is before the server")
+        else:
+            upkeep += _started(Listener(self._dsn, self._bells, self._was_cut_off).run(ended))
         upkeep += _started(*(dispatcher.failure() for dispatcher in dispatchers))
         claiming = _started(*(claimer.run(self._stop) for claimer in claimers))
         event(

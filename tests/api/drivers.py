@@ -239,13 +239,12 @@ def _configured_django(dsn: str) -> Any:
     from django.conf import settings
 
     address = urlsplit(dsn)
-    host = parse_qs(address.query)["host"][0]
     database = {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": address.path[1:],
         "USER": address.username,
-        "HOST": host,
-        "PORT": "5432",
+        "HOST": address.hostname or parse_qs(address.query)["host"][0],
+        "PORT": str(address.port or 5432),
     }
     if not settings.configured:
         settings.configure(DATABASES={"default": dict(database)}, USE_TZ=True)
