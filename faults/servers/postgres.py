@@ -38,6 +38,7 @@ _SETTINGS = {
     "max_wal_size": "512MB",
     "checkpoint_timeout": "1min",
     "jit": "off",
+    "dynamic_shared_memory_type": "mmap",  # in the folder, so that a killed server leaves nothing elsewhere
     "timezone": "UTC",
     "log_timezone": "UTC",
     "log_line_prefix": "%m [%p] %a ",
@@ -199,8 +200,15 @@ class Server:
         await self.stop("immediate")
         while self.at_removal:
             self.at_removal.pop()()
+        self._remove_shared_memory()
         shutil.rmtree(self.home.path, ignore_errors=True)
         shutil.rmtree(self._socket_dir, ignore_errors=True)
+
+    def _remove_shared_memory(self) -> None:
+        """A server that was killed leaves a segment behind, and its name in the pid file."""
+        with contextlib.suppress(FileNotFoundError, IndexError):
+            _, segment = (self.home.pgdata / "postmaster.pid").read_text().splitlines()[6].split()
+            subprocess.run(["ipcrm", "-m", segment], check=False, capture_output=True)
 
     @property
     def _lock(self) -> Path:
