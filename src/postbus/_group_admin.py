@@ -27,7 +27,8 @@ class GroupAdmin:
         """One topic, with options and what it holds."""
         found = await (await self._store()).topics(name)
         if not found:
-            raise TopicNotFound(f"there is no topic {name!r}", remedy=f"create it: postbus topics create {name}")
+            remedy = f"see postbus topics list, or create it: postbus topics create {name}"
+            raise TopicNotFound(f"there is no topic {name!r}", remedy=remedy)
         return found[0]
 
     async def groups(

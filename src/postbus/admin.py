@@ -43,7 +43,8 @@ class Admin(GroupAdmin):
         """Make a PUB_SUB topic of a QUEUE while producers and consumers run. Returns what is left in the queue.
 
         The queue's consumers work that off, or with `hand_over` the first group does. The groups named here wait for
-        it, and then get every message that was published since.
+        it, and then get every message that was published since. Until then it may be called again, to hand over after
+        all.
         """
         store = await self._store()
         return await store.move_topic(name, list(groups), as_json(options), hand_over=hand_over, dry_run=dry_run)
@@ -65,7 +66,10 @@ class Admin(GroupAdmin):
         await (await self._store()).pause_topic(name)
 
     async def resume_topic(self, name: str) -> None:
-        """Start delivery of a paused topic again."""
+        """Start delivery of a paused QUEUE again."""
+        await self._refuse_log(
+            name, "is not paused as a whole", f"resume its groups: postbus groups resume {name} GROUP"
+        )
         await (await self._store()).resume_topic(name)
 
     async def purge_topic(self, name: str, *, dry_run: bool = False) -> int:

@@ -84,10 +84,11 @@ def as_timedelta(value: Duration, *, name: str = "duration") -> timedelta:
     raise InvalidOption(f"{name} {value!r} is not a duration", remedy='use "30s", "5 minutes", "24h" or a timedelta')
 
 
-_DURATIONS = (
+DURATIONS = (
     "lease", "retry_initial", "retry_max", "retention", "dedup_window", "zero_subscription_retention", "max_retention",
     "zombie_time", "heartbeat_interval", "heartbeat_timeout",
 )  # fmt: skip
+"""Options of topics that are durations."""
 
 
 def as_json(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def as_json(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_json(name: str, value: Any) -> Any:
-    if name in _DURATIONS and value is not None:
+    if name in DURATIONS and value is not None:
         return f"{as_timedelta(value, name=name).total_seconds():.6f} seconds"
     if value is None or isinstance(value, bool | int | str):
         return value

@@ -25,6 +25,9 @@ class SweepingOptions(TypedDict, total=False):
     """How long DEAD and CANCELLED subscriptions are kept (30 days)."""
 
 
+DURATIONS = tuple(name for name in SweepingOptions.__annotations__ if name != "batch_size")
+
+
 def sweeping_json(preset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as the database takes them. What they mean is checked there."""
     chosen = {name: _plain(name, value) for name, value in options.items()}
@@ -32,6 +35,6 @@ def sweeping_json(preset: str | None, options: Mapping[str, Any]) -> dict[str, A
 
 
 def _plain(name: str, value: Any) -> Any:
-    if value is None or name not in SweepingOptions.__annotations__ or name == "batch_size":
+    if value is None or name not in DURATIONS:
         return value
     return f"{as_timedelta(value, name=name).total_seconds():.6f} seconds"

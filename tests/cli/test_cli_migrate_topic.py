@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from typing import Any
 
-from cli.helpers import Cli
+from cli.helpers import Cli, finish
 from eventually import eventually
 from postbus import Bus
 from running import running
@@ -43,7 +45,7 @@ async def test_it_waits_for_the_queue_and_tells_of_it(cli: Cli, bus: Bus, conn: 
     async with running(bus):
         out, err = await process.communicate()
     assert process.returncode == 0, err
-    assert b"waiting for 1 waiting" in err
+    assert b"not done yet: 1 waiting" in err
     assert out == b"moved jobs: its queue is empty, and 2 groups went on\n"
     assert [group["state"] for group in await bus.admin.groups("jobs")] == ["ACTIVE", "ACTIVE"]
     assert handled == [1]
@@ -83,7 +85,8 @@ async def test_nonsense_is_refused_with_a_remedy(cli: Cli, bus: Bus) -> None:
     await bus.admin.create_topic("jobs")
     back = await cli.quick("topics", "migrate", "events", "--to", "QUEUE")
     assert "create another topic" in back.failed(2).err
-    assert "already" in (await cli.quick("topics", "migrate", "events", "--to", "PUB_SUB")).failed(2).err
+    assert "already" in (await cli.quick("topics", "migrate", "events", "--to", "PUB_SUB")).failed(4).err
+    assert "nothing to do" in (await cli.quick("topics", "migrate", "events")).failed(2).err
     assert "--to PUB_SUB" in (await cli.quick("topics", "migrate", "jobs")).failed(2).err
     unknown = await cli.quick("topics", "migrate", "nowhere", "--to", "PUB_SUB")
     assert unknown.code not in (0, 2)
@@ -93,3 +96,42 @@ async def test_nonsense_is_refused_with_a_remedy(cli: Cli, bus: Bus) -> None:
     assert "group name" in bad.err
     assert "tracking" in (await cli.quick("topics", "migrate", "events", "--tracking", "SOME")).err
     assert (await bus.admin.topic("jobs"))["semantics"] == "QUEUE"
+
+
+async def test_a_queue_that_nobody_consumes_is_handed_over_after_all(cli: Cli, bus: Bus) -> None:
+    """Who waits in vain is told so; the command can be repeated, and until then nobody lets the groups begin."""
+    await bus.send("jobs", 1)
+    await bus.send("jobs", 2, delay=3600)
+    migrate = ("topics", "migrate", "jobs", "--to", "PUB_SUB", "--group", "old")
+    process = await cli.start(*migrate)
+    assert process.stderr is not None
+    async with asyncio.timeout(20):
+        while b"no process consumes jobs" not in (line := await process.stderr.readline()):
+            assert line
+    process.send_signal(signal.SIGINT)
+    stopped = await finish(process)
+    assert stopped.code == 130
+    assert "repeat the command" in stopped.err
+
+    assert "waits for the queue" in (await cli.quick("groups", "list")).done().out
+    assert "migrate jobs --to PUB_SUB --hand-over" in (await cli.quick("doctor")).done().out
+    assert "worked off" in (await cli.quick("groups", "resume", "jobs", "old")).failed(4).err
+    assert (await cli.quick(*migrate, "--group", "new", "--hand-over")).failed(3).err, "it was not named before"
+    assert (await cli.quick(*migrate, "--dry-run", "--json")).done().json["left"]["waiting"] == 1
+
+    again = (await cli.quick(*migrate, "--hand-over", "--tracking", "OFFSET_WATERMARK")).done()
+    assert again.out == "moved jobs: its queue is empty, and 1 group went on\n"
+    group = await bus.admin.group("jobs", "old")
+    assert (group["state"], group["retrying"], group["waits_for_queue"]) == ("ACTIVE", 1, False)
+    assert (await bus.admin.topic("jobs"))["tracking"] == "OFFSET_WATERMARK"
+    assert "already" in (await cli.quick(*migrate)).failed(4).err
+
+
+async def test_what_is_left_in_the_queue_can_be_consumed(cli: Cli, bus: Bus) -> None:
+    """By the command that consumes queues, as long as there is something."""
+    await bus.send("jobs", 1)
+    told = (await cli("topics", "migrate", "jobs", "--to", "PUB_SUB", "--no-wait")).done()
+    assert "in the queue of jobs" in told.err
+
+    assert (await cli("consume", "jobs", "--max", "1", "--json")).done().json["payload"] == 1
+    assert "consumed by groups" in (await cli.quick("consume", "jobs", "--max", "1")).failed(4).err

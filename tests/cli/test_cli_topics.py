@@ -125,6 +125,16 @@ async def test_delete_of_messages_needs_force(cli: Cli, bus: Bus) -> None:
     assert forced.done().out == "deleted jobs and 1 message\n"
 
 
+async def test_options_that_do_nothing_are_told(cli: Cli) -> None:
+    """Those of PUB_SUB topics mean nothing to a QUEUE."""
+    made = await cli.quick("topics", "create", "jobs", "--lanes", "4", "--max-retention", "60d")
+    assert "for which --lanes, --max-retention does nothing" in made.done().err
+    changed = await cli.quick("topics", "set", "jobs", "--zombie-time", "1h")
+    assert "--zombie-time does nothing" in changed.done().err
+    log = await cli.quick("topics", "create", "events", "--lanes", "4", "--semantics", "PUB_SUB")
+    assert log.done().err == ""
+
+
 MISTAKES = [
     ("create jobs", 4, "exists"),
     ("create bad --lease soon", 4, "--lease 'soon' is not a duration"),
@@ -162,6 +172,6 @@ async def test_an_error_as_json(cli: Cli) -> None:
     expected: dict[str, Any] = {
         "code": "PB404",
         "message": "there is no topic 'gone'",
-        "remedy": "create it: postbus topics create gone",
+        "remedy": "see postbus topics list, or create it: postbus topics create gone",
     }
     assert (failed.error, failed.out) == (expected, "")

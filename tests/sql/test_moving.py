@@ -218,6 +218,24 @@ async def test_a_dry_run_changes_nothing(conn: Any) -> None:
     assert await go_on(conn) is None
 
 
+async def test_a_move_may_be_repeated_until_the_queue_is_empty(conn: Any) -> None:
+    """To hand over after all: to the heir, or to another group if that was cancelled."""
+    await create_queue(conn)
+    await publish(conn, "one")
+    await move(conn, "first", "second")
+    await move(conn, "first", "second")
+    await refused(move(conn, "third"), "PB406")
+    await refused(conn.execute("select postbus.set_group_state('t', 'first', 'ACTIVE')"), "PB433")
+    assert (await go_on(conn))["ended_at"] is None, "nobody handed over"
+    await conn.execute("select postbus.set_group_state('t', 'first', 'CANCELLED')")
+    assert "name the group" in await refused(move(conn, hand_over=True), "PB402")
+
+    await move(conn, "second", hand_over=True)
+    assert (await go_on(conn))["ended_at"] is not None
+    heir = "select group_name from postbus.subscription where id = (select subscription_id from postbus.retrying)"
+    assert await conn.fetchval(heir) == "second"
+
+
 async def test_nonsense_is_refused(conn: Any) -> None:
     assert "topics create" in await refused(move(conn, "g"), "PB404")
     await create_queue(conn)
@@ -228,6 +246,7 @@ async def test_nonsense_is_refused(conn: Any) -> None:
     await conn.execute("select postbus.resume_topic('t')")
     await move(conn, "g", "g")
     assert await states(conn) == ["PAUSED"]
+    await go_on(conn)
     assert "groups list" in await refused(move(conn, "g"), "PB432")
     back = """select postbus.set_topic('t', '{"semantics": "QUEUE", "tracking": null}')"""
     await refused(conn.execute(back), "PB402")

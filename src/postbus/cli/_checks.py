@@ -282,7 +282,8 @@ async def topics(patient: Patient) -> list[Finding]:
 
 async def groups(patient: Patient) -> list[Finding]:
     rows = await patient.conn.fetch(
-        "select topic, group_name, state, lag, workers, lost, seen_at, clock_timestamp() - seen_at as silent_for "
+        "select topic, group_name, state, waits_for_queue, lag, workers, lost, seen_at, "
+        "clock_timestamp() - seen_at as silent_for "
         "from postbus.groups where state <> 'CANCELLED' order by topic, group_name"
     )
     found = [finding for row in rows for finding in _of_group(row)]
@@ -295,6 +296,10 @@ def _of_group(row: Any) -> list[Finding]:
         text = f"{name} is DEAD: no heartbeat for {duration(row['silent_for'])}, and nothing is kept for it"
         remedy = f"start its worker; or end it: postbus groups cancel {row['topic']} {row['group_name']}"
         found.append(Finding("groups", Level.WARNING, text, remedy))
+    elif row["waits_for_queue"]:
+        text = f"{name} waits until what is left in the queue of its topic is done"
+        remedy = f"let its consumers do it, or a group: postbus topics migrate {row['topic']} --to PUB_SUB --hand-over"
+        found.append(Finding("groups", Level.INFO, text, remedy))
     elif row["state"] == "PAUSED":
         text = f"{name} is paused, with {counted(row['lag'], 'message')} before it"
         remedy = f"postbus groups resume {row['topic']} {row['group_name']}"

@@ -17,7 +17,7 @@ from postbus.catch_up import CatchUp
 from postbus.cli._command import Cli
 from postbus.cli._exec import CommandMissing, Executor
 from postbus.cli._exits import INTERRUPTED, OK, CommandError, refusal, usage_error
-from postbus.cli._inputs import as_start
+from postbus.cli._inputs import as_duration, as_start
 from postbus.cli._logging import LogFormat, configure_logging
 from postbus.cli._render import counted, decoded, message_line, payload_line, write_json
 from postbus.cli.groups import told_start
@@ -86,7 +86,7 @@ async def consume(
         typer.Option("--max-messages", min=0, help="Of the history only the newest; older ones are skipped."),
     ] = None,
     max_count: Annotated[int | None, typer.Option("--max", min=1, help="End after this many messages.")] = None,
-    idle: Annotated[float | None, typer.Option(min=0, help="End when nothing came for this many seconds.")] = None,
+    idle: Annotated[str | None, typer.Option(metavar="DURATION", help="End when nothing came for this long.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Messages handled at the same time.")] = 1,
 ) -> int:
     """Consume a topic: print each message and ack it, or hand it to a command.
@@ -102,6 +102,7 @@ async def consume(
     if max_messages is not None:
         history = replace(history, max_messages=max_messages)
     place = None if start is None else as_start(start, name="--from")
+    longest_wait = as_duration(idle, name="--idle")
     configure_logging("WARNING", LogFormat.JSON if cli.as_json else LogFormat.TEXT)
     async with cli.open_bus() as bus:
         await _check_topic(cli, bus, topic, group)
@@ -111,7 +112,7 @@ async def consume(
         )
         if group is not None:
             await _tell_of_group(cli, bus, topic, group, place)
-        await consumer.run(idle)
+        await consumer.run(None if longest_wait is None else longest_wait.total_seconds())
     cli.note(f"handled {counted(consumer.handled, 'message')}")
     return INTERRUPTED if consumer.worker.was_aborted else OK
 
@@ -119,14 +120,16 @@ async def consume(
 async def _check_topic(cli: Cli, bus: Bus, topic: str, group: str | None) -> None:
     """Refuse a topic that cannot be consumed in this way."""
     try:
-        is_log = (await bus.admin.topic(topic))["semantics"] == "PUB_SUB"
+        found = await bus.admin.topic(topic)
     except TopicNotFound as error:
         if group is not None:
             remedy = f"create it: postbus topics create {topic} --semantics PUB_SUB"
             raise TopicNotFound(error.message, remedy=remedy) from None
         cli.note(f"nothing was published to {topic} so far; waiting for it")
         return
-    if is_log and group is None:
+    is_log = found["semantics"] == "PUB_SUB"
+    is_moving = any(found[count] for count in ("waiting", "delayed", "leased"))
+    if is_log and group is None and not is_moving:
         raise refusal(
             f"topic {topic!r} is PUB_SUB: it is consumed by groups",
             remedy=f"name one: postbus consume {topic} --group NAME; or only look: postbus tail {topic}",

@@ -34,13 +34,12 @@ async def list_groups(
 ) -> None:
     """Show groups: their state, whether they are healthy, what they have before them, and how old the oldest is."""
     async with cli.open_bus() as bus:
-        if topic is not None:
-            await bus.admin.topic(topic)
+        known = None if topic is None else await bus.admin.topic(topic)
         found = await bus.admin.groups(topic, cancelled=with_cancelled)
     if cli.as_json:
         write_json([_plain(one) for one in found])
     elif not found:
-        cli.note(f"no groups{f' of {topic}' if topic else ''}: they come with their first consumer")
+        cli.note(_why_none(known))
     else:
         write_table(
             ["topic", "group", "state", "lag", "oldest", *_COUNTS[1:], "workers", "health"],
@@ -61,6 +60,14 @@ async def list_groups(
         )
 
 
+def _why_none(topic: _Row | None) -> str:
+    if topic is None:
+        return "no groups: they come with their first consumer"
+    if topic["semantics"] == "QUEUE":
+        return f"no groups: {topic['name']} is a QUEUE, whose messages go to one consumer each"
+    return f"no groups of {topic['name']}: they come with their first consumer"
+
+
 def _plain(row: _Row) -> _Row:
     """A row as programs get it: numbers as numbers, lists as lists."""
     seconds = row["lag_seconds"]
@@ -72,6 +79,8 @@ def _plain(row: _Row) -> _Row:
 
 
 def _health(row: _Row) -> str:
+    if row["waits_for_queue"] and row["healthy"]:
+        return "waits for the queue"
     return "" if row["healthy"] is None else "ok" if row["healthy"] else row["problem"]
 
 
@@ -157,7 +166,7 @@ async def cancel(cli: Cli, topic: Topic, name: Group, yes: Yes = False) -> None:
     async with cli.open_bus() as bus:
         row = await bus.admin.group(topic, name)
         if not yes:
-            confirm(f"Cancel group {name} on {topic}, which has {counted(row['lag'], 'message')} before it?")
+            confirm(f"Cancel group {name} on {topic}, which has {counted(row['pending'], 'message')} to do?")
         await bus.admin.cancel_group(topic, name)
         ended = (await bus.admin.groups(topic, name, cancelled=True))[-1]
     _tell(cli, ended, f"cancelled {name} on {topic}")
@@ -195,7 +204,7 @@ async def _confirm_removal(bus: Bus, topic: str, name: str) -> None:
         await bus.admin.group(topic, name)  # which says what is not there
     dead = sum(one["dead"] for one in known)
     confirm(
-        f"Remove group {name} from {topic}, which has {counted(known[-1]['lag'] or 0, 'message')} before it "
+        f"Remove group {name} from {topic}, which has {counted(known[-1]['pending'] or 0, 'message')} to do "
         f"and {counted(dead, 'dead letter')}?"
     )
 

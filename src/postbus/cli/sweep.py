@@ -10,11 +10,10 @@ from postbus.cli._command import Cli, command, group, option
 from postbus.cli._exits import usage_error
 from postbus.cli._inputs import as_duration
 from postbus.cli._render import write_facts, write_json, write_table
-from postbus.sweeping import PRESETS
+from postbus.sweeping import DURATIONS, PRESETS
 
 app = group("sweep", "Look at the jobs that remove what is no longer needed, set them, and run them.")
 
-_DURATIONS = ("interval", "detection_interval", "heartbeat_timeout", "subscription_retention")
 _OPTIONS = (
     option("interval", str, "How often finished messages, and parts of the log that nobody needs, are looked for."),
     option("batch_size", int, "Rows that are removed at a time."),
@@ -68,7 +67,7 @@ async def set_(
     given = {name: value for name, value in options.items() if value is not None}
     if not given and preset is None:
         raise usage_error("nothing to set", remedy="give --preset or an option: postbus sweep set --help")
-    for name in _DURATIONS:
+    for name in DURATIONS:
         if name in given:
             given[name] = as_duration(given[name], name=f"--{name.replace('_', '-')}")
     async with cli.open_bus() as bus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Annotated, Any
 
 import typer
@@ -12,10 +13,12 @@ from postbus.cli._command import Cli, command, group, option
 from postbus.cli._exits import usage_error
 from postbus.cli._inputs import as_duration, confirm
 from postbus.cli._render import age, counted, write_facts, write_json, write_table
+from postbus.options import DURATIONS
 
 app = group("topics", "List, create and change topics.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.", show_default=False)]
+_STUCK = 2.0  # seconds without any change
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 
 _DURATION = "30s, 5m, 24h"
@@ -56,18 +59,24 @@ _OF_LOGS = (
     "tracking", "lanes", "storage", "segment_size", "zero_subscription_retention", "block_writes_on_zero_subscriptions",
     "max_retention", "zombie_time", "heartbeat_interval", "heartbeat_timeout",
 )  # fmt: skip
-_DURATIONS = (
-    "lease", "retry_initial", "retry_max", "retention", "dedup_window", "zero_subscription_retention", "max_retention",
-    "zombie_time", "heartbeat_interval", "heartbeat_timeout",
-)  # fmt: skip
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if value is not None}
-    for name in _DURATIONS:
+    for name in DURATIONS:
         if name in given:
-            given[name] = as_duration(given[name], name=f"--{name.replace('_', '-')}")
+            given[name] = as_duration(given[name], name=_flag(name))
     return given
+
+
+def _flag(option_name: str) -> str:
+    return f"--{option_name.replace('_', '-')}"
+
+
+def _tell_unused(cli: Cli, topic: dict[str, Any], given: dict[str, Any]) -> None:
+    unused = [_flag(name) for name in given if name in _OF_LOGS]
+    if unused and topic["semantics"] == "QUEUE":
+        cli.note(f"{topic['name']} is a QUEUE, for which {', '.join(unused)} does nothing (--semantics PUB_SUB)")
 
 
 @command(app, "list")
@@ -113,6 +122,7 @@ async def create(cli: Cli, name: Name, **options: Any) -> None:
         await bus.admin.create_topic(name, **given)
         topic = await bus.admin.topic(name)
     _show(cli, topic, f"created {name}")
+    _tell_unused(cli, topic, given)
 
 
 @command(app, "set", options=TOPIC_OPTIONS)
@@ -125,6 +135,7 @@ async def set_options(cli: Cli, name: Name, **options: Any) -> None:
         await bus.admin.set_topic(name, **given)
         topic = await bus.admin.topic(name)
     _show(cli, topic, f"changed {name}: {', '.join(given)}")
+    _tell_unused(cli, topic, given)
 
 
 @command(app, "show")
@@ -164,7 +175,7 @@ async def pause(cli: Cli, name: Name) -> None:
 
 @command(app, "resume")
 async def resume(cli: Cli, name: Name) -> None:
-    """Start delivery of a paused topic again."""
+    """Start delivery of a paused QUEUE again."""
     async with cli.open_bus() as bus:
         await bus.admin.resume_topic(name)
         topic = await bus.admin.topic(name)
@@ -235,22 +246,21 @@ async def migrate(
     """Make a PUB_SUB topic of a QUEUE, or change its tracking, while producers and consumers run.
 
     New messages go to the log at once. The queue's consumers, which go on running, work off what is left in the queue;
-    the groups that are named wait for that, so that order is kept, and then get all that was published since.
+    the groups that are named wait for that, so that order is kept, and then get all that was published since. Until
+    then the command can be repeated: to wait again, or to hand over after all.
     """
-    options = {} if tracking is None else {"tracking": tracking}
     async with cli.open_bus() as bus:
         topic = await bus.admin.topic(name)
-        _check_move(topic, to, groups or [], options)
-        if topic["semantics"] == "PUB_SUB":
-            if not dry_run:
-                await bus.admin.set_topic(name, tracking=options["tracking"])
-            told = {"topic": name, "dry_run": dry_run, **options}
-            write_json(told) if cli.as_json else print(f"{'would track' if dry_run else 'tracks'} {name}: {tracking}")
+        _check_move(topic, to, tracking)
+        if topic["semantics"] == "PUB_SUB" and tracking is not None and not groups and not hand_over:
+            await _track(cli, bus, name, tracking, dry_run=dry_run)
             return
         left = await bus.admin.move_topic(
             name, groups=groups or [], hand_over=hand_over, dry_run=dry_run, tracking=tracking or "REFERENCE_COUNTING"
         )
-        _tell_move(cli, name, left, dry_run=dry_run)
+        if topic["semantics"] == "PUB_SUB" and tracking is not None and not dry_run:
+            await bus.admin.set_topic(name, tracking=tracking)
+        _tell_move(cli, name, left, has_group=bool(groups), dry_run=dry_run)
         ended = None if dry_run or no_wait else await _until_moved(cli, bus, name)
     if cli.as_json:
         write_json({"topic": name, "dry_run": dry_run, "left": left, "ended_at": ended})
@@ -258,40 +268,67 @@ async def migrate(
         print(f"moved {name}: its queue is empty, and {counted(len(groups or []), 'group')} went on")
 
 
-def _check_move(topic: dict[str, Any], to: str | None, groups: list[str], options: dict[str, Any]) -> None:
+async def _track(cli: Cli, bus: Bus, name: str, tracking: str, *, dry_run: bool) -> None:
+    if not dry_run:
+        await bus.admin.set_topic(name, tracking=tracking)
+    if cli.as_json:
+        write_json({"topic": name, "dry_run": dry_run, "tracking": tracking})
+    else:
+        print(f"{'would track' if dry_run else 'tracks'} {name}: {tracking}")
+
+
+def _check_move(topic: dict[str, Any], to: str | None, tracking: str | None) -> None:
     name = topic["name"]
     if to not in (None, "PUB_SUB"):
         raise usage_error(
             f"a topic cannot become {to}",
             remedy="only PUB_SUB; for a QUEUE create another topic, since groups have no meaning there",
         )
-    if topic["semantics"] == "QUEUE" and to is None:
+    if to is None and (topic["semantics"] == "QUEUE" or tracking is None):
         raise usage_error(f"nothing to do for {name}", remedy=f"postbus topics migrate {name} --to PUB_SUB")
-    if topic["semantics"] == "PUB_SUB" and (groups or not options):
-        raise usage_error(
-            f"topic {name} is PUB_SUB already",
-            remedy="groups come with their first consumer; --tracking can change at any time",
-        )
 
 
-def _tell_move(cli: Cli, name: str, left: dict[str, Any], *, dry_run: bool) -> None:
+def _tell_move(cli: Cli, name: str, left: dict[str, Any], *, has_group: bool, dry_run: bool) -> None:
     in_queue = left["waiting"] + left["retrying"] + left["leased"]
     cli.note(f"{'would leave' if dry_run else 'left'} {counted(in_queue, 'message')} in the queue of {name}")
     if left["scheduled"]:
-        cli.note(f"{counted(left['scheduled'], 'message')} for later: given to the first group when due")
+        to = "given to the first group" if has_group else "left to the queue's consumers"
+        cli.note(f"{counted(left['scheduled'], 'message')} for later: {to} when due")
     if left["scheduled"] or left["prioritised"]:
         cli.note("its producers use delays or priorities, which are refused from then on")
 
 
+_WAITED_FOR = {
+    "waiting": "{} waiting",
+    "retrying": "{} to be tried again",
+    "leased": "{} being handled",
+    "transactions": "open transactions: {}",
+}
+
+
 async def _until_moved(cli: Cli, bus: Bus, name: str) -> Any:
-    told = None
-    while True:
-        state = await bus.admin.continue_move(name)
-        if state and state["ended_at"]:
-            return state["ended_at"]
-        if state:
-            waits = {what: state[what] for what in ("waiting", "retrying", "leased", "transactions") if state[what]}
+    told: dict[str, int] = {}
+    since, is_stuck = 0.0, False
+    try:
+        while True:
+            state = await bus.admin.continue_move(name)
+            if state and state["ended_at"]:
+                return state["ended_at"]
+            waits = {what: state[what] for what in _WAITED_FOR if state[what]} if state else told
             if waits != told:
-                told = waits
-                cli.note("waiting for " + ", ".join(f"{count} {what}" for what, count in waits.items()))
-        await asyncio.sleep(0.2)
+                told, since = waits, time.monotonic()
+                cli.note("not done yet: " + ", ".join(_WAITED_FOR[what].format(n) for what, n in waits.items()))
+            elif not is_stuck and time.monotonic() - since > _STUCK and not await _has_consumer(bus, name):
+                is_stuck = True
+                cli.note(
+                    f"no process consumes {name}: start one, such as postbus consume {name}; "
+                    f"or stop this, and repeat it with --hand-over"
+                )
+            await asyncio.sleep(0.2)
+    except asyncio.CancelledError:
+        cli.note("the groups go on once the queue is worked off; repeat the command to wait for it again")
+        raise
+
+
+async def _has_consumer(bus: Bus, topic: str) -> bool:
+    return any(topic in one["topics"] for one in await bus.admin.workers())

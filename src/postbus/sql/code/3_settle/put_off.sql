@@ -48,7 +48,7 @@ begin
     insert into postbus.dead_letter (id, subscription_id, topic_id, died_at, reason, last_error, published_at, attempts, priority, key,
                                      correlation_id, content_type, headers, payload)
     select one.id, postbus.group_of(put_off.subscription_id), _topic.id, as_of,
-           left(coalesce(one.reason, format('gave up after %s attempts', _most)), 1000),
+           left(coalesce(one.reason, 'gave up after 1 attempt'), 1000),
            left(one.error, 4000), one.published_at, 1, 4, one.key, one.correlation_id, one.content_type, one.headers::jsonb, one.payload
       from unnest(kinds, ids, published_ats, keys, correlation_ids, content_types, put_off.headers, payloads, errors, reasons)
            as one (kind, id, published_at, key, correlation_id, content_type, headers, payload, error, reason)

@@ -54,7 +54,8 @@ begin
                 insert into postbus.dead_letter (id, subscription_id, topic_id, died_at, reason, last_error, published_at, attempts,
                                                  priority, key, correlation_id, content_type, headers, payload)
                 values (_id, postbus.group_of(_one.subscription_id), _topic.id, as_of,
-                        left(coalesce(reason, format('gave up after %s attempts', _one.attempts)), 1000), left(error, 4000),
+                        left(coalesce(reason, format('gave up after %s attempt%s', _one.attempts, case when _one.attempts > 1 then 's' end)), 1000),
+                        left(error, 4000),
                         _one.published_at, _one.attempts, 4, _one.key, _one.correlation_id, _one.content_type, _one.headers, _one.payload)
                 on conflict do nothing;
                 _told := _told || 'dead'::text;

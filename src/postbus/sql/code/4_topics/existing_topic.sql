@@ -12,7 +12,8 @@ begin
     end if;
     select * into _topic from postbus.topic t where t.name = existing_topic.name for no key update;
     if _topic.id is null then
-        perform postbus.refuse('PB404', format('there is no topic %L', name), 'create it: postbus topics create ' || name);
+        perform postbus.refuse('PB404', format('there is no topic %L', name),
+            'see postbus topics list, or create it: postbus topics create ' || name);
     end if;
     return _topic;
 end $$;

@@ -3,9 +3,10 @@
 -- groups that are named here wait for that, and then begin with the first message of the log: see continue_moves.
 --
 -- The first group is the heir of what nobody takes from the queue; with hand_over it gets all of it. Returns what is left in
--- the queue, and how much of it uses what a log does not have. With dry_run nothing changes.
+-- the queue, and how much of it uses what a log does not have. With dry_run nothing changes. It may be repeated while the
+-- queue is worked off: see repeat_move.
 --
--- Writes: topic, subscription, lane, cursor; see storage_for and begin_move.  Locks: the topic's row.
+-- Writes: topic, subscription, lane, cursor; see storage_for, begin_move and repeat_move.  Locks: the topic's row.
 create or replace function postbus.move_topic(
     name        text,
     group_names text[] default '{}',
@@ -29,7 +30,7 @@ declare
     _heir  bigint;
 begin
     if _topic.storage_id is not null then
-        perform postbus.refuse('PB432', format('topic %L is PUB_SUB already', name), 'its groups read it: postbus groups list ' || name);
+        perform postbus.repeat_move(_topic, group_names, hand_over and not dry_run);
     elsif _topic.paused_at is not null then
         perform postbus.refuse('PB408', format('topic %L is paused, and its groups would wait for what is in the queue', name),
             'resume it first: postbus topics resume ' || name);
@@ -43,7 +44,7 @@ begin
     select l.waiting, l.retrying, l.leased, l.scheduled into waiting, retrying, leased, scheduled
       from postbus.left_in_queue(_topic.id, clock_timestamp()) as l;
     prioritised := (select count(*) from postbus.queued q where q.topic_id = _topic.id and q.priority <> 4);
-    if dry_run then
+    if dry_run or _topic.storage_id is not null then
         return;
     end if;
     _after.storage_id := postbus.storage_for(_after);

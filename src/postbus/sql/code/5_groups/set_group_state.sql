@@ -16,6 +16,9 @@ begin
         perform postbus.refuse('PB433', format('a subscription that is %s cannot become %s', _found.state, coalesce(set_group_state.state, 'null')),
             case _found.state when 'DEAD' then 'it becomes ACTIVE by the next heartbeat of a member, or by: postbus groups resurrect; or cancel it'
                               else 'ACTIVE becomes PAUSED, PAUSED becomes ACTIVE, and each can be cancelled' end);
+    elsif _found.waits_for_queue and set_group_state.state = 'ACTIVE' then
+        perform postbus.refuse('PB433', format('group %L waits until the queue of topic %L is worked off', group_name, topic),
+            'let its consumers do that, or a group: postbus topics migrate ' || topic || ' --to PUB_SUB --hand-over');
     end if;
     -- Seen now: members of a paused group send no heartbeats, and it must not be taken for DEAD when it goes on.
     update postbus.subscription s

@@ -3,7 +3,8 @@
 -- pending is all that is left for it to do: before it, in its history, and to be tried again.
 --
 -- healthy says whether somebody should look after it, and why: it is DEAD, near its heartbeat timeout (80 %), or has made
--- no progress for as long as that though messages wait. PAUSED is healthy; whether a CANCELLED one is, nobody asks.
+-- no progress for as long as that though messages wait. PAUSED is healthy, unless it has waited so long for the queue that its
+-- topic was; whether a CANCELLED one is, nobody asks.
 create or replace view postbus.groups as
 select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start, s.start_at, s.start_id, s.on_failure, s.subscribed_at,
        s.state_changed_at, s.seen_at, t.lanes, lanes.held as lanes_held, lanes.workers, progress.progressed_at,
@@ -17,7 +18,7 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
             then before.messages + waiting.retrying + waiting.parked
                  + case when history.status = 'IN_PROGRESS' then history.messages else 0 end end as pending,
        before.oldest_at as oldest_pending_at,
-       case when s.state <> 'CANCELLED' then health.problem is null end as healthy, health.problem
+       case when s.state <> 'CANCELLED' then health.problem is null end as healthy, health.problem, s.waits_for_queue
   from postbus.subscription s
   join postbus.topic t on t.id = s.topic_id
   left join lateral postbus.group_lag(s.id) as before on s.state <> 'CANCELLED'
@@ -35,7 +36,10 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
   left join lateral (select u.status, u.total - u.processed as messages from postbus.catch_ups u
                       where u.group_subscription_id = s.id order by u.started_at desc limit 1) as history on true
  cross join lateral (
-    select case when s.state = 'DEAD' then 'it is DEAD: nobody works for it, and nothing is kept for it'
+    select case when s.waits_for_queue and s.state_changed_at < clock_timestamp() - t.heartbeat_timeout then
+                    format('for %s s it has been waiting for what is left in the queue of its topic',
+                           round(extract(epoch from clock_timestamp() - s.state_changed_at)))
+                when s.state = 'DEAD' then 'it is DEAD: nobody works for it, and nothing is kept for it'
                 when s.state = 'ACTIVE' and s.seen_at < clock_timestamp() - 0.8 * t.heartbeat_timeout then
                     format('near its heartbeat timeout: last heard of %s s ago, DEAD after %s s',
                            round(extract(epoch from clock_timestamp() - s.seen_at)), round(extract(epoch from t.heartbeat_timeout)))

@@ -1,0 +1,26 @@
+-- move_topic once more, while the queue is not worked off yet: the groups are those that were named then, and what is left can
+-- still be handed over, to the first group that is named if there is no heir. Refuses a topic that does not move.
+--
+-- Writes: moving.  Locks: the moving row, and then those of subscriptions, as continue_moves does.
+create or replace function postbus.repeat_move(topic postbus.topic, group_names text[], hand_over boolean) returns void
+language plpgsql as $$
+declare
+    _move  postbus.moving;
+    _named bigint[] := '{}';
+    _group text;
+begin
+    select * into _move from postbus.moving m where m.topic_id = topic.id and m.ended_at is null for update;
+    if _move.topic_id is null then
+        perform postbus.refuse('PB432', format('topic %L is PUB_SUB already', topic.name), 'its groups read it: postbus groups list ' || topic.name);
+    end if;
+    foreach _group in array group_names loop
+        _named := _named || (postbus.existing_subscription(topic.name, _group)).id;
+    end loop;
+    if hand_over then
+        _move.heir := coalesce((select s.id from postbus.subscription s where s.id = _move.heir and s.state <> 'CANCELLED'), _named[1]);
+        if _move.heir is null then
+            perform postbus.refuse('PB402', 'there is no group to hand the queue over to', 'name the group that takes the place of its consumers');
+        end if;
+        update postbus.moving m set hand_over = true, heir = _move.heir where m.topic_id = topic.id;
+    end if;
+end $$;
