@@ -139,7 +139,13 @@ class Cli:
 
     async def piped(self, reader: str, *args: str, given: bytes = b"") -> Result:
         """The command, writing to one that may leave early, such as `head -n 1`. The exit code is the first one's."""
-        script = f'timeout 30 "$@" | {reader}; exit "${{PIPESTATUS[0]}}"'
+        return await self._in_shell(f'timeout 30 "$@" | {reader}; exit "${{PIPESTATUS[0]}}"', *args, given=given)
+
+    async def redirected(self, redirections: str, *args: str) -> Result:
+        """The command with redirections of the shell, such as `>&-` for a stream that is closed."""
+        return await self._in_shell(f'timeout 30 "$@" {redirections}', *args)
+
+    async def _in_shell(self, script: str, *args: str, given: bytes = b"") -> Result:
         process = await start(*args, env=self.env, cwd=self.cwd, program=("bash", "-c", script, "bash", *POSTBUS))
         return await finish(process, given)
 

@@ -14,7 +14,7 @@ import pytest
 
 import postbus
 from cli.helpers import Cli, Result, finish, start
-from postbus import EmbeddedError, PostbusError, _migrate
+from postbus import Bus, EmbeddedError, PostbusError, _migrate
 from postbus.cli._exits import EXIT_CODES, exit_code_of
 
 NOWHERE = "postgresql://postgres@127.0.0.1:1/postgres"
@@ -244,3 +244,24 @@ async def test_a_terminal_without_utf8() -> None:
     examined = await run("doctor", POSTBUS_DSN=NOWHERE, PYTHONIOENCODING="ascii")
 
     assert "\\u2192 check that the server runs" in examined.failed(1).out
+
+
+async def test_streams_that_are_closed(cli: Cli, bus: Bus) -> None:
+    """Nothing comes from a closed stdin, and what would go to a closed stdout or stderr goes nowhere."""
+    (await cli.redirected("<&-", "publish", "jobs")).done()
+    (await cli.redirected(">&-", "publish", "jobs", "x")).done()
+    assert [row["payload"] for row in await bus.admin.messages("jobs")] == [b"", b"x"]
+
+    (await cli.redirected("<&- >&- 2>&-", "consume", "jobs", "--max", "2")).done()
+    assert await bus.admin.messages("jobs") == []
+
+    quiet = (await cli.redirected("2>&-", "topics", "show", "gone")).failed(3)
+    assert quiet.out == ""
+    assert "not confirmed" in (await cli.redirected("<&-", "topics", "delete", "jobs")).failed(4).err
+
+
+async def test_a_disk_that_is_full(cli: Cli, bus: Bus) -> None:
+    """What cannot be written is told as such."""
+    await bus.send("jobs", 1)
+    full = (await cli.redirected(">/dev/full", "topics", "list")).failed(1)
+    assert full.err == "error: cannot write: No space left on device\nremedy: make room, or write elsewhere\n"

@@ -39,7 +39,7 @@ async def test_idle_ends_it(cli: Cli, bus: Bus) -> None:
     """It ends by itself when nothing came for a while, with all that was there consumed."""
     await bus.send("jobs", b"\xff")
 
-    consumed = await cli("consume", "jobs", "--idle", "0.5", "--json")
+    consumed = await cli("consume", "jobs", "--idle", "500ms", "--json")
 
     (message,) = consumed.done().lines
     assert (message["payload_base64"], message["attempt"]) == ("/w==", 1)
@@ -151,5 +151,6 @@ async def test_waiting_for_a_topic(cli: Cli, bus: Bus) -> None:
 
 async def test_bad_options(cli: Cli) -> None:
     """Numbers out of range are a matter of usage."""
-    for args in (["--max", "0"], ["--concurrency", "0"], ["--idle", "-1"], ["--max", "x"]):
+    for args in (["--max", "0"], ["--concurrency", "0"], ["--max", "x"]):
         (await cli.quick("consume", "jobs", *args)).failed(2)
+    assert "not a duration" in (await cli.quick("consume", "jobs", "--idle", "-1")).failed(4).err

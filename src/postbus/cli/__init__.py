@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
+from typing import Literal, TextIO
 
 
 def main() -> None:
@@ -15,7 +17,19 @@ def main() -> None:
             raise
         print(f'error: {error.name} is not installed: pip install "postbus[cli]"', file=sys.stderr)
         sys.exit(2)
+    _open_closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 is no reason to fail
     sys.exit(run(sys.argv[1:]))
+
+
+def _open_closed() -> None:
+    """A stream that whoever started us has closed is empty, or goes nowhere. A connection must not get its number."""
+    sys.stdin = sys.stdin or _nothing("r")
+    sys.stdout = sys.stdout or _nothing("w")
+    sys.stderr = sys.stderr or _nothing("w")
+
+
+def _nothing(mode: Literal["r", "w"]) -> TextIO:
+    return os.fdopen(os.open(os.devnull, os.O_RDWR), mode)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -80,6 +81,8 @@ def report(error: BaseException, *, as_json: bool) -> int:
         return OK
     if isinstance(error, ConnectionError | asyncpg.InterfaceError | asyncpg.InternalClientError):
         error = translate(error) or error  # left from closing a connection that broke
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        error = CommandError(f"cannot write: {error.strerror}", remedy="make room, or write elsewhere")
     if isinstance(error, CommandError):
         tell(error.code, error.message, error.remedy, as_json=as_json)
         return error.exit_code

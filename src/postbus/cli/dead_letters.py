@@ -113,6 +113,8 @@ async def show(
         return
     names = ("died_at", "reason", "attempts", "published_at", "key", "priority", "correlation_id", "content_type")
     facts = {"id": row["id"], "topic": row["topic"], "group": row["group_name"]} | {name: row[name] for name in names}
+    if row["group_name"] is not None:
+        del facts["priority"]  # groups have none
     facts |= {f"header {name}": value for name, value in shown["headers"].items()}
     write_facts({name: value for name, value in facts.items() if value is not None})
     print(f"\npayload\n{_indented(payload_text(row['payload'], row['content_type']))}")

@@ -22,7 +22,7 @@ _LATE = 10.0  # seconds after which a smaller id is no longer expected
 _Row = dict[str, Any]
 _Place = tuple[int, int]
 _START: _Place = (0, -1)
-_INNER = ("position", "index", "txid")  # of no use but to us
+_INNER = ("topic_id", "position", "index", "segment_count", "txid")  # of no use but to us
 
 
 async def tail(
