@@ -55,6 +55,7 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[PostbusError], str,
         "check that the server runs and that the DSN (--dsn, POSTBUS_DSN) is right",
     ),
     ((asyncpg.exceptions.ClientConfigurationError,), InvalidInput, "bad DSN: {}", _DSN_REMEDY),
+    ((asyncpg.exceptions.DataError,), InvalidInput, "the database cannot take it: {}", "give what is asked for there"),
     (
         (asyncpg.InterfaceError, asyncpg.InternalClientError),
         DatabaseUnavailable,

@@ -47,7 +47,7 @@ class Admin(GroupAdmin):
         all.
         """
         store = await self._store()
-        return await store.move_topic(name, list(groups), as_json(options), hand_over=hand_over, dry_run=dry_run)
+        return await store.move_topic(name, _names(groups), as_json(options), hand_over=hand_over, dry_run=dry_run)
 
     async def continue_move(self, name: str) -> dict[str, Any] | None:
         """Go on with a topic that moves, as consuming processes do too. Returns what is waited for, if that is known.
@@ -122,8 +122,8 @@ class Admin(GroupAdmin):
         `only` names topics, `options` are for topics that are not there yet. The old table is not changed.
         """
         return await import_outbox(
-            await self._store(), table, layout=layout, topic=topic, semantics=semantics, only=only, options=options,
-            dry_run=dry_run, progress=progress,
+            await self._store(), table, layout=layout, topic=topic, semantics=semantics, only=_names(only),
+            options=options, dry_run=dry_run, progress=progress,
         )  # fmt: skip
 
     async def workers(self) -> list[dict[str, Any]]:
@@ -251,3 +251,10 @@ class Admin(GroupAdmin):
             removed["leaves"] += sum(len(one["dropped"]) for one in storages)
             more = swept["more"] or any(one["more"] for one in storages)
         return {**removed, "subscriptions": await store.sweep_subscriptions()}
+
+
+def _names(given: Sequence[str]) -> list[str]:
+    """Names in a list: one alone would be taken for a name per letter."""
+    if isinstance(given, str):
+        raise InvalidInput(f"{given!r} is one name, and not a list of them", remedy=f"give [{given!r}]")
+    return list(given)

@@ -275,6 +275,10 @@ Ask = Callable[[Bus], Coroutine[Any, Any, Any]]
         (lambda bus: bus.admin.seek("events", "mail", datetime(2030, 1, 1)), InvalidOption, "time with a time zone"),
         (lambda bus: bus.admin.redrive("events"), InvalidOption, "its dead letters belong to groups"),
         (lambda bus: bus.admin.redrive("jobs", group="mail"), InvalidOption, "is a QUEUE and has no groups"),
+        (lambda bus: bus.admin.move_topic("jobs", groups="legacy"), InvalidInput, "'legacy' is one name"),
+        (lambda bus: bus.admin.import_outbox(only="orders"), InvalidInput, "'orders' is one name"),
+        (lambda bus: bus.admin.message("events", 2**64), InvalidInput, "out of int64 range"),
+        (lambda bus: bus.admin.resume_topic("events"), WrongSemantics, "topic 'events' is PUB_SUB"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

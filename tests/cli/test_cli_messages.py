@@ -56,4 +56,5 @@ async def test_what_is_not_there(cli: Cli, bus: Bus) -> None:
     await bus.admin.create_topic("jobs")
     for topic in ("events", "jobs", "nowhere"):
         assert (await cli.quick("messages", "show", topic, "4711", "--json")).failed(3).error["remedy"]
-    assert (await cli.quick("messages", "show", "jobs", "x", "--json")).failed(2).error["remedy"]
+    for wrong in ("x", str(2**64)):
+        assert (await cli.quick("messages", "show", "jobs", wrong, "--json")).failed(2).error["remedy"]

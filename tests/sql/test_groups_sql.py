@@ -180,8 +180,8 @@ async def test_groups_need_a_topic_with_a_log(conn: Any) -> None:
     """A queue has no groups, and the error says how to make a topic that has."""
     await conn.execute("select postbus.create_topic('q')")
 
-    assert "PUB_SUB" in await refused(subscribe(conn, topic="q"), "PB432")
-    assert "PUB_SUB" in await refused(subscribe(conn, topic="unknown"), "PB432")
+    assert "topics migrate q --to PUB_SUB" in await refused(subscribe(conn, topic="q"), "PB432")
+    assert "topics create unknown --semantics PUB_SUB" in await refused(subscribe(conn, topic="unknown"), "PB432")
 
 
 # Seeking

@@ -92,7 +92,7 @@ def report(error: BaseException, *, as_json: bool) -> int:
     if isinstance(error, asyncpg.PostgresError):
         message = getattr(error, "message", None) or str(error)
         tell(error.sqlstate or "database", f"the database refused: {message}", error.hint or "", as_json=as_json)
-        return REFUSED if isinstance(error, asyncpg.DataError) else FAILED
+        return FAILED
     if os.environ.get("POSTBUS_DEBUG"):
         traceback.print_exception(error)
     last_line = traceback.format_exception_only(error)[-1].strip()

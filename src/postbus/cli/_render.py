@@ -54,9 +54,13 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value)} has no JSON")
 
 
+_CONTENT = ("payload", "payload_json", "headers")
+_STORED = ("txid", "topic_id", "segment_count", "position", "index")  # how, which is of no use to others
+
+
 def message_json(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of messages or dead letters: the payload decoded, or `payload_base64` if it is no text."""
-    fields = {name: value for name, value in row.items() if name not in ("payload", "payload_json", "headers")}
+    fields = {name: value for name, value in row.items() if name not in (*_CONTENT, *_STORED)}
     fields["headers"] = _headers(row["headers"])
     payload = decoded(row["payload"], row["content_type"])
     return fields | ({"payload_base64": payload} if isinstance(payload, bytes) else {"payload": payload})

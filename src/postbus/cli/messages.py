@@ -16,14 +16,15 @@ app = group("messages", "Look at single messages: where each is, who has it, who
 async def show(
     cli: Cli,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)],
-    message_id: Annotated[int, typer.Argument(metavar="ID", help="The message's id.", show_default=False)],
+    message_id: Annotated[
+        int, typer.Argument(metavar="ID", min=0, max=2**63 - 1, help="The message's id.", show_default=False)
+    ],
 ) -> None:
     """Tell the story of a message: what it is, where it is, and what became of it at each group."""
     async with cli.open_bus() as bus:
         row = await bus.admin.message(topic, message_id)
     if cli.as_json:
-        unsaid = ("txid", "topic_id", "segment_count", "position", "index")  # how it is stored
-        write_json(message_json({name: value for name, value in row.items() if name not in unsaid}))
+        write_json(message_json(row))
         return
     facts = _of_log(row) if "deliveries" in row else _of_queue(row)
     write_facts({name: value for name, value in facts.items() if value is not None and value != ""})

@@ -22,7 +22,6 @@ _LATE = 10.0  # seconds after which a smaller id is no longer expected
 _Row = dict[str, Any]
 _Place = tuple[int, int]
 _START: _Place = (0, -1)
-_INNER = ("topic_id", "position", "index", "segment_count", "txid")  # of no use but to us
 
 
 async def tail(
@@ -54,7 +53,7 @@ async def tail(
 
 def _write(cli: Cli, row: _Row) -> None:
     if cli.as_json:
-        write_json(message_json({name: value for name, value in row.items() if name not in _INNER}))
+        write_json(message_json(row))
         return
     payload = payload_line(row["payload"], row["content_type"])
     remark = row["state"] if "state" in row else f"lane {row['lane']}"

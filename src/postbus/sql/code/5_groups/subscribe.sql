@@ -36,7 +36,8 @@ begin
     perform postbus.check_group_name(group_name);
     if _topic.storage_id is null then
         perform postbus.refuse('PB432', format('topic %L is a QUEUE', topic),
-            format('create it with semantics PUB_SUB: postbus topics create %s --semantics PUB_SUB', topic));
+            case when _topic.name is null then format('create it with semantics PUB_SUB: postbus topics create %s --semantics PUB_SUB', topic)
+                 else format('make it PUB_SUB: postbus topics migrate %s --to PUB_SUB --group %s', topic, group_name) end);
     elsif on_failure is null or on_failure not in ('block', 'pass') then
         perform postbus.refuse('PB402', format('on_failure %s is not known', coalesce(quote_literal(on_failure), 'null')), 'use block or pass');
     end if;
