@@ -50,7 +50,7 @@ async def test_remove_asks(cli: Cli, bus: Bus, events: str, answer: str, code: i
     asked = await cli("groups", "remove", events, "mail", given=answer)
 
     assert asked.code == code
-    assert "which has 1 message before it and 1 dead letter?" in asked.err
+    assert "which has 1 message to do and 1 dead letter?" in asked.err
     left = [one["group_name"] for one in await bus.admin.groups(events, cancelled=True)]
     assert left == (["stock"] if code == 0 else ["mail", "stock"])
     assert len(await bus.admin.dead_letters()) == (0 if code == 0 else 1)

@@ -21,6 +21,16 @@ async def test_why_there_are_none(cli: Cli, bus: Bus) -> None:
     assert "no groups of events: they come" in (await cli.quick("groups", "list", "events")).done().err
 
 
+async def test_a_lag_that_nobody_counts(cli: Cli, bus: Bus, events: str) -> None:
+    """Without a process that consumes, what was published is counted when somebody asks for it; that is told."""
+    for n in range(3):
+        await bus.send(events, n)
+    for command in (("list",), ("show", events, "mail")):
+        assert "postbus sweep run" in (await cli.quick("groups", *command)).done().err
+    (await cli.quick("sweep", "run")).done()
+    assert (await bus.admin.group(events, "mail"))["lag"] == 3
+
+
 async def test_list(cli: Cli, bus: Bus, events: str) -> None:
     """A line per group, with its state and what it has before it."""
     await bus.send(events, 1)

@@ -143,6 +143,8 @@ async def _tell_of_group(cli: Cli, bus: Bus, topic: str, group: str, place: Star
     known = await bus.admin.groups(topic, group)
     if not known:
         cli.note(f"{group} is new on {topic}, and begins {told_start(place or Start.NOW)}")
+    elif known[0]["waits_for_queue"]:
+        cli.note(f"{group} waits for what is left in the queue of {topic}: postbus topics migrate {topic} --to PUB_SUB")
     elif known[0]["state"] == "PAUSED":
         cli.note(f"{group} is paused; to let messages come: postbus groups resume {topic} {group}")
     elif place is not None:

@@ -21,6 +21,8 @@ Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", show_d
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 _COUNTS = ("lag", "retrying", "parked", "dead", "lost")
+_ALIVE = timedelta(minutes=1)
+_NOT_COUNTED = "no process consumes, so there may be more before a group than was counted: postbus sweep run counts"
 _Row = dict[str, Any]
 
 
@@ -36,6 +38,7 @@ async def list_groups(
     async with cli.open_bus() as bus:
         known = None if topic is None else await bus.admin.topic(topic)
         found = await bus.admin.groups(topic, cancelled=with_cancelled)
+        is_counted = await _is_counted(bus, found)
     if cli.as_json:
         write_json([_plain(one) for one in found])
     elif not found:
@@ -58,6 +61,14 @@ async def list_groups(
             ],
             right=(*_COUNTS, "oldest", "workers"),
         )
+        if not is_counted:
+            cli.note(_NOT_COUNTED)
+
+
+async def _is_counted(bus: Bus, groups: list[_Row]) -> bool:
+    """Whether a process counts what is published, where that makes a difference."""
+    workers = await bus.admin.workers()
+    return any(one["silent_for"] < _ALIVE for one in workers) or not any(one["lag"] for one in groups)
 
 
 def _why_none(topic: _Row | None) -> str:
@@ -95,6 +106,7 @@ async def show(cli: Cli, topic: Topic, name: Group) -> None:
         row = await bus.admin.group(topic, name)
         members = await bus.admin.members(topic, name)
         metrics = await bus.admin.group_metrics(topic, name)
+        is_counted = await _is_counted(bus, [row])
     if cli.as_json:
         write_json(_plain(row) | {"members": members, "rate": metrics["rate"], "handling_ms": metrics["handling_ms"]})
         return
@@ -125,6 +137,8 @@ async def show(cli: Cli, topic: Topic, name: Group) -> None:
             [[one["name"], *(one[count] for count in counts), _told_ms(one), one["seen_at"]] for one in members],
             right=(*counts, "handling"),
         )
+    if not is_counted:
+        cli.note(_NOT_COUNTED)
 
 
 def _told_ms(member: _Row) -> str:

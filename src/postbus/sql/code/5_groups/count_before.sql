@@ -28,7 +28,7 @@ begin
              )
              select max(c.so_far), (select postbus.first_id(n.position) + n.count - n.unseen + (n.so_far - $5)
                                       from counted n where n.so_far > $5 order by n.position desc limit 1)
-               from counted c', format('segment_%s_%s', topic.storage_id, _leaf))
+               from counted c', postbus.leaf_name(topic.storage_id, _leaf))
           into _more, _id
          using topic.id, subscription_id, until, messages, newest;
         messages := coalesce(_more, messages);
