@@ -103,7 +103,7 @@ async def test_check_tells_what_is_not(cli: Cli, bus: Bus, conn: Any, events: st
         await conn.execute(f"update postbus.{table} set {column} = {column} - interval '2 hours'")
     await let_die(conn)
     await conn.execute(
-        "update postbus.subscription set seen_at = seen_at - interval '290 s' where group_name = 'stock'"
+        "update postbus.subscription set seen_at = seen_at - interval '260 s' where group_name = 'stock'"
     )
     await conn.execute("delete from postbus.lane where lane = 1 and subscription_id = 1")
 

@@ -262,10 +262,11 @@ async def migrate(
             await bus.admin.set_topic(name, tracking=tracking)
         _tell_move(cli, name, left, has_group=bool(groups), dry_run=dry_run)
         ended = None if dry_run or no_wait else await _until_moved(cli, bus, name)
+        begun = len(await bus.admin.groups(name)) if ended else 0
     if cli.as_json:
         write_json({"topic": name, "dry_run": dry_run, "left": left, "ended_at": ended})
     elif ended:
-        print(f"moved {name}: its queue is empty, and {counted(len(groups or []), 'group')} went on")
+        print(f"moved {name}: its queue is empty, and {counted(begun, 'group')} went on")
 
 
 async def _track(cli: Cli, bus: Bus, name: str, tracking: str, *, dry_run: bool) -> None:

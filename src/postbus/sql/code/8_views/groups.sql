@@ -40,6 +40,9 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
                     format('for %s s it has been waiting for what is left in the queue of its topic',
                            round(extract(epoch from clock_timestamp() - s.state_changed_at)))
                 when s.state = 'DEAD' then 'it is DEAD: nobody works for it, and nothing is kept for it'
+                when s.state = 'ACTIVE' and s.seen_at < clock_timestamp() - t.heartbeat_timeout then
+                    format('beyond its heartbeat timeout: last heard of %s s ago, DEAD once a process looks',
+                           round(extract(epoch from clock_timestamp() - s.seen_at)))
                 when s.state = 'ACTIVE' and s.seen_at < clock_timestamp() - 0.8 * t.heartbeat_timeout then
                     format('near its heartbeat timeout: last heard of %s s ago, DEAD after %s s',
                            round(extract(epoch from clock_timestamp() - s.seen_at)), round(extract(epoch from t.heartbeat_timeout)))
