@@ -59,6 +59,12 @@ server-%:
 
 FAULTS_PACKAGES := gcc libc6-dev pgbouncer
 
+MINUTES ?= 20
+
+faults: .venv/ready server-$(PG) ## hurt a running system in every way we know; MINUTES=60, SEED=7, FAULT=disk for others
+	@$(MAKE) --no-print-directory faults-servers || true
+	@PG=$(PG) $(BIN)/python -m faults --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(FAULT),--fault "$(FAULT)")
+
 faults-servers: ## install what some faults need: gcc for clocks that jump, and pgbouncer
 	@missing=; for one in $(FAULTS_PACKAGES); do dpkg -s $$one >/dev/null 2>&1 || missing="$$missing $$one"; done; \
 	if [ -z "$$missing" ]; then echo "all is there: $(FAULTS_PACKAGES)"; \
@@ -67,4 +73,4 @@ faults-servers: ## install what some faults need: gcc for clocks that jump, and 
 	else echo "faults that need them stay out; let an administrator run: apt-get install$$missing" >&2; exit 1; \
 	fi
 
-.PHONY: help setup run test check format bench lock clean faults-servers
+.PHONY: help setup run test check format bench lock clean faults faults-servers

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from faults.servers.clock import Clock
 from faults.servers.disk import TABLES, WAL, Disk
+from faults.servers.pgbouncer import PgBouncer
 from faults.servers.postgres import Server, dsn_of_all
 from faults.servers.proxy import Proxy
 from faults.servers.run import USER, Servers
@@ -85,3 +86,22 @@ async def with_a_clock(servers: Servers, settings: Mapping[str, str]) -> AsyncIt
     server, clock = await servers.with_clock(settings=settings)
     async with _running(server):
         yield Scene(server, server.dsn(user=USER), clock=clock)
+
+
+@asynccontextmanager
+async def through_pgbouncer(servers: Servers, settings: Mapping[str, str]) -> AsyncIterator[Scene]:
+    """Clients share a few connections, transaction by transaction."""
+    async with directly(servers, settings) as scene:
+        pooler = PgBouncer(
+            servers.installation,
+            servers.new_folder(),
+            host="127.0.0.1",
+            server_port=scene.server.port,
+            pool_size=20,
+        )
+        await pooler.start()
+        scene.dsn = pooler.dsn(user=USER)
+        try:
+            yield scene
+        finally:
+            await pooler.stop()
