@@ -80,14 +80,14 @@ def test_an_effect_happens_once() -> None:
 
 
 def test_order_is_that_of_the_key() -> None:
-    both = [tried(1, "a.1", mode="ordered"), tried(2, "a.2", mode="ordered"), Done("a.1"), Done("a.2")]
+    both: list[AnyRecord] = [tried(1, "a.1", mode="ordered"), tried(2, "a.2", mode="ordered"), Done("a.1"), Done("a.2")]
     assert checks([*both, *handled(1, at=10, mode="ordered"), *handled(2, at=20, mode="ordered")]) == []
     assert checks([*both, *handled(1, at=10, mode="ordered"), *handled(2, at=12, mode="ordered")]) == ["ORDER"]
     assert checks([*both, *handled(2, at=10, mode="ordered"), *handled(1, at=20, mode="ordered")]) == ["ORDER"]
 
 
 def test_queues_without_order_have_none() -> None:
-    both = [tried(1, "a.1"), tried(2, "a.2"), Done("a.1"), Done("a.2")]
+    both: list[AnyRecord] = [tried(1, "a.1"), tried(2, "a.2"), Done("a.1"), Done("a.2")]
     assert checks([*both, *handled(2, at=10), *handled(1, at=20)]) == []
 
 
