@@ -125,7 +125,7 @@ async def _play(world: World, fault: Fault, verdict: Verdict) -> None:
         verdict.findings += judge(story, await world.facts())
         verdict.messages = sum(len(messages) for messages in story.tried.values())
         verdict.duplicates = story.duplicates
-        verdict.hurts = len(story.hurts)
+        verdict.hurts = story.faults
     finally:
         world.close()
         if verdict.findings:

@@ -37,6 +37,9 @@ NO_FENCE = "no fencing"
 BY_POSITION = "a position is the last one read"
 
 
+_STALL = 500_000_000  # nanoseconds, of a lease of two seconds that is prolonged three times
+
+
 class Order(msgspec.Struct):
     key: str
     n: int
@@ -155,6 +158,39 @@ def _replace(name: str, method: Callable[..., Awaitable[Any]]) -> None:
     setattr(Store, name, method)
 
 
+class Stalls:
+    """Notes when this process, or a statement that says it is alive, took so long that leases may have ended."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def install(self) -> None:
+        for name in ("heartbeat", "group_heartbeat", "extend", "lease_lanes"):
+            _replace(name, self._timed(getattr(Store, name)))
+
+    async def watch(self) -> None:
+        """Looks at the clock all the time."""
+        while True:
+            since = now()
+            await asyncio.sleep(0.1)
+            self._note("stalled", since)
+
+    def _timed(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        @wraps(method)
+        async def timed(*args: Any, **options: Any) -> Any:
+            since = now()
+            try:
+                return await method(*args, **options)
+            finally:
+                self._note("slow database", since)
+
+        return timed
+
+    def _note(self, what: str, since: int) -> None:
+        if now() - since > _STALL:
+            self._journal.note(Hurt(what, since, now() + _STALL, excuses=True))
+
+
 class Handlers:
     """Registers a handler for each mode and group."""
 
@@ -243,6 +279,9 @@ async def consume(args: argparse.Namespace) -> bool:
     with Journal(Path(args.journal)) as journal:
         failpoint = Failpoint(args.failpoint, args.count, journal)
         Observed(journal, failpoint).install()
+        stalls = Stalls(journal)
+        stalls.install()
+        watching = asyncio.create_task(stalls.watch())
         if args.control == NO_FENCE:
             remove_fences()
         if args.control == BY_POSITION:
@@ -252,7 +291,10 @@ async def consume(args: argparse.Namespace) -> bool:
             for mode in (MODES[name] for name in args.modes.split(",")):
                 for group in mode.groups:
                     handlers.add(mode, group)
-            return await bus.run()
+            try:
+                return await bus.run()
+            finally:
+                watching.cancel()
 
 
 def _tell_tasks() -> None:

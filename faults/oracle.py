@@ -122,6 +122,11 @@ class Story:
         return any(one.excuses and one.since <= until and one.until >= since for one in self.hurts)
 
     @property
+    def faults(self) -> int:
+        """What was done on purpose: a machine that stalls does so by itself."""
+        return sum(one.fault not in ("stalled", "slow database") for one in self.hurts)
+
+    @property
     def duplicates(self) -> int:
         return sum(len(ends) - 1 for place, ends in self.ended.items() if not MODES[place.mode].transactional)
 

@@ -38,6 +38,9 @@ async def pause(seconds: float, *events: asyncio.Event) -> None:
     """Wait until the time is over or one of the events is set."""
     if any(event.is_set() for event in events):
         return
+    if not events:
+        await asyncio.sleep(seconds)
+        return
     if len(events) == 1:  # needs no tasks
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -51,14 +54,16 @@ async def pause(seconds: float, *events: asyncio.Event) -> None:
             waiter.cancel()
 
 
-async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask the database; while it is away, wait for it."""
+async def patiently(ask: Callable[[], Awaitable[T]], *, stop: asyncio.Event | None = None) -> T:
+    """Ask the database; while it is away, wait for it, but not beyond `stop`."""
     backoff = Backoff()
     while True:
         try:
             return await ask()
         except DatabaseUnavailable:
-            await asyncio.sleep(backoff.next())
+            await pause(backoff.next(), *([stop] if stop is not None else []))
+            if stop is not None and stop.is_set():
+                raise
 
 
 async def repeat(tick: Tick, *, name: str, every: float, stop: asyncio.Event) -> None:

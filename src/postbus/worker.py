@@ -9,8 +9,9 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from postbus._claim import Claimer
 from postbus._consume import GroupConsumer
@@ -18,7 +19,7 @@ from postbus._dispatch import Dispatcher
 from postbus._heartbeat import CONNECTIONS, TELL_COUNTS, Heartbeat
 from postbus._lanes import LaneKeeper
 from postbus._log import event
-from postbus._loop import repeat
+from postbus._loop import patiently, repeat
 from postbus._reader import LogReader
 from postbus._settle import Settler
 from postbus._store import Store
@@ -30,6 +31,8 @@ from postbus.group import Group
 from postbus.middleware import Middleware
 from postbus.start import Start
 from postbus.subscription import Subscription
+
+T = TypeVar("T")
 
 
 class Worker:
@@ -83,14 +86,14 @@ class Worker:
         """Consume until stopped. Raises what made it impossible to go on."""
         handlers = [*self._subscriptions, *(one for group in self._groups for one in _subscriptions_of(group))]
         transactional = [one for one in handlers if one.transactional]
-        stores = [await Store.open(self._dsn)]
+        stores: list[Store] = []
         try:
-            stores.append(await Store.open(self._dsn, size=2))
-            stores.append(await Store.open(self._dsn, size=8 + sum(one.concurrency for one in transactional)))
-            stores.append(await Store.open(self._dsn, size=CONNECTIONS))
+            # Whoever cannot connect at all was told by the bus; from here on the server is waited for.
+            for size in (10, 2, 8 + sum(one.concurrency for one in transactional), CONNECTIONS):
+                stores.append(await self._patiently(partial(Store.open, self._dsn, size=size)))
             for subscription in self._subscriptions:
-                await stores[0].ensure_topic(subscription.topic)
-                _check_is_queue(await stores[0].topics(subscription.topic), subscription)
+                await self._patiently(partial(stores[0].ensure_topic, subscription.topic))
+                _check_is_queue(await self._patiently(partial(stores[0].topics, subscription.topic)), subscription)
             self._stores = stores[0], stores[1], stores[2]
             with _signals(self.stop):
                 await self._consume(*stores)
@@ -115,9 +118,9 @@ class Worker:
         lanes = LaneKeeper(upkeep_store, store, heartbeat_store, self.name)
         heartbeat = Heartbeat(heartbeat_store, self.name, sorted(topics), lanes.leases.values)
         self._keeper, self._reader, self._heartbeat = lanes, LogReader(store), heartbeat
-        await heartbeat.tick()  # lanes go to processes that are known
+        await self._patiently(heartbeat.tick)  # lanes go to processes that are known
         for group, start in list(self._groups.items()):  # others may start while these join
-            await self._join(group, start)
+            await self._patiently(partial(self._join, group, start))
         keeper, sweeper = LeaseKeeper(heartbeat_store, settler), Sweeper(upkeep_store)
         ended = asyncio.Event()
         upkeep = _started(
@@ -162,6 +165,9 @@ class Worker:
                 dispatcher.close()
             await _leave_quietly(heartbeat.sign_off())
         event(logging.INFO, "worker.stopped", worker=self.name)
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        return await patiently(ask, stop=self._stop)
 
     def _was_cut_off(self) -> None:
         """A connection that is always there has broken: the server may have crashed."""

@@ -350,3 +350,19 @@ async def test_a_group_whose_lanes_are_all_taken_waits(
 
             await eventually(both_have_looked_beyond_the_lease)
             assert await tokens(conn) == before
+
+
+@pytest.mark.parametrize("after", range(2, 6))
+async def test_a_worker_that_is_starting_waits_for_the_server(bus: Bus, proxy: Proxy, after: int) -> None:
+    """Its connections break while it joins its group: it goes on when the server is there again."""
+    await create_log(bus)
+    await bus.send("t", 1)
+    async with Bus.open(proxy.dsn) as consumer:
+        got = collect(consumer, start=Start.BEGINNING)
+        async with running(consumer):
+            while proxy.counts["connections"] < after:
+                await asyncio.sleep(0)
+            proxy.cut()
+            await asyncio.sleep(0.2)
+            proxy.heal()
+            await has(got, 1)
