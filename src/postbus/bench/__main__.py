@@ -15,6 +15,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--dsn", help="a server to measure on, in databases made for it (default: an embedded one)")
     parser.add_argument("--quick", action="store_true", help="everything small: shows that it works")
+    parser.add_argument("--short", action="store_true", help="smaller and shorter: all scenarios in half an hour")
+    parser.add_argument("--tell-parts", action="store_true", help="tell on standard error which part begins")
     parser.add_argument("--messages", type=int, help="messages in the large backlog, or in the history")
     parser.add_argument("--seconds", type=float, help="age of the old transaction, or how long a load lasts")
     parser.add_argument("--lanes", type=int, help="lanes of the topic of a load test")

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import time
-from collections.abc import Iterator
 from functools import partial
 from statistics import mean, median
 from typing import NamedTuple
@@ -21,6 +18,7 @@ from postbus.bench.log.fanout import publish_paced
 from postbus.bench.log.groups import all_hold_their_lane
 from postbus.bench.plan import Plan
 from postbus.bench.processes import elsewhere
+from postbus.bench.reads import percentile_ms, read_times
 from postbus.bench.report import Report
 from postbus.bench.scenario import Scenario
 from postbus.bench.upkeep import Upkeep, beside, disk_mb_per_s
@@ -73,7 +71,7 @@ async def _measure(test: _Test, lab: Lab, plan: Plan, report: Report) -> None:
             if test.has_receipts:
                 await receipts.measure(conn, report, topic=_TOPIC, storage=_STORAGE, groups=test.groups)
             swept, seconds = await _sweep(conn)
-    lags, reads = followed.lags, sorted(followed.read_seconds) or [0.0]
+    lags, reads = followed.lags, followed.read_seconds
     half = len(lags) // 2
     report.add(
         published_per_s=rate,
@@ -85,9 +83,9 @@ async def _measure(test: _Test, lab: Lab, plan: Plan, report: Report) -> None:
         lag_max_s=max(lags),
         lag_first_half_s=mean(lags[:half] or lags),
         lag_second_half_s=mean(lags[half:]),
-        fetch_p50_ms=1000 * reads[len(reads) // 2],
-        fetch_p95_ms=1000 * reads[int(len(reads) * 0.95)],
-        fetches=len(followed.read_seconds),
+        fetch_p50_ms=percentile_ms(reads, 0.5),
+        fetch_p95_ms=percentile_ms(reads, 0.95),
+        fetches=len(reads),
         **upkeep.figures(),
         swept_messages=swept,
         sweep_per_s=swept / seconds,
@@ -167,7 +165,7 @@ async def _follow(dsn: str, groups: int) -> Followed:
     seen = _Seen(groups)
     lags: list[float] = []
     published: int | None = None
-    with _read_times() as read_seconds:
+    with read_times(_TOPIC) as reads:
         async with Bus.open(dsn) as bus, connection(dsn) as conn:
             for number in range(groups):
                 _subscribe(bus, number, seen)
@@ -180,27 +178,7 @@ async def _follow(dsn: str, groups: int) -> Followed:
                 until = time.monotonic() + _PATIENCE
                 while published is not None and min(seen.handled) < published and time.monotonic() < until:
                     await asyncio.wait([worker], timeout=0.1)
-    return Followed(seen.handled, lags or [0.0], read_seconds)
-
-
-@contextlib.contextmanager
-def _read_times() -> Iterator[list[float]]:
-    """How long the reads of this process take that find something, by their log events."""
-    seconds: list[float] = []
-
-    def note(record: logging.LogRecord) -> bool:
-        if getattr(record, "event", None) == "log.read":
-            seconds.append(vars(record)["fields"]["seconds"])
-        return record.levelno >= logging.WARNING
-
-    logger = logging.getLogger("postbus")
-    logger.setLevel(logging.DEBUG)
-    logger.addFilter(note)
-    try:
-        yield seconds
-    finally:
-        logger.removeFilter(note)
-        logger.setLevel(logging.NOTSET)
+    return Followed(seen.handled, lags or [0.0], [one.seconds for one in reads])
 
 
 class _Seen:

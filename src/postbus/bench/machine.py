@@ -6,6 +6,7 @@ import os
 import platform
 import resource
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "load_at_start": round(os.getloadavg()[0], 2),
+        "measured_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
+
+from postbus.bench.points import Points
 
 MINUTES = 20
 """That the story of a group takes which is killed and comes back."""
+DAYS = 18
+"""That partitions come and go in."""
 BATCH = 1000
 """Messages per call of publish_many, and per bulk insert beside it."""
 
@@ -48,6 +52,14 @@ class Plan:
     """After which a catch-up is not waited for."""
     minute: float = 4.0
     """Seconds that stand for a minute where a group is killed and comes back."""
+    isolation_seconds: float = 60.0
+    """How long a quiet topic is watched, alone and beside a noisy one."""
+    day: float = 3.5
+    """Seconds that stand for a day where partitions come and go."""
+    day_rate: int = 10_000
+    """Messages per second that are published there."""
+    points: Points = field(default_factory=Points)
+    """Of the curves."""
 
     @classmethod
     def quick(cls) -> Self:
@@ -55,15 +67,23 @@ class Plan:
         return cls(messages=10_000, per_round=3_000, few=1_000, singles=100, rounds=1,
                    latency_seconds=0.6, old_seconds=2.0, log_messages=10_000, log_old_seconds=1.0, topics=50, groups=20,
                    load_seconds=8.0, history=20_000, history_rate=10_000.0, catch_up_seconds=4.0,
-                   minute=1.0)  # fmt: skip
+                   minute=1.0, isolation_seconds=4.0, day=0.7, day_rate=2_000, points=Points.quick())  # fmt: skip
+
+    @classmethod
+    def short(cls) -> Self:
+        """All that is measured, at sizes and lengths that let all scenarios together end within half an hour."""
+        return cls(messages=300_000, rounds=3, latency_seconds=10.0, old_seconds=45.0, log_messages=1_000_000,
+                   log_old_seconds=60.0, load_seconds=20.0, history=2_000_000, catch_up_seconds=75.0, minute=3.0,
+                   isolation_seconds=40.0, day=2.5)  # fmt: skip
 
     def changed(self, *, messages: int | None = None, seconds: float | None = None, lanes: int | None = None) -> Self:
         """The plan with another size of the backlog, other lengths of time, or more lanes."""
         plan = self if lanes is None else replace(self, lanes=lanes)
         if messages is not None:
             plan = replace(plan, messages=messages, per_round=max(messages // 20, 1), few=max(messages // 100, 1),
-                           log_messages=messages, history=messages)  # fmt: skip
+                           log_messages=messages, history=messages, points=plan.points.up_to(messages))  # fmt: skip
         if seconds is not None:
             plan = replace(plan, old_seconds=seconds, log_old_seconds=seconds, load_seconds=seconds,
-                           catch_up_seconds=seconds, minute=seconds / MINUTES)  # fmt: skip
+                           catch_up_seconds=seconds, minute=seconds / MINUTES, isolation_seconds=seconds,
+                           day=seconds / DAYS)  # fmt: skip
         return plan

@@ -54,18 +54,18 @@ async def until(dsn: str, is_so: str, *args: object, worker: asyncio.Task[Any]) 
                 raise ProcessFailed(f"a process of the benchmark ended early, with {worker.result()!r:.200}")
 
 
-async def announce_end(conn: asyncpg.Connection) -> None:
-    """Tell all processes that the run is over: see until_over."""
-    await conn.execute("create table over ()")
+async def announce_end(conn: asyncpg.Connection, word: str = "over") -> None:
+    """Tell all processes that the run is over, or a part of it: see until_over."""
+    await conn.execute(f"create table {word} ()")
 
 
-async def until_over(dsn: str, *, look: float = 0.1) -> None:
-    """Wait until the run is said to be over."""
+async def until_over(dsn: str, word: str = "over", *, look: float = 0.1) -> None:
+    """Wait until the run, or a part of it, is said to be over."""
     async with connection(dsn) as conn:
         is_over = False
         while not is_over:
             await asyncio.sleep(look)
-            is_over = await conn.fetchval("select to_regclass('over') is not null")
+            is_over = await conn.fetchval("select to_regclass($1) is not null", word)
 
 
 @contextlib.contextmanager

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 from typing import Any, Self
 
 
 class Progress:
-    """A bar with the name of the part that is running. Without `shown` it does nothing.
+    """A bar with the name of the part that is running (`shown`), or a line with that name (`told`), or nothing.
 
     It is drawn between parts only: a thread that draws would take time from what is measured.
     """
 
-    def __init__(self, parts: int, *, shown: bool) -> None:
+    def __init__(self, parts: int, *, shown: bool, told: bool = False) -> None:
         self._parts = parts
         self._shown = shown
+        self._told = told
+        self._begun = 0
         self._bar: Any = None
         self._task: Any = None
 
@@ -37,6 +40,9 @@ class Progress:
 
     def begin(self, part: str) -> None:
         """Show that a part begins."""
+        self._begun += 1
+        if self._told:
+            print(f"{self._begun}/{self._parts} {part}", file=sys.stderr, flush=True)
         if self._bar is not None:
             self._bar.update(self._task, description=part)
             self._bar.refresh()

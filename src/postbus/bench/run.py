@@ -5,13 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 
-from postbus.bench import catch_up, kill, log, lt, queue
+from postbus.bench import catch_up, isolation, kill, log, lt, partitions, queue
 from postbus.bench.lab import Lab
 from postbus.bench.plan import Plan
 from postbus.bench.progress import Progress
 from postbus.bench.report import Report
 
-SCENARIOS = {one.name: one for one in (queue.SCENARIO, log.SCENARIO, *lt.SCENARIOS, catch_up.SCENARIO, kill.SCENARIO)}
+SCENARIOS = {
+    one.name: one
+    for one in (
+        queue.SCENARIO,
+        log.SCENARIO,
+        *lt.SCENARIOS,
+        catch_up.SCENARIO,
+        kill.SCENARIO,
+        isolation.SCENARIO,
+        partitions.SCENARIO,
+    )
+}
 
 
 def run(
@@ -20,14 +31,17 @@ def run(
     dsn: str | None = None,
     as_json: bool = False,
     quick: bool = False,
+    short: bool = False,
+    tell_parts: bool = False,
     messages: int | None = None,
     seconds: float | None = None,
     lanes: int | None = None,
 ) -> int:
     """Run a scenario and print its report. Returns the exit code: 0 if all checks hold."""
     chosen = SCENARIOS[scenario]
-    plan = (Plan.quick() if quick else Plan()).changed(messages=messages, seconds=seconds, lanes=lanes)
-    with Lab.open(dsn) as lab, Progress(len(chosen.parts), shown=not as_json) as progress:
+    plan = Plan.quick() if quick else Plan.short() if short else Plan()
+    plan = plan.changed(messages=messages, seconds=seconds, lanes=lanes)
+    with Lab.open(dsn) as lab, Progress(len(chosen.parts), shown=not as_json, told=tell_parts) as progress:
         report = asyncio.run(chosen.run(lab, plan, progress))
     if as_json:
         print(json.dumps(report.as_dict(), indent=2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,12 +27,14 @@ class Scenario:
     """What of the plan a reader has to know to compare figures."""
 
     async def run(self, lab: Lab, plan: Plan, progress: Progress) -> Report:
+        began = time.monotonic()
         settings = {**await lab.settings(), "payload_bytes": load.PAYLOAD_BYTES, **self.settings(plan)}
         report = Report(self.name, machine(), settings)
         for name, part in self.parts.items():
             progress.begin(name)
             await part(lab, plan, report)
             progress.end()
+        report.settings["took_seconds"] = round(time.monotonic() - began, 1)
         return report
 
 

@@ -22,6 +22,7 @@ Dsn = Annotated[
     typer.Option(help="A server to measure on, in databases made for it. Default: an embedded one."),
 ]
 Quick = Annotated[bool, typer.Option(help="Everything small: shows that it works.")]
+Short = Annotated[bool, typer.Option("--short", help="Smaller and shorter, as in: postbus bench all.")]
 
 
 def _comparison(name: str, about: str) -> None:
@@ -30,10 +31,11 @@ def _comparison(name: str, about: str) -> None:
         as_json: AsJson = False,
         dsn: Dsn = None,
         quick: Quick = False,
+        short: Short = False,
         messages: Annotated[int | None, typer.Option(min=1000, help="Messages in the large backlog.")] = None,
         seconds: Annotated[float | None, typer.Option(min=1, help="Age of the old transaction.")] = None,
     ) -> None:
-        _run(name, dsn=dsn, as_json=as_json, quick=quick, messages=messages, seconds=seconds)
+        _run(name, dsn=dsn, as_json=as_json, quick=quick, short=short, messages=messages, seconds=seconds)
 
 
 def _load_test(name: str, about: str) -> None:
@@ -42,10 +44,11 @@ def _load_test(name: str, about: str) -> None:
         as_json: AsJson = False,
         dsn: Dsn = None,
         quick: Quick = False,
+        short: Short = False,
         seconds: Annotated[float | None, typer.Option(min=4, help="How long the load lasts.")] = None,
         lanes: Annotated[int | None, typer.Option(min=1, help="Lanes of the topic.")] = None,
     ) -> None:
-        _run(name, dsn=dsn, as_json=as_json, quick=quick, seconds=seconds, lanes=lanes)
+        _run(name, dsn=dsn, as_json=as_json, quick=quick, short=short, seconds=seconds, lanes=lanes)
 
 
 _comparison("queue", "The queue: publishing, draining, latency, backlog, old transactions, memory.")
@@ -62,10 +65,11 @@ def catch_up(
     as_json: AsJson = False,
     dsn: Dsn = None,
     quick: Quick = False,
+    short: Short = False,
     messages: Annotated[int | None, typer.Option(min=1000, help="Messages that it is behind.")] = None,
     seconds: Annotated[float | None, typer.Option(min=4, help="How long it is waited for.")] = None,
 ) -> None:
-    _run("catch-up", dsn=dsn, as_json=as_json, quick=quick, messages=messages, seconds=seconds)
+    _run("catch-up", dsn=dsn, as_json=as_json, quick=quick, short=short, messages=messages, seconds=seconds)
 
 
 @app.command("kill-and-resurrect", help="A group is killed, found dead, and comes back, in short minutes.")
@@ -73,9 +77,32 @@ def kill_and_resurrect(
     as_json: AsJson = False,
     dsn: Dsn = None,
     quick: Quick = False,
+    short: Short = False,
     seconds: Annotated[float | None, typer.Option(min=15, help="How long all of it takes, about.")] = None,
 ) -> None:
-    _run("kill-and-resurrect", dsn=dsn, as_json=as_json, quick=quick, seconds=seconds)
+    _run("kill-and-resurrect", dsn=dsn, as_json=as_json, quick=quick, short=short, seconds=seconds)
+
+
+@app.command("isolation", help="A topic with 10 messages a second beside one at full speed with ten groups.")
+def isolation(
+    as_json: AsJson = False,
+    dsn: Dsn = None,
+    quick: Quick = False,
+    short: Short = False,
+    seconds: Annotated[float | None, typer.Option(min=4, help="How long it is watched.")] = None,
+) -> None:
+    _run("isolation", dsn=dsn, as_json=as_json, quick=quick, short=short, seconds=seconds)
+
+
+@app.command("partitions", help="Partitions are made and dropped under load, in short days.")
+def partitions(
+    as_json: AsJson = False,
+    dsn: Dsn = None,
+    quick: Quick = False,
+    short: Short = False,
+    seconds: Annotated[float | None, typer.Option(min=12, help="How long all of it takes, about.")] = None,
+) -> None:
+    _run("partitions", dsn=dsn, as_json=as_json, quick=quick, short=short, seconds=seconds)
 
 
 def _run(scenario: str, **options: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from datetime import datetime
 from functools import partial
@@ -19,12 +18,12 @@ from postbus.bench.lab import Lab, connection
 from postbus.bench.plan import Plan
 from postbus.bench.processes import announce_end, doomed, elsewhere, until
 from postbus.bench.report import Report
+from postbus.bench.sweeper import Sweeper
 from postbus.bench.upkeep import beside
 
 RATE = 1000  # messages per second
 _STEADY = ("email", "analytics")
 _KILLED = "inventory"
-_STORAGE = 100  # of the first topic that has its own
 # In minutes:
 _KILL_AT = 4
 _DEAD_FOR = 10
@@ -32,11 +31,6 @@ _TIMEOUT = 3
 _RETENTION = 2
 _LEAF = 0.5
 
-_SWEEP = 0.1  # seconds
-_BYTES = """
-    select sum(pg_total_relation_size(c.oid))::bigint from pg_class c
-     where c.relnamespace = 'postbus'::regnamespace and c.relkind in ('r', 'S')
-"""
 _STATE = "select state from postbus.groups where group_name = $1"
 _ARE_WORKING = "select count(*) filter (where passed > 0) = $1 from postbus.groups"
 _IS_DEAD = "select state = 'DEAD' from postbus.groups where group_name = $1"
@@ -62,7 +56,7 @@ def bound(plan: Plan) -> int:
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
     async with lab.database() as dsn, Bus.open(dsn) as bus, connection(dsn) as conn:
         await _create_topic(bus, conn, plan.minute)
-        upkeep = _Upkeep(dsn)
+        upkeep = Sweeper(dsn)
         working = [asyncio.create_task(elsewhere(partial(crew.work, dsn, group))) for group in _STEADY]
         async with beside(upkeep.run()):
             with doomed(partial(crew.work, dsn, _KILLED)) as process:
@@ -112,7 +106,7 @@ async def _create_topic(bus: Bus, conn: asyncpg.Connection, minute: float) -> No
 
 
 async def _die(
-    dsn: str, conn: asyncpg.Connection, plan: Plan, report: Report, upkeep: _Upkeep, publishing: asyncio.Task[Any]
+    dsn: str, conn: asyncpg.Connection, plan: Plan, report: Report, upkeep: Sweeper, publishing: asyncio.Task[Any]
 ) -> None:
     """From the kill to the end of the time in which nobody works for the group."""
     killed, killed_at = time.monotonic(), await conn.fetchval("select clock_timestamp()")
@@ -165,30 +159,3 @@ async def _come_back(dsn: str, conn: asyncpg.Connection, plan: Plan, report: Rep
 def _gaps(numbers: list[int]) -> int:
     """Messages that are missing between the first and the last."""
     return max(numbers) - min(numbers) + 1 - len(set(numbers))
-
-
-class _Upkeep:
-    """The sweep, as often as minutes are short; and how large all tables are."""
-
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
-        self._bytes: list[tuple[float, int]] = []
-
-    async def run(self) -> None:
-        """Sweep until cancelled. The ledger is folded, and vacuumed, long before its time: else it would only grow."""
-        async with connection(self._dsn) as conn:
-            for turn in itertools.count():
-                while await conn.fetchval("select more from postbus.sweep_log($1)", _STORAGE):
-                    pass
-                if turn % 10 == 0:
-                    await conn.execute("select postbus.fold_cursors($1, now() + interval '6 minutes')", _STORAGE)
-                    await conn.execute("vacuum postbus.cursor, postbus.subscription, postbus.worker, postbus.lane")
-                self._bytes.append((time.monotonic(), await conn.fetchval(_BYTES)))
-                await asyncio.sleep(_SWEEP)
-
-    def mean_bytes(self, began: float, ended: float) -> float:
-        return mean(size for at, size in self._bytes if began <= at < ended)
-
-    @property
-    def most_bytes(self) -> int:
-        return max(size for _, size in self._bytes)

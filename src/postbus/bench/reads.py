@@ -1,0 +1,41 @@
+"""How long the reads of a log take, in the process that makes them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+
+class Read(NamedTuple):
+    at: float
+    """When it had ended, by time.monotonic(), which the processes of a machine share."""
+    seconds: float
+
+
+@contextlib.contextmanager
+def read_times(topic: str) -> Iterator[list[Read]]:
+    """The reads of this process that find something in a topic, by their log events."""
+    reads: list[Read] = []
+
+    def note(record: logging.LogRecord) -> bool:
+        if getattr(record, "event", None) == "log.read" and vars(record)["fields"]["topic"] == topic:
+            reads.append(Read(time.monotonic(), vars(record)["fields"]["seconds"]))
+        return record.levelno >= logging.WARNING
+
+    logger = logging.getLogger("postbus")
+    logger.setLevel(logging.DEBUG)
+    logger.addFilter(note)
+    try:
+        yield reads
+    finally:
+        logger.removeFilter(note)
+        logger.setLevel(logging.NOTSET)
+
+
+def percentile_ms(seconds: Sequence[float], part: float) -> float:
+    """Milliseconds that this part of the values does not exceed; 0 if there are none."""
+    ordered = sorted(seconds)
+    return 1000 * ordered[min(int(len(ordered) * part), len(ordered) - 1)] if ordered else 0.0
