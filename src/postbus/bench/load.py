@@ -31,16 +31,16 @@ class Order(msgspec.Struct):
     """The clock of the latency measurement, in nanoseconds."""
 
 
-def payloads(count: int, *, seed: int = 1) -> list[Payload]:
-    """Payloads whose JSON has PAYLOAD_BYTES each."""
+def payloads(count: int, *, seed: int = 1, size: int = PAYLOAD_BYTES) -> list[Payload]:
+    """Payloads whose JSON has `size` bytes each: 100 and more."""
     rng = random.Random(seed)
-    return [payload(rng, number) for number in range(count)]
+    return [payload(rng, number, size=size) for number in range(count)]
 
 
-def payload(rng: random.Random, number: int, **more: int) -> Payload:
+def payload(rng: random.Random, number: int, *, size: int = PAYLOAD_BYTES) -> Payload:
     """One payload: fields as an order has them, filled up with random text."""
-    made = {"number": number, "customer": _text(rng, 16), "cents": rng.randrange(10**6), **more, "note": ""}
-    made["note"] = _text(rng, PAYLOAD_BYTES - len(msgspec.json.encode(made)))
+    made = {"number": number, "customer": _text(rng, 16), "cents": rng.randrange(10**6), "note": ""}
+    made["note"] = _text(rng, size - len(msgspec.json.encode(made)))
     return made
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from postbus.bench import catch_up, isolation, kill, log, lt, partitions, queue
+from postbus.bench import catch_up, curves, isolation, kill, log, lt, partitions, queue
 from postbus.bench.lab import Lab
 from postbus.bench.plan import Plan
 from postbus.bench.progress import Progress
@@ -21,6 +21,7 @@ SCENARIOS = {
         kill.SCENARIO,
         isolation.SCENARIO,
         partitions.SCENARIO,
+        curves.SCENARIO,
     )
 }
 

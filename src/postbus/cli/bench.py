@@ -105,6 +105,17 @@ def partitions(
     _run("partitions", dsn=dsn, as_json=as_json, quick=quick, short=short, seconds=seconds)
 
 
+@app.command("curves", help="Throughput, latency, space and memory by batch, groups, lanes, backlog, payload and load.")
+def curves(
+    as_json: AsJson = False,
+    dsn: Dsn = None,
+    quick: Quick = False,
+    short: Short = False,
+    messages: Annotated[int | None, typer.Option(min=1000, help="Messages in the largest backlog.")] = None,
+) -> None:
+    _run("curves", dsn=dsn, as_json=as_json, quick=quick, short=short, messages=messages)
+
+
 def _run(scenario: str, **options: Any) -> None:
     from postbus.bench.run import run
 

@@ -31,8 +31,8 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
         seconds_old: list[float] = []
         seconds_young: list[float] = []
         for _ in range(2 * plan.rounds):
-            seconds_small += await _reads(small, _READS)
-            seconds_large += await _reads(large, _READS)
+            seconds_small += await reads(small, _READS)
+            seconds_large += await reads(large, _READS)
         await _age(large, plan, seconds_old, seconds_young)
     report.add(
         read_1000_small_backlog_ms=1000 * median(seconds_small),
@@ -45,7 +45,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
     report.check("read_old_transaction_speed_ratio", median(seconds_young) / median(seconds_old), ">=", 0.8)
 
 
-async def _reads(dsn: str, count: int) -> list[float]:
+async def reads(dsn: str, count: int) -> list[float]:
     """The seconds of reads, each with the cursor's move. When the end is reached, the group starts again."""
     times = []
     async with connection(dsn) as conn:
@@ -76,13 +76,13 @@ async def _read(conn: asyncpg.Connection) -> bool:
 
 async def _age(dsn: str, plan: Plan, old: list[float], young: list[float]) -> None:
     """Read beside a transaction while it grows old, with cursors that move all the time."""
-    young += await _reads(dsn, _READS * plan.rounds)
+    young += await reads(dsn, _READS * plan.rounds)
     async with connection(dsn) as holder:
         transaction = holder.transaction(isolation="repeatable_read")
         await transaction.start()
         await holder.fetchval("select pg_current_xact_id()")
         until = time.monotonic() + plan.log_old_seconds
         while time.monotonic() < until:
-            await _reads(dsn, 100)
-        old += await _reads(dsn, _READS * plan.rounds)
+            await reads(dsn, 100)
+        old += await reads(dsn, _READS * plan.rounds)
         await transaction.rollback()
