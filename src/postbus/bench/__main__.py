@@ -1,4 +1,7 @@
-"""Benchmarks without the command line's extra packages: python -m postbus.bench queue --json."""
+"""Benchmarks without the command line's extra packages: python -m postbus.bench queue --json.
+
+`postbus bench all` and `postbus bench report` are of the command line alone.
+"""
 
 from __future__ import annotations
 

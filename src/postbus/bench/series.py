@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-UNITS = ("bytes_per_message", "mb_per_s", "deliveries_per_s", "per_s", "ms", "mb", "rows", "percent", "ratio", "messages", "s")
+UNITS = (
+    "bytes_per_message",
+    "mb_per_s",
+    "deliveries_per_s",
+    "per_s",
+    "ms",
+    "mb",
+    "rows",
+    "percent",
+    "ratio",
+    "messages",
+    "s",
+)
 """The longest first, where one is the end of another."""
 
 

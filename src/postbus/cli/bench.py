@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -114,6 +115,39 @@ def curves(
     messages: Annotated[int | None, typer.Option(min=1000, help="Messages in the largest backlog.")] = None,
 ) -> None:
     _run("curves", dsn=dsn, as_json=as_json, quick=quick, short=short, messages=messages)
+
+
+@app.command("all", help="All scenarios, each in a short form, and a report with charts.")
+def all_of_them(
+    folder: Annotated[Path, typer.Option(help="Where JSON, Markdown and SVG files go.")] = Path("build/bench"),
+    dsn: Dsn = None,
+    quick: Quick = False,
+    long: Annotated[
+        bool, typer.Option("--long", help="Each scenario in its long form: hours, without a limit.")
+    ] = False,
+    minutes: Annotated[
+        float, typer.Option(min=1, help="What has not ended by then is ended, and counts as failed.")
+    ] = 30,
+    only: Annotated[list[str] | None, typer.Option(help="Only this scenario; may be given several times.")] = None,
+) -> None:
+    from postbus.bench.run import SCENARIOS
+    from postbus.bench.suite import run_all
+
+    unknown = sorted(set(only or ()) - set(SCENARIOS))
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]} is none of {', '.join(SCENARIOS)}", param_hint="--only")
+    size = "--quick" if quick else None if long else "--short"
+    names = [name for name in SCENARIOS if not only or name in only]
+    raise typer.Exit(run_all(names, folder=folder, size=size, dsn=dsn, minutes=None if long else minutes))
+
+
+@app.command("report", help="Make a page with charts of the JSON files in a folder.")
+def report(folder: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="Has NAME.json files.")]) -> None:
+    from postbus.bench.paper.write import write
+    from postbus.bench.run import SCENARIOS
+
+    for path in write(folder, order=list(SCENARIOS)):
+        print(path)
 
 
 def _run(scenario: str, **options: Any) -> None:

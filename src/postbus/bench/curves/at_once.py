@@ -15,7 +15,9 @@ from postbus.bench.processes import until
 
 _ARE_READY = """
     select count(l.holder) >= $2
-      from postbus.lane l join postbus.subscription s on s.id = l.subscription_id join postbus.topic t on t.id = s.topic_id
+      from postbus.lane l
+      join postbus.subscription s on s.id = l.subscription_id
+      join postbus.topic t on t.id = s.topic_id
      where t.name = $1
 """
 

@@ -32,7 +32,7 @@ _IS_LISTENING = """
     select exists (select from pg_stat_activity where datname = current_database() and query ilike 'listen%')
 """
 _IS_DONE = {
-    QUEUE: "select not exists (select from postbus.queued) and not exists (select from postbus.lease) and $1::bigint > 0",
+    QUEUE: "select $1::bigint > 0 and not exists (select from postbus.queued union all select from postbus.lease)",
     LOG: "select passed >= $1 from postbus.groups",
 }
 
@@ -88,10 +88,16 @@ async def _publish(dsn: str, topic: str, points: Points) -> list[_Load]:
             used = connections[: max(min(rate // _PER_CONNECTION, _MOST_CONNECTIONS), 1)]
             loads.append(await _publish_load(bus, topic, used, rate, points.rate_seconds, first))
             first += loads[-1].messages
-            until_then = time.monotonic() + _PATIENCE
-            while not await connections[0].fetchval(_IS_DONE[topic], first) and time.monotonic() < until_then:
-                await asyncio.sleep(0.05)
+            await _calm(connections[0], topic, first)
     return loads
+
+
+async def _calm(conn: asyncpg.Connection, topic: str, published: int) -> None:
+    """Wait until all that was published is handled; not for ever, since it may have been too much."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_PATIENCE):
+            while not await conn.fetchval(_IS_DONE[topic], published):  # noqa: ASYNC110 -- only the database knows
+                await asyncio.sleep(0.05)
 
 
 async def _publish_load(
@@ -100,9 +106,8 @@ async def _publish_load(
     rng = random.Random(first)
     warm = int(rate * min(_WARM_SECONDS, seconds))
     count = warm + int(rate * seconds)
-    began = time.monotonic_ns() + 10_000_000
     given = [load.payload(rng, first + number) for number in range(count)]
-    began = max(began, time.monotonic_ns())
+    began = time.monotonic_ns() + 10_000_000
     due = {number: began + number * 1_000_000_000 // rate for number in range(count)}
 
     async def caller(place: int) -> None:

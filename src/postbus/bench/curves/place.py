@@ -64,5 +64,3 @@ async def place(lab: Lab) -> AsyncIterator[Place]:
             await made.publish(topic, warm, batch=1)
         await made.empty_queue()
         yield made
-
-

@@ -18,7 +18,7 @@ _LABEL_ROOM = 16
 
 def line_chart(title: str, lines: Sequence[Series], labels: Sequence[str]) -> str:
     """All lines have the same parameter and unit."""
-    right = 30 + _LETTER * max(map(len, labels))
+    right = 38 + _LETTER * max(map(len, labels))
     drawing = Drawing(_WIDTH, _HEIGHT, title)
     x = parameter_axis([at for line in lines for at, _ in line.points], _LEFT, _WIDTH - right)
     y = values_axis([value for line in lines for _, value in line.points], _HEIGHT - _BOTTOM, _TOP)
@@ -36,15 +36,15 @@ def line_chart(title: str, lines: Sequence[Series], labels: Sequence[str]) -> st
             drawing.mark(*places[-1], kind=kind, shape=number)
         ends.append((places[-1][1], number))
     ends.sort()
-    for number, place in zip((number for _, number in ends), _apart([height for height, _ in ends]), strict=True):
-        drawing.text(_WIDTH - right + 12, place + 4, labels[number], kind=f"c{number % COLOURS}")
+    for (_, number), height in zip(ends, _apart([height for height, _ in ends]), strict=True):
+        drawing.text(_WIDTH - right + 12, height + 4, labels[number], kind=f"c{number % COLOURS}")
     return str(drawing)
 
 
 def bar_chart(title: str, values: Mapping[str, float], unit: str, *, ours: Sequence[str]) -> str:
-    """The largest first; those of `ours` in another colour than the rest."""
-    ordered = sorted(values.items(), key=lambda one: -one[1])
-    left = 24 + _LETTER * max(len(words.plain(name)) for name in values)
+    """From the top down; those of `ours` in another colour than the rest."""
+    ordered = list(values.items())
+    left = 32 + _LETTER * max(len(words.plain(name)) for name in values)
     row = 26
     height = _TOP + row * len(ordered) + 44
     drawing = Drawing(_WIDTH, height, title)

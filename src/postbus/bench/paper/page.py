@@ -19,10 +19,15 @@ def page(reports: Sequence[Mapping[str, Any]], failures: Mapping[str, str], *, f
     lines = ["# Benchmarks", ""]
     dates = sorted(str(one["machine"].get("measured_at", "")) for one in reports)
     if dates and dates[-1]:
-        lines += [f"Measured {_period(dates)}. How: [bench/METHODOLOGY.md](../../bench/METHODOLOGY.md).", ""]
+        lines += [f"Measured {_period(dates)}. How: bench/METHODOLOGY.md.", ""]
     for machine in _machines(reports):
         lines += [*_table(["machine", ""], [[words.plain(name), str(value)] for name, value in machine.items()]), ""]
-    lines += ["## Verdicts", "", *_table(["scenario", "checks", "held", "seconds", ""], _verdicts(reports, failures)), ""]
+    lines += [
+        "## Verdicts",
+        "",
+        *_table(["scenario", "checks", "held", "seconds", ""], _verdicts(reports, failures)),
+        "",
+    ]
     for name, reason in failures.items():
         lines += [f"`{name}` could not be run: {_cell(reason)}", ""]
     for report in reports:

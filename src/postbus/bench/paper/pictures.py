@@ -25,7 +25,7 @@ _BARS = {
     "queue": {
         "publishing in bulk": ("publish_bulk*_per_s",),
         "publishing one by one": ("publish_single*_per_s", "send_*_per_s"),
-        "draining": ("drain_*_handler_per_s", "drain_handwritten_lease_*_per_s", "drain_*_pop_*_per_s", "drain_raw_*_per_s"),
+        "draining": ("drain_*_handler_per_s", "drain_handwritten_*[05]0_per_s", "drain_raw_*_per_s"),
         "draining beside an old transaction": ("drain_*_old_transaction_per_s",),
         "latency": ("latency_publish_to_handler_p*_ms", "latency_handwritten_p*_ms"),
     },
@@ -36,6 +36,7 @@ _BARS = {
         "latency": ("latency_publish_to_handler_p*_ms", "latency_handwritten_p*_ms"),
     },
 }  # fmt: skip
+_OURS = "postbus"
 _OTHERS = ("handwritten", "raw", "keyset")
 _ROW = "row_"
 """A scenario with peers says in its settings which rows its figures are of: row_NAME, for NAME_PEER_UNIT."""
@@ -99,7 +100,10 @@ def _bars(scenario: str, figures: Mapping[str, float]) -> list[Picture]:
         chosen = {name: value for name, value in figures.items() if any(fnmatch(name, one) for one in patterns)}
         if len(chosen) >= 2:
             unit = unit_of(next(iter(chosen)))
-            values = {name.removesuffix(f"_{unit}"): value for name, value in chosen.items()}
+            names = [name.removesuffix(f"_{unit}") for name in chosen]
+            common = _common_words(names)
+            labels = [f"{name}_".removeprefix(common).strip("_") or _OURS for name in names]
+            values = dict(zip(labels, chosen.values(), strict=True))
             ours = [name for name in values if not any(word in name for word in _OTHERS)]
             made.append(_bar_picture(about, values, unit, ours))
     return made
@@ -119,7 +123,7 @@ def _rows(settings: Mapping[str, Any], figures: Mapping[str, float]) -> list[Pic
         about = row if percentile is None else f"{row}_{percentile.group(1)}"
         charts.setdefault((about, unit), {})[_PERCENTILE.sub("", peer)] = value
     return [
-        _bar_picture(words.plain(about), values, unit, [name for name in values if name.startswith("postbus")])
+        _bar_picture(words.plain(about), values, unit, [name for name in values if name.startswith(_OURS)])
         for (about, unit), values in charts.items()
         if len(values) >= 2
     ]
@@ -127,8 +131,9 @@ def _rows(settings: Mapping[str, Any], figures: Mapping[str, float]) -> list[Pic
 
 def _bar_picture(about: str, values: Mapping[str, float], unit: str, ours: Sequence[str]) -> Picture:
     title = words.title(about)
-    rows = [[words.plain(name), words.full(value)] for name, value in sorted(values.items(), key=lambda one: -one[1])]
-    svg = bar_chart(title, values, unit, ours=ours)
+    best_first = dict(sorted(values.items(), key=lambda one: one[1], reverse=unit != "ms"))
+    rows = [[words.plain(name), words.full(value)] for name, value in best_first.items()]
+    svg = bar_chart(title, best_first, unit, ours=ours)
     return Picture(_file_name(title), title, svg, ["", words.unit(unit)], rows)
 
 

@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _LOG_FROM = 20.0
-"""How many times the smallest value the largest is, at least, for a logarithmic axis."""
+"""How many times the smallest value the largest is, at least, for a logarithmic axis of values …"""
+_PARAMETER_LOG_FROM = 8.0
+"""… and of a parameter, whose values are chosen by doubling or by tens."""
 
+_MOST_CHOSEN = 10
+"""Values of a parameter beyond these are moments in time, or the like."""
 _ROUND = (1.0, 2.0, 5.0, 10.0)
 
 
@@ -30,17 +34,18 @@ class Scale:
         return self.begin + (given - low) / (high - low) * (self.end - self.begin)
 
 
-def calls_for_log(values: Sequence[float]) -> bool:
-    return min(values) > 0 and max(values) / min(values) >= _LOG_FROM
+def _calls_for_log(values: Sequence[float], times: float) -> bool:
+    return min(values) > 0 and max(values) / min(values) >= times
 
 
 def values_axis(values: Sequence[float], begin: float, end: float) -> Scale:
     """An axis with round numbers: from zero, or logarithmic where values call for it."""
-    if calls_for_log(values):
+    if _calls_for_log(values, _LOG_FROM):
         low, high = _down(min(values)), _up(max(values))
         return Scale(low, high, begin, end, is_log=True, ticks=tuple(_log_ticks(low, high)))
-    step = _step(max(max(values), 1e-9))
-    high = step * math.ceil(max(max(values), 1e-9) / step - 1e-9)
+    largest = max(*values, 1e-9)
+    step = _step(largest)
+    high = step * math.ceil(largest / step - 1e-9)
     count = round(high / step)
     return Scale(0.0, high, begin, end, is_log=False, ticks=tuple(step * n for n in range(count + 1)))
 
@@ -50,8 +55,8 @@ def parameter_axis(values: Sequence[float], begin: float, end: float) -> Scale:
     found = sorted(set(values))
     if len(found) == 1:
         return Scale(0.0, 2 * found[0] or 1.0, begin, end, is_log=False, ticks=(found[0],))
-    is_log = calls_for_log(found)
-    if not is_log and len(found) > 8:
+    is_log = len(found) <= _MOST_CHOSEN and _calls_for_log(found, _PARAMETER_LOG_FROM)
+    if len(found) > _MOST_CHOSEN:
         step = _step(found[-1])
         high = max(found[-1], step * math.floor(found[-1] / step + 1e-9))
         ticks = tuple(step * n for n in range(math.floor(high / step + 1e-9) + 1))

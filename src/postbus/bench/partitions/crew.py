@@ -48,7 +48,7 @@ def publish(dsn: str, rate: int) -> Published:
 
 
 async def _publish(dsn: str, rate: int) -> Published:
-    """Batches with rising numbers, at a pace, until there are enough. A failure is counted, and the batch sent again."""
+    """Batches with rising numbers, at a pace, until there are enough. What fails is counted, and sent again."""
     rng = random.Random(8)
     size = max(rate // _BATCHES, 1)
     given = [load.payload(rng, 0) for _ in range(size)]

@@ -75,7 +75,9 @@ class LeafWatch:
         row = await conn.fetchrow(_CONTENT.format(leaf=name), name)
         assert row is not None
         if row["last_at"] is not None:
-            ago: float = await conn.fetchval("select extract(epoch from clock_timestamp() - $1)::float8", row["last_at"])
+            ago: float = await conn.fetchval(
+                "select extract(epoch from clock_timestamp() - $1)::float8", row["last_at"]
+            )
             leaf.last_at = time.monotonic() - ago
         leaf.messages, leaf.was_ahead = row["messages"], bool(row["ahead"])
 
