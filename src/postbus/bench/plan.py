@@ -67,7 +67,7 @@ class Plan:
         return cls(messages=10_000, per_round=3_000, few=1_000, singles=100, rounds=1,
                    latency_seconds=0.6, old_seconds=2.0, log_messages=10_000, log_old_seconds=1.0, topics=50, groups=20,
                    load_seconds=8.0, history=20_000, history_rate=10_000.0, catch_up_seconds=4.0,
-                   minute=1.0, isolation_seconds=4.0, day=0.7, day_rate=2_000, points=Points.quick())  # fmt: skip
+                   minute=1.0, isolation_seconds=3.0, day=0.7, day_rate=2_000, points=Points.quick())  # fmt: skip
 
     @classmethod
     def short(cls) -> Self:

@@ -83,10 +83,11 @@ async def _publish(dsn: str, topic: str, points: Points) -> list[_Load]:
     loads: list[_Load] = []
     first = 0
     async with Bus.open(dsn) as bus, contextlib.AsyncExitStack() as stack:
-        connections = [await stack.enter_async_context(connection(dsn)) for _ in range(_MOST_CONNECTIONS)]
+        connections: list[asyncpg.Connection] = []
         for rate in points.rates:
-            used = connections[: max(min(rate // _PER_CONNECTION, _MOST_CONNECTIONS), 1)]
-            loads.append(await _publish_load(bus, topic, used, rate, points.rate_seconds, first))
+            while len(connections) < max(min(rate // _PER_CONNECTION, _MOST_CONNECTIONS), 1):
+                connections.append(await stack.enter_async_context(connection(dsn)))
+            loads.append(await _publish_load(bus, topic, connections, rate, points.rate_seconds, first))
             first += loads[-1].messages
             await _calm(connections[0], topic, first)
     return loads

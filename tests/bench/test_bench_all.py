@@ -1,0 +1,127 @@
+"""All scenarios in one run: it goes on after a failure, ends in time, and leaves a report. Two of them in it."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postbus.bench.suite import run_all
+
+
+def _all(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "postbus.cli", "bench", "all", "--quick", "--folder", str(folder), *options]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=110)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bench") / "made" / "here"
+
+
+@pytest.fixture(scope="module")
+def finished(folder: Path) -> subprocess.CompletedProcess[str]:
+    """A quick run of two scenarios, each on a server of its own."""
+    return _all(folder, "--only", "partitions", "--only", "isolation")
+
+
+def _report(folder: Path, name: str) -> tuple[dict[str, float], dict[str, bool]]:
+    """The figures of a scenario, and which checks hold."""
+    found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
+    return found["figures"], {check["name"]: check["ok"] for check in found["checks"]}
+
+
+@pytest.mark.timeout(120)
+def test_all_scenarios_leave_figures_a_page_and_a_final_table(
+    finished: subprocess.CompletedProcess[str], folder: Path
+) -> None:
+    """In the order in which they are listed; the exit code is that of all checks together."""
+    assert "[ 1/2] isolation" in finished.stdout, finished.stderr
+    assert "[ 2/2] partitions" in finished.stdout
+    holds = {**_report(folder, "isolation")[1], **_report(folder, "partitions")[1]}
+    for name in holds:
+        assert name in finished.stdout
+    assert f"{sum(holds.values())} of {len(holds)} checks hold" in finished.stdout
+    assert finished.returncode == (0 if all(holds.values()) else 1)
+    page = (folder / "REPORT.md").read_text()
+    assert "## isolation" in page
+    assert "## partitions" in page
+
+
+@pytest.mark.timeout(120)
+def test_a_quiet_topic_gets_all_of_its_messages_beside_a_noisy_one(
+    finished: subprocess.CompletedProcess[str], folder: Path
+) -> None:
+    """Whatever the timings are on a busy machine: both are measured, alone and beside the noise."""
+    del finished
+    figures, holds = _report(folder, "isolation")
+
+    assert holds["quiet_handled_to_published_ratio"]
+    assert holds["quiet_lag_max_s"]
+    assert holds["noisy_published_per_s"]
+    assert figures["quiet_alone_fetch_p95_ms"] > 0
+    assert figures["quiet_beside_noise_fetch_p95_ms"] > 0
+    assert "quiet_fetch_p95_ms" in holds
+
+
+@pytest.mark.timeout(120)
+def test_partitions_come_and_go_and_nothing_is_lost(finished: subprocess.CompletedProcess[str], folder: Path) -> None:
+    """None is dropped before its time or before a live group had it; a dead group keeps none; space comes back."""
+    del finished
+    figures, holds = _report(folder, "partitions")
+
+    for criterion in (
+        "leaves_made_by_themselves",
+        "leaves_made_ahead_ratio",
+        "leaves_dropped",
+        "kept_shortest_days",
+        "leaves_kept_for_a_live_group",
+        "zombie_is_dead_on_day_15",
+        "zombie_lacks_leaves_that_are_dropped",
+        "leaves_pinned_by_the_zombie",
+        "publish_failures",
+        "lost_messages",
+        "space_that_came_back_percent",
+    ):
+        assert holds[criterion], (criterion, figures)
+    assert {"publish_near_changes_to_apart_p95_ratio", "fetch_near_changes_to_apart_p95_ratio"} <= set(holds)
+
+
+def test_a_scenario_that_fails_does_not_keep_others_from_running(tmp_path: Path) -> None:
+    """Nobody listens there. Each is tried, the page says so, and the exit code is 1."""
+    finished = _all(tmp_path, "--only", "queue", "--only", "lt1", "--dsn", "postgresql://nobody@127.0.0.1:1/none")
+
+    assert finished.returncode == 1
+    assert "[ 2/2] lt1" in finished.stdout
+    assert finished.stdout.count("FAILED") == 2
+    page = (tmp_path / "REPORT.md").read_text()
+    assert "`queue` could not be run:" in page
+    assert "`lt1` could not be run:" in page
+    assert not list(tmp_path.glob("*.json*"))
+
+
+def test_a_run_ends_in_time(tmp_path: Path) -> None:
+    """What is running then is ended, with its server; what has not begun is not begun. Reports of before are gone."""
+    (tmp_path / "lt7.json").write_text("{}")
+    out = io.StringIO()
+
+    code = run_all(["kill-and-resurrect", "lt1"], folder=tmp_path, size="--quick", minutes=0.03, out=out)
+
+    assert code == 1
+    assert "it was ended: there was no time left" in (tmp_path / "kill-and-resurrect.log").read_text()
+    assert "lt1                  no time left" in out.getvalue()
+    assert "0 of 0 checks hold" in out.getvalue()
+    assert not (tmp_path / "lt7.json").exists()
+
+
+def test_a_scenario_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    """Before anything is run; the message lists those that do."""
+    finished = _all(tmp_path, "--only", "lt0")
+
+    assert finished.returncode == 2
+    assert "kill-and-resurrect" in finished.stderr
