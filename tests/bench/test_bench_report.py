@@ -119,6 +119,20 @@ def test_the_page_has_every_check_figure_and_setting(tmp_path: Path) -> None:
         ElementTree.parse(tmp_path / path)
 
 
+def test_load_tests_stand_beside_each_other(tmp_path: Path) -> None:
+    """One row for each, with what they differ in."""
+    for number, groups in ((5, 16), (7, 100)):
+        settings = {"groups": groups, "messages_per_second": 10_000, "tracking": "OFFSET_WATERMARK"}
+        made = report(f"lt{number}", {"deliveries_per_s": 1e6, "lag_max_s": 0.02}, settings=settings)
+        (tmp_path / f"lt{number}.json").write_text(json.dumps(made))
+
+    write(tmp_path)
+
+    page = (tmp_path / "REPORT.md").read_text()
+    assert "| [lt5](#lt5) | 16 | 10000 | OFFSET_WATERMARK | 1,000,000 | 0.02 |  |  |  |" in page
+    assert "| [lt7](#lt7) | 100 |" in page
+
+
 def test_a_file_that_is_no_report_is_refused(tmp_path: Path) -> None:
     """So is a folder without one; the message says what to do, or which file it is."""
     with pytest.raises(NoReports, match="postbus bench queue --json"):

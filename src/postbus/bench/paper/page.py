@@ -11,6 +11,8 @@ from postbus.bench.series import split
 
 _VARIES = ("load_at_start", "measured_at")
 """What differs from run to run on the same machine."""
+_LOAD_SETTINGS = ("groups", "messages_per_second", "tracking")
+_LOAD_FIGURES = ("deliveries_per_s", "lag_max_s", "fetch_p95_ms", "bloat_worst_table_percent", "wal_mb_per_s")
 _HELD, _MISSED = "✓", "✗ missed"
 
 
@@ -30,6 +32,7 @@ def page(reports: Sequence[Mapping[str, Any]], failures: Mapping[str, str], *, f
     ]
     for name, reason in failures.items():
         lines += [f"`{name}` could not be run: {_cell(reason)}", ""]
+    lines += _load_tests(reports)
     for report in reports:
         lines += _section(report, folder)
     return "\n".join(lines).rstrip() + "\n"
@@ -59,6 +62,23 @@ def _verdicts(reports: Sequence[Mapping[str, Any]], failures: Mapping[str, str])
         took = words.full(report["settings"].get("took_seconds", 0))
         rows.append([f"[{name}](#{name})", str(len(report["checks"])), str(held), took, verdict])
     return [*rows, *([name, "", "", "", "✗ not run"] for name in failures)]
+
+
+def _load_tests(reports: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The load tests of fan-out beside each other."""
+    tests = [one for one in reports if one["scenario"].startswith("lt")]
+    if not tests:
+        return []
+    header = ["load test", *map(words.plain, (*_LOAD_SETTINGS, *_LOAD_FIGURES))]
+    rows = [
+        [
+            f"[{one['scenario']}](#{one['scenario']})",
+            *(str(one["settings"].get(name, "")) for name in _LOAD_SETTINGS),
+            *(words.full(one["figures"][name]) if name in one["figures"] else "" for name in _LOAD_FIGURES),
+        ]
+        for one in tests
+    ]
+    return ["## Load tests", "", *_table(header, rows, right=set(range(4, len(header)))), ""]
 
 
 def _section(report: Mapping[str, Any], folder: str) -> list[str]:

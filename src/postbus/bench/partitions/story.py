@@ -22,6 +22,7 @@ from postbus.bench.plan import Plan
 from postbus.bench.processes import announce_end, doomed, elsewhere, until
 from postbus.bench.reads import Read, percentile_ms
 from postbus.bench.report import Report
+from postbus.bench.series import point
 from postbus.bench.sweeper import STORAGE, Sweeper
 from postbus.bench.upkeep import beside
 
@@ -68,6 +69,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
         worked = await asyncio.gather(*working)
         state = await conn.fetchval(_STATE, _KILLED)
         emptied = await _empty(conn, sizes)
+    _report_days(report, days, sizes, published.calls, [read for one in worked for read in one.reads])
     _report_leaves(report, watch, plan.day, left)
     _report_groups(report, published, worked, state)
     _report_latency(report, watch, published.calls, [read for one in worked for read in one.reads])
@@ -147,6 +149,16 @@ async def _empty(conn: asyncpg.Connection, sizes: Sweeper) -> int:
     for days in range(1, 40):  # a new leaf, the old one closed, and all dropped, one by one
         await conn.execute("select postbus.sweep_log($1, now() + make_interval(days => $2))", STORAGE, days)
     return await sizes.look()
+
+
+def _report_days(report: Report, days: _Days, sizes: Sweeper, calls: list[Read], reads: list[Read]) -> None:
+    """How it went from day to day."""
+    for day in range(1, int(DAYS) + 1):
+        began, ended = days.at(day - 1), days.at(day)
+        report.add(**{point("size_of_leaves_mb", "day", day): sizes.mean_bytes(began, ended) / 2**20})
+        for name, times in (("publish", calls), ("fetch", reads)):
+            of_day = [one.seconds for one in times if began <= one.at < ended]
+            report.add(**{point(f"latency_{name}_p95_ms", "day", day): percentile_ms(of_day, 0.95)})
 
 
 def _report_leaves(report: Report, watch: LeafWatch, day: float, left: list[int]) -> None:
