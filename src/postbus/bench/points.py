@@ -43,6 +43,11 @@ class Points:
                    payload_bytes=(100, 10_000), payload_total_bytes=500_000, rates=(50, 100), rate_seconds=0.4,
                    over_seconds=2.0, rounds=1)  # fmt: skip
 
+    @classmethod
+    def short(cls) -> Self:
+        """All curves, with fewer points on some, and less time for each."""
+        return cls(groups=(1, 5, 20, 100, 200), lanes=(1, 4, 8), rate_seconds=3.0, over_seconds=20.0)
+
     def up_to(self, messages: int) -> Self:
         """The points with backlogs of up to so many messages, each ten times the one before."""
         backlogs = [messages]
