@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -32,11 +33,15 @@ _PAUSE_AT = 1.5
 _FIRST_IS_GONE_BY = 8.5
 _KILL_AT = 9.0
 _RESUME_AT = 9.5
+_RESUME_BY = 12.0
 DAYS = 18.5
-"""By then the leaf of the kill is past its retention."""
+"""By then the leaf of the kill is past its retention …"""
+_GONE_BY = 22.0
+"""… and by then it has to be gone, also where the sweep is late."""
 
 _FAST, _PAUSED, _KILLED = "email", "analytics", "inventory"
 _PAUSES = {_FAST: 0.0, _PAUSED: 0.0005, _KILLED: 0.004}
+_LATE = 0.3  # seconds that the sweep may need
 _NEAR = 0.3  # seconds around what happens to a leaf
 _ARE_WORKING = "select count(*) filter (where passed > 0) = $1 from postbus.groups"
 _IS_LET_GO = """
@@ -59,7 +64,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
                 await until(dsn, _ARE_WORKING, 3, worker=publishing)
                 days = _Days(plan.day)
                 await _live(dsn, bus, conn, days, watch, report, process, working)
-                _report_zombie(report, watch, days)
+                report.check("zombie_lacks_leaves_that_are_dropped", len(_lacked_and_dropped(watch, days)), ">=", 1)
                 left = _overdue(watch, days)
                 growth = sizes.mean_bytes(days.at(DAYS - 1), days.at(DAYS)), sizes.mean_bytes(days.at(8), days.at(9))
                 await announce_end(conn, ENOUGH)
@@ -88,6 +93,11 @@ class _Days:
 
     async def until(self, day: float) -> None:
         await asyncio.sleep(max(self.at(day) - time.monotonic(), 0))
+
+    async def until_so(self, day: float, is_so: Callable[[], bool]) -> None:
+        """Wait for something that is seen by looking, but no longer than until then."""
+        while not is_so() and time.monotonic() < self.at(day):  # noqa: ASYNC110 -- the database is looked at elsewhere
+            await asyncio.sleep(0.02)
 
 
 def _worker(dsn: str, group: str) -> partial[Worked]:
@@ -131,17 +141,24 @@ async def _live(
     process.kill()
     await days.until(_RESUME_AT)
     # Those of the second day: their retention is over, and a live group has not had them.
+    await days.until_so(_RESUME_BY, lambda: bool(_overdue(watch, days)))
     report.check("leaves_kept_for_a_live_group", len(_overdue(watch, days)), ">=", 1)
     await bus.admin.resume_group(TOPIC, _PAUSED)
     await days.until(_KILL_AT + 6)
     report.check("zombie_is_dead_on_day_15", float(await conn.fetchval(_STATE, _KILLED) == "DEAD"), ">=", 1)
     await days.until(DAYS)
+    await days.until_so(_GONE_BY, lambda: bool(_lacked_and_dropped(watch, days)) and not _overdue(watch, days))
 
 
 def _overdue(watch: LeafWatch, days: _Days) -> list[int]:
-    """Leaves that are there though their retention has been over for a tenth of a day and more."""
-    due = time.monotonic() - (RETENTION + 0.1) * days.seconds
+    """Leaves that are there though their retention has been over for some moments."""
+    due = time.monotonic() - RETENTION * days.seconds - _LATE
     return [leaf.epoch for leaf in watch.closed() if leaf.closed_at < due and not leaf.dropped_at]
+
+
+def _lacked_and_dropped(watch: LeafWatch, days: _Days) -> list[int]:
+    """Leaves that were written to when the group was killed, or later, and are gone."""
+    return [leaf.epoch for leaf in watch.dropped() if leaf.closed_at >= days.at(_KILL_AT)]
 
 
 async def _empty(conn: asyncpg.Connection, sizes: Sweeper) -> int:
@@ -177,12 +194,6 @@ def _report_leaves(report: Report, watch: LeafWatch, day: float, left: list[int]
     report.check("leaves_dropped", len(dropped), ">=", int(0.75 * (DAYS - RETENTION - 1)))
     report.check("kept_shortest_days", min(kept_days, default=0.0), ">=", RETENTION)
     report.check("leaves_pinned_by_the_zombie", len(left), "<", 1)
-
-
-def _report_zombie(report: Report, watch: LeafWatch, days: _Days) -> None:
-    """What was written when the group was killed, and what it had not had by then, is past its retention and gone."""
-    lacked = [leaf for leaf in watch.closed() if leaf.closed_at >= days.at(_KILL_AT)]
-    report.check("zombie_lacks_leaves_that_are_dropped", sum(1 for leaf in lacked if leaf.dropped_at), ">=", 1)
 
 
 def _report_groups(report: Report, published: Published, worked: list[Worked], state: str) -> None:
