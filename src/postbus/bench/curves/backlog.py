@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from statistics import median
 
@@ -13,42 +14,53 @@ from postbus.bench.lab import Lab, connection
 from postbus.bench.log.backlog import reads
 from postbus.bench.log.publish import TOPIC
 from postbus.bench.plan import BATCH, Plan
+from postbus.bench.points import Points
 from postbus.bench.report import Report
+from postbus.bench.rounds import Measure, alternate
 from postbus.bench.series import point
 
 _READS = 40  # of the log, per round
 _IN_HAND = 3_000  # that a worker may take beyond what is counted, before it ends
+_ROUNDS = 2
+"""Times the rounds of the other curves: what is compared here is to be equal."""
+_NAMES = ("drain_queue", "read_log")
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """The backlogs grow: each size is what was there before, and more."""
+    """Each size in a database of its own, all filled before; then by turns."""
     points = plan.points
-    given = load.payloads(50_000)
-    rounds = points.rounds + 1
-    async with lab.database() as dsn, Bus.open(dsn) as bus, connection(dsn) as conn:
+    rounds = _ROUNDS * points.rounds
+    measures: dict[str, Measure] = {}
+    async with contextlib.AsyncExitStack() as stack:
+        for size in points.backlogs:
+            dsn = await stack.enter_async_context(lab.database())
+            await _fill(dsn, size, points, rounds)
+            measures[f"drain_queue {size}"] = partial(drain_some, dsn, QUEUE, BATCHES, count=points.drained)
+            measures[f"read_log {size}"] = partial(_read, dsn)
+        async with connection(dsn) as conn:
+            await conn.execute("checkpoint")  # what was written before is not to be paid for later
+        rates = await alternate(measures, rounds=rounds)
+    for name in _NAMES:
+        for size in points.backlogs:
+            report.add(**{point(f"{name}_per_s", "backlog_messages", size): rates.median(f"{name} {size}")})
+        ratio = rates.ratio(f"{name} {points.backlogs[-1]}", f"{name} {points.backlogs[0]}")
+        report.check(f"{name}_largest_to_smallest_backlog_ratio", ratio, ">=", 0.7)
+
+
+async def _fill(dsn: str, size: int, points: Points, rounds: int) -> None:
+    """The queue gets enough for all rounds: the last one still finds the whole backlog."""
+    given = load.payloads(min(size, 50_000))
+    async with Bus.open(dsn) as bus, connection(dsn) as conn:
         await bus.admin.create_topic(QUEUE)
         await bus.admin.pause_topic(QUEUE)
+        await load.fill(bus, conn, QUEUE, given, size + rounds * (points.drained + _IN_HAND))
         await bus.admin.create_topic(TOPIC, semantics="PUB_SUB", lanes=1)
+        await load.fill(bus, conn, TOPIC, given, size)
         await conn.execute("select postbus.subscribe($1, 'reader', 'FROM_BEGINNING')", TOPIC)
-        in_queue = in_log = 0
-        fill = partial(load.fill, bus, conn)
-        for size in points.backlogs:
-            # Enough for all rounds: the last one still finds the whole backlog.
-            await fill(QUEUE, given, size + rounds * (points.drained + _IN_HAND) - in_queue)
-            await fill(TOPIC, given, size - in_log)
-            in_log = size
-            drained = [await drain_some(dsn, QUEUE, BATCHES, count=points.drained) for _ in range(rounds)]
-            in_queue = await conn.fetchval("select count(*) from postbus.queued")
-            await conn.execute("select postbus.seek($1, 'reader', 'FROM_BEGINNING')", TOPIC)
-            seconds = [one for _ in range(rounds) for one in await reads(dsn, _READS)]
-            report.add(
-                **{
-                    point("drain_queue_per_s", "backlog_messages", size): median(drained),
-                    point("read_log_per_s", "backlog_messages", size): BATCH / median(seconds),
-                }
-            )
-    for name in ("drain_queue", "read_log"):
-        small, large = (
-            report.figures[point(f"{name}_per_s", "backlog_messages", points.backlogs[place])] for place in (0, -1)
-        )
-        report.check(f"{name}_largest_to_smallest_backlog_ratio", large / small, ">=", 0.5)
+
+
+async def _read(dsn: str) -> float:
+    """Messages per second, by the median of some reads at the beginning."""
+    async with connection(dsn) as conn:
+        await conn.execute("select postbus.seek($1, 'reader', 'FROM_BEGINNING')", TOPIC)
+    return BATCH / median(await reads(dsn, _READS))

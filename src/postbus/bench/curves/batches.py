@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from statistics import median
 
@@ -26,51 +27,38 @@ _SIZE = """
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """Each size by turns: the log, the queue."""
+    """All sizes by turns, of the log and of the queue."""
+    points = plan.points
     async with place(lab) as here:
-        for size in plan.points.batches:
-            await _publish(here, plan.points, size, report)
-            await _consume(here, plan.points, size, report)
-
-
-async def _publish(here: Place, points: Points, size: int, report: Report) -> None:
-    given = load.payloads(_count(points, size))
-    written: dict[str, list[float]] = {"log": [], "queue": []}
-    stored: dict[str, list[float]] = {"log": [], "queue": []}
-
-    async def rate(kind: str, topic: str) -> float:
+        space: dict[str, list[float]] = {}
+        publishing: dict[str, Measure] = {}
+        consuming: dict[str, Measure] = {}
+        for size in points.batches:
+            given = load.payloads(_count(points, size))
+            handling = Handling(concurrency=_CONCURRENCY, batch=None if size == 1 else size)
+            for kind, topic in (("log", LOG), ("queue", QUEUE)):
+                name = point(f"publish_{kind}_per_s", "batch", size)
+                publishing[name] = partial(_publish, here, kind, topic, given, size, space)
+            consuming[point("consume_log_per_s", "batch", size)] = partial(here.read_log, given * _LOG_TIMES, handling)
+            consuming[point("consume_queue_per_s", "batch", size)] = partial(here.drain_queue, given, handling)
+        report.add(**(await alternate(publishing, rounds=points.rounds)).medians())
         await here.empty_queue()
-        wal, disk = await here.conn.fetchval(_WRITTEN), await here.conn.fetchval(_SIZE)
-        published = await here.publish(topic, given, batch=size)
-        written[kind].append((await here.conn.fetchval(_WRITTEN) - wal) / len(given))
-        stored[kind].append((await here.conn.fetchval(_SIZE) - disk) / len(given))
-        return published
+        report.add(**(await alternate(consuming, rounds=points.rounds)).medians())
+    report.add(**{name: median(found) for name, found in space.items()})
 
-    rates = await alternate(
-        {"log": partial(rate, "log", LOG), "queue": partial(rate, "queue", QUEUE)}, rounds=points.rounds
-    )
+
+async def _publish(
+    here: Place, kind: str, topic: str, given: Sequence[load.Payload], size: int, space: dict[str, list[float]]
+) -> float:
+    """Messages per second; and the bytes that each took, by the name of their series."""
     await here.empty_queue()
-    for kind in ("log", "queue"):
-        report.add(
-            **{
-                point(f"publish_{kind}_per_s", "batch", size): rates.median(kind),
-                point(f"wal_{kind}_bytes_per_message", "batch", size): median(written[kind]),
-                point(f"disk_{kind}_bytes_per_message", "batch", size): median(stored[kind]),
-            }
-        )
-
-
-async def _consume(here: Place, points: Points, size: int, report: Report) -> None:
-    """Handlers that get up to so many messages per call."""
-    handling = Handling(concurrency=_CONCURRENCY, batch=None if size == 1 else size)
-    given = load.payloads(_count(points, size))
-    measures: dict[str, Measure] = {
-        "log": partial(here.read_log, given * _LOG_TIMES, handling),
-        "queue": partial(here.drain_queue, given, handling),
-    }
-    rates = await alternate(measures, rounds=points.rounds)
-    for kind in measures:
-        report.add(**{point(f"consume_{kind}_per_s", "batch", size): rates.median(kind)})
+    wal, disk = await here.conn.fetchval(_WRITTEN), await here.conn.fetchval(_SIZE)
+    rate = await here.publish(topic, given, batch=size)
+    written, stored = await here.conn.fetchval(_WRITTEN) - wal, await here.conn.fetchval(_SIZE) - disk
+    for what, taken in (("wal", written), ("disk", stored)):
+        name = point(f"{what}_{kind}_bytes_per_message", "batch", size)
+        space.setdefault(name, []).append(taken / len(given))
+    return rate
 
 
 def _count(points: Points, size: int) -> int:
