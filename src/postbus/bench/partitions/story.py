@@ -33,10 +33,11 @@ _PAUSE_AT = 1.5
 _FIRST_IS_GONE_BY = 8.5
 _KILL_AT = 9.0
 _RESUME_AT = 9.5
-_RESUME_BY = 12.0
+_RESUME_BY = 16.0
+"""A group that is paused lets go within three seconds: where days are short, it lacks nothing before a later one."""
 DAYS = 18.5
 """By then the leaf of the kill is past its retention …"""
-_GONE_BY = 22.0
+_GONE_BY = 26.0
 """… and by then it has to be gone, also where the sweep is late."""
 
 _FAST, _PAUSED, _KILLED = "email", "analytics", "inventory"
