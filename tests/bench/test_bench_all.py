@@ -6,11 +6,13 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from postbus.bench.plan import Plan
 from postbus.bench.suite import run_all
 
 
@@ -103,6 +105,33 @@ def test_a_scenario_that_fails_does_not_keep_others_from_running(tmp_path: Path)
     assert "`queue` could not be run:" in page
     assert "`lt1` could not be run:" in page
     assert not list(tmp_path.glob("*.json*"))
+
+
+@pytest.mark.parametrize(("option", "has", "lacks"), [((), "--short", "--quick"), (("--long",), "--json", "--short")])
+def test_scenarios_run_in_their_short_form_unless_the_long_one_is_asked_for(
+    tmp_path: Path, option: tuple[str, ...], has: str, lacks: str
+) -> None:
+    """The log of each begins with its command."""
+    command = [sys.executable, "-m", "postbus.cli", "bench", "all", "--folder", str(tmp_path), "--only", "lt1"]
+    nobody = ["--dsn", "postgresql://nobody@127.0.0.1:1/none"]
+    subprocess.run([*command, *nobody, *option], check=False, capture_output=True, timeout=60)
+
+    began = (tmp_path / "lt1.log").read_text().splitlines()[0].split()
+    assert began[:4] == ["python", "-m", "postbus.bench", "lt1"]
+    assert has in began
+    assert lacks not in began
+
+
+def test_the_short_form_lies_between_the_quick_one_and_the_long_one() -> None:
+    """In every size and length."""
+    quick, short, long = (asdict(plan) for plan in (Plan.quick(), Plan.short(), Plan()))
+    for name, size in long.items():
+        if name == "points":
+            continue
+        low, high = sorted((quick[name], size))
+        assert low <= short[name] <= high, name
+    assert short["load_seconds"] == 20
+    assert short["old_seconds"] < long["old_seconds"]
 
 
 def test_a_run_ends_in_time(tmp_path: Path) -> None:

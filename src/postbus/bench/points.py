@@ -39,7 +39,7 @@ class Points:
     def quick(cls) -> Self:
         """Two or three points of each curve."""
         return cls(batches=(10, 1000), batch_messages=2_000, groups=(1, 10), deliveries=20_000,
-                   lanes=(2,), processes=(1, 2), lane_messages=5_000, backlogs=(5_000, 20_000), drained=500,
+                   lanes=(2,), processes=(1, 2), lane_messages=5_000, backlogs=(2_000, 10_000), drained=500,
                    payload_bytes=(100, 10_000), payload_total_bytes=500_000, rates=(50, 100), rate_seconds=0.4,
                    over_seconds=2.0, rounds=1)  # fmt: skip
 

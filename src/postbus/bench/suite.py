@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import signal
 import subprocess
@@ -77,6 +78,8 @@ def _run(name: str, options: list[str], folder: Path, ends_at: float | None, sho
         return Outcome(name, None, 0.0)
     command = [sys.executable, "-m", "postbus.bench", name, "--json", "--tell-parts", *options]
     with unfinished.open("w") as answer, log.open("w") as told:
+        told.write(f"python {shlex.join(command[1:])}\n")
+        told.flush()
         process = subprocess.Popen(command, stdout=answer, stderr=told, stdin=subprocess.DEVNULL)
         try:
             while process.poll() is None:
@@ -117,8 +120,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _last_line(log: Path) -> str:
+    """The part that it is at; the first line is the command."""
     lines = log.read_text("utf-8", "replace").splitlines()
-    return lines[-1] if lines else "starting"
+    return lines[-1] if len(lines) > 1 else "starting"
 
 
 def _duration(seconds: float) -> str:

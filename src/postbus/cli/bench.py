@@ -123,7 +123,7 @@ def all_of_them(
     dsn: Dsn = None,
     quick: Quick = False,
     long: Annotated[
-        bool, typer.Option("--long", help="Each scenario in its long form: hours, without a limit.")
+        bool, typer.Option("--long", help="Each scenario in its long form, without a limit of time.")
     ] = False,
     minutes: Annotated[
         float, typer.Option(min=1, help="What has not ended by then is ended, and counts as failed.")
