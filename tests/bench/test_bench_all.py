@@ -50,6 +50,7 @@ def test_all_scenarios_leave_figures_a_page_and_a_final_table(
         assert name in finished.stdout
     assert f"{sum(holds.values())} of {len(holds)} checks hold" in finished.stdout
     assert finished.returncode == (0 if all(holds.values()) else 1)
+    assert "1/1 a quiet topic beside a noisy one" in (folder / "isolation.log").read_text()
     page = (folder / "REPORT.md").read_text()
     assert "## isolation" in page
     assert "## partitions" in page

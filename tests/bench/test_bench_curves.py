@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from postbus.bench.paper.pictures import pictures
+from postbus.bench.plan import Plan
 from postbus.bench.series import split
 
 
@@ -44,6 +45,13 @@ def test_every_curve_has_a_point_for_each_value_of_its_parameter(report: dict[st
     assert places["drain_queue_per_s", "backlog_messages"] == [2_000, 10_000]
     assert places["read_log_per_s", "backlog_messages"] == [2_000, 10_000]
     assert all(value > 0 for one in series if not one.name.startswith("dead_") for _, value in one.points)
+
+
+def test_the_largest_backlog_can_be_chosen() -> None:
+    """Others are a tenth of the next one each."""
+    assert Plan().points.backlogs == (10_000, 100_000, 1_000_000)
+    assert Plan().changed(messages=10_000_000).points.backlogs == (10_000, 100_000, 1_000_000, 10_000_000)
+    assert Plan().changed(messages=30_000).points.backlogs == (30_000,)
 
 
 @pytest.mark.timeout(120)
