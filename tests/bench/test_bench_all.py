@@ -149,6 +149,18 @@ def test_a_run_ends_in_time(tmp_path: Path) -> None:
     assert not (tmp_path / "lt7.json").exists()
 
 
+def test_files_of_others_are_neither_removed_nor_found_out_about_too_late(tmp_path: Path) -> None:
+    """A folder with other JSON files is refused before anything is run."""
+    (tmp_path / "package.json").write_text('{"name": "mine"}')
+    (tmp_path / "drawing.svg").write_text("<svg/>")
+
+    finished = _all(tmp_path, "--only", "lt1")
+
+    assert finished.returncode not in (0, None)
+    assert "package.json" in finished.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"package.json", "drawing.svg"}
+
+
 def test_a_scenario_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     """Before anything is run; the message lists those that do."""
     finished = _all(tmp_path, "--only", "lt0")

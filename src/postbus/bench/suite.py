@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from postbus.bench.paper import words
 from postbus.bench.paper.write import PAGE, read, write
+from postbus.bench.run import SCENARIOS
 
 FOLDER = Path("build/bench")
 MINUTES = 30.0
@@ -53,10 +54,9 @@ def run_all(
     is not run: either counts as failed.
     """
     show = _Show(out or sys.stdout)
-    if folder.exists():
-        for old in (*folder.glob("*.json"), *folder.glob("*.log"), *folder.glob("*.svg")):
-            old.unlink()
     folder.mkdir(parents=True, exist_ok=True)
+    _clear(folder)
+    read(folder)  # refuses files of somebody else now, rather than in half an hour
     ends_at = None if minutes is None else time.monotonic() + 60 * minutes
     outcomes = []
     for number, name in enumerate(names, 1):
@@ -66,6 +66,13 @@ def run_all(
     show.table(read(folder), outcomes, order=list(names))
     show.line(f"{folder / PAGE}: all figures, with charts")
     return 0 if all(one.code == 0 for one in outcomes) else 1
+
+
+def _clear(folder: Path) -> None:
+    """Remove what former runs have left there, and nothing else."""
+    for name in SCENARIOS:
+        for old in (folder / f"{name}.json", folder / f"{name}.log", *folder.glob(f"{name}-*.svg")):
+            old.unlink(missing_ok=True)
 
 
 def _run(name: str, options: list[str], folder: Path, ends_at: float | None, show: _Show, label: str) -> Outcome:
