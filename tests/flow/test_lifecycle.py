@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import asyncpg
@@ -14,7 +13,7 @@ import psycopg
 import pytest
 
 from eventually import eventually
-from postbus import Bus, InvalidHandler
+from postbus import Bus, InvalidHandler, _connect
 from postbus._wake import Bells, Listener
 from postbus.embedded import EmbeddedPostgres
 from queue_sql import states
@@ -134,7 +133,7 @@ async def test_a_listener_whose_connection_ends_at_once_makes_another(
     dsn: str, monkeypatch: pytest.MonkeyPatch, turns: int
 ) -> None:
     """Whatever the driver has seen of the end when the first statement is sent."""
-    connect = asyncpg.connect
+    connect = _connect.connect
     ended = 0
 
     async def connect_in_vain(*args: Any, **options: Any) -> Any:
@@ -148,7 +147,7 @@ async def test_a_listener_whose_connection_ends_at_once_makes_another(
                 await asyncio.sleep(0)
         return conn
 
-    monkeypatch.setattr("postbus._wake.asyncpg", SimpleNamespace(connect=connect_in_vain))
+    monkeypatch.setattr("postbus._wake.connect", connect_in_vain)
     bells, stop = Bells(), asyncio.Event()
     bell = bells.add("t")
     listening = asyncio.create_task(Listener(dsn, bells).run(stop))
