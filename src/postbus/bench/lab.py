@@ -37,15 +37,15 @@ class Lab:
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, dsn: str | None = None) -> Iterator[Lab]:
-        """The server of the DSN, or an embedded one on a temporary folder."""
+    def open(cls, dsn: str | None = None, *, bin_dir: str | None = None) -> Iterator[Lab]:
+        """The server of the DSN, or an embedded one on a temporary folder, of our binaries or others."""
         if dsn is not None:
             yield cls(dsn)
             return
         # Not made by us: its permissions have to let the server's account in.
         folder = Path(tempfile.gettempdir()) / f"postbus-bench-{secrets.token_hex(6)}"
         try:
-            with EmbeddedPostgres.start(folder) as server:
+            with EmbeddedPostgres.start(folder, bin_dir=bin_dir) as server:
                 yield cls(server.dsn(), is_ours=True)
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -66,7 +66,7 @@ async def measure(lab: Lab, plan: Plan, report: Report, *, semantics: str, p50_m
         ("latency_publisher_behind_schedule", [one.publish_ns - one.due_ns for one, _ in ours]),
         ("latency_handwritten", [at - one.publish_ns for one, at in peers]),
     ):
-        report.add(**_percentiles(name, times))
+        report.add(**percentiles(name, times))
     p50, p99 = (report.figures[f"latency_publish_to_handler_{part}_ms"] for part in ("p50", "p99"))
     report.check("latency_p50_ms", p50, "<", p50_ms)
     report.check("latency_p99_ms", p99, "<", p99_ms)
@@ -94,7 +94,8 @@ def _run(work: Callable[[str, int], Coroutine[Any, Any, T]], dsn: str, count: in
     return asyncio.run(work(dsn, count))
 
 
-def _percentiles(name: str, nanoseconds: Sequence[int]) -> dict[str, float]:
+def percentiles(name: str, nanoseconds: Sequence[int]) -> dict[str, float]:
+    """The figures of a distribution, in milliseconds."""
     ordered = sorted(nanoseconds)
     places = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
     return {
@@ -125,7 +126,7 @@ async def _publish_at_pace(
     sent = []
     for number in range(count):
         due = began + number * 1_000_000_000 // _RATE
-        await _sleep_until(due)
+        await sleep_until(due)
         payload = load.payload(rng, number)
         transaction = conn.transaction()
         await transaction.start()
@@ -137,7 +138,7 @@ async def _publish_at_pace(
     return sent
 
 
-async def _sleep_until(due: int) -> None:
+async def sleep_until(due: int) -> None:
     """Sleep, by a schedule that does not drift. The event loop goes on: ringing for consumers needs it."""
     left = due - time.monotonic_ns()
     if left > 0:
@@ -146,7 +147,7 @@ async def _sleep_until(due: int) -> None:
 
 async def _handle(dsn: str, count: int, *, semantics: str) -> list[int]:
     """When the handler of each message started, by the message's number."""
-    started = _Started(count)
+    started = Started(count)
     group = "bench" if semantics == "PUB_SUB" else None
     async with Bus.open(dsn) as bus:
 
@@ -162,7 +163,7 @@ async def _handle(dsn: str, count: int, *, semantics: str) -> list[int]:
 
 
 async def _handle_by_hand(dsn: str, count: int) -> list[int]:
-    started = _Started(count)
+    started = Started(count)
     async with connection(dsn) as conn, connection(dsn) as listening, asyncio.timeout(_LONGEST + count / _RATE):
         notified = asyncio.Event()
         await listening.add_listener(peer.CHANNEL, lambda *_: notified.set())
@@ -175,7 +176,7 @@ async def _handle_by_hand(dsn: str, count: int) -> list[int]:
     return started.all_of_them()
 
 
-class _Started:
+class Started:
     """When the handler of each message started, by the message's number."""
 
     def __init__(self, count: int) -> None:

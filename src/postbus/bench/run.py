@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from postbus.bench import catch_up, curves, isolation, kill, log, lt, partitions, queue
+from postbus.bench import catch_up, curves, isolation, kill, log, lt, partitions, peers, queue
 from postbus.bench.lab import Lab
 from postbus.bench.plan import Plan
 from postbus.bench.progress import Progress
@@ -16,6 +16,7 @@ SCENARIOS = {
     for one in (
         queue.SCENARIO,
         log.SCENARIO,
+        peers.SCENARIO,
         *lt.SCENARIOS,
         catch_up.SCENARIO,
         kill.SCENARIO,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,8 @@ from postbus.bench.plan import BATCH, Plan
 from postbus.bench.progress import Progress
 from postbus.bench.report import Report
 
-Part = Callable[[Lab, Plan, Report], Awaitable[None]]
+Part = Callable[[Any, Plan, Report], Awaitable[None]]
+"""Measures something at the scenario's place, and adds it to the report."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,18 @@ class Scenario:
         began = time.monotonic()
         settings = {**await lab.settings(), "payload_bytes": load.PAYLOAD_BYTES, **self.settings(plan)}
         report = Report(self.name, machine(), settings)
-        for name, part in self.parts.items():
-            progress.begin(name)
-            await part(lab, plan, report)
-            progress.end()
+        async with self.place(lab, report) as place:
+            for name, part in self.parts.items():
+                progress.begin(name)
+                await part(place, plan, report)
+                progress.end()
         report.settings["took_seconds"] = round(time.monotonic() - began, 1)
         return report
+
+    @contextlib.asynccontextmanager
+    async def place(self, lab: Lab, report: Report) -> AsyncIterator[Any]:
+        """Where the parts measure."""
+        yield lab
 
 
 def settings_of_rounds(plan: Plan, *, backlog: int, old_seconds: float) -> dict[str, Any]:

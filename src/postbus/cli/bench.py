@@ -54,6 +54,13 @@ def _load_test(name: str, about: str) -> None:
 
 _comparison("queue", "The queue: publishing, draining, latency, backlog, old transactions, memory.")
 _comparison("log", "The log: publishing, consuming, ten groups, latency, backlog, old transactions, many topics.")
+
+
+@app.command("peers", help="Postbus beside other queues and brokers; those that are not installed are named as absent.")
+def peers(as_json: AsJson = False, dsn: Dsn = None, quick: Quick = False) -> None:
+    _run("peers", dsn=dsn, as_json=as_json, quick=quick)
+
+
 for number, groups in enumerate((4, 8, 16, 32), 1):
     _load_test(f"lt{number}", f"Load test: 10,000 messages a second to {groups} groups, with receipts.")
 _load_test("lt5", "Load test: 10,000 messages a second to 16 groups.")

@@ -1,0 +1,122 @@
+"""All systems that can be measured here, and why the others cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from postbus.bench.lab import Lab
+from postbus.bench.peers import servers
+from postbus.bench.peers.handwritten import Handwritten
+from postbus.bench.peers.jetstream import JetStream
+from postbus.bench.peers.ours import PostbusLog, PostbusQueue
+from postbus.bench.peers.pgq import Pgq
+from postbus.bench.peers.pgqueuer_jobs import Pgqueuer
+from postbus.bench.peers.procrastinate_jobs import Procrastinate
+from postbus.bench.peers.rabbit import RabbitMq
+from postbus.bench.peers.redis_streams import RedisStreams
+from postbus.bench.peers.system import Absent, System
+from postbus.errors import PostbusError
+
+DEBIAN = Path("/usr/lib/postgresql/15/bin")
+_PGQ = Path("/usr/share/postgresql/15/extension/pgq.control")
+
+QUEUE, LOG = "postbus_queue", "postbus_log"
+QUEUE_15, LOG_15 = "postbus_queue_pg15", "postbus_log_pg15"
+RIVALS = {"handwritten": QUEUE, "pgqueuer": QUEUE, "procrastinate": QUEUE, "pgq": LOG_15}
+"""The peers inside PostgreSQL, and what of Postbus does the same on the same server."""
+BROKERS = {"nats_jetstream": LOG, "redis_streams": LOG, "rabbitmq": QUEUE}
+"""Those outside it, and what of Postbus is most like them."""
+
+_INSIDE: Mapping[str, tuple[type[System], tuple[str, ...]]] = {
+    QUEUE: (PostbusQueue, ()),
+    LOG: (PostbusLog, ()),
+    "handwritten": (Handwritten, ()),
+    "pgqueuer": (Pgqueuer, ("pgqueuer",)),
+    "procrastinate": (Procrastinate, ("procrastinate", "psycopg")),
+}
+_INSIDE_15: Mapping[str, type[System]] = {QUEUE_15: PostbusQueue, LOG_15: PostbusLog, "pgq": Pgq}
+_OUTSIDE: Mapping[str, tuple[type[System], str, Callable[[], AbstractAsyncContextManager[str]]]] = {
+    "nats_jetstream": (JetStream, "nats", servers.nats),
+    "redis_streams": (RedisStreams, "redis", servers.redis),
+    "rabbitmq": (RabbitMq, "aio_pika", servers.rabbitmq),
+}
+_ORDER = (*_INSIDE, *_INSIDE_15, *_OUTSIDE)
+
+
+@dataclass
+class Gathering:
+    """Who is here."""
+
+    systems: dict[str, System] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+
+    async def add(self, system: System) -> None:
+        await system.install()
+        self.versions[system.name] = await system.version()
+        self.systems[system.name] = system
+
+    @contextlib.contextmanager
+    def unless_absent(self, *names: str) -> Iterator[None]:
+        """Note why something cannot be had, and go on without it."""
+        try:
+            yield
+        except PostbusError as error:
+            self.absent.update(dict.fromkeys(names, str(error)))
+
+
+@contextlib.asynccontextmanager
+async def gathered(lab: Lab) -> AsyncIterator[Gathering]:
+    """Start what has to be started, install what has to be installed, and end all of it with the block."""
+    found = Gathering()
+    async with AsyncExitStack() as stack:
+        # All at once: some of them take long to start.
+        await asyncio.gather(
+            _add_inside(found, stack, lab),
+            _add_inside_15(found, stack),
+            *(_add_outside(found, stack, name) for name in _OUTSIDE),
+        )
+        found.systems = {name: found.systems[name] for name in _ORDER if name in found.systems}
+        yield found
+
+
+async def _add_inside(found: Gathering, stack: AsyncExitStack, lab: Lab) -> None:
+    for name, (kind, needed) in _INSIDE.items():
+        with found.unless_absent(name):
+            _need(*needed)
+            await found.add(kind(name, await stack.enter_async_context(lab.database())))
+
+
+async def _add_inside_15(found: Gathering, stack: AsyncExitStack) -> None:
+    with found.unless_absent(*_INSIDE_15):
+        lab = await asyncio.to_thread(stack.enter_context, _debian())
+        for name, kind in _INSIDE_15.items():
+            await found.add(kind(name, await stack.enter_async_context(lab.database())))
+
+
+async def _add_outside(found: Gathering, stack: AsyncExitStack, name: str) -> None:
+    kind, needed, server = _OUTSIDE[name]
+    with found.unless_absent(name):
+        _need(needed)
+        await found.add(kind(name, await stack.enter_async_context(server())))
+
+
+@contextlib.contextmanager
+def _debian() -> Iterator[Lab]:
+    """A server of Debian's PostgreSQL 15, for which there is PgQ."""
+    if not (DEBIAN / "postgres").exists() or not _PGQ.exists():
+        raise Absent("PgQ for PostgreSQL 15 is not installed", remedy="apt-get install postgresql-15-pgq3")
+    with Lab.open(bin_dir=str(DEBIAN)) as lab:
+        yield lab
+
+
+def _need(*modules: str) -> None:
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise Absent(f"the Python package {module} is not installed", remedy="make peers")

@@ -1,0 +1,65 @@
+"""The queue that a team writes by hand, with SKIP LOCKED."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+from postbus.bench import peer
+from postbus.bench.lab import connection
+from postbus.bench.load import Payload, encode
+from postbus.bench.peers.system import Handle, Publisher, Style, System
+
+_BATCH = {Style.BULK: 500, Style.PROMPT: 10}
+
+
+class Handwritten(System):
+    """One table; a message is leased by an update and deleted when it is done. NOTIFY wakes the consumer."""
+
+    async def install(self) -> None:
+        async with connection(self.address) as conn:
+            await peer.create(conn)
+
+    async def create(self, groups: Sequence[str]) -> None:
+        async with connection(self.address) as conn:
+            await conn.execute("truncate handwritten")
+
+    @contextlib.asynccontextmanager
+    async def publishers(self, count: int, style: Style = Style.BULK) -> AsyncIterator[list[Publisher]]:
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def publisher() -> Publisher:
+                conn = await stack.enter_async_context(connection(self.address))
+
+                async def one(payload: Payload) -> None:
+                    async with conn.transaction():
+                        if style is Style.PROMPT:
+                            await peer.publish_and_notify(conn, payload)
+                        else:
+                            await conn.execute(peer.INSERT_ONE, encode(payload))
+
+                async def many(batch: Sequence[Payload]) -> None:
+                    async with conn.transaction():
+                        await conn.execute(peer.INSERT, [encode(one) for one in batch])
+
+                return Publisher(one, many)
+
+            yield [await publisher() for _ in range(count)]
+
+    async def fill(self, given: Sequence[Payload], count: int) -> None:
+        await super().fill(given, count)
+        async with connection(self.address) as conn:
+            await conn.execute("analyze handwritten")
+
+    async def consume(self, group: str, count: int, handle: Handle, style: Style) -> None:
+        async with connection(self.address) as conn, connection(self.address) as listening:
+            notified = asyncio.Event()
+            await listening.add_listener(peer.CHANNEL, lambda *_: notified.set())
+            left = count
+            while left > 0:
+                notified.clear()
+                step = await peer.lease_and_delete(conn, batch=_BATCH[style], handle=lambda order: handle([order]))
+                left -= step
+                if left > 0 and step == 0:
+                    await notified.wait()

@@ -1,0 +1,85 @@
+"""pgqueuer: jobs in a table, by asyncpg."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+
+from postbus.bench.lab import connection
+from postbus.bench.load import Payload, encode
+from postbus.bench.peers.system import Handle, Publisher, Style, System, decode
+
+_BATCH = {Style.BULK: 500, Style.PROMPT: 10}
+
+
+class Pgqueuer(System):
+    """Tables as installed (durable), autovacuum as it recommends; enqueue() in a transaction; a QueueManager."""
+
+    client = "pgqueuer"
+    share = 0.2
+
+    async def install(self) -> None:
+        from pgqueuer.db import AsyncpgDriver
+        from pgqueuer.queries import Queries
+
+        async with connection(self.address) as conn:
+            queries = Queries(AsyncpgDriver(conn))
+            await queries.install()
+            await queries.optimize_autovacuum()
+
+    async def create(self, groups: Sequence[str]) -> None:
+        async with connection(self.address) as conn:
+            await conn.execute("truncate pgqueuer, pgqueuer_log")
+
+    @contextlib.asynccontextmanager
+    async def publishers(self, count: int, style: Style = Style.BULK) -> AsyncIterator[list[Publisher]]:
+        from pgqueuer.db import AsyncpgDriver
+        from pgqueuer.queries import Queries
+
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def publisher() -> Publisher:
+                conn = await stack.enter_async_context(connection(self.address))
+                queries = Queries(AsyncpgDriver(conn))
+
+                async def one(payload: Payload) -> None:
+                    async with conn.transaction():
+                        await queries.enqueue(self.topic, encode(payload))
+
+                async def many(batch: Sequence[Payload]) -> None:
+                    size = len(batch)
+                    async with conn.transaction():
+                        await queries.enqueue([self.topic] * size, [encode(each) for each in batch], [0] * size)
+
+                return Publisher(one, many)
+
+            yield [await publisher() for _ in range(count)]
+
+    async def fill(self, given: Sequence[Payload], count: int) -> None:
+        await super().fill(given, count)
+        async with connection(self.address) as conn:
+            await conn.execute("analyze pgqueuer")
+
+    async def consume(self, group: str, count: int, handle: Handle, style: Style) -> None:
+        from pgqueuer.db import AsyncpgPoolDriver
+        from pgqueuer.qm import QueueManager
+        from pgqueuer.queries import Queries
+
+        left = count
+        # A pool: jobs are taken and logged at the same time.
+        async with asyncpg.create_pool(self.address, min_size=4, max_size=4) as pool:
+            manager = QueueManager(Queries(AsyncpgPoolDriver(pool)))
+
+            async def run(job: Any) -> None:
+                nonlocal left
+                handle([decode(job.payload)])
+                left -= 1
+                if left == 0:
+                    manager.shutdown.set()
+
+            manager.entrypoint(self.topic)(run)
+            await manager.run(batch_size=_BATCH[style], dequeue_timeout=timedelta(seconds=1))
