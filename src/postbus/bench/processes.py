@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, TypeVar
@@ -69,6 +70,17 @@ async def until_over(dsn: str, word: str = "over", *, look: float = 0.1) -> None
 
 
 @contextlib.contextmanager
+def helpers(count: int) -> Iterator[Executor]:
+    """Processes for many pieces of work, one after the other. They end with the block, or with us."""
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=fresh, initializer=_begin_to_watch) as pool:
+        try:
+            yield pool
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
 def doomed(work: Callable[[], object]) -> Iterator[SpawnProcess]:
     """A process that is to be killed."""
     process = multiprocessing.get_context("spawn").Process(target=_run_alone, args=(work,), daemon=True)
@@ -91,13 +103,17 @@ async def _readable(connection: Connection) -> None:
 
 
 def _run(answer: Connection, work: Callable[[], object]) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _begin_to_watch()
     answer.send(work())
 
 
 def _run_alone(work: Callable[[], object]) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _begin_to_watch()
     work()
+
+
+def _begin_to_watch() -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:

@@ -99,7 +99,7 @@ async def _ten_groups(found: Gathering, plan: Plan, report: Report, *, processes
     given = load.payloads(min(4 * plan.peer_messages, _MOST_GIVEN))
 
     async def work(system: System) -> float:
-        return await rows.fan_out(system, given, _count(system, plan), processes)
+        return await rows.fan_out(system, given, _count(system, plan), processes, found.helpers)
 
     await _by_turns(found, plan, report, row=row, unit="deliveries_per_s", work=work)
 
@@ -108,7 +108,7 @@ async def _latency(found: Gathering, plan: Plan, report: Report) -> None:
     times: dict[str, list[int]] = {name: [] for name in found.systems}
     for _ in range(min(_TURNS, plan.peer_rounds)):
         for name, system in found.systems.items():
-            times[name] += await rows.latencies(system, plan.peer_latency_seconds)
+            times[name] += await rows.latencies(system, plan.peer_latency_seconds, found.helpers)
     for place, word in ((49, "p50"), (98, "p99")):
         found_ms = {name: quantiles(many, n=100, method="inclusive")[place] / 1e6 for name, many in times.items()}
         report.add(**{f"latency_{name}_{word}_ms": value for name, value in found_ms.items()})

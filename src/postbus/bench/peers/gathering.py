@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib.util
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from postbus.bench.peers.procrastinate_jobs import Procrastinate
 from postbus.bench.peers.rabbit import RabbitMq
 from postbus.bench.peers.redis_streams import RedisStreams
 from postbus.bench.peers.system import Absent, System
+from postbus.bench.processes import helpers
 from postbus.errors import PostbusError
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
@@ -53,6 +55,8 @@ _ORDER = (*_INSIDE, *_INSIDE_15, *_OUTSIDE)
 class Gathering:
     """Who is here."""
 
+    helpers: Executor
+    """Two other processes."""
     systems: dict[str, System] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
@@ -74,8 +78,8 @@ class Gathering:
 @contextlib.asynccontextmanager
 async def gathered(lab: Lab) -> AsyncIterator[Gathering]:
     """Start what has to be started, install what has to be installed, and end all of it with the block."""
-    found = Gathering()
     async with AsyncExitStack() as stack:
+        found = Gathering(stack.enter_context(helpers(2)))
         # All at once: some of them take long to start.
         await asyncio.gather(
             _add_inside(found, stack, lab),
@@ -87,17 +91,19 @@ async def gathered(lab: Lab) -> AsyncIterator[Gathering]:
 
 
 async def _add_inside(found: Gathering, stack: AsyncExitStack, lab: Lab) -> None:
+    dsn = await stack.enter_async_context(lab.database())
     for name, (kind, needed) in _INSIDE.items():
         with found.unless_absent(name):
             _need(*needed)
-            await found.add(kind(name, await stack.enter_async_context(lab.database())))
+            await found.add(kind(name, dsn))
 
 
 async def _add_inside_15(found: Gathering, stack: AsyncExitStack) -> None:
     with found.unless_absent(*_INSIDE_15):
         lab = await asyncio.to_thread(stack.enter_context, _debian())
+        dsn = await stack.enter_async_context(lab.database())
         for name, kind in _INSIDE_15.items():
-            await found.add(kind(name, await stack.enter_async_context(lab.database())))
+            await found.add(kind(name, dsn))
 
 
 async def _add_outside(found: Gathering, stack: AsyncExitStack, name: str) -> None:

@@ -16,10 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
-_PATIENCE = 10.0  # seconds in which a server may end by itself
-_POLL = 0.02
 _SET_PARENT_DEATH_SIGNAL = 1
 
 
@@ -29,20 +26,12 @@ def _tie() -> None:
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGKILL))
 
 
-def _signal(servers: list[subprocess.Popen[bytes]], number: int) -> None:
+def _end(servers: list[subprocess.Popen[bytes]]) -> None:
+    """At once: nobody needs what is in its folder any more."""
     for server in servers:
         # The whole process group, whose leader it is.
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, number)
-
-
-def _end(servers: list[subprocess.Popen[bytes]]) -> None:
-    _signal(servers, signal.SIGTERM)
-    until = time.monotonic() + _PATIENCE
-    while time.monotonic() < until and any(server.poll() is None for server in servers):
-        time.sleep(_POLL)
-    _signal(servers, signal.SIGKILL)
-    for server in servers:
+            os.killpg(server.pid, signal.SIGKILL)
         server.wait()
 
 

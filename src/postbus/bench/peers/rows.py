@@ -8,6 +8,7 @@ import itertools
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +18,6 @@ from postbus.bench.consume import Counter, DrainFailed
 from postbus.bench.latency import Started, sleep_until
 from postbus.bench.load import Order
 from postbus.bench.peers.system import GROUP, Publisher, Style, System
-from postbus.bench.processes import elsewhere
 
 BATCH = 100
 CONNECTIONS = 16
@@ -95,7 +95,9 @@ async def _take(system: System, wanted: int, consume: Callable[..., Coroutine[An
     return _Consumed(wanted - counter.first, counter.first_at, ended)
 
 
-async def fan_out(system: System, given: Sequence[load.Payload], count: int, processes: int) -> float:
+async def fan_out(
+    system: System, given: Sequence[load.Payload], count: int, processes: int, helpers: Executor
+) -> float:
     """Deliveries per second to GROUPS groups that have all messages, in some processes."""
     names = [f"group{number}" for number in range(GROUPS)]
     each = GROUPS // processes
@@ -105,7 +107,7 @@ async def fan_out(system: System, given: Sequence[load.Payload], count: int, pro
         if processes == 1:
             parts = [await _read(topic, names, count)]
         else:
-            parts = await asyncio.gather(*(elsewhere(partial(_run, _read, topic, mine, count)) for mine in shares))
+            parts = await asyncio.gather(*(_elsewhere(helpers, _read, topic, mine, count) for mine in shares))
     return sum(one.deliveries for one in parts) / (max(one.ended for one in parts) - min(one.began for one in parts))
 
 
@@ -113,14 +115,14 @@ async def _read(system: System, groups: list[str], count: int) -> _Consumed:
     return await _take(system, count * len(groups), partial(system.consume_all, groups, count))
 
 
-async def latencies(system: System, seconds: float) -> list[int]:
+async def latencies(system: System, seconds: float, helpers: Executor) -> list[int]:
     """Nanoseconds from the call that publishes, here, to the handler in another process; not of the first second."""
     warm = int(RATE * min(_WARM_SECONDS, seconds))
     count = 1 + warm + int(RATE * seconds)
     async with fresh(system).created([GROUP]) as topic, asyncio.timeout(_LONGEST):
         with tempfile.TemporaryDirectory(prefix="postbus-bench-ready-") as folder:
             ready = Path(folder, "ready")
-            consumer = asyncio.create_task(elsewhere(partial(_run, _follow, topic, count, ready)))
+            consumer = asyncio.create_task(_elsewhere(helpers, _follow, topic, count, ready))
             try:
                 sent = await _publish_at_pace(topic, count, partial(_until, ready, consumer))
                 started = await consumer
@@ -147,7 +149,8 @@ async def _follow(system: System, count: int, ready: Path) -> list[int]:
         if orders[0].number == 0:
             ready.touch()
 
-    await system.consume(GROUP, count, handle, Style.PROMPT)
+    async with asyncio.timeout(_LONGEST):
+        await system.consume(GROUP, count, handle, Style.PROMPT)
     return started.all_of_them()
 
 
@@ -167,5 +170,10 @@ async def _publish_at_pace(system: System, count: int, is_followed: Callable[[],
         return sent
 
 
+async def _elsewhere(helpers: Executor, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+    return await asyncio.get_running_loop().run_in_executor(helpers, _run, work, *args)
+
+
 def _run(work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+    gc.collect()
     return asyncio.run(work(*args))
