@@ -27,7 +27,19 @@ format: .venv/ready ## format the code
 	@$(BIN)/ruff check --fix .
 
 bench: .venv/ready ## measure everything beside its peers and goals (up to 30 minutes; SCENARIO=log for one, LONG=1)
+	@$(MAKE) --no-print-directory peers || echo "some peers are absent; the others are measured" >&2
 	@$(BIN)/postbus bench $(or $(SCENARIO),all) $(if $(LONG),$(if $(SCENARIO),,--long),$(if $(SCENARIO),--short))
+
+PEER_PACKAGES := postgresql-15-pgq3 redis-server rabbitmq-server
+
+peers: .venv/ready ## install what `postbus bench peers` measures beside Postbus
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --group peers
+	@dpkg -s $(PEER_PACKAGES) >/dev/null 2>&1 || { \
+	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	        apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
+	            apt-get install -y -qq --no-install-recommends $(PEER_PACKAGES); \
+	    else echo "let an administrator run: apt-get install $(PEER_PACKAGES)" >&2; exit 1; \
+	    fi; }
 
 lock: .venv/ready ## pin the newest versions of all dependencies in requirements.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
@@ -71,4 +83,4 @@ faults-servers: ## install what some faults need: gcc for clocks that jump, and 
 	else echo "faults that need them stay out; let an administrator run: apt-get install$$missing" >&2; exit 1; \
 	fi
 
-.PHONY: help setup run test check format bench lock clean faults faults-servers
+.PHONY: help setup run test check format bench peers lock clean faults faults-servers

@@ -15,15 +15,15 @@ from postbus.bench.lab import Lab
 from postbus.bench.peers import servers
 from postbus.bench.peers.handwritten import Handwritten
 from postbus.bench.peers.jetstream import JetStream
-from postbus.bench.peers.ours import PostbusLog, PostbusQueue
+from postbus.bench.peers.ours import Ours, PostbusLog, PostbusQueue
 from postbus.bench.peers.pgq import Pgq
 from postbus.bench.peers.pgqueuer_jobs import Pgqueuer
 from postbus.bench.peers.procrastinate_jobs import Procrastinate
 from postbus.bench.peers.rabbit import RabbitMq
 from postbus.bench.peers.redis_streams import RedisStreams
-from postbus.bench.peers.system import Absent, System
+from postbus.bench.peers.system import GROUP, Absent, System
 from postbus.bench.processes import helpers
-from postbus.errors import PostbusError
+from postbus.errors import EmbeddedError
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 _PGQ = Path("/usr/share/postgresql/15/extension/pgq.control")
@@ -48,7 +48,7 @@ _OUTSIDE: Mapping[str, tuple[type[System], str, Callable[[], AbstractAsyncContex
     "redis_streams": (RedisStreams, "redis", servers.redis),
     "rabbitmq": (RabbitMq, "aio_pika", servers.rabbitmq),
 }
-_ORDER = (*_INSIDE, *_INSIDE_15, *_OUTSIDE)
+ORDER = (*_INSIDE, *_INSIDE_15, *_OUTSIDE)
 
 
 @dataclass
@@ -62,8 +62,16 @@ class Gathering:
     absent: dict[str, str] = field(default_factory=dict)
 
     async def add(self, system: System) -> None:
-        await system.install()
-        self.versions[system.name] = await system.version()
+        """Install a system, and let it show that it works. A peer that does not is absent; Postbus has to."""
+        try:
+            await system.install()
+            async with system.on("probe").created([GROUP]):
+                self.versions[system.name] = await system.version()
+        except Exception as error:
+            if isinstance(system, Ours):
+                raise
+            self.versions.pop(system.name, None)
+            raise Absent(f"it does not work here: {type(error).__name__}: {error}") from error
         self.systems[system.name] = system
 
     @contextlib.contextmanager
@@ -71,7 +79,7 @@ class Gathering:
         """Note why something cannot be had, and go on without it."""
         try:
             yield
-        except PostbusError as error:
+        except (Absent, EmbeddedError) as error:
             self.absent.update(dict.fromkeys(names, str(error)))
 
 
@@ -86,7 +94,7 @@ async def gathered(lab: Lab) -> AsyncIterator[Gathering]:
             _add_inside_15(found, stack),
             *(_add_outside(found, stack, name) for name in _OUTSIDE),
         )
-        found.systems = {name: found.systems[name] for name in _ORDER if name in found.systems}
+        found.systems = {name: found.systems[name] for name in ORDER if name in found.systems}
         yield found
 
 
@@ -103,7 +111,8 @@ async def _add_inside_15(found: Gathering, stack: AsyncExitStack) -> None:
         lab = await asyncio.to_thread(stack.enter_context, _debian())
         dsn = await stack.enter_async_context(lab.database())
         for name, kind in _INSIDE_15.items():
-            await found.add(kind(name, dsn))
+            with found.unless_absent(name):
+                await found.add(kind(name, dsn))
 
 
 async def _add_outside(found: Gathering, stack: AsyncExitStack, name: str) -> None:

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Sequence
 from postbus.bench import peer
 from postbus.bench.lab import connection
 from postbus.bench.load import Payload, encode
-from postbus.bench.peers.system import Handle, Publisher, Style, System
+from postbus.bench.peers.system import Handle, InPostgres, Publisher, Style
 
 _BATCH = {Style.BULK: 500, Style.PROMPT: 10}
 
 
-class Handwritten(System):
+class Handwritten(InPostgres):
     """One table; a message is leased by an update and deleted when it is done. NOTIFY wakes the consumer."""
 
     async def install(self) -> None:

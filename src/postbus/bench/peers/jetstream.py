@@ -21,6 +21,15 @@ class JetStream(System):
     share = 0.05
     client = "nats-py"
 
+    async def version(self) -> str:
+        import nats
+
+        client = await nats.connect(self.address)
+        try:
+            return f"nats-server {client.connected_server_version}, {await super().version()}"
+        finally:
+            await client.close()
+
     async def create(self, groups: Sequence[str]) -> None:
         from nats.js.api import StorageType
 

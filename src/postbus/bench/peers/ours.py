@@ -8,13 +8,15 @@ from collections.abc import AsyncIterator, Sequence
 from postbus import Bus, Start
 from postbus.bench.lab import connection
 from postbus.bench.load import Order, Payload
-from postbus.bench.peers.system import Handle, Publisher, Style, System
+from postbus.bench.peers.system import Handle, InPostgres, Publisher, Style
 
 _QUEUE_BATCH = 500
 _LOG_BATCH = 1000
 
 
-class _Ours(System):
+class Ours(InPostgres):
+    """What both have in common: how they publish, and how a worker runs."""
+
     client = "postbus"
 
     @contextlib.asynccontextmanager
@@ -62,7 +64,7 @@ class _Ours(System):
             await bus.run()
 
 
-class PostbusQueue(_Ours):
+class PostbusQueue(Ours):
     """A topic with QUEUE semantics; a worker with a batch handler, or with one for single messages."""
 
     async def create(self, groups: Sequence[str]) -> None:
@@ -77,7 +79,7 @@ class PostbusQueue(_Ours):
         await self._run([None], count, handle, _QUEUE_BATCH if style is Style.BULK else None)
 
 
-class PostbusLog(_Ours):
+class PostbusLog(Ours):
     """A topic with PUB_SUB semantics; groups of one process share their reads."""
 
     has_groups = True

@@ -11,19 +11,20 @@ import asyncpg
 
 from postbus.bench.lab import connection
 from postbus.bench.load import Payload, batches, encode
-from postbus.bench.peers.system import Handle, Publisher, Style, System, decode
+from postbus.bench.peers.system import Handle, InPostgres, Publisher, Style, decode
 
 _IDLE = 0.002  # seconds until the next look
 
 
-class Pgq(System):
+class Pgq(InPostgres):
     """Extension pgq. Ticks are made by us: one per 1000 events that wait, or whenever a prompt consumer looks."""
 
     has_groups = True
 
     async def version(self) -> str:
         async with connection(self.address) as conn:
-            return "pgq " + str(await conn.fetchval("select extversion from pg_extension where extname = 'pgq'"))
+            found = await conn.fetchval("select extversion from pg_extension where extname = 'pgq'")
+            return f"pgq {found}, {await super().version()}"
 
     async def install(self) -> None:
         async with connection(self.address) as conn:

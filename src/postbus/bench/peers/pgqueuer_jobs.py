@@ -11,12 +11,12 @@ import asyncpg
 
 from postbus.bench.lab import connection
 from postbus.bench.load import Payload, encode
-from postbus.bench.peers.system import Handle, Publisher, Style, System, decode
+from postbus.bench.peers.system import Handle, InPostgres, Publisher, Style, decode
 
 _BATCH = {Style.BULK: 500, Style.PROMPT: 10}
 
 
-class Pgqueuer(System):
+class Pgqueuer(InPostgres):
     """Tables as installed (durable), autovacuum as it recommends; enqueue() in a transaction; a QueueManager."""
 
     client = "pgqueuer"

@@ -11,12 +11,12 @@ import msgspec
 
 from postbus.bench.lab import connection
 from postbus.bench.load import Order, Payload
-from postbus.bench.peers.system import Handle, Publisher, Style, System
+from postbus.bench.peers.system import Handle, InPostgres, Publisher, Style
 
 _CONCURRENCY = {Style.BULK: 30, Style.PROMPT: 10}
 
 
-class Procrastinate(System):
+class Procrastinate(InPostgres):
     """defer() in a transaction on the caller's connection; one worker, jobs deleted when they are done."""
 
     client = "procrastinate"

@@ -20,6 +20,13 @@ class RabbitMq(System):
     share = 0.05
     client = "aio-pika"
 
+    async def version(self) -> str:
+        import aio_pika
+
+        async with await aio_pika.connect(self.address) as connection:
+            told = connection.transport.connection.server_properties
+        return f"rabbitmq-server {told['version']}, {await super().version()}"
+
     async def create(self, groups: Sequence[str]) -> None:
         async with self._channel() as channel:
             exchange = await channel.declare_exchange(self.topic, "fanout", durable=True)

@@ -20,6 +20,10 @@ class RedisStreams(System):
     share = 0.3
     client = "redis"
 
+    async def version(self) -> str:
+        async with self._connection() as redis:
+            return f"redis-server {(await redis.info('server'))['redis_version']}, {await super().version()}"
+
     async def create(self, groups: Sequence[str]) -> None:
         async with self._connection() as redis:
             for group in groups:

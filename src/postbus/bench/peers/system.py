@@ -14,6 +14,7 @@ from typing import ClassVar, Self
 
 import msgspec
 
+from postbus.bench.lab import connection
 from postbus.bench.load import Order, Payload, batches
 from postbus.errors import PostbusError
 
@@ -104,3 +105,11 @@ class System(abc.ABC):
             yield self
         finally:
             await self.remove(groups)
+
+
+class InPostgres(System):
+    """A system whose address is a DSN."""
+
+    async def version(self) -> str:
+        async with connection(self.address) as conn:
+            return f"{await super().version()}, PostgreSQL {await conn.fetchval('show server_version')}"
