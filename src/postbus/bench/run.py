@@ -69,3 +69,9 @@ def show(report: Report) -> None:
         checks.add_row(check.name, f"{check.value:,}", check.goal, "[green]ok[/]" if check.ok else "[red]missed[/]")
     for table in (about, figures, checks):
         Console().print(table)
+    if lines := SCENARIOS[report.scenario].summary(report):
+        columns = list(dict.fromkeys(column for line in lines.values() for column in line))
+        summary = Table("", *columns)
+        for name, line in lines.items():
+            summary.add_row(name, *(f"{line[column]:,}" if column in line else "" for column in columns))
+        Console().print(summary)

@@ -40,6 +40,10 @@ class Scenario:
         report.settings["took_seconds"] = round(time.monotonic() - began, 1)
         return report
 
+    def summary(self, report: Report) -> dict[str, dict[str, float]]:
+        """Figures that are easier to read side by side: lines by name, and what stands in their columns."""
+        return {}
+
     @contextlib.asynccontextmanager
     async def place(self, lab: Lab, report: Report) -> AsyncIterator[Any]:
         """Where the parts measure."""

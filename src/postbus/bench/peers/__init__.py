@@ -11,7 +11,7 @@ from typing import Any
 from postbus.bench import load
 from postbus.bench.lab import Lab
 from postbus.bench.peers import rows
-from postbus.bench.peers.gathering import BROKERS, LOG, RIVALS, Gathering, gathered
+from postbus.bench.peers.gathering import BROKERS, LOG, ORDER, RIVALS, Gathering, gathered
 from postbus.bench.peers.system import System
 from postbus.bench.plan import Plan
 from postbus.bench.report import Report
@@ -35,7 +35,28 @@ _MEANINGS = {
 _Work = Callable[[System], Coroutine[Any, Any, float]]
 
 
+_COLUMNS = {
+    "publish": "publish_single_1_connection_{}_per_s",
+    "publish by 16": "publish_single_16_connections_{}_per_s",
+    "by 100": "publish_batches_of_100_{}_per_s",
+    "drain": "drain_{}_per_s",
+    "10 groups": "ten_groups_one_process_{}_deliveries_per_s",
+    "in 2 processes": "ten_groups_two_processes_{}_deliveries_per_s",
+    "p50 ms": "latency_{}_p50_ms",
+    "p99 ms": "latency_{}_p99_ms",
+}
+
+
 class _Beside(Scenario):
+    def summary(self, report: Report) -> dict[str, dict[str, float]]:
+        """A line for each system."""
+        figures = report.figures
+        lines = {
+            name: {title: figures[key.format(name)] for title, key in _COLUMNS.items() if key.format(name) in figures}
+            for name in ORDER
+        }
+        return {name: line for name, line in lines.items() if line}
+
     @contextlib.asynccontextmanager
     async def place(self, lab: Lab, report: Report) -> AsyncIterator[Gathering]:
         """All systems, at their servers."""
@@ -72,7 +93,7 @@ def _compare(report: Report, name: str, peer: str, ratio: float) -> None:
 
 
 def _count(system: System, plan: Plan) -> int:
-    return max(int(plan.peer_messages * system.share), 20)
+    return max(int(plan.peer_messages * system.share), 60)
 
 
 async def _singles(found: Gathering, plan: Plan, report: Report, *, connections: int, row: str) -> None:
@@ -99,7 +120,8 @@ async def _ten_groups(found: Gathering, plan: Plan, report: Report, *, processes
     given = load.payloads(min(4 * plan.peer_messages, _MOST_GIVEN))
 
     async def work(system: System) -> float:
-        return await rows.fan_out(system, given, _count(system, plan), processes, found.helpers)
+        # Each message is delivered ten times.
+        return await rows.fan_out(system, given, _count(system, plan) // 3, processes, found.helpers)
 
     await _by_turns(found, plan, report, row=row, unit="deliveries_per_s", work=work)
 
