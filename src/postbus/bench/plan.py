@@ -66,7 +66,7 @@ class Plan:
     """How long it publishes, per round."""
     peer_messages: int = 30_000
     """That it drains, per round; slow ones a part of them."""
-    peer_latency_seconds: float = 4.0
+    peer_latency_seconds: float = 3.0
     """How long its latency is measured, per turn."""
 
     @classmethod

@@ -72,12 +72,16 @@ async def until_over(dsn: str, word: str = "over", *, look: float = 0.1) -> None
 @contextlib.contextmanager
 def helpers(count: int) -> Iterator[Executor]:
     """Processes for many pieces of work, one after the other. They end with the block, or with us."""
-    fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, mp_context=fresh, initializer=_begin_to_watch) as pool:
-        try:
-            yield pool
-        finally:
-            pool.shutdown(cancel_futures=True)
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_to_watch)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        # Not waited for: one may be busy with what nobody wants any more.
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+            process.join()
 
 
 @contextlib.contextmanager

@@ -130,13 +130,16 @@ async def _latency(found: Gathering, plan: Plan, report: Report) -> None:
     times: dict[str, list[int]] = {name: [] for name in found.systems}
     for _ in range(min(_TURNS, plan.peer_rounds)):
         for name, system in found.systems.items():
-            times[name] += await rows.latencies(system, plan.peer_latency_seconds, found.helpers)
+            try:
+                times[name] += await rows.latencies(system, plan.peer_latency_seconds, found.helpers)
+            except TimeoutError:
+                report.settings[f"absent_latency_{name}"] = f"it is minutes behind at {rows.RATE} messages/s"
     for place, word in ((49, "p50"), (98, "p99")):
-        found_ms = {name: quantiles(many, n=100, method="inclusive")[place] / 1e6 for name, many in times.items()}
-        report.add(**{f"latency_{name}_{word}_ms": value for name, value in found_ms.items()})
+        ms = {name: quantiles(many, n=100, method="inclusive")[place] / 1e6 for name, many in times.items() if many}
+        report.add(**{f"latency_{name}_{word}_ms": value for name, value in ms.items()})
         for peer, ours in (RIVALS | BROKERS).items():
-            if peer in found_ms:
-                _compare(report, f"latency_{word}_postbus_to_{peer}_speed_ratio", peer, found_ms[peer] / found_ms[ours])
+            if peer in ms:
+                _compare(report, f"latency_{word}_postbus_to_{peer}_speed_ratio", peer, ms[peer] / ms[ours])
 
 
 SCENARIO = _Beside(

@@ -65,7 +65,7 @@ class Gathering:
         """Install a system, and let it show that it works. A peer that does not is absent; Postbus has to."""
         try:
             await system.install()
-            async with system.on("probe").created([GROUP]):
+            async with system.on(f"probe_{system.name}").created([GROUP]):
                 self.versions[system.name] = await system.version()
         except Exception as error:
             if isinstance(system, Ours):

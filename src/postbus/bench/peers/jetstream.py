@@ -26,7 +26,8 @@ class JetStream(System):
 
         client = await nats.connect(self.address)
         try:
-            return f"nats-server {client.connected_server_version}, {await super().version()}"
+            server = client.connected_server_version
+            return f"nats-server {server.major}.{server.minor}.{server.patch}, {await super().version()}"
         finally:
             await client.close()
 

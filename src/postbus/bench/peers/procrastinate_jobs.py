@@ -79,11 +79,14 @@ class Procrastinate(InPostgres):
             options = {"concurrency": concurrency, "delete_jobs": "always", "install_signal_handlers": False}
             worker = asyncio.create_task(app.run_worker_async(**options))
             waiting = asyncio.create_task(enough.wait())
-            await asyncio.wait([waiting, worker], return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
-            worker.cancel()  # it ends what it has begun
-            with contextlib.suppress(asyncio.CancelledError):
-                await worker
+            try:
+                await asyncio.wait([waiting, worker], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiting.cancel()
+                worker.cancel()  # it ends what it has begun
+                await asyncio.wait([worker])
+            if not worker.cancelled():
+                worker.result()  # it failed
 
     def _app(self, connections: int) -> Any:
         from procrastinate import App, PsycopgConnector
