@@ -68,6 +68,8 @@ class Plan:
     """That it drains, per round; slow ones a part of them."""
     peer_latency_seconds: float = 3.0
     """How long its latency is measured, per turn."""
+    peers_at_once: bool = False
+    """Whether all of them are measured at the same time: shows that they work, not how fast they are."""
 
     @classmethod
     def quick(cls) -> Self:
@@ -76,7 +78,8 @@ class Plan:
                    latency_seconds=0.6, old_seconds=2.0, log_messages=10_000, log_old_seconds=1.0, topics=50, groups=20,
                    load_seconds=8.0, history=20_000, history_rate=10_000.0, catch_up_seconds=4.0,
                    minute=1.0, isolation_seconds=3.0, day=0.7, day_rate=2_000, points=Points.quick(),
-                   peer_rounds=1, peer_seconds=0.05, peer_messages=400, peer_latency_seconds=0.1)  # fmt: skip
+                   peer_rounds=1, peer_seconds=0.05, peer_messages=400, peer_latency_seconds=0.1,
+                   peers_at_once=True)  # fmt: skip
 
     @classmethod
     def short(cls) -> Self:
@@ -84,7 +87,8 @@ class Plan:
         return cls(messages=200_000, singles=1_000, rounds=3, latency_seconds=8.0, old_seconds=45.0,
                    log_messages=1_000_000, log_old_seconds=60.0, load_seconds=20.0, history=2_000_000,
                    catch_up_seconds=75.0, minute=3.0, isolation_seconds=40.0, day=2.5,
-                   points=Points.short(), peer_rounds=2, peer_seconds=0.7, peer_messages=20_000, peer_latency_seconds=3.0)  # fmt: skip
+                   points=Points.short(), peer_rounds=2, peer_seconds=0.7, peer_messages=20_000,
+                   peer_latency_seconds=3.0)  # fmt: skip
 
     def changed(self, *, messages: int | None = None, seconds: float | None = None, lanes: int | None = None) -> Self:
         """The plan with another size of the backlog, other lengths of time, or more lanes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -16,7 +17,7 @@ from postbus.bench.peers.gathering import BROKERS, LOG, ORDER, RIVALS, Gathering
 from postbus.bench.peers.system import System
 from postbus.bench.plan import Plan
 from postbus.bench.report import Report
-from postbus.bench.rounds import Rates, alternate
+from postbus.bench.rounds import Rates, alternate, at_once
 from postbus.bench.scenario import Scenario
 
 _TURNS = 2
@@ -74,7 +75,8 @@ async def _by_turns(found: Gathering, plan: Plan, report: Report, *, row: str, u
     """Measure all systems that can do it, and compare."""
     able = [one for one in found.systems.values() if one.has_groups or not row.startswith("ten_groups")]
     names = {one.name: f"{row}_{one.name}_{unit}" for one in able}
-    rates = await alternate({names[one.name]: partial(work, one) for one in able}, rounds=plan.peer_rounds)
+    measures = {names[one.name]: partial(work, one) for one in able}
+    rates = await (at_once(measures) if plan.peers_at_once else alternate(measures, rounds=plan.peer_rounds))
     report.add(**rates.medians())
     for peer, ours in (RIVALS | BROKERS).items():
         if peer in names:
@@ -131,16 +133,23 @@ async def _ten_groups(found: Gathering, plan: Plan, report: Report, *, processes
 
 async def _latency(found: Gathering, plan: Plan, report: Report) -> None:
     times: dict[str, list[int]] = {name: [] for name in found.systems}
+
+    async def turn(name: str, system: System) -> None:
+        try:
+            times[name] += await rows.latencies(system, plan.peer_latency_seconds, found.helpers)
+        except TimeoutError:
+            report.settings[f"absent_latency_{name}"] = f"it is minutes behind at {rows.RATE} messages/s"
+
     began = time.monotonic()
-    for turn in range(min(_TURNS, plan.peer_rounds)):
+    for number in range(min(_TURNS, plan.peer_rounds)):
         if time.monotonic() - began > _LATE:
             break
-        report.settings["latency_turns"] = turn + 1
-        for name, system in found.systems.items():
-            try:
-                times[name] += await rows.latencies(system, plan.peer_latency_seconds, found.helpers)
-            except TimeoutError:
-                report.settings[f"absent_latency_{name}"] = f"it is minutes behind at {rows.RATE} messages/s"
+        report.settings["latency_turns"] = number + 1
+        if plan.peers_at_once:
+            await asyncio.gather(*(turn(*one) for one in found.systems.items()))
+        else:
+            for one in found.systems.items():
+                await turn(*one)
     for place, word in ((49, "p50"), (98, "p99")):
         ms = {name: quantiles(many, n=100, method="inclusive")[place] / 1e6 for name, many in times.items() if many}
         report.add(**{f"latency_{name}_{word}_ms": value for name, value in ms.items()})
