@@ -172,7 +172,7 @@ async def test_a_group_needs_a_log(bus: Bus) -> None:
     bus.subscribe("q", group="h")(take)
     with pytest.raises(WrongSemantics, match="is a QUEUE") as refused:
         await asyncio.wait_for(bus.run(), 10)
-    assert "--semantics PUB_SUB" in refused.value.remedy
+    assert "topics migrate q --to PUB_SUB --group h" in refused.value.remedy
 
 
 async def test_a_log_needs_a_group(bus: Bus) -> None:
