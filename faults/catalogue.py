@@ -101,10 +101,10 @@ async def backends_terminated(world: World) -> None:
 async def backend_killed(world: World) -> None:
     """One backend dies, and the server starts all others anew."""
     for _ in range(2):
-        pids = await world.server.backends()
         async with world.restarting, world.hurting("backend killed", aftermath=2):
-            await world.server.kill_backend(world.random.choice(pids))
-            await world.server.until_up()
+            if pids := await world.server.backends():
+                await world.server.kill_backend(world.random.choice(pids))
+                await world.server.until_up()
         await world.flows(30)
 
 

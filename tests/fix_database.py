@@ -7,6 +7,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,12 @@ def own_folder() -> Iterator[Path]:
 @pytest.fixture
 async def connect(dsn: str) -> AsyncIterator[Connect]:
     """Makes connections to the test's database: for tests with several sessions."""
+    async with _connecting(dsn) as new:
+        yield new
+
+
+@asynccontextmanager
+async def _connecting(dsn: str) -> AsyncIterator[Connect]:
     connections: list[Any] = []
 
     async def new() -> Any:
@@ -118,6 +125,15 @@ async def connect(dsn: str) -> AsyncIterator[Connect]:
     yield new
     for conn in connections:
         conn.terminate()
+
+
+@pytest.fixture
+async def connect_alone(own_folder: Path) -> AsyncIterator[Connect]:
+    """The same on a server of the test's own: nobody else begins or ends a transaction there."""
+    with EmbeddedPostgres.start(own_folder / "pg", settings={"autovacuum": "off"}) as alone:
+        async with _connecting(alone.dsn()) as new:
+            await migrate(await new())
+            yield new
 
 
 @pytest.fixture
