@@ -66,9 +66,11 @@ async def _publish(
 
         async def caller(publisher: Publisher) -> None:
             nonlocal sent
-            while time.perf_counter() - began < seconds:
+            is_over = False
+            while not is_over:
                 await step(publisher)
                 sent += size
+                is_over = time.perf_counter() - began >= seconds
 
         await asyncio.gather(*map(caller, publishers))
         return sent / (time.perf_counter() - began)
