@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 
 from postbus import Bus, Start
+from postbus.bench.consume import AT_FULL_SPEED
 from postbus.bench.lab import connection
 from postbus.bench.load import Order, Payload
 from postbus.bench.peers.system import Handle, InPostgres, Publisher, Style
@@ -59,7 +60,14 @@ class Ours(InPostgres):
             for group in groups:
                 concurrency = 10 if batch is None else 1 if group else 2
                 start = Start.BEGINNING if group else Start.NOW
-                options = bus.subscribe(self.topic, concurrency=concurrency, batch=batch, group=group, start=start)
+                options = bus.subscribe(
+                    self.topic,
+                    concurrency=concurrency,
+                    batch=batch,
+                    group=group,
+                    start=start,
+                    catch_up=AT_FULL_SPEED if group else None,
+                )
                 options(one if batch is None else many)
             await bus.run()
 
