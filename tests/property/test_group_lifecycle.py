@@ -233,7 +233,7 @@ class Lifecycle(RuleBasedStateMachine):
             rows = self.world.fetch(
                 "select u.subscription_id, u.status, s.state, v.processed from postbus.catch_up u "
                 "join postbus.catch_ups v using (subscription_id) "
-                "join postbus.subscription s on s.id = u.subscription_id where u.of = $1",
+                "join postbus.subscription s on s.id = u.subscription_id where s.catch_up_of = $1",
                 group.live.id,
             )
             expected = {

@@ -53,10 +53,13 @@ Handle = Callable[[str, int], Coroutine[Any, Any, list[int]]]
 async def measure(lab: Lab, plan: Plan, report: Report, *, semantics: str, p50_ms: float, p99_ms: float) -> None:
     """One message per transaction, one connection, by turns with the peer; the first second is not counted."""
     ours: list[Times] = []
+    notified: list[Times] = []
     peers: list[Times] = []
     seconds = plan.latency_seconds / _TURNS
     for _ in range(_TURNS):
-        ours += await _turn(lab, seconds, _publish, partial(_handle, semantics=semantics), semantics)
+        handle = partial(_handle, semantics=semantics)
+        ours += await _turn(lab, seconds, _publish, handle, semantics)
+        notified += await _turn(lab, seconds, _publish, handle, semantics, notify=True)
         peers += await _turn(lab, seconds, _publish_by_hand, _handle_by_hand, semantics)
     for name, times in (
         ("latency_publish_to_handler", [at - one.publish_ns for one, at in ours]),
@@ -64,6 +67,7 @@ async def measure(lab: Lab, plan: Plan, report: Report, *, semantics: str, p50_m
         ("latency_committed_to_handler", [at - one.committed_ns for one, at in ours]),
         ("latency_publish_and_commit", [one.committed_ns - one.publish_ns for one, _ in ours]),
         ("latency_publisher_behind_schedule", [one.publish_ns - one.due_ns for one, _ in ours]),
+        ("latency_with_notify", [at - one.publish_ns for one, at in notified]),
         ("latency_handwritten", [at - one.publish_ns for one, at in peers]),
     ):
         report.add(**percentiles(name, times))
@@ -76,12 +80,14 @@ async def measure(lab: Lab, plan: Plan, report: Report, *, semantics: str, p50_m
     )
 
 
-async def _turn(lab: Lab, seconds: float, publish: Publish, handle: Handle, semantics: str) -> list[Times]:
+async def _turn(
+    lab: Lab, seconds: float, publish: Publish, handle: Handle, semantics: str, *, notify: bool = False
+) -> list[Times]:
     warm = int(_RATE * min(_WARM_SECONDS, seconds))
     count = warm + int(_RATE * seconds)
     async with lab.database() as dsn:
         async with connection(dsn) as conn, Bus.open(dsn) as bus:
-            await bus.admin.create_topic(_TOPIC, semantics=semantics)
+            await bus.admin.create_topic(_TOPIC, semantics=semantics, notify=notify)
             await peer.create(conn)
         worker = asyncio.create_task(elsewhere(partial(_run, handle, dsn, count)))
         await until(dsn, _IS_LISTENING, worker=worker)
