@@ -59,6 +59,8 @@ class Verdict:
     messages: int = 0
     duplicates: int = 0
     hurts: int = 0
+    dropped: int = 0
+    """Leaves of the log."""
     seconds: float = 0.0
     settled_after: float = 0.0
 
@@ -122,7 +124,9 @@ async def _play(world: World, fault: Fault, verdict: Verdict) -> None:
         wrongs += await world.stop_consumers()
         verdict.findings += [Finding("LIVE", "", wrong) for wrong in wrongs]
         story = world.story()
-        verdict.findings += judge(story, await world.facts())
+        facts = await world.facts()
+        verdict.findings += judge(story, facts)
+        verdict.dropped = facts.dropped
         verdict.messages = sum(len(messages) for messages in story.tried.values())
         verdict.duplicates = story.duplicates
         verdict.hurts = story.faults

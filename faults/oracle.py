@@ -57,6 +57,8 @@ class Facts:
     """Messages by mode."""
     not_completed: dict[str, int] = field(default_factory=dict)
     """Messages by mode, of those with receipts."""
+    dropped: int = 0
+    """Leaves of the log: without any, nothing can be dropped early."""
 
 
 class Story:

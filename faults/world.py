@@ -37,6 +37,12 @@ _NOT_COMPLETED = """
     select m.*, (select array_agg(d) from postbus.deliveries d where d.id = m.id) from postbus.message_states m
      where m.topic = $1 and m.status <> 'COMPLETED' and not exists (select from postbus.dead_letter d where d.id = m.id)
 """
+# Leaves are numbered from 1 on, and the oldest are dropped first.
+_DROPPED = """
+    select coalesce(sum(oldest - 1), 0)::integer
+      from (select min(epoch) as oldest from postbus.log_leaf join postbus.storage s on s.id = storage_id
+             where s.topic_id is not null group by storage_id) as leaves
+"""
 
 
 class Unsettled(Exception):
@@ -194,7 +200,8 @@ class World:
         left: object = "?"
         while time.monotonic() < began + within:
             with suppress(*NOT_THERE):
-                await self.ask("select postbus.count_published(id) from postbus.storage")
+                for storage in await self.ask("select array_agg(id) from postbus.storage"):
+                    await self.ask("select counted from postbus.sweep_log($1)", storage)  # lags are counted by sweeps
                 left = int(await self.ask(_LEFT_OVER))
                 if left == 0:
                     return time.monotonic() - began
@@ -220,6 +227,7 @@ class World:
                 "  join postbus.topic t on t.id = s.topic_id group by 1"
             ):
                 facts.lost_by_retention[row["name"].removeprefix("faults.")] = int(row["messages"])
+            facts.dropped = await conn.fetchval(_DROPPED)
             for mode in self.modes:
                 if mode.has_receipts and (rows := await conn.fetch(_NOT_COMPLETED, mode.topic)):
                     facts.not_completed[mode.name] = len(rows)

@@ -10,7 +10,7 @@ import re
 import sys
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from postbus._watch import Action, IsOver, look_here, weakly, when_over
@@ -37,11 +37,16 @@ class Driver(Protocol):
 
 def driver_of(conn: Any) -> Driver:
     """The driver that a connection belongs to."""
-    for kind in type(conn).__mro__:
-        if driver := _BY_CLASS.get(f"{kind.__module__.partition('.')[0]}.{kind.__name__}"):
+    return _driver_of_kind(type(conn))
+
+
+@lru_cache(maxsize=1000)
+def _driver_of_kind(kind: type) -> Driver:
+    for base in kind.__mro__:
+        if driver := _BY_CLASS.get(f"{base.__module__.partition('.')[0]}.{base.__name__}"):
             return driver
     raise InvalidInput(
-        f"cannot publish on a {type(conn).__module__}.{type(conn).__qualname__}",
+        f"cannot publish on a {kind.__module__}.{kind.__qualname__}",
         remedy="pass a connection of asyncpg or psycopg 3, a Session or Connection of SQLAlchemy, "
         "or django.db.connection; or use bus.send(), which needs none",
     )

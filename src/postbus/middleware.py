@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from postbus.message import Message, Outgoing
@@ -26,9 +26,15 @@ def _unchanged(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
     yield messages
 
 
-@contextmanager
-def publishing(chain: Sequence[Middleware], topic: str, messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
+def publishing(
+    chain: Sequence[Middleware], topic: str, messages: Sequence[Outgoing]
+) -> AbstractContextManager[Sequence[Outgoing]]:
     """All hooks around a publish."""
+    return _hooks(chain, topic, messages) if chain else nullcontext(messages)
+
+
+@contextmanager
+def _hooks(chain: Sequence[Middleware], topic: str, messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
     with ExitStack() as stack:
         for middleware in chain:
             messages = stack.enter_context(middleware.publishing(topic, messages))

@@ -85,8 +85,8 @@ class Plan:
     def short(cls) -> Self:
         """All that is measured, at sizes and lengths that let all scenarios together end within half an hour."""
         return cls(messages=200_000, singles=1_000, rounds=3, latency_seconds=8.0, old_seconds=45.0,
-                   log_messages=1_000_000, log_old_seconds=60.0, load_seconds=20.0, history=2_000_000,
-                   catch_up_seconds=75.0, minute=3.0, isolation_seconds=40.0, day=2.5,
+                   log_messages=1_000_000, log_old_seconds=60.0, load_seconds=20.0, history=4_000_000,
+                   catch_up_seconds=140.0, minute=3.0, isolation_seconds=40.0, day=2.5,
                    points=Points.short(), peer_rounds=2, peer_seconds=0.7, peer_messages=20_000,
                    peer_latency_seconds=3.0)  # fmt: skip
 
