@@ -10,7 +10,7 @@ import re
 import sys
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Protocol
 
 from postbus._watch import Action, IsOver, look_here, weakly, when_over
@@ -37,11 +37,17 @@ class Driver(Protocol):
 
 def driver_of(conn: Any) -> Driver:
     """The driver that a connection belongs to."""
-    return _driver_of_kind(type(conn))
+    kind = type(conn)
+    driver = _known.get(kind)
+    if driver is None:
+        driver = _known[kind] = _driver_of_kind(kind)
+    return driver
 
 
-@lru_cache(maxsize=1000)
-def _driver_of_kind(kind: type) -> Driver:
+_known: weakref.WeakKeyDictionary[type[Any], Driver] = weakref.WeakKeyDictionary()
+
+
+def _driver_of_kind(kind: type[Any]) -> Driver:
     for base in kind.__mro__:
         if driver := _BY_CLASS.get(f"{base.__module__.partition('.')[0]}.{base.__name__}"):
             return driver

@@ -4,7 +4,7 @@
 --
 -- What a snapshot does not show are the transactions that it lists as open, and all from its xmax on. Most of their
 -- segments lie above the seen position: one range of an index. Only transactions up to the seen txid can have some
--- below it, and those few are looked up by id.
+-- below it, and those few are looked up by id: by what is added to the other columns, no other index fits.
 create or replace function postbus.read_leaf_sql(storage_id integer, epoch integer, has_late boolean) returns text
 language plpgsql immutable as $$
 declare
@@ -29,9 +29,9 @@ begin
     end if;
     _late := format(
         'select %s from %s s
-          where s.txid %%s and s.topic_id = $1 and s.lane = any ($2) and s.position >= $10 and s.position < $3
+          where s.txid %%s and s.topic_id + 0 = $1 and s.lane = any ($2) and s.position + 0 >= $10 and s.position + 0 < $3
             and pg_visible_in_snapshot(s.txid, $6) and %s
-          order by s.position limit $7', _columns, _leaf, _since);
+          order by s.position + 0 limit $7', _columns, _leaf, _since);
     return format('select * from ((%s) union all (%s) union all (%s)) as unseen order by position limit $7',
                   _later, format(_late, '= any ($8)'), format(_late, '>= $9 and s.txid <= $4'));
 end $$;

@@ -95,13 +95,21 @@ begin
                        case when late.position = _cursor.done_position then _cursor.done_index + 1 else 0 end,
                        late.published_at, late.content_type, late.content_types, late.keys, late.correlation_ids, late.headers::text[],
                        late.payloads, null::text, null::text, null::boolean, null::text
-                  from (select s.* from postbus.segment_shared s
-                         where s.storage_id = _topic.storage_id and s.txid = any (_late) and s.topic_id = _topic.id
+                  -- By transaction id, one by one. Topic and lane are not to be looked up: their index would be read from the
+                  -- beginning of the leaf. Positions tell which leaves to look at.
+                  from (select s.*
+                          from unnest(_late) as open (txid)
+                         cross join lateral (
+                             select s.* from postbus.segment_shared s
+                              where s.storage_id = _topic.storage_id and s.txid = open.txid and s.topic_id + 0 = _topic.id
+                                and s.position >= greatest(_cursor.done_position, _low) and s.position < _since
+                             offset 0) as s
                         union all
                         select s.* from postbus.segment_shared s
                          where s.storage_id = _topic.storage_id and s.txid >= pg_snapshot_xmax((_cursor.seen).snapshot)
-                           and s.txid <= (_cursor.seen).txid and s.topic_id = _topic.id) as late
-                 where late.position >= greatest(_cursor.done_position, _low) and late.position < _since and late.lane = any (lanes)
+                           and s.txid <= (_cursor.seen).txid and s.topic_id + 0 = _topic.id
+                           and s.position >= greatest(_cursor.done_position, _low) and s.position < _since) as late
+                 where late.lane + 0 = any (lanes)
                    and pg_visible_in_snapshot(late.txid, _target.snapshot)
                    and (late.position <= _cursor.since_bound
                         and (late.published_at < _cursor.since_at
