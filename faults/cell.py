@@ -82,6 +82,8 @@ async def run(servers: Servers, fault: Fault, modes: Sequence[Mode], seed: str, 
         await _run(servers, fault, chosen, seed, folder, verdict)
     except Absent as absence:
         verdict.absent = str(absence)
+    except Exception as error:  # the others go on
+        verdict.findings.append(Finding("LIVE", "", f"the run itself failed: {type(error).__name__}: {error}"))
     finally:
         verdict.seconds = time.monotonic() - began
         if keep is not None and verdict.findings:

@@ -200,7 +200,7 @@ class World:
         left: object = "?"
         while time.monotonic() < began + within:
             with suppress(*NOT_THERE):
-                for storage in await self.ask("select array_agg(id) from postbus.storage"):
+                for storage in await self.ask("select coalesce(array_agg(id), '{}') from postbus.storage"):
                     await self.ask("select counted from postbus.sweep_log($1)", storage)  # lags are counted by sweeps
                 left = int(await self.ask(_LEFT_OVER))
                 if left == 0:
