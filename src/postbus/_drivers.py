@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from postbus._watch import Action, IsOver, look_here, weakly, when_over
+from postbus._watch import Action, IsOver, look_at, weakly, when_over
 from postbus.errors import InvalidInput, PostbusError, from_database
 
 
@@ -106,16 +106,17 @@ class _Asyncpg:
         return await conn.fetchval(sql, *args)
 
     def after_commit(self, conn: Any, action: Action) -> None:
-        # It tells of each statement that it has run, so also of the one that ends the transaction.
-        conn.add_query_logger(look_here)
-        when_over(conn, _is_over, partial(_tell_no_more, weakly(conn), action), is_told=True)
+        if when_over(conn, _is_over, action, is_told=True) and not _is_over(conn):
+            # It tells of each statement that it has run, so also of the one that ends the transaction.
+            teller = partial(look_at, id(conn))
+            conn.add_query_logger(teller)
+            when_over(conn, _is_over, partial(_tell_no_more, weakly(conn), teller), is_told=True)
 
 
-def _tell_no_more(asyncpg_connection: Callable[[], Any], action: Action) -> None:
-    action()
+def _tell_no_more(asyncpg_connection: Callable[[], Any], teller: Callable[[object], None]) -> None:
     conn = asyncpg_connection()
     if conn is not None:
-        conn.remove_query_logger(look_here)
+        conn.remove_query_logger(teller)
 
 
 class _Psycopg:

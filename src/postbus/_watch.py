@@ -29,19 +29,20 @@ _GIVE_UP = 600.0  # seconds after which an open transaction is no longer looked 
 _LINGER = 1.0  # seconds that the thread stays without work
 
 
-def when_over(conn: Any, is_over: IsOver, action: Action, *, transaction: object = None, is_told: bool = False) -> None:
+def when_over(conn: Any, is_over: IsOver, action: Action, *, transaction: object = None, is_told: bool = False) -> bool:
     """Call `action` soon after the transaction of `conn` has ended, and not before.
 
     `transaction` names it where the driver can: one with another name comes after its end. Looking alone
     would not do, since a busy connection is hardly ever seen between two transactions.
-    `is_told` says that the driver calls `look_here` then, so that there is no need to look often.
+    `is_told` says that the driver calls `look_at` then, so that there is no need to look often.
+    Returns whether this is the first action of its transaction.
     """
-    _watch_of_here().add(conn, is_over, action, transaction, is_told=is_told)
+    return _watch_of_here().add(conn, is_over, action, transaction, is_told=is_told)
 
 
-def look_here(_: object = None) -> None:
-    """Act on what has ended by now on connections of the running event loop, or of threads."""
-    _watch_of_here().look()
+def look_at(place: int, _: object = None) -> None:
+    """Act if the transaction has ended of the connection that has this id, of the running event loop or of threads."""
+    _watch_of_here().look_at(place)
 
 
 def look_now() -> None:
@@ -91,11 +92,12 @@ class _Watch(ABC):
         self._open: dict[int, _Open] = {}
         self._wait = _LONGEST_WAIT
 
-    def add(self, conn: Any, is_over: IsOver, action: Action, transaction: object, *, is_told: bool) -> None:
+    def add(self, conn: Any, is_over: IsOver, action: Action, transaction: object, *, is_told: bool) -> bool:
         with self._lock:
             ended = None
             known = self._open.get(id(conn))
-            if known is None or known.transaction != transaction or known.is_over():
+            is_new = known is None or known.transaction != transaction or known.is_over()
+            if known is None or is_new:
                 ended, known = known, _Open(conn, is_over, transaction)
                 self._open[id(conn)] = known
             known.actions.append(action)
@@ -103,9 +105,22 @@ class _Watch(ABC):
                 self._wait = _FIRST_WAIT
         if ended is not None:
             ended.act()
-        self.look()
+        if is_told:
+            self.look_at(id(conn))
+        else:
+            self.look()
         if self._open and not (is_told and self._is_looking()):
             self._look_soon()
+        return is_new
+
+    def look_at(self, place: int) -> None:
+        """Only at one of them, however many there are."""
+        with self._lock:
+            known = self._open.get(place)
+            if known is None or not known.is_over():
+                return
+            del self._open[place]
+        known.act()
 
     def look(self) -> None:
         with self._lock:
