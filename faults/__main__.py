@@ -39,8 +39,7 @@ class Run:
                     await self._judge(servers, fault)
             for control in CONTROLS:
                 if self._is_wanted(control.fault.name):
-                    verdict = await cell.run(servers, control.fault, list(MODES.values()), self._args.seed)
-                    is_caught = control.is_caught(verdict)
+                    verdict, is_caught = await control.run(servers, self._args.seed)
                     print(report.control_line(verdict, is_caught=is_caught), flush=True)
                     self.controls.append((verdict, is_caught))
             for number in itertools.count(1):

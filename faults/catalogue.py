@@ -63,7 +63,7 @@ async def frozen(world: World) -> None:
 
 async def rolling_restart(world: World) -> None:
     """Each worker is asked to end, after another one has begun: nothing may come twice."""
-    for leaving in list(world.consumers):
+    for leaving in [one for one in world.consumers if one.is_alive and not one.is_doomed]:
         world.start_consumer()
         await asyncio.sleep(1.0)
         leaving.signal(signal.SIGTERM)

@@ -21,7 +21,7 @@ from faults.world import Unsettled, World
 _CONSUMERS = 2
 _PRODUCERS = 2
 _WARM = 100  # messages, before anything happens
-_LIVE_WITHIN = 60.0
+_LIVE_WITHIN = 45.0
 _LONGEST_STRIKE = 90.0
 
 Strike = Callable[[World], Awaitable[None]]
@@ -121,6 +121,7 @@ async def _play(world: World, fault: Fault, verdict: Verdict) -> None:
             verdict.settled_after = await world.settles(_LIVE_WITHIN)
         except Unsettled as error:
             wrongs.append(str(error))
+            await world.tell_what_is_left()
         if keeping_up is not None:
             keeping_up.cancel()
         wrongs += await world.stop_consumers()

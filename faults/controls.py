@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from faults import cell
 from faults.catalogue import frozen, killed_anywhere, nothing, postmaster_killed
 from faults.cell import Fault, Verdict
 from faults.consumer import BY_POSITION, NO_FENCE, SETTLE_FIRST
+from faults.modes import MODES
+from faults.servers.run import Servers
 from faults.world import World
 
 
@@ -18,8 +21,13 @@ class Control:
     fault: Fault
     checks: tuple[str, ...]
 
-    def is_caught(self, verdict: Verdict) -> bool:
-        return any(one.check in self.checks for one in verdict.findings)
+    async def run(self, servers: Servers, seed: str) -> tuple[Verdict, bool]:
+        """Whether the mistake is caught. Three times at most: whether a fault meets what it can hurt is chance."""
+        for part in range(3):
+            verdict = await cell.run(servers, self.fault, list(MODES.values()), f"{seed}.{part}")
+            if any(one.check in self.checks for one in verdict.findings):
+                return verdict, True
+        return verdict, False
 
 
 async def killed_soon_after_commit(world: World) -> None:

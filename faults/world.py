@@ -33,8 +33,14 @@ _LEFT_OVER = """
          + (select count(*) from postbus.retrying)
          + (select coalesce(sum((postbus.group_lag(s.id)).messages), 0) from postbus.subscription s)
 """
+_LEFT = (
+    "select clock_timestamp(), subscription_id, lane, id, key, parked, due_at, attempts from postbus.retrying",
+    "select * from postbus.lane order by subscription_id, lane",
+    "select name, pid, seen_at from postbus.worker",
+    "select token, topic_id, member, ends_at, open_ids from postbus.lease",
+)
 _NOT_COMPLETED = """
-    select m.*, (select array_agg(d) from postbus.deliveries d where d.id = m.id) from postbus.message_states m
+    select count(*) from postbus.message_states m
      where m.topic = $1 and m.status <> 'COMPLETED' and not exists (select from postbus.dead_letter d where d.id = m.id)
 """
 # Leaves are numbered from 1 on, and the oldest are dropped first.
@@ -208,6 +214,19 @@ class World:
             await asyncio.sleep(0.2)
         raise Unsettled(f"{left} messages were left after {within:g} s")
 
+    async def tell_what_is_left(self) -> None:
+        """Write down what the database has, and what the consumers wait for, where not all was handled."""
+        for one in self.consumers:
+            if one.is_alive:
+                one.signal(signal.SIGUSR1)
+        conn: Any = await asyncpg.connect(self.server.socket_dsn(), timeout=10)
+        try:
+            rows = [row for sql in _LEFT for row in await conn.fetch(sql)]
+        finally:
+            conn.terminate()
+        (self.folder / "left.txt").write_text("\n".join(map(str, rows)))
+        await asyncio.sleep(0.5)
+
     async def facts(self) -> Facts:
         """What the database says at the end."""
         facts = Facts()
@@ -229,9 +248,8 @@ class World:
                 facts.lost_by_retention[row["name"].removeprefix("faults.")] = int(row["messages"])
             facts.dropped = await conn.fetchval(_DROPPED)
             for mode in self.modes:
-                if mode.has_receipts and (rows := await conn.fetch(_NOT_COMPLETED, mode.topic)):
-                    facts.not_completed[mode.name] = len(rows)
-                    (self.folder / "not-completed.txt").write_text("\n".join(map(str, rows)))
+                if mode.has_receipts and (count := await conn.fetchval(_NOT_COMPLETED, mode.topic)):
+                    facts.not_completed[mode.name] = count
             return facts
         finally:
             conn.terminate()

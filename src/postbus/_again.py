@@ -76,10 +76,10 @@ class Again:
 
     async def _look_for_others(self) -> None:
         """Messages that somebody else has put there, by a redrive. Writes nothing, since it is done all the time."""
-        held = {token for strand in self._strands if not strand.is_ending for token in strand.tokens}
+        held = {lane.lane: lane for strand in self._strands if not strand.is_ending for lane in strand.lanes.values()}
         if held:
-            for one in await self._store.retrying_of(list(held)):
-                if not one["is_done"]:
+            for one in await self._store.retrying_of([lane.token for lane in held.values()]):
+                if not one["is_done"] and not held[one["lane"]].strand.is_ending:  # nor lost since we asked
                     self._waiting.add(one["id"], one["key"], one["lane"])
 
     async def _claim_due(self) -> None:

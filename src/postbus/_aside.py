@@ -80,7 +80,7 @@ class Aside:
         if told is None:
             self._lose(strand)
             return
-        if told[0] != "dead":
+        if told[0] != "dead" and not strand.is_lost:  # else it is for whoever has the lane now
             self.waiting.add(message.id, message.key, lane.lane)
         if told[0] in ("retried", "released"):
             self.is_due.set()
