@@ -14,12 +14,13 @@ import asyncpg
 import pytest
 
 from eventually import eventually
+from fix_database import Connect
 from fix_proxy import OnCommit, Proxy, proxy
 from grouping import are_shared, collect, create_log, has, in_order, is_through, look_often, publish_numbers, shares
 from postbus import Bus, PostbusError, Start, _log_store
 from postbus._store import Store
 from postbus.embedded import EmbeddedPostgres
-from running import running
+from running import running, tasks_are
 
 __all__ = ["proxy"]  # a fixture
 KEYS = 10
@@ -366,3 +367,49 @@ async def test_a_worker_that_is_starting_waits_for_the_server(bus: Bus, proxy: P
             await asyncio.sleep(0.2)
             proxy.heal()
             await has(got, 1)
+
+
+async def test_what_is_put_off_while_its_lane_is_lost_holds_up_nobody(bus: Bus, conn: Any, connect: Connect) -> None:
+    """It is for whoever has the lane then. Here that one is done with it, and the lane comes back."""
+    await create_log(bus, lanes=1)
+    got: list[int] = []
+
+    @bus.subscribe("t", group="g", start=Start.BEGINNING)
+    async def handle(n: int) -> None:
+        if n == 1:
+            raise ValueError("no")
+        got.append(n)
+
+    async def is_putting_off() -> None:
+        assert await conn.fetchval(
+            "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'postbus.put_off'"
+            " and datname = current_database()"
+        )
+
+    async def is_let_go() -> None:
+        assert await conn.fetchval("select count(holder) from postbus.lane") == 0
+        assert await conn.fetchval("select count(*) from postbus.retrying") == 1
+
+    async with running(bus):
+        await are_shared(conn, 1)
+        locker = await connect()
+        lock = locker.transaction()
+        await lock.start()
+        await locker.execute("select from postbus.lane for update")
+        await bus.send("t", 1, key="k")
+        await eventually(is_putting_off)
+        await conn.execute("update postbus.subscription set state = 'PAUSED'")  # so that nobody takes the lane yet
+        await conn.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and query ilike 'listen%'"
+        )
+        await tasks_are("postbus-read-g", 0)
+        await lock.rollback()
+        await eventually(is_let_go)
+        await conn.execute(
+            "with done as (delete from postbus.retrying returning *)"
+            " insert into postbus.settled_ahead select subscription_id, lane, id, position from done"
+        )
+        await conn.execute("update postbus.subscription set state = 'ACTIVE'")
+        await bus.send("t", 2, key="k")
+        await has(got, 1)
