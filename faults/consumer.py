@@ -14,6 +14,7 @@ import re
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import msgspec
 
 from faults.journal import Begin, End, Hurt, Journal, Settled, now
 from faults.modes import MODES, Mode
-from postbus import Bus, Message, Start
+from postbus import Bus, DatabaseUnavailable, Message, Start
 from postbus._store import Store
 
 AFTER_CLAIM = "after claim"
@@ -273,6 +274,16 @@ def forget_open_transactions() -> None:
     _replace("read_log", read)
 
 
+async def _opened(dsn: str) -> Bus:
+    """Whoever starts workers starts them again if the server is away just then."""
+    bus = Bus.open(dsn)
+    while True:
+        with suppress(DatabaseUnavailable):
+            await bus.connect()
+            return bus
+        await asyncio.sleep(0.2)
+
+
 async def consume(args: argparse.Namespace) -> bool:
     """Consume until SIGTERM. Returns whether that ended well."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _tell_tasks)
@@ -286,7 +297,7 @@ async def consume(args: argparse.Namespace) -> bool:
             remove_fences()
         if args.control == BY_POSITION:
             forget_open_transactions()
-        async with Bus.open(args.dsn) as bus:
+        async with await _opened(args.dsn) as bus:
             handlers = Handlers(bus, journal, failpoint, args.control, args.seed)
             for mode in (MODES[name] for name in args.modes.split(",")):
                 for group in mode.groups:
