@@ -91,7 +91,6 @@ def _told(verdict: Verdict) -> dict[str, Any]:
         "findings": [one._asdict() for one in verdict.findings],
         "messages": verdict.messages,
         "came_again": verdict.duplicates,
-        "leaves_dropped": verdict.dropped,
         "quiet_after_s": round(verdict.settled_after, 2),
         "seconds": round(verdict.seconds, 1),
     }
