@@ -22,8 +22,8 @@ class Control:
     checks: tuple[str, ...]
 
     async def run(self, servers: Servers, seed: str) -> tuple[Verdict, bool]:
-        """Whether the mistake is caught. Three times at most: whether a fault meets what it can hurt is chance."""
-        for part in range(3):
+        """Whether the mistake is caught. Six times at most: whether a fault meets what it can hurt is chance."""
+        for part in range(6):
             verdict = await cell.run(servers, self.fault, list(MODES.values()), f"{seed}.{part}")
             if any(one.check in self.checks for one in verdict.findings):
                 return verdict, True
