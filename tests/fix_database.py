@@ -21,7 +21,7 @@ from postbus.embedded import EmbeddedPostgres
 
 _DEBIAN = "/usr/lib/postgresql/{}/bin"
 _TEMPLATE = "postbus_template"
-_FOLDER = "POSTBUS_TEST_FOLDER"
+_FOLDER = "TESTS_OF_POSTBUS_FOLDER"
 
 Connect = Callable[[], Awaitable[Any]]
 

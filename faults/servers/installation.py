@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from postbus import embedded
-from postbus._keeper import Account, Home, _clean_environment, _die_with_keeper
+from postbus._keeper import Account, Home, clean_environment, spawn
 
 _DEBIAN = "/usr/lib/postgresql/{}/bin"
 _IN_THE_WHEEL = (16, 18)
@@ -51,19 +51,14 @@ class Installation:
 
         So it is called in the thread of the event loop, which lives as long as the run.
         """
-        account = self.account
         with log.open("ab") as output:
-            return subprocess.Popen(
+            return spawn(
                 [str(self.bin_dir / program), *options],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                account=self.account,
+                death_signal=death_signal,
+                env={**clean_environment(), **(env or {})},
+                output=output,
                 cwd="/",
-                env={**_clean_environment(), **(env or {})},
-                user=account.uid if account else None,
-                group=account.gid if account else None,
-                extra_groups=account.groups if account else None,
                 pass_fds=pass_fds,
                 start_new_session=True,  # so that Ctrl-C in our terminal does not reach it
-                preexec_fn=_die_with_keeper(death_signal),  # noqa: PLW1509 - it calls the kernel, and nothing else
             )

@@ -15,11 +15,11 @@ import asyncpg
 import psutil
 
 from faults.servers.installation import Installation
-from faults.servers.ports import free_port
 from faults.servers.waiting import TookTooLong, until
 from postbus import embedded
 from postbus._keeper import EXCLUSIVE, Home, Lock, is_held, postmaster_status
 from postbus._translate import DRIVER_ERRORS
+from postbus.bench.ports import free_port
 
 DATABASE = "postbus"
 SETTINGS_FILE = "settings.conf"

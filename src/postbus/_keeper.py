@@ -30,9 +30,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 SHARED = fcntl.LOCK_SH
 EXCLUSIVE = fcntl.LOCK_EX
@@ -348,19 +349,13 @@ class Keeper:
         return asked.wait() == 0
 
     def _spawn(self, program: str, *options: str, death_signal: int, quiet: bool = False) -> subprocess.Popen[bytes]:
-        account = self._plan.account
-        output = subprocess.DEVNULL if quiet else None
-        return subprocess.Popen(
+        return spawn(
             [str(Path(self._plan.bin_dir) / program), *options],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=_clean_environment(),
-            user=account.uid if account else None,
-            group=account.gid if account else None,
-            extra_groups=account.groups if account else None,
+            account=self._plan.account,
+            death_signal=death_signal,
+            env=clean_environment(),
+            output=subprocess.DEVNULL if quiet else None,
             pass_fds=[self._server_lock.fd],
-            preexec_fn=_die_with_keeper(death_signal),  # noqa: PLW1509 - there are no threads yet
         )
 
     def _stop_when_unused(self, server: subprocess.Popen[bytes]) -> None:
@@ -395,30 +390,54 @@ class Keeper:
                 Path(self._plan.socket_dir).rmdir()
 
 
-def _clean_environment() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
     """Nothing of the starter's shell (PGPORT, LANG, TZ, …) may change the server."""
     kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
     return {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC", **kept}
 
 
-def _die_with_keeper(death_signal: int) -> Callable[[], None] | None:
-    """What a child runs before exec so that the kernel sends it `death_signal` when the keeper dies.
+def spawn(
+    command: Sequence[str],
+    *,
+    account: Account | None = None,
+    death_signal: int,
+    env: Mapping[str, str],
+    output: Any = None,
+    **options: Any,
+) -> subprocess.Popen[bytes]:
+    """Start a program that the kernel sends `death_signal` when the thread that called this ends, in whatever way.
 
-    None where the kernel cannot: there, a keeper that is killed leaves its server behind.
+    Where the kernel cannot do that, one that is killed leaves its child behind. `output` and `options` are for Popen.
     """
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        env=env,
+        user=account.uid if account else None,
+        group=account.gid if account else None,
+        extra_groups=account.groups if account else None,
+        preexec_fn=_die_with_parent(death_signal),  # noqa: PLW1509 - it calls the kernel, and nothing else
+        **options,
+    )
+
+
+def _die_with_parent(death_signal: int) -> Callable[[], None] | None:
+    """What a child runs before exec. None where the kernel cannot do it."""
     try:
         import ctypes
 
         prctl = ctypes.CDLL(None).prctl
     except (ImportError, AttributeError, OSError):
         return None
-    keeper = os.getpid()
+    parent = os.getpid()
     set_parent_death_signal = 1
 
     def tie() -> None:
         prctl(set_parent_death_signal, ctypes.c_ulong(death_signal))
-        # The keeper may have died just before.
-        if os.getppid() != keeper:
+        # The parent may have died just before.
+        if os.getppid() != parent:
             os._exit(1)
 
     return tie

