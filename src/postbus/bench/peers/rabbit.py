@@ -24,8 +24,10 @@ class RabbitMq(System):
         import aio_pika
 
         async with await aio_pika.connect(self.address) as connection:
-            told = connection.transport.connection.server_properties
-        return f"rabbitmq-server {told['version']}, {await super().version()}"
+            assert connection.transport is not None
+            told = connection.transport.connection.server_properties["version"]
+        version = told.decode() if isinstance(told, bytes) else told
+        return f"rabbitmq-server {version}, {await super().version()}"
 
     async def create(self, groups: Sequence[str]) -> None:
         async with self._channel() as channel:

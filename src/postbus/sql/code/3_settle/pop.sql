@@ -1,0 +1,56 @@
+-- Takes up to max_count messages from a queue, or, for a group, from a topic with semantics PUB_SUB, for whoever asks: they are
+-- leased to `member`, and settled by ack, retry, dead_letter or release with their token. With auto_ack they are settled at
+-- once: then each is delivered at most once.
+--
+-- One row for each lease, and a last one that tells how to go on: see popped.
+--
+-- Writes: see claim.
+create or replace function postbus.pop(
+    topic      text,
+    group_name text default null,
+    member     text default 'somebody',
+    max_count  integer default 1,
+    lease      interval default null,
+    key        text default null,
+    auto_ack   boolean default false,
+    floor      text default null,
+    max_bytes  bigint default 16777216
+) returns setof postbus.popped
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _claimed record;
+    _row     postbus.popped;
+begin
+    if group_name is not null then
+        perform postbus.refuse('PB402', 'groups cannot be popped from yet', 'pop from a queue');
+    end if;
+    if key is not null then
+        perform postbus.refuse('PB402', 'a key is for groups', 'leave it out: messages of a queue are popped in their order');
+    end if;
+    select * into _claimed from postbus.claim(topic, member, max_count, lease, floor, max_bytes);
+    if _claimed.token is not null then
+        if auto_ack then
+            perform postbus.ack_leases(array[_claimed.token]);
+        end if;
+        _row.topic := topic;
+        _row.token := case when not auto_ack then _claimed.token end;
+        _row.ends_at := _claimed.ends_at;
+        _row.lease_length := _claimed.lease_length;
+        _row.ids := _claimed.ids;
+        _row.published_ats := _claimed.published_ats;
+        _row.attempts := _claimed.attempts;
+        _row.priorities := _claimed.priorities;
+        _row.keys := _claimed.keys;
+        _row.correlation_ids := _claimed.correlation_ids;
+        _row.content_types := _claimed.content_types;
+        _row.headers := _claimed.headers;
+        _row.payloads := _claimed.payloads;
+        return next _row;
+    end if;
+    _row := null;
+    _row.more := _claimed.more;
+    _row.next_due := _claimed.next_due;
+    _row.next_floor := _claimed.next_floor;
+    return next _row;
+end $$;
