@@ -35,16 +35,19 @@ begin
             (array['postbus_consumer'],
              array['claim', 'pop', 'extend', 'ack', 'ack_leases', 'retry', 'dead_letter', 'release', 'heartbeat', 'sign_off', 'ring',
                    'read_log', 'advance', 'put_off', 'claim_retrying', 'retrying_of', 'settle_retrying', 'lease_lanes', 'release_lanes',
-                   'leave_groups', 'hold_lane', 'calm_lane', 'group_heartbeat', 'report_catch_up']),
+                   'leave_groups', 'hold_lane', 'calm_lane', 'group_heartbeat', 'report_catch_up',
+                   'group_topics', 'scope_news', 'keys_of']),
             (array['postbus_consumer', 'postbus_admin'],
-             array['ensure_topic', 'subscribe', 'sweep', 'sweep_log', 'sweep_subscriptions', 'storages', 'return_expired', 'note_failure']),
+             array['ensure_topic', 'subscribe', 'subscribe_scope', 'sweep', 'sweep_log', 'sweep_subscriptions', 'storages', 'return_expired',
+                   'note_failure']),
             (array['postbus_observer', 'postbus_admin'],
              array['sweeping', 'sweep_health', 'payload_json', 'first_id', 'group_lag', 'group_metrics', 'deliveries_of', 'message_state',
                    'delivery', 'state_of', 'first_wanted', 'log_message', 'copies_of', 'groups_near_timeout', 'stuck_messages',
-                   'zero_subscription_messages', 'inconsistencies']),
+                   'zero_subscription_messages', 'inconsistencies', 'in_scope', 'pattern_regex']),
             (array['postbus_admin'],
              array['create_topic', 'set_topic', 'move_topic', 'continue_moves', 'pause_topic', 'resume_topic', 'purge_topic', 'delete_topic',
-                   'set_group_state', 'seek', 'resurrect', 'set_catch_up', 'force_complete', 'remove_group', 'redrive', 'purge_dead_letters',
+                   'set_group_state', 'set_scope_state', 'forget_scope', 'seek', 'resurrect', 'set_catch_up', 'force_complete', 'remove_group',
+                   'redrive', 'purge_dead_letters',
                    'set_sweeping', 'rebase', 'import_messages', 'import_group', 'import_retrying', 'import_seen'])
           ) as g (roles, functions)
          cross join unnest(g.roles) as role (name)
@@ -58,7 +61,7 @@ begin
     foreach _role in array array['postbus_observer', 'postbus_admin'] loop
         if exists (select from pg_roles where rolname = _role) then
             foreach _view in array array['topics', 'messages', 'dead_letters', 'workers', 'log', 'groups', 'members', 'catch_ups', 'deliveries', 'message_states',
-                                         'imported', 'imported_group', 'sweep_jobs'] loop
+                                         'imported', 'imported_group', 'sweep_jobs', 'scopes'] loop
                 execute format('grant select on postbus.%I to %I', _view, _role);
             end loop;
             execute format('grant usage on schema postbus_outbox to %I', _role);

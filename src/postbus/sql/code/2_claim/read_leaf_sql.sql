@@ -1,6 +1,6 @@
 -- The query that reads one leaf for read_log, with these parameters: 1 topic, 2 lanes, 3 since position,
 -- 4 seen txid, 5 seen snapshot, 6 target snapshot, 7 limit, 8 late txids, 9 seen xmax, 10 done position, 11 since bound,
--- 12 since time, 13 since id, 14 done index. Its rows are log_rows.
+-- 12 since time, 13 since id, 14 done index, 15 since snapshot. Its rows are log_rows.
 --
 -- What a snapshot does not show are the transactions that it lists as open, and all from its xmax on. Most of their
 -- segments lie above the seen position: one range of an index. Only transactions up to the seen txid can have some
@@ -15,7 +15,8 @@ declare
                           as first_index,
                       s.published_at, s.content_type, s.content_types, s.keys, s.correlation_ids, s.headers::text[] as headers, s.payloads,
                       null::text as next_cursor, null::text as during_cursor, null::boolean as more, null::text as read_target';
-    _since   text := '(s.position <= $11 and (s.published_at < $12 or postbus.first_id(s.position) + s.count <= $13)) is not true';
+    _since   text := '(s.position <= $11 and (s.published_at < $12 and pg_visible_in_snapshot(s.txid, $15) is not false
+                                               or postbus.first_id(s.position) + s.count <= $13)) is not true';
     _later   text;
     _late    text;
 begin

@@ -112,7 +112,7 @@ begin
                  where late.lane + 0 = any (lanes)
                    and pg_visible_in_snapshot(late.txid, _target.snapshot)
                    and (late.position <= _cursor.since_bound
-                        and (late.published_at < _cursor.since_at
+                        and (late.published_at < _cursor.since_at and pg_visible_in_snapshot(late.txid, _cursor.since_snapshot) is not false
                              or postbus.first_id(late.position) + late.count <= _cursor.since_id)) is not true
                  order by late.position limit greatest(max_count - _count, 0) + 2;
         elsif _topic.storage = 'own' then
@@ -120,7 +120,7 @@ begin
                 using _topic.id, lanes, greatest(_since, (_leaf.epoch::bigint << 43) + (_cursor.since_id >> 10)), (_cursor.seen).txid,
                       (_cursor.seen).snapshot, _target.snapshot, greatest(max_count - _count, 0) + 2, _late,
                       pg_snapshot_xmax((_cursor.seen).snapshot), coalesce(_cursor.done_position, 0), _cursor.since_bound,
-                      _cursor.since_at, _cursor.since_id, coalesce(_cursor.done_index, -1);
+                      _cursor.since_at, _cursor.since_id, coalesce(_cursor.done_index, -1), _cursor.since_snapshot;
         else
             open _reading for
                 select s.position, s.lane, s.count, s.bytes,
@@ -135,7 +135,7 @@ begin
                    and s.position < (_leaf.epoch + 1)::bigint << 43
                    and not pg_visible_in_snapshot(s.txid, (_cursor.seen).snapshot) and pg_visible_in_snapshot(s.txid, _target.snapshot)
                    and (s.position <= _cursor.since_bound
-                        and (s.published_at < _cursor.since_at
+                        and (s.published_at < _cursor.since_at and pg_visible_in_snapshot(s.txid, _cursor.since_snapshot) is not false
                              or postbus.first_id(s.position) + s.count <= _cursor.since_id)) is not true
                  order by s.topic_id, s.position limit greatest(max_count - _count, 0) + 2;
         end if;
@@ -176,6 +176,11 @@ begin
             _cursor.target := null;
             _cursor.done_position := null;
             _cursor.done_index := null;
+            if _cursor.since_snapshot is not null then      -- all that it shows is seen: without it, groups come to the same place
+                _cursor.since_at := null;
+                _cursor.since_snapshot := null;
+                _cursor.since_bound := case when _cursor.since_id is not null then _cursor.since_bound end;
+            end if;
         end if;
         _end.next_cursor := _cursor;
     end if;

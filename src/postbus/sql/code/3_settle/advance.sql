@@ -33,7 +33,7 @@ begin
         select g.subscription_id, g.lane, g.number + 1,
                row((g.cursor).seen, (g.cursor).target, coalesce(g.done_position, (g.cursor).done_position),
                    coalesce(g.done_index, (g.cursor).done_index), (g.cursor).since_bound, (g.cursor).since_at,
-                   (g.cursor).since_id, (g.cursor).until)::postbus.log_cursor,
+                   (g.cursor).since_id, (g.cursor).until, (g.cursor).since_snapshot)::postbus.log_cursor,
                before.passed + g.passed, before.worker
           from given g
           join postbus.cursor before

@@ -16,6 +16,8 @@ begin
             format('tracking %L is not known; use ''REFERENCE_COUNTING'' or ''OFFSET_WATERMARK''', topic.tracking)
         when topic.semantics = 'PUB_SUB' and topic.ordered then
             'ordered is for QUEUE topics: PUB_SUB topics always keep the order per key'
+        when not postbus.is_name(coalesce(topic.namespace, '_')) or not postbus.is_name(coalesce(topic.task, '_')) then
+            'a namespace, and a task, has 1 to 200 letters, digits or . _ - : / and starts with a letter, a digit or _'
         when topic.storage not in ('shared', 'own') then format('storage %L is not known; use ''shared'' or ''own''', topic.storage)
         when greatest(topic.lease, topic.retry_initial, topic.retry_max, topic.retention, topic.dedup_window, topic.max_retention,
                       topic.zero_subscription_retention, topic.zombie_time, topic.heartbeat_interval, topic.heartbeat_timeout)

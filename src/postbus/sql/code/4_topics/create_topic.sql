@@ -1,7 +1,7 @@
--- Creates a topic with options, such as {"ordered": true, "lease": "1 minute"}.
+-- Creates a topic with options, such as {"ordered": true, "lease": "1 minute"}. Groups into whose scopes it comes are subscribed.
 -- Refuses one that exists, and one whose name is in use and would change its order.
 --
--- Writes: topic; see storage_for.
+-- Writes: topic; see storage_for and join_scopes.
 create or replace function postbus.create_topic(name text, options jsonb default '{}') returns postbus.topic
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -26,5 +26,6 @@ begin
     exception when unique_violation then
         perform postbus.refuse('PB409', format('topic %L exists', name), 'change it: postbus topics set ' || name);
     end;
+    perform postbus.join_scopes(_topic, row(0, '2', '3:3:')::postbus.log_place);        -- nothing is there yet
     return _topic;
 end $$;

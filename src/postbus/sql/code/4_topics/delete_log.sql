@@ -2,7 +2,7 @@
 -- unless `force` is given. Storage of its own is dropped, for which nobody else may be publishing at that moment, to
 -- whatever topic: then it is refused rather than waited for, since all publishers would wait behind it.
 --
--- Writes: segment, subscription and all that belongs to it.  Locks: segment, to drop storage.
+-- Writes: segment, subscription and all that belongs to it, scope.  Locks: segment, to drop storage.
 create or replace function postbus.delete_log(topic postbus.topic, force boolean) returns void
 language plpgsql as $$
 declare
@@ -12,6 +12,7 @@ begin
         perform postbus.refuse('PB408', format('topic %L has groups', topic.name), 'cancel them: postbus groups cancel, or delete with --force');
     end if;
     perform postbus.forget_subscriptions(_ids);
+    delete from postbus.scope c where c.topic = (delete_log.topic).name;
     delete from postbus.moving m where m.topic_id = topic.id;
     delete from postbus.topic_count c where c.topic_id = topic.id;
     if topic.storage = 'own' then

@@ -1,6 +1,6 @@
--- Changes options of a topic.
+-- Changes options of a topic. Groups into whose scopes it comes by that are subscribed.
 --
--- Writes: see save_topic, storage_for and begin_move.  Locks: the topic's row.
+-- Writes: see save_topic, storage_for, begin_move and join_scopes.  Locks: the topic's row.
 create or replace function postbus.set_topic(name text, options jsonb) returns postbus.topic
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -29,5 +29,8 @@ begin
         end if;
     end if;
     perform postbus.save_topic(_after);
+    if (_after.namespace, _after.task, _after.semantics) is distinct from (_before.namespace, _before.task, _before.semantics) then
+        perform postbus.join_scopes(_after);
+    end if;
     return _after;
 end $$;

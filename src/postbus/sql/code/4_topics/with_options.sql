@@ -6,7 +6,8 @@ declare
     _known   text[] := array['semantics', 'ordered', 'lease', 'max_attempts', 'retry_initial', 'retry_factor', 'retry_max',
                              'retry_jitter', 'retention', 'dedup_window', 'max_payload_bytes', 'notify', 'tracking', 'lanes',
                              'storage', 'segment_size', 'zero_subscription_retention', 'block_writes_on_zero_subscriptions',
-                             'max_retention', 'zombie_time', 'heartbeat_interval', 'heartbeat_timeout'];
+                             'max_retention', 'zombie_time', 'heartbeat_interval', 'heartbeat_timeout',
+                             'namespace', 'task'];
     _unknown text;
     _changed postbus.topic;
 begin
@@ -18,7 +19,8 @@ begin
     if _unknown is not null then
         perform postbus.refuse('PB402', format('a topic has no option %L', _unknown), 'it has ' || array_to_string(_known, ', '));
     end if;
-    select option.key into _unknown from jsonb_each(options) as option where option.value = 'null' order by 1 limit 1;
+    select option.key into _unknown from jsonb_each(options) as option
+     where option.value = 'null' and option.key not in ('namespace', 'task') order by 1 limit 1;
     if _unknown is not null then
         perform postbus.refuse('PB402', format('option %L is null', _unknown), 'give a value, or leave the option out');
     end if;
@@ -28,6 +30,8 @@ begin
         perform postbus.refuse('PB402', format('bad option of topic %L: %s', topic.name, sqlerrm),
             'durations look like 30s, 5 minutes or 24h; numbers and true/false are plain');
     end;
+    _changed.namespace := nullif(_changed.namespace, '');       -- null, or an empty text, takes a label away
+    _changed.task := nullif(_changed.task, '');
     if _changed.semantics = 'PUB_SUB' and topic.semantics <> 'PUB_SUB' then      -- other defaults than a queue's
         _changed.tracking := coalesce(_changed.tracking, 'REFERENCE_COUNTING');
         _changed.retention := case when options ? 'retention' then _changed.retention else interval '24 hours' end;

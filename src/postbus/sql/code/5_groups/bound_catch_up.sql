@@ -29,8 +29,8 @@ begin
     perform postbus.move_cursors(subscription.id, null, null);
     select c.messages, c.from_id into missed, _from_id from postbus.count_before(subscription.id, topic, place.snapshot, _most) as c;
     skipped := greatest(missed - _most, 0);
-    insert into postbus.subscription (topic_id, group_name, start, subscribed, on_failure, catch_up, catch_up_of)
-    values (topic.id, subscription.group_name, 'CATCH_UP', place, subscription.on_failure, _options, subscription.id)
+    insert into postbus.subscription (topic_id, group_name, start, subscribed, on_failure, catch_up, catch_up_of, keys)
+    values (topic.id, subscription.group_name, 'CATCH_UP', place, subscription.on_failure, _options, subscription.id, subscription.keys)
     returning id into catch_up_id;
     insert into postbus.lane (subscription_id, lane)
     select bound_catch_up.catch_up_id, c.lane from postbus.current_cursor c where c.subscription_id = subscription.id;

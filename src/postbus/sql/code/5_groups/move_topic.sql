@@ -6,7 +6,7 @@
 -- the queue, and how much of it uses what a log does not have. With dry_run nothing changes. It may be repeated while the
 -- queue is worked off: see repeat_move.
 --
--- Writes: topic, subscription, lane, cursor; see storage_for, begin_move and repeat_move.  Locks: the topic's row.
+-- Writes: topic; see begin_subscription, join_scopes, storage_for, begin_move and repeat_move.  Locks: the topic's row.
 create or replace function postbus.move_topic(
     name        text,
     group_names text[] default '{}',
@@ -25,6 +25,7 @@ declare
     _topic postbus.topic := postbus.existing_topic(name);
     _after postbus.topic;
     _start postbus.log_place := row(0, '2', '3:3:');        -- before the first message: the log has none of this topic yet
+    _new   postbus.subscription;
     _group text;
     _id    bigint;
     _heir  bigint;
@@ -50,17 +51,15 @@ begin
     _after.storage_id := postbus.storage_for(_after);
     perform postbus.save_topic(_after);
     foreach _group in array group_names loop
-        insert into postbus.subscription (topic_id, group_name, state, start, subscribed, waits_for_queue)
-        values (_topic.id, _group, 'PAUSED', 'FROM_NOW', _start, true)
-        on conflict do nothing
-        returning id into _id;
-        continue when _id is null;      -- named twice
+        _new.group_name := _group;
+        _new.state := 'PAUSED';
+        _new.start := 'FROM_NOW';
+        _new.subscribed := _start;
+        _new.waits_for_queue := true;
+        _id := (select b.subscription_id from postbus.begin_subscription(_after, _new, postbus.cursor_at(_start)) as b);
         _heir := coalesce(_heir, _id);
-        insert into postbus.lane (subscription_id, lane) select _id, lane.n from generate_series(0, _after.lanes - 1) as lane (n);
-        insert into postbus.cursor (subscription_id, lane, number, cursor, moved)
-        select _id, lane.n, 1, row(_start, null, null, null, null, null, null, null)::postbus.log_cursor, 'start'
-          from generate_series(0, _after.lanes - 1) as lane (n);
     end loop;
+    perform postbus.join_scopes(_after, _start);
     perform postbus.begin_move(_topic, _heir, hand_over);
     perform pg_notify('postbus', _topic.id::text);
 end $$;

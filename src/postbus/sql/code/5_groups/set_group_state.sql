@@ -1,7 +1,8 @@
 -- Changes the state of a subscription: ACTIVE to PAUSED and back, and any to CANCELLED, which is final.
 -- A change to the state that it has changes nothing; others are refused. Its catch-up goes along.
+-- A CANCELLED one is out of the topic, also where a wider scope of its group has it; the topic's own records are forgotten.
 --
--- Writes: subscription; for CANCELLED also see end_subscription.  Locks: the subscription's row.
+-- Writes: subscription; for CANCELLED also scope, and see end_subscription.  Locks: the subscription's row.
 create or replace function postbus.set_group_state(topic text, group_name text, state text) returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -26,6 +27,7 @@ begin
      where s.id = _found.id or (s.catch_up_of = _found.id and s.state <> 'CANCELLED');
     if set_group_state.state = 'CANCELLED' then
         perform postbus.end_subscription(_found.id);
+        delete from postbus.scope c where c.group_name = _found.group_name and c.topic = set_group_state.topic;
         for _history in
             select s.id from postbus.subscription s join postbus.catch_up c on c.subscription_id = s.id
              where s.catch_up_of = _found.id and c.status <> 'COMPLETED'

@@ -28,9 +28,7 @@ begin
     if start = 'FROM_TIMESTAMP' then
         _cursor.since_at := start_at;
         _cursor.since_bound := case when start_at > clock_timestamp() then 9223372036854775807 else place.position end;
-        _cursor.seen := row(coalesce((select min(l.epoch)::bigint << 43 from postbus.log_leaf l
-                                       where l.storage_id = topic.storage_id and (l.closed_at is null or l.closed_at >= start_at)), 0),
-                            '2', '3:3:')::postbus.log_place;
+        _cursor.seen := postbus.place_before(topic.storage_id, start_at);
     elsif start = 'FROM_MESSAGE_ID' then
         _cursor.since_id := start_id;
         _cursor.since_bound := 9223372036854775807;

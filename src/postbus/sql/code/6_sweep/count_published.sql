@@ -51,7 +51,7 @@ begin
     end loop;
     if _count > 0 then
         insert into postbus.storage_count as known (storage_id, cursor)
-        values (count_published.storage_id, row(_target, null, null, null, null, null, null, null)::postbus.log_cursor)
+        values (count_published.storage_id, postbus.cursor_at(_target))
         on conflict on constraint storage_count_pkey do update set cursor = excluded.cursor;
     end if;
     return _count;

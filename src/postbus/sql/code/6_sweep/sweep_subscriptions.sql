@@ -4,6 +4,7 @@
 --   one with dead letters, or with messages to be tried again: somebody has to decide about these
 --   a DEAD one, for the topic's retention: until then it might come back to messages that are still there
 --   a history of a group that lives, while its receipts tell what became of messages
+--   a CANCELLED one that keeps its group out of a topic of its scopes
 --
 -- One at a time; a second caller returns at once. Returns how many went.
 --
@@ -33,6 +34,9 @@ begin
                             when 'DEAD' then greatest(s.state_changed_at, s.seen_at) < as_of - greatest(_keeps, t.retention)
                                              and s.catch_up_of is null      -- its history goes with it
                             else false end
+           and not (s.state = 'CANCELLED' and s.catch_up_of is null
+                    and exists (select from postbus.scope c
+                                 where c.group_name = s.group_name and c.recorded_at <= s.state_changed_at and postbus.in_scope(c, t)))
            and not exists (select from postbus.dead_letter d where d.topic_id = s.topic_id and d.subscription_id = s.id)
            and not exists (select from postbus.subscription part join postbus.retrying r on r.subscription_id = part.id
                             where part.id = s.id or part.catch_up_of = s.id)

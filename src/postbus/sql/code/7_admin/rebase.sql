@@ -3,7 +3,7 @@
 -- past it. Returns how many cursors were moved. Takes as long as all segments take to be rewritten; publishers wait
 -- meanwhile. To be called in a transaction of its own.
 --
--- Writes: segment, cursor, lane, log_leaf, topic_count, storage_count, subscription, cluster.
+-- Writes: segment, cursor, lane, log_leaf, topic_count, storage_count, subscription, scope, cluster.
 -- Locks: segment, cursor and lane, in exclusive mode.
 create or replace function postbus.rebase() returns bigint
 language plpgsql security definer
@@ -47,8 +47,11 @@ begin
                         case when _first is not null then _first end,
                         case when _first = (_lane.cursor).done_position then (_lane.cursor).done_index
                              when _first is not null then -1 end,
-                        (_lane.cursor).since_bound, (_lane.cursor).since_at, (_lane.cursor).since_id,
-                        case when (_lane.cursor).until is not null then _place end)::postbus.log_cursor,
+                        case when (_lane.cursor).since_snapshot is null or (_lane.cursor).since_id is not null then (_lane.cursor).since_bound end,
+                        case when (_lane.cursor).since_snapshot is null then (_lane.cursor).since_at end,
+                        (_lane.cursor).since_id,
+                        case when (_lane.cursor).until is not null then _place end,
+                        null)::postbus.log_cursor,
                     _lane.passed, _lane.at, clock_timestamp());
             _count := _count + 1;
         end loop;
@@ -61,7 +64,7 @@ begin
         on conflict on constraint topic_count_pkey do update
            set messages = known.messages + excluded.messages, bytes = known.bytes + excluded.bytes;
         insert into postbus.storage_count as known (storage_id, cursor)
-        values (_storage.id, row(_place, null, null, null, null, null, null, null)::postbus.log_cursor)
+        values (_storage.id, postbus.cursor_at(_place))
         on conflict on constraint storage_count_pkey do update set cursor = excluded.cursor;
     end loop;
     update postbus.segment g set txid = '3';
@@ -71,8 +74,9 @@ begin
     update postbus.lane l set holder = null, token = gen_random_uuid(), held_since = null;
     -- Seen now: nobody could send heartbeats here before.
     update postbus.subscription s
-       set subscribed = row((s.subscribed).position, '2', '3:3:')::postbus.log_place,
+       set subscribed = row((s.subscribed).position, '2', '3:3:')::postbus.log_place, started = null,
            seen_at = clock_timestamp(), state_changed_at = clock_timestamp();
+    update postbus.scope c set snapshot = '4:4:';       -- which shows all that there is
     update postbus.cluster c set identifier = null, table_oid = 'postbus.cluster'::regclass, noted_at = clock_timestamp();
     begin
         update postbus.cluster c set identifier = (select system_identifier from pg_control_system());

@@ -1,10 +1,10 @@
 -- Removes a group: first it is paused, so that processes finish and settle what they have in hand; and once they hold
 -- none of its lanes any more, or were not seen for the lease, it goes with all that belongs to it, also with what is left
--- of subscriptions that it had before. To be called until it says removed; held is how many lanes are waited for.
+-- of subscriptions that it had before, and its records of this topic. To be called until it says removed; held is how many lanes are waited for.
 -- With force they are not: what processes have in hand is still handled then, but not settled. A lane in which a
 -- transaction is just settling is waited for, two seconds.
 --
--- Writes: subscription and all that belongs to it.  Locks: the group's subscription rows, lane rows.
+-- Writes: subscription and all that belongs to it, scope.  Locks: the group's subscription rows, lane rows.
 create or replace function postbus.remove_group(
     topic       text,
     group_name  text,
@@ -32,6 +32,7 @@ begin
     if removed then
         begin
             perform postbus.forget_subscriptions(_ids);
+            delete from postbus.scope c where c.group_name = remove_group.group_name and c.topic = remove_group.topic;
         exception when lock_not_available then
             removed := false;
         end;

@@ -18,7 +18,8 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
             then before.messages + waiting.retrying + waiting.parked
                  + case when history.status = 'IN_PROGRESS' then history.messages else 0 end end as pending,
        before.oldest_at as oldest_pending_at,
-       case when s.state <> 'CANCELLED' then health.problem is null end as healthy, health.problem, s.waits_for_queue
+       case when s.state <> 'CANCELLED' then health.problem is null end as healthy, health.problem, s.waits_for_queue,
+       s.keys, s.scope_id
   from postbus.subscription s
   join postbus.topic t on t.id = s.topic_id
   left join lateral postbus.group_lag(s.id) as before on s.state <> 'CANCELLED'

@@ -1,0 +1,10 @@
+-- Refuses a topic that groups cannot subscribe to.
+create or replace function postbus.check_is_log(topic postbus.topic, name text, group_name text) returns void
+language plpgsql as $$
+begin
+    if topic.storage_id is null then
+        perform postbus.refuse('PB432', format('topic %L is a QUEUE', name),
+            case when topic.name is null then format('create it with semantics PUB_SUB: postbus topics create %s --semantics PUB_SUB', name)
+                 else format('make it PUB_SUB: postbus topics migrate %s --to PUB_SUB --group %s', name, group_name) end);
+    end if;
+end $$;

@@ -1,0 +1,19 @@
+-- The topics in a scope that a group is subscribed to and ACTIVE on. Nothing is recorded, and nobody joins: see subscribe_scope.
+create or replace function postbus.group_topics(
+    group_name text,
+    topic      text default null,
+    key        text default null,
+    namespace  text default null,
+    task       text default null,
+    pattern    text default null
+) returns table (topic_name text, subscription_id bigint, keys text[])
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp as $$
+begin
+    perform postbus.check_scope(topic, key, namespace, task, pattern);
+    return query
+    select (f.topic).name, (f.subscription).id, (f.subscription).keys
+      from postbus.topics_in_scope(postbus.as_scope(group_name, topic, key, namespace, task, pattern)) as f
+     where (f.subscription).state = 'ACTIVE'
+       and (group_topics.key is null or (f.subscription).keys is null or group_topics.key = any ((f.subscription).keys));
+end $$;

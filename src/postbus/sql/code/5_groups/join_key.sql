@@ -1,0 +1,67 @@
+-- Gives a group one more key of a topic, or all others, from where a record says. What lies between that and the group's
+-- place it gets at once, one after the other per key; what is before its place and not meant goes by.
+--
+-- A group that has all keys already keeps what it gets: only what its own start has left out is added.
+-- More than beside_from messages are refused: they would be copied.
+--
+-- Who works for the group loses its lanes, and takes them again with the keys of then: what it has passed by, and not told
+-- yet, it reads once more.
+--
+-- Writes: subscription, retrying, settled_ahead; see move_cursors.  Locks: lane rows.
+create or replace function postbus.join_key(subscription postbus.subscription, topic postbus.topic, scope postbus.scope) returns void
+language plpgsql as $$
+declare
+    _wanted postbus.log_cursor := postbus.scope_cursor(scope, topic);
+    _most   bigint := postbus.catch_up_options(subscription.catch_up) ->> 'beside_from';
+    _count  bigint := 0;
+    _leaf   integer;
+    _more   bigint;
+    _line   record;
+begin
+    perform postbus.move_cursors(subscription.id, null, null);
+    update postbus.subscription s set keys = case when scope.key is not null then s.keys || scope.key end where s.id = subscription.id;
+    for _leaf in select l.epoch from postbus.log_leaf l where l.storage_id = topic.storage_id order by l.epoch loop
+        continue when not postbus.lock_leaf(topic.storage_id, _leaf);
+        execute format(
+            'with message as (
+                select s.lane, s.position, postbus.first_id(s.position) + m.n - 1 as id, s.published_at, m.key, m.correlation_id,
+                       coalesce(m.content_type, s.content_type) as content_type, m.headers, m.payload,
+                       postbus.unseen($3, s.position, s.txid, s.count, s.published_at) > 0 as is_wanted,
+                       postbus.covers(c.cursor, s.position, s.txid, m.n::integer - 1, s.count, s.published_at) as is_passed
+                  from postbus.%I s
+                  join postbus.current_cursor c on c.subscription_id = $2 and c.lane = s.lane
+                 cross join lateral unnest(s.payloads, s.keys, s.correlation_ids, s.content_types, s.headers)
+                            with ordinality as m (payload, key, correlation_id, content_type, headers, n)
+                 where s.topic_id = $1 and case when $4 is null then (m.key <> all ($5)) is not false else m.key = $4 end
+                   and ($5 is not null or postbus.covers($6, s.position, s.txid, m.n::integer - 1, s.count, s.published_at))
+             ), passed_by as (
+                insert into postbus.settled_ahead (subscription_id, lane, id, position)
+                select $2, m.lane, m.id, m.position from message m where not m.is_wanted and not m.is_passed and $5 is not null
+                on conflict do nothing
+             ), added as (
+                insert into postbus.retrying (subscription_id, lane, id, position, parked, published_at, key, correlation_id, content_type,
+                                              headers, payload)
+                select $2, m.lane, m.id, m.position, m.key is not null, m.published_at, m.key, m.correlation_id, m.content_type,
+                       m.headers, m.payload
+                  from message m where m.is_wanted and m.is_passed
+                on conflict on constraint retrying_pkey do nothing
+                returning 1
+             )
+             select count(*) from added', postbus.leaf_name(topic.storage_id, _leaf))
+          into _more
+         using topic.id, subscription.id, _wanted, scope.key, subscription.keys, subscription.started;
+        _count := _count + _more;
+        if _count > _most then
+            perform postbus.refuse('PB402', format('group %L is more than %s messages of topic %L past where that begins', subscription.group_name,
+                                                   _most, topic.name),
+                'use a group of its own for it, begin later, or raise beside_from of the group''s catch_up');
+        end if;
+    end loop;
+    for _line in
+        select r.lane, array_agg(distinct r.key) as keys from postbus.retrying r
+         where r.subscription_id = subscription.id and r.parked group by r.lane
+    loop
+        perform postbus.unpark_retrying(subscription.id, _line.lane, _line.keys, clock_timestamp());
+    end loop;
+    perform pg_notify('postbus', topic.id::text);
+end $$;

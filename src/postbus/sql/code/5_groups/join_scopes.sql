@@ -1,0 +1,26 @@
+-- Subscribes the groups into whose scopes a topic has come. A transaction that has written has no place of now; then one is
+-- taken that is as good, but takes longer to read from: without a position.
+--
+-- Who records a scope at the same time waits until this transaction has ended, and then sees the topic; or is waited for.
+--
+-- Writes: see join_topic.  Locks: an advisory lock for the transaction, shared.
+create or replace function postbus.join_scopes(topic postbus.topic, place postbus.log_place default null) returns void
+language plpgsql as $$
+declare
+    _scope postbus.scope;
+begin
+    if topic.storage_id is null then
+        return;
+    end if;
+    perform pg_advisory_xact_lock_shared(hashtext('postbus.scope'));
+    for _scope in
+        select distinct on (c.group_name) c.* from postbus.scope c
+         where c.key is null and postbus.in_scope(c, join_scopes.topic) order by c.group_name
+    loop
+        place := coalesce(place, row(0, pg_current_xact_id(), pg_current_snapshot())::postbus.log_place);
+        perform postbus.join_topic(_scope, topic, place);
+    end loop;
+    if _scope.id is not null then
+        perform pg_notify('postbus', '0');      -- whoever consumes for scopes looks what is new
+    end if;
+end $$;

@@ -1,0 +1,32 @@
+-- What has come into scopes of groups, one per place in the arrays, that the caller does not know: topics with the group's
+-- subscription, or without one where it has none yet, for which subscribe_scope is to be called. Those that are CANCELLED are
+-- left out. Reads only, for all scopes of a process: it is asked again and again.
+create or replace function postbus.scope_news(
+    group_names text[],
+    topics      text[],
+    keys        text[],
+    namespaces  text[],
+    tasks       text[],
+    patterns    text[],
+    known       bigint[]
+) returns table (
+    scope           integer,
+    topic_name      text,
+    subscription_id bigint,
+    lease           interval,
+    heartbeat       interval,
+    max_attempts    integer,
+    lanes           integer,
+    is_limited      boolean
+)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp as $$
+    select one.n::integer, (f.topic).name, (f.subscription).id, (f.topic).lease, (f.topic).heartbeat_interval, (f.topic).max_attempts,
+           (f.topic).lanes, (f.subscription).keys is not null
+      from unnest(group_names, scope_news.topics, scope_news.keys, namespaces, tasks, patterns)
+           with ordinality as one (group_name, topic, key, namespace, task, pattern, n)
+     cross join lateral postbus.topics_in_scope(
+            postbus.as_scope(one.group_name, one.topic, one.key, one.namespace, one.task, one.pattern)) as f
+     where not exists (select from unnest(known) as k (id) where k.id = (f.subscription).id)
+     order by one.n, (f.topic).name
+$$;

@@ -1,0 +1,20 @@
+-- A group's record of a scope. Refuses one that is not there.
+create or replace function postbus.existing_scope(
+    group_name text,
+    topic      text,
+    key        text,
+    namespace  text,
+    task       text,
+    pattern    text
+) returns postbus.scope
+language plpgsql as $$
+declare
+    _scope postbus.scope;
+begin
+    perform postbus.check_scope(topic, key, namespace, task, pattern);
+    _scope := postbus.as_scope(group_name, topic, key, namespace, task, pattern);
+    if _scope.id is null then
+        perform postbus.refuse('PB406', format('group %L has no record of that scope', group_name), 'list them: postbus groups scopes');
+    end if;
+    return _scope;
+end $$;

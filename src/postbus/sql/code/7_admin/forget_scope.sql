@@ -1,0 +1,25 @@
+-- Forgets a group's record of a scope: no further topics join by it, and who subscribes again is recorded anew. What it is
+-- subscribed to stays, at its place; with `cancel` that is CANCELLED. Returns how many subscriptions are in the scope.
+--
+-- Writes: scope; see set_group_state.
+create or replace function postbus.forget_scope(
+    group_name text,
+    topic      text default null,
+    key        text default null,
+    namespace  text default null,
+    task       text default null,
+    pattern    text default null,
+    cancel     boolean default false
+) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _scope postbus.scope := postbus.existing_scope(group_name, topic, key, namespace, task, pattern);
+    _names text[] := array(select (f.topic).name from postbus.topics_in_scope(_scope) as f where (f.subscription).id is not null);
+begin
+    if cancel then
+        perform postbus.set_group_state(one.name, forget_scope.group_name, 'CANCELLED') from unnest(_names) as one (name);
+    end if;
+    delete from postbus.scope c where c.id = _scope.id;
+    return cardinality(_names);
+end $$;

@@ -1,0 +1,26 @@
+-- Pauses, or lets go on, a group in all topics of a scope: ACTIVE becomes PAUSED, PAUSED becomes ACTIVE; others stay as they are.
+-- Returns how many have that state then.
+--
+-- Writes: see set_group_state.
+create or replace function postbus.set_scope_state(
+    group_name text,
+    state      text,
+    topic      text default null,
+    key        text default null,
+    namespace  text default null,
+    task       text default null,
+    pattern    text default null
+) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _scope postbus.scope := postbus.existing_scope(group_name, topic, key, namespace, task, pattern);
+    _names text[] := array(select (f.topic).name from postbus.topics_in_scope(_scope) as f
+                            where (f.subscription).state in ('ACTIVE', 'PAUSED') and not (f.subscription).waits_for_queue);
+begin
+    if (set_scope_state.state in ('ACTIVE', 'PAUSED')) is not true then
+        perform postbus.refuse('PB433', format('a scope cannot become %s', coalesce(state, 'null')), 'use PAUSED or ACTIVE, or forget_scope');
+    end if;
+    perform postbus.set_group_state(one.name, set_scope_state.group_name, set_scope_state.state) from unnest(_names) as one (name);
+    return cardinality(_names);
+end $$;
