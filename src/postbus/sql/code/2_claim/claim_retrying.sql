@@ -24,7 +24,7 @@ begin
          limit max_count
     )
     update postbus.retrying r
-       set attempts = r.attempts + 1,
+       set attempts = r.attempts + 1, token = null, member = null,
            due_at = as_of + (due.topic).lease + case when r.attempts >= 2 then postbus.backoff(due.topic, r.attempts) else interval '0' end
       from due
      where r.subscription_id = due.subscription_id and r.lane = due.lane and r.id = due.id

@@ -17,6 +17,10 @@ begin
     select * into _closed from postbus.close_messages(token, ids);
     _lease := _closed.lease;
     _messages := _closed.messages;
+    if _lease.token is null then
+        return array(select s.message_id from postbus.settle_shelved(token, ids, 'done', null, null, null, null, clock_timestamp()) as s
+                      where s.became = 'lost');
+    end if;
     if cardinality(_messages) > 0 then
         perform postbus.keep_finished(_lease.topic_id, _lease.member, _lease.ordered, _messages);
     end if;

@@ -25,5 +25,7 @@ begin
           group by l.topic_id;
     end if;
     delete from postbus.lease l where l.token = any (_held);
-    return array(select wanted.token from unnest(tokens) as wanted (token) where wanted.token <> all (_held));
+    return array(select wanted.token from unnest(tokens) as wanted (token)
+                  where wanted.token <> all (_held)
+                    and not exists (select from postbus.settle_shelved(wanted.token, null, 'done', null, null, null, null, clock_timestamp())));
 end $$;

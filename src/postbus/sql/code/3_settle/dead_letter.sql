@@ -24,6 +24,11 @@ begin
     select * into _closed from postbus.close_messages(token, ids);
     _lease := _closed.lease;
     _messages := _closed.messages;
+    if _lease.token is null then
+        return array(select s.message_id
+                       from postbus.settle_shelved(token, ids, 'dead', null, error, coalesce(reason, 'dead-lettered'), null, as_of) as s
+                      where s.became = 'lost');
+    end if;
     if cardinality(_messages) > 0 then
         perform postbus.bury(_lease.topic_id, _lease.ordered, _messages, coalesce(reason, 'dead-lettered'), error, as_of);
     end if;

@@ -18,6 +18,10 @@ begin
     select * into _closed from postbus.close_messages(token, ids);
     _lease := _closed.lease;
     _messages := _closed.messages;
+    if _lease.token is null then
+        return array(select s.message_id from postbus.settle_shelved(token, ids, 'release', null, null, null, null, clock_timestamp()) as s
+                      where s.became = 'lost');
+    end if;
     perform postbus.requeue(_lease.topic_id, _lease.ordered, array(
         select row(m.id, m.published_at, m.attempts - 1, m.priority, m.key, m.correlation_id, m.content_type,
                    m.headers, m.payload)::postbus.queue_message

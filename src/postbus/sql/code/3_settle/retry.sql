@@ -33,6 +33,10 @@ begin
     end if;
     select * into _closed from postbus.close_messages(token, ids);
     _lease := _closed.lease;
+    if _lease.token is null then
+        return query select * from postbus.settle_shelved(token, ids, 'retry', delay, error, null, max_attempts, as_of);
+        return;
+    end if;
     _messages := _closed.messages;
     select * into _topic from postbus.topic t where t.id in (_lease.topic_id, 0) order by t.id = 0 limit 1;
     _limit := coalesce(max_attempts, _topic.max_attempts);

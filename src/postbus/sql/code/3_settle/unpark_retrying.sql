@@ -1,4 +1,5 @@
--- Lets the first message of each key that waits behind nothing any more be tried.
+-- Lets the first message of each key that waits behind nothing any more be tried: it is due now, also where it was before,
+-- since pops do not look at what was due long ago.
 --
 -- The heads are found before the update looks at anything: joined to it, they would be looked for once per message that
 -- waits in the lane.
@@ -11,9 +12,9 @@ language sql as $$
      where r.subscription_id = unpark_retrying.subscription_id and r.lane = unpark_retrying.lane
        and r.id = any (array(
             select head.id from unnest(keys) as ended (key)
-             cross join lateral (select first.id, first.parked from postbus.retrying first
+             cross join lateral (select first.id, first.parked, first.due_at from postbus.retrying first
                                   where first.subscription_id = unpark_retrying.subscription_id and first.lane = unpark_retrying.lane
                                     and first.key = ended.key
                                   order by first.position, first.id limit 1) as head
-             where head.parked))
+             where head.parked or head.due_at < as_of - interval '1 second'))
 $$;

@@ -22,7 +22,8 @@ begin
         when greatest(topic.lease, topic.retry_initial, topic.retry_max, topic.retention, topic.dedup_window, topic.max_retention,
                       topic.zero_subscription_retention, topic.zombie_time, topic.heartbeat_interval, topic.heartbeat_timeout)
              > interval '1000 years' then 'durations go up to 1000 years'        -- else times that are computed with them do not exist
-        when topic.lanes not between 1 and 1024 then 'lanes goes from 1 to 1024'
+        when topic.semantics = 'QUEUE' and topic.named_lanes then 'named lanes are for PUB_SUB topics: use ordered'
+        when topic.lanes not between 1 and 1024 then 'lanes goes from 1 to 1024, or is named'
         when topic.segment_size not between 1 and 1000 then 'segment_size goes from 1 to 1000'
         when topic.zero_subscription_retention < interval '0' then 'zero_subscription_retention is not negative'
         when topic.semantics = 'PUB_SUB' and topic.max_retention < greatest(topic.retention, topic.zero_subscription_retention) then

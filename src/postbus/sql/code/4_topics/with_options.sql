@@ -24,6 +24,11 @@ begin
     if _unknown is not null then
         perform postbus.refuse('PB402', format('option %L is null', _unknown), 'give a value, or leave the option out');
     end if;
+    if options ->> 'lanes' = 'named' then
+        options := options || '{"lanes": 8, "named_lanes": true}';
+    elsif options ? 'lanes' then
+        options := options || '{"named_lanes": false}';
+    end if;
     begin
         _changed := jsonb_populate_record(topic, options);
     exception when data_exception or syntax_error_or_access_rule_violation then

@@ -1,7 +1,7 @@
 -- What became of messages of one segment at each group of their topic: one row for those that follow each other and share
 -- their fate. They are required for a group that was subscribed when they were committed, and lives. status:
 --
---   PENDING     not yet read, or just being handled; holder is the process that reads its lane
+--   PENDING     not yet read, or just being handled; holder is the process that reads its lane, or who popped it
 --   RETRYING    failed, to be tried again
 --   WAITING     behind a message of its key that failed
 --   COMPLETED   done: settled_at, worker and attempts tell by whom and when, if the topic keeps receipts
@@ -47,7 +47,7 @@ set search_path = pg_catalog, pg_temp as $$
          cross join lateral postbus.settlement(p.id, delivery.lane, delivery.position, delivery.txid, delivery.count, delivery.published_at,
                                                delivery.from_index, delivery.to_index) as done
     ), waits as materialized (
-        select p.group_id, r.id, r.parked, r.attempts, r.last_error
+        select p.group_id, r.id, r.parked, r.attempts, r.last_error, r.member, r.shelved and r.attempts = 0 or r.token is not null as is_shelved
           from topic t cross join part p
           join postbus.retrying r on r.subscription_id = p.id and r.lane = delivery.lane
            and r.id between t.first_id + delivery.from_index and t.first_id + delivery.to_index
@@ -99,7 +99,7 @@ set search_path = pg_catalog, pg_temp as $$
            case when status.is in ('COMPLETED', 'DEAD') and run.tracking = 'REFERENCE_COUNTING' then coalesce(o.worker, done.worker) end,
            coalesce(w.attempts, o.attempts, d.attempts, case when status.is = 'COMPLETED' then 1 else 0 end),
            coalesce(w.last_error, o.error, d.last_error, d.reason),
-           case when status.is = 'PENDING' then held.holder end
+           case when status.is = 'PENDING' then coalesce(w.member, held.holder) end
       from run
       join groups g on g.id = run.group_id
       left join postbus.lane held on held.subscription_id = g.id and held.lane = delivery.lane
@@ -111,7 +111,8 @@ set search_path = pg_catalog, pg_temp as $$
                           order by s.moved is not null, s.is_main limit 1) as done on true
      cross join lateral (select count(*) > 0 as is_open, max(one.since) as since from open one
                           where one.group_id = g.id and one.first_index <= run.first_index) as before
-     cross join lateral (select case when w.parked then 'WAITING'
+     cross join lateral (select case when w.is_shelved then 'PENDING'
+                                     when w.parked then 'WAITING'
                                      when w.parked is not null then 'RETRYING'
                                      when d.attempts is not null then 'DEAD'
                                      when o.outcome is not null and (o.at < before.since) is not true then o.outcome

@@ -9,13 +9,13 @@ create or replace view postbus.groups as
 select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start, s.start_at, s.start_id, s.on_failure, s.subscribed_at,
        s.state_changed_at, s.seen_at, t.lanes, lanes.held as lanes_held, lanes.workers, progress.progressed_at,
        coalesce(members.processed, 0) as processed, coalesce(members.failed, 0) as failed, coalesce(members.filtered, 0) as filtered,
-       coalesce(members.in_flight, 0) as in_flight, members.names as members,
+       coalesce(members.in_flight, 0) + waiting.popped as in_flight, members.names as members,
        progress.passed, waiting.retrying, waiting.parked, dead.count as dead, coalesce(lost.messages, 0) as lost,
        before.messages as lag, extract(epoch from clock_timestamp() - before.oldest_at) as lag_seconds,
        t.heartbeat_timeout, extract(epoch from clock_timestamp() - s.seen_at)::double precision as heartbeat_age, s.missed as heartbeats_missed,
        history.status as catch_up, case when history.status = 'IN_PROGRESS' then history.messages end as catch_up_lag,
        case when s.state <> 'CANCELLED'
-            then before.messages + waiting.retrying + waiting.parked
+            then before.messages + waiting.retrying + waiting.parked + waiting.popped
                  + case when history.status = 'IN_PROGRESS' then history.messages else 0 end end as pending,
        before.oldest_at as oldest_pending_at,
        case when s.state <> 'CANCELLED' then health.problem is null end as healthy, health.problem, s.waits_for_queue,
@@ -30,7 +30,8 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
  cross join lateral (select sum(m.processed)::bigint as processed, sum(m.failed)::bigint as failed, sum(m.filtered)::bigint as filtered,
                             sum(m.in_flight)::bigint as in_flight, array_agg(m.name order by m.name) as names
                        from postbus.member m where m.subscription_id = s.id) as members
- cross join lateral (select count(*) filter (where not r.parked) as retrying, count(*) filter (where r.parked) as parked
+ cross join lateral (select count(*) filter (where not r.parked and r.token is null and (r.attempts > 0 or not r.shelved)) as retrying,
+                            count(*) filter (where r.parked and (r.attempts > 0 or not r.shelved)) as parked, count(r.token) as popped
                        from postbus.retrying r where r.subscription_id = s.id) as waiting
  cross join lateral (select count(*) as count from postbus.dead_letter d where d.topic_id = s.topic_id and d.subscription_id = s.id) as dead
  cross join lateral (select sum(l.messages)::bigint as messages from postbus.loss l where l.subscription_id = s.id) as lost

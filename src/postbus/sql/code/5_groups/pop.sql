@@ -4,7 +4,7 @@
 --
 -- One row for each lease, and a last one that tells how to go on: see popped.
 --
--- Writes: see claim.
+-- Writes: see claim and pop_group.
 create or replace function postbus.pop(
     topic      text,
     group_name text default null,
@@ -14,7 +14,8 @@ create or replace function postbus.pop(
     key        text default null,
     auto_ack   boolean default false,
     floor      text default null,
-    max_bytes  bigint default 16777216
+    max_bytes  bigint default 16777216,
+    as_of      timestamptz default clock_timestamp()
 ) returns setof postbus.popped
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -22,13 +23,17 @@ declare
     _claimed record;
     _row     postbus.popped;
 begin
-    if group_name is not null then
-        perform postbus.refuse('PB402', 'groups cannot be popped from yet', 'pop from a queue');
-    end if;
-    if key is not null then
+    if max_count is null or max_count < 1 then
+        perform postbus.refuse('PB402', format('max_count %s is less than 1', max_count), 'pop one message or more');
+    elsif lease <= interval '0' then
+        perform postbus.refuse('PB402', format('lease %s is not positive', lease), 'give a lease longer than the work takes');
+    elsif group_name is not null then
+        return query select * from postbus.pop_group(topic, group_name, member, max_count, lease, key, auto_ack, floor, max_bytes, as_of);
+        return;
+    elsif key is not null then
         perform postbus.refuse('PB402', 'a key is for groups', 'leave it out: messages of a queue are popped in their order');
     end if;
-    select * into _claimed from postbus.claim(topic, member, max_count, lease, floor, max_bytes);
+    select * into _claimed from postbus.claim(topic, member, max_count, lease, floor, max_bytes, as_of);
     if _claimed.token is not null then
         if auto_ack then
             perform postbus.ack_leases(array[_claimed.token]);

@@ -1,0 +1,95 @@
+-- Moves messages of a group that is pulled from the log to its shelf, the rows of `retrying`, where pops take them; about
+-- max_count of them, and of those keys only that the group wants. Returns how many; and whether there are more.
+--
+-- One process at a time does so for a group: others find its messages when it has committed. Lanes that a worker reads are
+-- left to it. In a transaction that has written, nothing is moved, see check_fresh, except of a history, which has an end.
+--
+-- A message waits (parked) behind others of its key. What it waits behind is locked, so that whoever settles that sees
+-- the one that waits; if that cannot be, because it is just being settled, the message does not wait, and it is
+-- claim_shelved that keeps the order.
+--
+-- Writes: retrying, cursor.  Locks: an advisory lock for the transaction; rows of retrying, for share (skip locked).
+create or replace function postbus.shelve(
+    subscription_id bigint,
+    topic           postbus.topic,
+    max_count       integer,
+    max_bytes       bigint,
+    as_of           timestamptz,
+    out shelved integer,
+    out more    boolean
+)
+language plpgsql as $$
+declare
+    _place  record;
+    _rows   postbus.log_row[];
+    _end    postbus.log_row;
+    _target text;
+    _count  integer;
+begin
+    shelved := 0;
+    more := false;
+    if (pg_current_xact_id_if_assigned() is not null
+        and not exists (select from postbus.subscription s where s.id = shelve.subscription_id and s.catch_up_of is not null))
+       or not pg_try_advisory_xact_lock(hashtext('postbus.shelf'), hashtext(subscription_id::text)) then
+        return;
+    end if;
+    -- Lanes that stand at the same place are read together, and stay together.
+    for _place in
+        select c.cursor::text as cursor, array_agg(c.lane order by c.lane) as lanes, array_agg(c.number order by c.lane) as numbers
+          from postbus.current_cursor c
+          join postbus.lane l on l.subscription_id = c.subscription_id and l.lane = c.lane
+          left join postbus.worker w on w.name = l.holder
+         where c.subscription_id = shelve.subscription_id and (w.seen_at is null or w.seen_at < as_of - topic.lease)
+         group by c.cursor::text
+         order by min(c.at)
+    loop
+        _rows := array(select r from postbus.read_log(topic.name, _place.lanes, _place.cursor, max_count, max_bytes, _target) as r);
+        _end := _rows[cardinality(_rows)];
+        continue when _end.next_cursor = _place.cursor;
+        _target := coalesce(_target, _end.read_target);
+        more := more or _end.more;
+        with lanes as (
+            select own.lane, own.number, coalesce(sum(r.count - r.first_index), 0) as passed
+              from unnest(_place.lanes, _place.numbers) as own (lane, number)
+              left join unnest(_rows) as r on r.lane = own.lane and r.position is not null
+             group by own.lane, own.number
+        ), moved as (
+            insert into postbus.cursor (subscription_id, lane, number, cursor, passed)
+            select shelve.subscription_id, lanes.lane, lanes.number + 1, _end.next_cursor::postbus.log_cursor, before.passed + lanes.passed
+              from lanes
+              join postbus.cursor before
+                on before.subscription_id = shelve.subscription_id and before.lane = lanes.lane and before.number = lanes.number
+             order by lanes.lane
+            on conflict do nothing
+            returning lane
+        ), message as (
+            select r.lane, r.position, postbus.first_id(r.position) + m.n - 1 as id, r.published_at, m.key, m.correlation_id,
+                   coalesce(m.content_type, r.content_type) as content_type, m.headers, m.payload
+              from unnest(_rows) as r
+              join moved on moved.lane = r.lane
+             cross join lateral unnest(r.payloads, r.keys, r.correlation_ids, r.content_types, r.headers)
+                        with ordinality as m (payload, key, correlation_id, content_type, headers, n)
+             where r.position is not null and m.n > r.first_index
+        ), busy as (
+            select wanted.lane, wanted.key
+              from (select distinct message.lane, message.key from message where message.key is not null) as wanted
+             cross join lateral (select from postbus.retrying ahead
+                                  where ahead.subscription_id = shelve.subscription_id and ahead.lane = wanted.lane and ahead.key = wanted.key
+                                  order by ahead.position, ahead.id limit 1 for share skip locked) as ahead
+        ), kept as (
+            insert into postbus.retrying (subscription_id, lane, id, position, shelved, parked, due_at, published_at, key, correlation_id,
+                                          content_type, headers, payload)
+            select shelve.subscription_id, m.lane, m.id, m.position, true,
+                   m.key is not null and (row_number() over (partition by m.lane, m.key order by m.position, m.id) > 1 or busy.key is not null),
+                   as_of, m.published_at, m.key, m.correlation_id, m.content_type, m.headers::jsonb, m.payload
+              from message m
+              left join busy on busy.lane = m.lane and busy.key = m.key
+             order by m.position, m.id
+            on conflict do nothing
+            returning 1
+        )
+        select count(*) into _count from kept;
+        shelved := shelved + _count;
+        exit when shelved >= max_count;
+    end loop;
+end $$;

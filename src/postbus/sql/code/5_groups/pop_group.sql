@@ -1,0 +1,88 @@
+-- Takes up to max_count messages for a group from a topic: see pop.
+--
+-- What is in the log goes to the group's shelf first, whenever there is too little for this pop; a pop of one key may have to
+-- move more than that until it comes to its own.
+--
+-- Writes: see shelve and claim_shelved; subscription, now and then, since who pops is alive.
+create or replace function postbus.pop_group(
+    topic      text,
+    group_name text,
+    member     text,
+    max_count  integer,
+    lease      interval,
+    key        text,
+    auto_ack   boolean,
+    floor      text,
+    max_bytes  bigint,
+    as_of      timestamptz
+) returns setof postbus.popped
+language plpgsql as $$
+declare
+    _topic  postbus.topic := postbus.topic_options(topic);
+    _group  postbus.subscription;
+    _parts  bigint[];           -- the group's subscription, and that of its history
+    _part   bigint;
+    _since  timestamptz := case when floor like '3%' then to_timestamp(substr(floor, 2)::double precision) else '-infinity' end;
+    _found  postbus.retrying[];
+    _shelf  record;
+    _read   record;
+    _row    postbus.popped;
+    _end    postbus.popped;
+    _token  uuid := gen_random_uuid();
+begin
+    select * into _group from postbus.subscription s
+     where s.topic_id = _topic.id and s.group_name = pop_group.group_name and s.state <> 'CANCELLED' and s.catch_up_of is null;
+    if _group.id is null then
+        if _topic.storage_id is null then
+            perform postbus.refuse('PB432', format('topic %L is a QUEUE', topic), 'pop from it without a group');
+        end if;
+        perform postbus.existing_subscription(topic, group_name);
+    end if;
+    if _group.state <> 'ACTIVE' then
+        if _group.state = 'DEAD' then
+            perform postbus.resurrect(array[_group.id]);
+        end if;
+        _end.more := _group.state = 'DEAD';
+        _end.next_floor := floor;
+        return next _end;
+        return;
+    end if;
+    _end.more := false;
+    lease := coalesce(lease, _topic.lease);
+    _parts := array(select s.id from postbus.subscription s
+                     where s.id = _group.id or s.catch_up_of = _group.id and s.state = 'ACTIVE' order by s.id);
+    select * into _shelf from postbus.look_at_shelf(_parts, _topic, max_count, key, _since, as_of);
+    if _shelf.is_enough then
+        _end.more := true;
+    else
+        foreach _part in array _parts loop
+            select * into _read from postbus.shelve(_part, _topic, case when key is null then greatest(1000, 2 * max_count) else 10000 end,
+                                                    max_bytes, as_of);
+            _end.more := _end.more or _read.more;
+        end loop;
+    end if;
+    _found := array(select r from postbus.claim_shelved(_parts, _topic, _token, member, max_count, max_bytes, lease, key, _since, as_of) as r);
+    if cardinality(_found) > 0 then
+        if auto_ack then
+            perform postbus.settle_shelved(_token, null, 'done', null, null, null, null, as_of);
+        end if;
+        select topic, case when not auto_ack then _token end, as_of + lease, lease, array_agg(f.id), array_agg(f.published_at),
+               array_agg(f.attempts), array_agg(4::smallint), array_agg(f.key), array_agg(f.correlation_id), array_agg(f.content_type),
+               array_agg(f.headers::text), array_agg(f.payload)
+          into _row.topic, _row.token, _row.ends_at, _row.lease_length, _row.ids, _row.published_ats, _row.attempts, _row.priorities,
+               _row.keys, _row.correlation_ids, _row.content_types, _row.headers, _row.payloads
+          from unnest(_found) as f;
+        return next _row;
+    end if;
+    if _group.seen_at < as_of - _topic.heartbeat_interval / 2 then
+        update postbus.subscription s set seen_at = as_of, missed = 0, missed_at = null where s.id = any (_parts);
+    end if;
+    -- What became due two seconds before the first that was found is settled, or somebody has it in hand. Dead rows of it
+    -- are not to be stepped over, however long they stay.
+    _end.next_floor := '3' || extract(epoch from coalesce(_shelf.first_due, as_of) - interval '2 seconds')::text;
+    if not _end.more then
+        select r.due_at - as_of into _end.next_due from postbus.retrying r
+         where r.subscription_id = any (_parts) and not r.parked and r.due_at > as_of order by r.due_at limit 1;
+    end if;
+    return next _end;
+end $$;

@@ -1,0 +1,53 @@
+"""Popping by SQL, short to call from tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+
+@dataclass
+class Pop:
+    """What one pop brought."""
+
+    token: UUID | None = None
+    ids: list[int] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+    attempts: list[int] = field(default_factory=list)
+    ends_at: datetime | None = None
+    more: bool = False
+    next_due: timedelta | None = None
+    floor: str | None = None
+
+
+async def pop(conn: Any, count: int = 1, *, topic: str = "t", group: str | None = "g", **options: Any) -> Pop:
+    """One call of pop, as whoever."""
+    named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 4))
+    *found, last = await conn.fetch(
+        f"select * from postbus.pop($1, $2, max_count => $3{named})", topic, group, count, *options.values()
+    )
+    popped = Pop(more=last["more"], next_due=last["next_due"], floor=last["next_floor"])
+    for row in found:
+        popped.token = row["token"]
+        popped.ids = row["ids"]
+        popped.messages = [payload.decode() for payload in row["payloads"]]
+        popped.keys = row["keys"]
+        popped.attempts = row["attempts"]
+        popped.ends_at = row["ends_at"]
+    return popped
+
+
+async def ack(conn: Any, popped: Pop, *ids: int) -> list[int]:
+    """Ack what was popped, or some of it; the answer names those that are lost."""
+    lost: list[int] = await conn.fetchval("select postbus.ack($1, $2)", popped.token, list(ids) or popped.ids)
+    return lost
+
+
+async def retry(conn: Any, popped: Pop, *ids: int, delay: timedelta | None = timedelta(0)) -> dict[int, str]:
+    rows = await conn.fetch(
+        "select * from postbus.retry($1, $2, $3, 'it failed')", popped.token, list(ids) or popped.ids, delay
+    )
+    return {row["message_id"]: row["outcome"] for row in rows}

@@ -1,0 +1,445 @@
+"""Popping: messages for whoever asks, from queues and for groups, in order per key."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from log_sql import advance, claim_retrying, create_topic, publish_many, read, refused, subscribe, take
+from pop_sql import ack, pop, retry
+from queue_sql import publish
+
+SOON = timedelta(seconds=31)
+"""Beyond a lease."""
+
+
+async def a_group(conn: Any, *payloads: str, keys: list[str | None] | None = None, **options: Any) -> int:
+    """The group g of topic t, with messages before it."""
+    await create_topic(conn, **options)
+    group = await subscribe(conn)
+    if payloads:
+        await publish_many(conn, *payloads, keys=keys)
+    return group
+
+
+async def later(conn: Any, by: timedelta) -> Any:
+    return await conn.fetchval("select clock_timestamp() + $1", by)
+
+
+async def left(conn: Any) -> int:
+    """How many messages are on shelves, or in hand."""
+    count: int = await conn.fetchval("select count(*) from postbus.retrying")
+    return count
+
+
+async def test_a_queue_is_popped_from_without_a_group(conn: Any) -> None:
+    """The same call, the same answer, and the same settlements as for groups."""
+    ids = await publish(conn, "one", "two", topic="q")
+
+    popped = await pop(conn, 5, topic="q", group=None)
+
+    assert popped.messages == ["one", "two"]
+    assert popped.ids == ids
+    assert await ack(conn, popped) == []
+
+
+async def test_a_group_gets_each_message_once(conn: Any) -> None:
+    """What is acked does not come again, and nothing of it stays behind."""
+    await a_group(conn, "one", "two", "three")
+
+    first = await pop(conn, 2)
+    second = await pop(conn, 2)
+
+    assert (first.messages, second.messages) == (["one", "two"], ["three"])
+    assert await ack(conn, first) == []
+    assert await ack(conn, second) == []
+    assert (await pop(conn, 2)).messages == []
+    assert await left(conn) == 0
+
+
+async def test_groups_have_places_of_their_own(conn: Any) -> None:
+    """Each group gets all messages."""
+    await create_topic(conn)
+    await subscribe(conn, "g")
+    await subscribe(conn, "h")
+    await publish_many(conn, "one")
+
+    assert (await pop(conn, group="g")).messages == ["one"]
+    assert (await pop(conn, group="h")).messages == ["one"]
+
+
+async def test_a_message_whose_lease_has_ended_comes_again(conn: Any) -> None:
+    """With the next attempt; and the first pop's settlement changes nothing and says so."""
+    await a_group(conn, "one")
+    first = await pop(conn)
+
+    second = await pop(conn, as_of=await later(conn, SOON))
+
+    assert second.messages == ["one"]
+    assert second.attempts == [2]
+    assert await ack(conn, first) == first.ids
+    assert await ack(conn, second) == []
+
+
+async def test_a_lease_is_prolonged(conn: Any) -> None:
+    """By the same function as a queue's."""
+    await a_group(conn, "one")
+    popped = await pop(conn, lease=timedelta(seconds=5))
+
+    lost = await conn.fetchval("select postbus.extend(array[$1::uuid], '10 minutes')", popped.token)
+
+    assert lost == []
+    assert (await pop(conn, as_of=await later(conn, SOON))).messages == []
+
+
+async def test_a_message_that_kills_its_consumers_is_given_up(conn: Any) -> None:
+    """After max_attempts leases that ended without an answer it is a dead letter of the group."""
+    await a_group(conn, "deadly", max_attempts=2)
+    await pop(conn)
+    await pop(conn, as_of=await later(conn, SOON))
+
+    third = await pop(conn, as_of=await later(conn, timedelta(hours=1)))
+
+    assert third.messages == []
+    row = await conn.fetchrow("select group_name, reason, attempts from postbus.dead_letters")
+    assert tuple(row) == ("g", "the lease ended 2 times without an answer", 2)
+    assert await left(conn) == 0
+
+
+async def test_one_key_goes_to_one_pop_at_a_time(conn: Any) -> None:
+    """Others get other keys meanwhile; the next of the key comes when the one in hand is settled."""
+    await a_group(conn, "a1", "a2", "b1", keys=["a", "a", "b"])
+
+    first = await pop(conn, 1)
+    second = await pop(conn, 5)
+
+    assert (first.messages, second.messages) == (["a1"], ["b1"])
+    await ack(conn, first)
+    assert (await pop(conn, 5)).messages == ["a2"]
+
+
+async def test_messages_without_a_key_wait_for_nobody(conn: Any) -> None:
+    """As many pops as there are consumers share them."""
+    await a_group(conn, "one", "two", "three")
+
+    assert [(await pop(conn)).messages for _ in range(3)] == [["one"], ["two"], ["three"]]
+
+
+async def test_a_pop_takes_several_of_a_key_in_order(conn: Any) -> None:
+    """A batch of one key is what one consumer works through."""
+    await a_group(conn, *"12345", keys=["a"] * 5)
+
+    assert (await pop(conn, 3)).messages == ["1", "2", "3"]
+    assert (await pop(conn, 3)).messages == []
+
+
+async def test_what_fails_takes_its_key_along(conn: Any) -> None:
+    """Messages of its key that are in hand behind it go back, so that none is done before it."""
+    await a_group(conn, "a1", "a2", "b1", "a3", keys=["a", "a", "b", "a"])
+    popped = await pop(conn, 4)
+    a1, a2, b1, a3 = popped.ids
+
+    assert await retry(conn, popped, a1) == {a1: "retried"}
+
+    assert await ack(conn, popped, a2, a3) == [a2, a3]
+    assert await ack(conn, popped, b1) == []
+    again = await pop(conn, 4)
+    assert again.messages == ["a1", "a2", "a3"]
+    assert again.attempts == [2, 1, 1]
+
+
+async def test_what_fails_lets_others_pass_if_the_group_wants_it(conn: Any) -> None:
+    """With on_failure pass, messages of the key behind it stay in hand."""
+    await create_topic(conn)
+    await subscribe(conn, on_failure="pass")
+    await publish_many(conn, "a1", "a2", keys=["a", "a"])
+    popped = await pop(conn, 2)
+
+    await retry(conn, popped, popped.ids[0])
+
+    assert await ack(conn, popped, popped.ids[1]) == []
+    assert (await pop(conn, 2)).messages == ["a1"]
+
+
+async def test_what_is_tried_again_waits_for_its_delay(conn: Any) -> None:
+    """The pop that finds nothing says how long it will be."""
+    await a_group(conn, "one")
+    await retry(conn, await pop(conn), delay=timedelta(minutes=1))
+
+    empty = await pop(conn)
+
+    assert empty.messages == []
+    assert empty.next_due is not None
+    assert timedelta(seconds=50) < empty.next_due <= timedelta(minutes=1)
+    assert (await pop(conn, as_of=await later(conn, timedelta(minutes=2)))).messages == ["one"]
+
+
+async def test_what_has_had_its_attempts_is_given_up(conn: Any) -> None:
+    """A retry too many makes a dead letter, and lets the next of the key go on."""
+    await a_group(conn, "bad", "good", keys=["a", "a"], max_attempts=1)
+    popped = await pop(conn, 1)
+
+    assert await retry(conn, popped) == {popped.ids[0]: "dead"}
+
+    assert await conn.fetchval("select last_error from postbus.dead_letters") == "it failed"
+    assert (await pop(conn, 1)).messages == ["good"]
+
+
+async def test_a_dead_letter_goes_back_to_its_group_alone(conn: Any) -> None:
+    """Redriven, it is popped again; another group does not get it twice."""
+    await a_group(conn, "one")
+    await subscribe(conn, "h")
+    popped = await pop(conn)
+    lost = await conn.fetchval("select postbus.dead_letter($1, $2, 'no good')", popped.token, popped.ids)
+    assert lost == []
+
+    await conn.execute("select postbus.redrive('t', group_name => 'g')")
+
+    assert (await pop(conn)).messages == ["one"]
+    assert (await pop(conn, group="h")).messages == []
+
+
+async def test_what_is_released_was_never_popped(conn: Any) -> None:
+    """The attempt does not count, and order is kept."""
+    await a_group(conn, "1", "2", "3", keys=["a", "a", "a"])
+    popped = await pop(conn, 2)
+
+    lost = await conn.fetchval("select postbus.release($1, $2)", popped.token, popped.ids)
+
+    assert lost == []
+    again = await pop(conn, 3)
+    assert (again.messages, again.attempts) == (["1", "2", "3"], [1, 1, 1])
+
+
+async def test_what_is_acked_by_the_pop_itself_is_gone(conn: Any) -> None:
+    """At most once, for those who ask for it: there is no token, and nothing to settle."""
+    await a_group(conn, "1", "2", keys=["a", "a"])
+
+    popped = await pop(conn, 5, auto_ack=True)
+
+    assert (popped.messages, popped.token) == (["1", "2"], None)
+    assert await left(conn) == 0
+    await publish(conn, "q1", topic="q")
+    assert (await pop(conn, topic="q", group=None, auto_ack=True)).messages == ["q1"]
+    assert await conn.fetchval("select count(*) from postbus.lease") == 0
+
+
+async def test_a_key_can_be_asked_for(conn: Any) -> None:
+    """Messages of other keys stay, for those who ask for them or for all."""
+    await a_group(conn, "a1", "b1", "b2", "a2", keys=["a", "b", "b", "a"], lanes="named")
+
+    assert (await pop(conn, 5, key="b")).messages == ["b1", "b2"]
+    assert (await pop(conn, 5, key="c")).messages == []
+    assert (await pop(conn, 5)).messages == ["a1", "a2"]
+
+
+async def test_each_key_gets_its_share_of_a_pop(conn: Any) -> None:
+    """A key with many messages does not keep those of others waiting."""
+    await a_group(conn, *(f"a{n}" for n in range(50)), "b0", "c0", keys=[*["a"] * 50, "b", "c"])
+
+    popped = await pop(conn, 6)
+
+    assert {"b0", "c0"} <= set(popped.messages)
+    assert popped.messages[:3] == ["a0", "a1", "a2"]
+
+
+async def test_what_waits_longest_comes_first(conn: Any) -> None:
+    """With a hundred keys and pops of one message, each key gets its turn before any gets a second one."""
+    keys: list[str | None] = [f"k{n % 100}" for n in range(300)]
+    await a_group(conn, *map(str, range(300)), keys=keys, lanes="named")
+    served: list[str | None] = []
+    for _ in range(200):
+        popped = await pop(conn)
+        served += popped.keys
+        await ack(conn, popped)
+
+    assert sorted(map(str, served[:100])) == sorted({str(key) for key in keys})
+    assert sorted(map(str, served[100:])) == sorted({str(key) for key in keys})
+
+
+async def test_an_empty_pop_writes_nothing(conn: Any) -> None:
+    """It takes no transaction id, so many consumers may wait."""
+    await a_group(conn)
+
+    async with conn.transaction():
+        await pop(conn)
+        assert await conn.fetchval("select pg_current_xact_id_if_assigned()") is None
+
+
+async def test_who_pops_is_alive(conn: Any) -> None:
+    """A pop is a heartbeat of its group."""
+    group = await a_group(conn)
+    await conn.execute("update postbus.subscription set seen_at = clock_timestamp() - interval '2 minutes'")
+
+    await pop(conn)
+
+    assert await conn.fetchval(
+        "select seen_at > clock_timestamp() - interval '1 minute' from postbus.subscription where id = $1", group
+    )
+
+
+async def test_a_dead_group_comes_back_by_a_pop(conn: Any) -> None:
+    """It goes on where it stood."""
+    await a_group(conn, "one")
+    await conn.execute("update postbus.subscription set state = 'DEAD'")
+
+    first = await pop(conn)
+
+    assert first.more
+    assert (await pop(conn)).messages == ["one"]
+
+
+async def test_a_group_that_is_paused_gives_nothing(conn: Any) -> None:
+    """Until it is resumed: then nothing is missing."""
+    await a_group(conn, "one")
+    await conn.execute("select postbus.set_group_state('t', 'g', 'PAUSED')")
+    assert (await pop(conn)).messages == []
+    await conn.execute("select postbus.set_group_state('t', 'g', 'ACTIVE')")
+
+    assert (await pop(conn)).messages == ["one"]
+
+
+async def test_lanes_that_a_worker_reads_are_left_to_it(conn: Any) -> None:
+    """A pop takes nothing from under a worker of the same group; when that is gone, it goes on where the worker was."""
+    group = await a_group(conn, "one", "two")
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor, 1)
+
+    assert (await pop(conn, 5)).messages == []
+    await advance(conn, [lane], piece.next, len(piece.messages))
+    await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", group)
+
+    assert (await pop(conn, 5)).messages == ["one", "two"][len(piece.messages) :]
+
+
+async def test_a_worker_goes_on_with_what_pops_have_left(conn: Any) -> None:
+    """What is on the shelf is tried by the worker, what a pop has in hand stays with it until its lease ends."""
+    group = await a_group(conn, "one", "two")
+    popped = await pop(conn)
+    [lane] = await take(conn, "w", group)
+
+    assert [row["payload"] for row in await claim_retrying(conn, lane)] == [b"two"]
+    assert (await read(conn, lane.cursor)).messages == []
+    after = await claim_retrying(conn, lane, as_of=await later(conn, SOON))
+    assert b"one" in [row["payload"] for row in after]
+    assert await ack(conn, popped) == popped.ids
+
+
+async def test_a_bulk_is_popped_in_pieces(conn: Any) -> None:
+    """However it was published, and with headers, correlation and content types as they were."""
+    await create_topic(conn, segment_size=7)
+    await subscribe(conn)
+    await conn.execute(
+        "select postbus.publish_many('t', array(select convert_to(n::text, 'utf8') from generate_series(1, 40) as n), "
+        "content_types => array(select case when n % 2 = 0 then 'text/plain' else 'application/json' end "
+        "from generate_series(1, 40) as n))"
+    )
+    got: list[str] = []
+    while (popped := await pop(conn, 9)).messages:
+        got += popped.messages
+        await ack(conn, popped)
+
+    assert got == [str(n) for n in range(1, 41)]
+
+
+async def test_a_pop_stops_at_its_bytes(conn: Any) -> None:
+    """But one message always comes."""
+    await a_group(conn, "x" * 100, "y" * 100, "z" * 100)
+
+    assert len((await pop(conn, 10, max_bytes=150)).messages) == 2
+    assert len((await pop(conn, 10, max_bytes=1)).messages) == 1
+
+
+async def test_a_floor_keeps_finished_messages_out_of_the_way(conn: Any) -> None:
+    """What became due long ago is not looked at with a floor, and is without one; what is unparked counts as due now."""
+    await a_group(conn, "a1", "a2", keys=["a", "a"])
+    popped = await pop(conn, 1)
+    assert popped.floor is not None
+    await conn.execute("update postbus.retrying set due_at = due_at - interval '1 hour' where parked")
+    await ack(conn, popped)
+
+    assert (await pop(conn, floor=popped.floor)).messages == ["a2"]
+
+
+async def test_a_pop_in_a_transaction_that_has_written_takes_from_the_shelf(conn: Any) -> None:
+    """Only a transaction of its own may move messages there, so as not to skip any."""
+    await a_group(conn, "one", "two")
+    first = await pop(conn, 1)
+    async with conn.transaction():
+        await ack(conn, first)
+        assert (await pop(conn, 1)).messages == ["two"]
+
+
+async def test_receipts_tell_who_popped(conn: Any) -> None:
+    """A message in hand is pending, with its holder; then settled, by whom and when."""
+    await a_group(conn, "one")
+    popped = await pop(conn, member="carol")
+    [held] = await conn.fetch("select * from postbus.deliveries_of('t', $1)", popped.ids[0])
+
+    await ack(conn, popped)
+    [done] = await conn.fetch("select * from postbus.deliveries_of('t', $1)", popped.ids[0])
+
+    assert (held["status"], held["holder"]) == ("PENDING", "carol")
+    assert (done["status"], done["worker"], done["attempts"]) == ("COMPLETED", "carol", 1)
+    assert await conn.fetchval("select status from postbus.message_state('t', $1)", popped.ids[0]) == "COMPLETED"
+
+
+async def test_lag_counts_what_is_on_the_shelf(conn: Any) -> None:
+    """From publish to ack a message is before its group, or in flight."""
+    await a_group(conn, "one", "two", "three")
+    popped = await pop(conn, 1)
+
+    row = await conn.fetchrow("select lag, retrying, in_flight, pending, lag_seconds from postbus.groups")
+
+    assert (row["lag"], row["retrying"], row["in_flight"], row["pending"]) == (2, 0, 1, 3)
+    assert row["lag_seconds"] > 0
+    await ack(conn, popped)
+    assert await conn.fetchval("select pending from postbus.groups") == 2
+
+
+async def test_a_group_that_is_set_forward_forgets_its_shelf(conn: Any) -> None:
+    """And one that is set back gets its messages again, each once."""
+    await a_group(conn, "one", "two", "three")
+    await pop(conn, 1)
+
+    await conn.execute("select postbus.seek('t', 'g', 'FROM_NOW')")
+    assert (await pop(conn, 5)).messages == []
+    await conn.execute("select postbus.seek('t', 'g', 'FROM_BEGINNING')")
+
+    assert (await pop(conn, 5)).messages == ["two", "three"]  # one is in hand
+
+
+async def test_history_is_popped_too(conn: Any) -> None:
+    """A group that starts with much before it gets that beside what is published now."""
+    await create_topic(conn)
+    await publish_many(conn, *map(str, range(20)))
+    await subscribe(conn, start="FROM_BEGINNING", catch_up=json.dumps({"beside_from": 5}))
+    await publish_many(conn, "now")
+    got: list[str] = []
+    while (popped := await pop(conn, 4)).messages:
+        got += popped.messages
+        await ack(conn, popped)
+
+    assert sorted(got) == sorted([*map(str, range(20)), "now"])
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [({"count": 0}, "PB402"), ({"lease": timedelta(0)}, "PB402"), ({"group": "nobody"}, "PB406")],
+)
+async def test_what_cannot_be_popped_is_refused(conn: Any, options: dict[str, Any], code: str) -> None:
+    """With the remedy."""
+    await a_group(conn)
+    assert await refused(pop(conn, **options), code)
+
+
+async def test_a_queue_has_no_groups_and_no_keys_to_ask_for(conn: Any) -> None:
+    """Both are refused before anything is taken."""
+    await publish(conn, "one", topic="q")
+
+    assert await refused(pop(conn, topic="q", group="g"), "PB432") == "pop from it without a group"
+    assert await refused(pop(conn, topic="q", group=None, key="a"), "PB402")
+    assert (await pop(conn, topic="q", group=None)).messages == ["one"]
