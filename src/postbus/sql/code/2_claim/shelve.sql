@@ -69,7 +69,11 @@ begin
               join moved on moved.lane = r.lane
              cross join lateral unnest(r.payloads, r.keys, r.correlation_ids, r.content_types, r.headers)
                         with ordinality as m (payload, key, correlation_id, content_type, headers, n)
+              -- Looked at after the cursor was, not before: see join_key.
+              join postbus.subscription own on own.id = shelve.subscription_id and (own.keys is null or m.key = any (own.keys))
              where r.position is not null and m.n > r.first_index
+               and not exists (select from postbus.settled_ahead a
+                                where a.subscription_id = own.id and a.lane = r.lane and a.id = postbus.first_id(r.position) + m.n - 1)
         ), busy as (
             select wanted.lane, wanted.key
               from (select distinct message.lane, message.key from message where message.key is not null) as wanted

@@ -1,5 +1,5 @@
 -- Subscribes a group to a topic that is in one of its scopes, from where the record that decides says; only to one key with
--- a key's record. One that was CANCELLED since that was recorded stays out. One that has some keys gets the others as well.
+-- a key's record. One that was CANCELLED since `scope` was recorded stays out. One that has some keys gets the others as well.
 -- While all that the record has subscribed to is PAUSED, this begins PAUSED, too.
 --
 -- Writes: see begin_subscription and join_key.
@@ -27,7 +27,7 @@ begin
             perform postbus.join_key(_known, topic, _scope);
         end if;
         return;
-    elsif _known.state_changed_at >= _scope.recorded_at then
+    elsif _known.state_changed_at >= scope.recorded_at then
         return;
     end if;
     _new.group_name := scope.group_name;
