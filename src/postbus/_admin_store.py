@@ -55,8 +55,16 @@ class AdminStore(Database):
     async def purge_topic(self, name: str, *, dry_run: bool) -> int:
         return int(await self._run("select postbus.purge_topic($1, $2)", name, dry_run))
 
-    async def topics(self, name: str | None = None) -> list[dict[str, Any]]:
-        return await self._rows("select * from postbus.topics where $1::text is null or name = $1 order by name", name)
+    async def topics(
+        self, name: str | None = None, *, namespace: str | None = None, task: str | None = None
+    ) -> list[dict[str, Any]]:
+        return await self._rows(
+            "select * from postbus.topics where ($1::text is null or name = $1) "
+            "and ($2::text is null or namespace = $2) and ($3::text is null or task = $3) order by name",
+            name,
+            namespace,
+            task,
+        )
 
     async def workers(self) -> list[dict[str, Any]]:
         return await self._rows("select * from postbus.workers order by name")

@@ -27,13 +27,23 @@ class Aside:
         self.waiting = Waiting(blocks=group.on_failure == "block")
         self.is_due = asyncio.Event()
         """Something may have to be tried again now."""
+        self.keys: frozenset[str] | None = None
+        """Messages of other keys are not wanted, and pass by as filtered ones do; None: all are."""
         self._group = group
         self._subscription_id = subscription_id
         self._store = store
         self._lose = lose
 
+    @property
+    def concerns_log(self) -> bool:
+        """Whether messages of the log have to be looked at."""
+        return self.keys is not None or self.waiting.concerns_log
+
     async def stands_aside(self, strand: Strand, segment: Segment, index: int) -> bool:
-        """Whether a message was taken out of the way already, or waits behind another one of its key."""
+        """Whether a message is not wanted, was taken out of the way already, or waits behind another one of its key."""
+        if self.keys is not None and segment.key(index) not in self.keys:
+            self._group.filtered += 1
+            return True
         if self.waiting.passes_by(segment.message_id(index)):
             return True
         if self.waiting.is_blocked(segment.key(index)):

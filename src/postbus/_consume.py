@@ -57,6 +57,7 @@ class GroupConsumer:
         max_attempts: int,
         middleware: Sequence[Middleware] = (),
         lanes: int,
+        is_limited: bool = False,
         history_of: int | None = None,
         catch_up: CatchUp | None = None,
     ) -> None:
@@ -69,6 +70,7 @@ class GroupConsumer:
         self._store = store
         self._advancer = advancer
         self._lanes = lanes
+        self._is_limited = is_limited
         self._heartbeat = heartbeat
         self._making_sure = asyncio.Lock()
         self._lease = lease.total_seconds()
@@ -167,6 +169,9 @@ class GroupConsumer:
 
     async def take(self, rows: Sequence[Any]) -> None:
         """Start to read lanes that are ours now."""
+        if self._is_limited:  # after they were taken: who adds a key takes all lanes away first
+            keys = await patiently(lambda: self._store.keys_of(self.subscription_id))
+            self._aside.keys = None if keys is None else frozenset(keys)
         known = await patiently(lambda: self._store.retrying_of([row["token"] for row in rows]))
         for one in known:
             self._aside.waiting.take_over(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
-from postbus._store import Store
+from postbus._scope_admin import ScopeAdmin
 from postbus.errors import GroupNotFound, InvalidGroup, MessageNotFound, TopicNotFound, WrongSemantics
 from postbus.options import Duration, as_timedelta
 from postbus.start import Start
@@ -17,11 +17,8 @@ from postbus.start import Start
 _LOOK_FOR_LANES = 0.2  # seconds
 
 
-class GroupAdmin:
+class GroupAdmin(ScopeAdmin):
     """What operators do with groups, as methods. Reached as `bus.admin`."""
-
-    def __init__(self, store: Callable[[], Awaitable[Store]]) -> None:
-        self._store = store
 
     async def topic(self, name: str) -> dict[str, Any]:
         """One topic, with options and what it holds."""

@@ -28,7 +28,7 @@ class GroupHandler:
         self._aside = aside
 
     async def handle_one(self, strand: Strand, segment: Segment, index: int) -> None:
-        if self._aside.waiting.concerns_log and await self._aside.stands_aside(strand, segment, index):
+        if self._aside.concerns_log and await self._aside.stands_aside(strand, segment, index):
             return
         message = segment.message(index)
         chosen = self._members.only or self._members.choose(message)
@@ -53,7 +53,7 @@ class GroupHandler:
 
     async def handle_batch(self, strand: Strand, parts: Sequence[Part]) -> None:
         member = self._members.only
-        if member is None or self._aside.waiting.concerns_log:
+        if member is None or self._aside.concerns_log:
             await self._handle_chosen(strand, parts)
             return
         handling = self._members.handling_of(member)

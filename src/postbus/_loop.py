@@ -66,14 +66,18 @@ async def patiently(ask: Callable[[], Awaitable[T]], *, stop: asyncio.Event | No
                 raise
 
 
-async def repeat(tick: Tick, *, name: str, every: float, stop: asyncio.Event) -> None:
-    """Call `tick` every `every` seconds, or after as many as it returns, until `stop` is set.
+async def repeat(
+    tick: Tick, *, name: str, every: float, stop: asyncio.Event, wake: asyncio.Event | None = None
+) -> None:
+    """Call `tick` every `every` seconds, or after as many as it returns, and when `wake` is set, until `stop` is.
 
     A tick that cannot reach the database is tried again with backoff. Any other error ends the loop, and
     with it the worker: a bug must not be retried in silence.
     """
     backoff = Backoff()
     while not stop.is_set():
+        if wake is not None:  # before the tick, not after: what is rung for meanwhile must be looked at
+            wake.clear()
         try:
             asked = await tick()
             backoff.reset()
@@ -81,4 +85,4 @@ async def repeat(tick: Tick, *, name: str, every: float, stop: asyncio.Event) ->
         except DatabaseUnavailable as error:
             wait = backoff.next()
             event(logging.WARNING, "database.away", loop=name, retry_in=f"{wait:.2f}s", error=error.message)
-        await pause(wait * random.uniform(0.9, 1.1), stop)
+        await pause(wait * random.uniform(0.9, 1.1), stop, *([wake] if wake is not None else []))

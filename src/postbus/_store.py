@@ -8,8 +8,9 @@ from __future__ import annotations
 from postbus._admin_store import AdminStore
 from postbus._log_store import LogStore
 from postbus._queue_store import QueueStore
+from postbus._scope_store import ScopeStore
 from postbus._upkeep_store import UpkeepStore
 
 
-class Store(QueueStore, LogStore, UpkeepStore, AdminStore):
+class Store(QueueStore, LogStore, ScopeStore, UpkeepStore, AdminStore):
     """All that can be asked of one database."""

@@ -30,6 +30,7 @@ CHANNEL = "postbus"
 _RING = "select postbus.ring($1), set_config('synchronous_commit', 'off', true)"
 _STILL_THERE = 60.0  # seconds between two looks at whether the listening connection still lives
 _RELY = 30.0  # seconds in which a topic is taken to ring by itself, once it was known to
+_SCOPES = 0  # rung for, instead of a topic, when a topic has come into somebody's scope
 _APART = 0.001  # seconds between two rings through the database, in which further ones are gathered
 
 
@@ -48,6 +49,12 @@ class Bells:
     def add(self, topic: str) -> asyncio.Event:
         bell = asyncio.Event()
         self._events[topic_id(topic)].add(bell)
+        return bell
+
+    def add_for_scopes(self) -> asyncio.Event:
+        """Rung when a topic has come into the scope of some group."""
+        bell = asyncio.Event()
+        self._events[_SCOPES].add(bell)
         return bell
 
     def ring(self, topic: int) -> None:

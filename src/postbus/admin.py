@@ -56,9 +56,9 @@ class Admin(GroupAdmin):
         """
         return await (await self._store()).continue_move(name)
 
-    async def topics(self) -> list[dict[str, Any]]:
-        """All topics, with options and what they hold."""
-        return await (await self._store()).topics()
+    async def topics(self, *, namespace: str | None = None, task: str | None = None) -> list[dict[str, Any]]:
+        """All topics, or those of a namespace or a task, with options and what they hold."""
+        return await (await self._store()).topics(namespace=namespace, task=task)
 
     async def pause_topic(self, name: str) -> None:
         """Stop delivery of a QUEUE; publishing goes on. Groups of a PUB_SUB topic are paused each on its own."""

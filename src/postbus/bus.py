@@ -26,7 +26,8 @@ from postbus.message import Outgoing, PublishOptions
 from postbus.middleware import Middleware, publishing
 from postbus.options import Duration
 from postbus.publish import Statement, check_topic_name, outgoing, publish_many, publish_one
-from postbus.start import Start
+from postbus.scope import Scope
+from postbus.start import Default, Start
 from postbus.subscription import HandlerOptions, Subscription, maker
 from postbus.worker import Worker
 
@@ -39,8 +40,17 @@ class Bus:
     Made by `Bus.open()`. Connects when first needed; `async with` or `close()` ends it.
     """
 
-    def __init__(self, dsn: str, *, server: Any = None, migrate: bool = False, pool_size: int = 10) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        server: Any = None,
+        migrate: bool = False,
+        pool_size: int = 10,
+        default_mode: str | None = None,
+    ) -> None:
         self.dsn = dsn
+        self.default = Default(default_mode)
         self._server = server
         self._migrate = migrate
         self._pool_size = pool_size
@@ -54,7 +64,7 @@ class Bus:
         self._doorbell: Doorbell | None = None
         self._sender: Sender | None = None
         self._worker: Worker | None = None
-        self.admin = Admin(self.connect)
+        self.admin = Admin(self.connect, self.default)
 
     @classmethod
     def open(
@@ -65,19 +75,22 @@ class Bus:
         version: int = 18,
         migrate: bool | None = None,
         pool_size: int = 10,
+        default_mode: str | None = None,
     ) -> Self:
         """Open a bus on the server of `dsn`, of POSTBUS_DSN, or on an embedded PostgreSQL.
 
         An embedded server keeps its data in `data_dir`, and is migrated by itself. Other databases are
-        migrated only if `migrate` says so.
+        migrated only if `migrate` says so. `default_mode`, or POSTBUS_DEFAULT_SUBSCRIPTION_MODE, is where groups start
+        that do not say so: new or all.
         """
         dsn = dsn or os.environ.get("POSTBUS_DSN") or None
         if dsn is not None:
-            return cls(dsn, migrate=bool(migrate), pool_size=pool_size)
+            return cls(dsn, migrate=bool(migrate), pool_size=pool_size, default_mode=default_mode)
         from postbus.embedded import EmbeddedPostgres
 
         server = EmbeddedPostgres.start(data_dir, version=version)
-        return cls(server.dsn(), server=server, migrate=migrate is not False, pool_size=pool_size)
+        is_migrated = migrate is not False
+        return cls(server.dsn(), server=server, migrate=is_migrated, pool_size=pool_size, default_mode=default_mode)
 
     # publishing
 
@@ -172,24 +185,38 @@ class Bus:
 
     def subscribe(
         self,
-        topic: str,
+        topic: str | None = None,
         *,
         name: str | None = None,
         lease: Duration | None = None,
         group: str | None = None,
-        start: Start | str | datetime | int = Start.NOW,
+        key: str | None = None,
+        namespace: str | None = None,
+        task: str | None = None,
+        start: Start | str | datetime | int | None = None,
+        mode: str | None = None,
+        look_back: Duration | None = None,
         filter: Filter | None = None,
         on_failure: str = "block",
         catch_up: CatchUp | None = None,
         **options: Unpack[HandlerOptions],
     ) -> Callable[[H], H]:
-        """Register a handler for a topic: of a QUEUE, or with `group` of a PUB_SUB topic.
+        """Register a handler for a topic: of a QUEUE, or with `group` of a PUB_SUB topic, or of all topics in a scope.
+
+        A group has a topic, one `key` of it, all topics of a `namespace` or of a `task`, or those whose names fit a
+        pattern (orders.* for one more word, orders.# for any number), also those that are created later. `start` is
+        where it begins when it is new; `mode` says the same, and is recorded: new (from now on, and what was published
+        `look_back` before, 4 seconds), all, or timestamp with a time as `start`.
 
         The options are `concurrency`, `batch`, `transactional`, `retry`, `timeout` and `poll`. They and `lease` are
         explained at `Subscription`, those of groups at `bus.group()`.
         """
-        make = maker(topic, lease=lease, **options)
-        given_start = Start.of(start)
+        if group is None:
+            if namespace is not None or task is not None:
+                raise InvalidOption("namespaces and tasks are for groups", remedy="give group=…, or a topic")
+            check_topic_name(topic or "")
+        scope = Scope.of(topic, key=key, namespace=namespace, task=task)
+        make = maker(str(scope), lease=lease, **options)
 
         def register(handler: H) -> H:
             if not callable(handler):
@@ -198,23 +225,25 @@ class Bus:
             if group is not None:
                 if lease is not None:
                     raise InvalidOption("a group has no lease of its own", remedy="set that of the topic")
-                made = Group(self, group, topic, make, filter=filter, on_failure=on_failure, catch_up=catch_up)
+                made = Group(self, group, scope, make, filter=filter, on_failure=on_failure, catch_up=catch_up)
+                given_start = self.default.start_of(start, mode, look_back, is_recorded=made.is_recorded)
                 made.add_member(own_name, handler)
                 self._add_group(made)
-                self._groups[topic, group] = made, given_start
+                self._groups[made.topic, group] = made, given_start
                 return handler
-            if filter is not None or given_start != Start.NOW or on_failure != "block" or catch_up is not None:
+            of_groups = (key, start, mode, look_back, filter, catch_up)
+            if on_failure != "block" or any(one is not None for one in of_groups):
                 raise InvalidOption(
-                    "start, filter, on_failure and catch_up belong to a group",
+                    "key, start, mode, look_back, filter, on_failure and catch_up belong to a group",
                     remedy="give group=…, on a topic with semantics PUB_SUB",
                 )
             subscription = make(own_name, handler)
-            if topic in self._subscriptions:
+            known = self._subscriptions.setdefault(subscription.topic, subscription)
+            if known is not subscription:
                 raise DuplicateHandler(
-                    f"topic {topic!r} has a handler already: {self._subscriptions[topic].name}",
+                    f"topic {topic!r} has a handler already: {known.name}",
                     remedy="raise its concurrency, or consume another topic",
                 )
-            self._subscriptions[topic] = subscription
             return handler
 
         return register
@@ -222,25 +251,30 @@ class Bus:
     def group(
         self,
         name: str,
-        topic: str,
+        topic: str | None = None,
         *,
+        key: str | None = None,
+        namespace: str | None = None,
+        task: str | None = None,
         filter: Filter | None = None,
         on_failure: str = "block",
         catch_up: CatchUp | None = None,
         **options: Unpack[HandlerOptions],
     ) -> Group:
-        """A group of a PUB_SUB topic, to add members to and to start. The options are those of `bus.subscribe()`.
+        """A group of a PUB_SUB topic, or of a scope, to add members to and to start.
+
+        The options are those of `bus.subscribe()`.
 
         A message that `filter` rejects, or that those of all members reject, counts as done. One that fails is
         tried again; meanwhile those of its key wait (on_failure="block"), or not ("pass"). `catch_up` bounds how
         it works through what was published before it came, or while it was DEAD.
         """
-        make = maker(topic, lease=None, **options)
-        group = Group(self, name, topic, make, filter=filter, on_failure=on_failure, catch_up=catch_up)
+        scope = Scope.of(topic, key=key, namespace=namespace, task=task)
+        make = maker(str(scope), lease=None, **options)
+        group = Group(self, name, scope, make, filter=filter, on_failure=on_failure, catch_up=catch_up)
         return self._add_group(group)
 
     def _add_group(self, group: Group) -> Group:
-        check_topic_name(group.topic)
         if (group.topic, group.name) in self._groups:
             raise DuplicateHandler(
                 f"group {group.name!r} of topic {group.topic!r} exists already in this process",
@@ -252,7 +286,10 @@ class Bus:
     async def start_group(self, group: Group, start: Start) -> None:
         """Subscribe a group, and consume for it while the bus runs. Use `group.start()`."""
         store = await self.connect()
-        await store.subscribe(group.topic, group.name, start, group.on_failure, group.catch_up)
+        if start.mode is None:
+            await store.subscribe(group.topic, group.name, start, group.on_failure, group.catch_up)
+        else:
+            await store.subscribe_scope(group.name, group.scope, start, group.on_failure, group.catch_up)
         self._groups[group.topic, group.name] = group, start
         if self._worker is not None:
             await self._worker.start_group(group, start)
@@ -265,7 +302,13 @@ class Bus:
 
     async def set_group_state(self, group: Group, state: str) -> None:
         """Pause, resume or cancel a group. Use its methods."""
-        await (await self.connect()).set_group_state(group.topic, group.name, state)
+        store = await self.connect()
+        if not group.scope.is_wide:
+            await store.set_group_state(group.topic, group.name, state)
+        elif state == "CANCELLED":
+            await store.forget_scope(group.name, group.scope, cancel=True)
+        else:
+            await store.set_scope_state(group.name, group.scope, state)
 
     def use(self, middleware: Middleware) -> None:
         """Add hooks around publishing and handling."""

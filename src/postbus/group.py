@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Protocol
 
 from postbus.catch_up import CatchUp
 from postbus.errors import DuplicateHandler, InvalidGroup, InvalidOption, InvalidTopicName
 from postbus.message import Message
+from postbus.options import Duration
 from postbus.publish import is_name
-from postbus.start import Start
+from postbus.scope import Scope
+from postbus.start import Default, Start
 from postbus.subscription import Handler, Maker, Subscription
 
 Filter = Callable[[Message], bool]
@@ -19,6 +22,8 @@ Filter = Callable[[Message], bool]
 
 class GroupHost(Protocol):
     """What a group needs of its bus."""
+
+    default: Default
 
     async def start_group(self, group: Group, start: Start) -> None: ...
 
@@ -61,7 +66,7 @@ class Member:
 
 
 class Group:
-    """Consumers of a topic that share one position. Made by `bus.group()`.
+    """Consumers of a topic, or of all topics in a scope, that share one position in each. Made by `bus.group()`.
 
     Messages of one key are handled one after the other; different keys at the same time, up to `concurrency`.
     """
@@ -70,7 +75,7 @@ class Group:
         self,
         host: GroupHost,
         name: str,
-        topic: str,
+        scope: Scope,
         make: Maker,
         *,
         filter: Filter | None = None,
@@ -90,12 +95,16 @@ class Group:
                 f"catch_up {catch_up!r} is not a CatchUp", remedy="use CatchUp(…) or one of its presets"
             )
         self.name = name
-        self.topic = topic
+        self.scope = scope
+        self.topic = str(scope)
+        """Its topic; or in words, what topics it has."""
         self.filter = filter
         self.on_failure = on_failure
         self.catch_up = CatchUp() if catch_up is None else catch_up
         self.is_started = False
         self.members: dict[str, Member] = {}
+        self.parts: dict[str, Group] = {}
+        """Of a wide scope: the same members for each topic, with counts of their own."""
         self._removed: list[Member] = []
         self._filtered = Counts()
         self._filtered_told = Counts()
@@ -119,6 +128,30 @@ class Group:
                 remedy="make all of them alike",
             )
         self.members[name] = Member(name, subscription, filter)
+        for part in self.parts.values():
+            part._share(self.members[name])
+
+    def part(self, topic: str) -> Group:
+        """The group on one topic of its scope."""
+        if not self.scope.is_wide:
+            return self
+        if topic not in self.parts:
+            self.parts[topic] = part = Group(
+                self._host,
+                self.name,
+                Scope(topic),
+                self._make,
+                filter=self.filter,
+                on_failure=self.on_failure,
+                catch_up=self.catch_up,
+            )
+            for member in self.members.values():
+                part._share(member)
+        return self.parts[topic]
+
+    def _share(self, member: Member) -> None:
+        shared = Member(member.name, replace(member.subscription, topic=self.topic), member.filter)
+        self.members[member.name] = shared
 
     def remove_member(self, name: str) -> None:
         """Remove a consumer; not the last one of a group that is started."""
@@ -129,11 +162,21 @@ class Group:
                 f"{name!r} is the last member of group {self.name!r}, which is started",
                 remedy="stop the group first, or add another member",
             )
-        self._removed.append(self.members.pop(name))
+        for group in (self, *self.parts.values()):
+            group._removed.append(group.members.pop(name))
 
-    async def start(self, position: Start | str | Any = Start.NOW) -> None:
-        """Subscribe, and consume while the bus runs. The position counts once, when the group is new."""
-        start = Start.of(position)
+    async def start(
+        self,
+        position: Start | str | datetime | int | None = None,
+        *,
+        mode: str | None = None,
+        look_back: Duration | None = None,
+    ) -> None:
+        """Subscribe, and consume while the bus runs. The position, or the mode, counts once, when the group is new.
+
+        Explained at `bus.subscribe()`.
+        """
+        start = self._host.default.start_of(position, mode, look_back, is_recorded=self.is_recorded)
         if not self.members:
             raise InvalidGroup(
                 f"group {self.name!r} has no members",
@@ -141,6 +184,11 @@ class Group:
             )
         await self._host.start_group(self, start)
         self.is_started = True
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether where it starts is recorded: it is on more than one topic, or on less."""
+        return self.scope.is_wide or self.scope.key is not None
 
     async def stop(self) -> None:
         """Stop consuming in this process; the subscription stays, and keeps its place."""
@@ -156,7 +204,7 @@ class Group:
         await self._host.set_group_state(self, "ACTIVE")
 
     async def cancel(self) -> None:
-        """End the subscription for good. Starting the group again makes a new one."""
+        """End the subscription for good, in all topics of its scope. Starting the group again makes a new one."""
         await self._host.set_group_state(self, "CANCELLED")
         await self.stop()
 
@@ -164,10 +212,11 @@ class Group:
     def counts(self) -> Counts:
         """What the group has done in this process."""
         each = [member.counts for member in (*self.members.values(), *self._removed)]
+        each += [part.counts for part in self.parts.values()]
         return Counts(
             processed=sum(one.processed for one in each),
             failed=sum(one.failed for one in each),
-            filtered=self.filtered,
+            filtered=self.filtered + sum(part.filtered for part in self.parts.values()),
             in_flight=sum(one.in_flight for one in each),
             handling_seconds=sum(one.handling_seconds for one in each),
         )

@@ -61,6 +61,10 @@ class TopicOptions(TypedDict, total=False):
     """How long a deduplication key is remembered (24 hours)."""
     max_payload_bytes: int
     """The largest payload (1 MiB)."""
+    namespace: str | None
+    """What the topic belongs to: groups can subscribe to all topics of a namespace. None takes it away (None)."""
+    task: str | None
+    """What the topic is for: the same, independent of the namespace (None)."""
     notify: bool
     """Wake consumers by NOTIFY in the publishing transaction: for publishers that use SQL only (False)."""
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import os
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 import msgspec
 
 from postbus.errors import InvalidOption
+from postbus.options import Duration, as_timedelta
+
+POLL_INTERVAL = timedelta(seconds=2)
+"""Between two looks of somebody who polls: `new` looks back by twice as much, so that it misses nothing."""
+_KINDS = {"new": "FROM_NOW", "all": "FROM_BEGINNING", "timestamp": "FROM_TIMESTAMP"}
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -16,6 +22,10 @@ class Start(msgspec.Struct, frozen=True):
     kind: str
     timestamp: datetime | None = None
     message_id: int | None = None
+    mode: str | None = None
+    """new, all or timestamp: recorded once for what a group subscribes to, and then it stays."""
+    look_back: timedelta = timedelta(0)
+    """How far before now `new` begins."""
 
     NOW: ClassVar[Start]
     """Every message that commits from now on, also of transactions that are open already."""
@@ -39,6 +49,40 @@ class Start(msgspec.Struct, frozen=True):
         return cls("FROM_MESSAGE_ID", message_id=message_id)
 
     @classmethod
+    def in_mode(cls, mode: str, at: datetime | None = None, look_back: Duration | None = None) -> Start:
+        """A start that is recorded: new (from now on, and what came just before), all, or timestamp (from `at` on)."""
+        if mode not in _KINDS:
+            raise InvalidOption(f"mode {mode!r} is not known", remedy="use 'new', 'all' or 'timestamp'")
+        if (mode == "timestamp") != (at is not None):
+            raise InvalidOption(
+                f"mode {mode!r} {'has no time' if at is None else 'has a time'}",
+                remedy="give a time with mode='timestamp', and with no other",
+            )
+        if mode != "new" and look_back is not None:
+            raise InvalidOption(f"mode {mode!r} does not look back", remedy="look_back is for mode='new'")
+        back = 2 * POLL_INTERVAL if look_back is None else as_timedelta(look_back, name="look_back")
+        if back < timedelta(0):
+            raise InvalidOption(f"look_back {look_back!r} is negative", remedy="give zero or more")
+        return cls(
+            _KINDS[mode],
+            None if at is None else cls.at(at).timestamp,
+            mode=mode,
+            look_back=back if mode == "new" else timedelta(0),
+        )
+
+    @property
+    def recorded(self) -> Start:
+        """The same as a mode, for what has no place of its own before the first contact."""
+        if self.mode is not None:
+            return self
+        if self.message_id is not None:
+            raise InvalidOption(
+                "several topics have no message in common to start from", remedy="start them at a time: Start.at(time)"
+            )
+        mode = next(mode for mode, kind in _KINDS.items() if kind == self.kind)
+        return Start(self.kind, self.timestamp, mode=mode)
+
+    @classmethod
     def of(cls, given: Start | str | datetime | int) -> Start:
         """A start position, however it was given."""
         if isinstance(given, Start):
@@ -57,3 +101,38 @@ class Start(msgspec.Struct, frozen=True):
 
 Start.NOW = Start("FROM_NOW")
 Start.BEGINNING = Start("FROM_BEGINNING")
+
+
+class Default:
+    """Where groups start that say nothing about it."""
+
+    def __init__(self, mode: str | None) -> None:
+        """`mode`, or that of POSTBUS_DEFAULT_SUBSCRIPTION_MODE."""
+        given = mode or os.environ.get("POSTBUS_DEFAULT_SUBSCRIPTION_MODE") or None
+        if given not in (None, "new", "all"):
+            raise InvalidOption(f"the default mode {given!r} is not known", remedy="use 'new' or 'all'")
+        self.mode = given
+
+    def start_of(
+        self,
+        start: Start | str | datetime | int | None,
+        mode: str | None,
+        look_back: Duration | None,
+        *,
+        is_recorded: bool,
+    ) -> Start:
+        """What was asked for. `is_recorded`: it is for more, or less, than one topic as a whole."""
+        if mode is not None:
+            if start is not None and mode != "timestamp":
+                raise InvalidOption("start and mode are both given", remedy="give one of them")
+            if start is not None and not isinstance(start, datetime):
+                raise InvalidOption(f"start {start!r} is not a time", remedy="give a datetime with mode='timestamp'")
+            return Start.in_mode(mode, start, look_back)
+        if look_back is not None:
+            raise InvalidOption("look_back is for mode='new'", remedy="give mode='new', or leave look_back out")
+        if start is None:
+            if self.mode is not None or is_recorded:
+                return Start.in_mode(self.mode or "all")
+            return Start.NOW
+        given = Start.of(start)
+        return given.recorded if is_recorded else given

@@ -14,7 +14,6 @@ from postbus._codec import Decoder, decoder_for
 from postbus.errors import InvalidHandler, InvalidOption
 from postbus.message import Message
 from postbus.options import Duration, as_timedelta
-from postbus.publish import check_topic_name
 from postbus.retry import RetryPolicy
 
 Handler = Callable[..., Any]
@@ -37,6 +36,7 @@ class Subscription:
     """What is consumed, by whom, and how."""
 
     topic: str
+    """Or, before it is known which ones, what topics a group has: see `Scope`."""
     handler: Handler
     name: str
     concurrency: int = 1
@@ -59,7 +59,6 @@ class Subscription:
     """Messages to claim in all; None for as many as come."""
 
     def __post_init__(self) -> None:
-        check_topic_name(self.topic)
         for name, is_right, rule in (
             ("concurrency", _is_count(self.concurrency, 10_000), "concurrency goes from 1 to 10000"),
             ("batch", self.batch is None or _is_count(self.batch, 10_000), "batch goes from 1 to 10000"),

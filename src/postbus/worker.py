@@ -21,6 +21,8 @@ from postbus._lanes import LaneKeeper
 from postbus._log import event
 from postbus._loop import patiently, repeat
 from postbus._reader import LogReader
+from postbus._scope_store import Joined
+from postbus._scopes import LOOK, ScopeKeeper
 from postbus._settle import Settler
 from postbus._store import Store
 from postbus._upkeep import LOOK_AT_LEASES, RETURN_EXPIRED, SWEEP, SWEEP_SUBSCRIPTIONS, LeaseKeeper, Sweeper
@@ -60,6 +62,8 @@ class Worker:
         self._groups: dict[Group, Start] = dict(groups)
         self._stores: tuple[Store, Store, Store] | None = None
         self._keeper: LaneKeeper | None = None
+        self._scopes: ScopeKeeper | None = None
+        self._topics: list[str] = []
         self._heartbeat: Heartbeat | None = None
         self._reader: LogReader | None = None
         self._beside: list[asyncio.Task[None]] = []
@@ -114,10 +118,13 @@ class Worker:
             Claimer(one, store, dispatcher, settler, member=self.name, bell=self._bells.add(one.topic))
             for one, dispatcher in zip(self._subscriptions, dispatchers, strict=True)
         ]
-        topics = {one.topic for one in self._subscriptions} | {group.topic for group in self._groups}
+        known = [group.topic for group in self._groups if not group.scope.is_wide]
+        self._topics[:] = sorted({one.topic for one in self._subscriptions} | set(known))
         lanes = LaneKeeper(upkeep_store, store, heartbeat_store, self.name)
-        heartbeat = Heartbeat(heartbeat_store, self.name, sorted(topics), lanes.leases.values)
+        heartbeat = Heartbeat(heartbeat_store, self.name, self._topics, lanes.leases.values)
         self._keeper, self._reader, self._heartbeat = lanes, LogReader(store), heartbeat
+        self._scopes = ScopeKeeper(upkeep_store, lanes.consumers.keys, self._consume_for)
+        scope_bell = self._bells.add_for_scopes()
         await self._patiently(heartbeat.tick)  # lanes go to processes that are known
         for group, start in list(self._groups.items()):  # others may start while these join
             await self._patiently(partial(self._join, group, start))
@@ -129,6 +136,7 @@ class Worker:
             repeat(lanes.heartbeats.tick, name="group heartbeat", every=1.0, stop=ended),
             repeat(lanes.tell_counts, name="counts", every=TELL_COUNTS, stop=ended),
             repeat(lanes.tick, name="lanes", every=1.0, stop=self._stop),
+            repeat(self._look_at_scopes, name="scopes", every=LOOK, stop=self._stop, wake=scope_bell),
             repeat(sweeper.sweep_log, name="sweep log", every=SWEEP, stop=ended),
             self._keeper.advancer.run(),
             repeat(keeper.tick, name="leases", every=LOOK_AT_LEASES, stop=ended),
@@ -186,18 +194,25 @@ class Worker:
     async def stop_group(self, group: Group) -> None:
         """Finish what a group has in hand here, and consume for it no longer."""
         self._groups.pop(group, None)
-        if self._keeper is not None:
-            consumer = self._keeper.consumer_of(group)
-            if consumer is not None:
-                await self._keeper.remove(consumer)
+        if self._keeper is not None and self._scopes is not None:
+            self._scopes.remove(group)
+            consumers = [self._keeper.consumer_of(one) for one in (group, *group.parts.values())]
+            await asyncio.gather(*(self._keeper.remove(one) for one in consumers if one is not None))
+
+    async def _look_at_scopes(self) -> None:
+        assert self._keeper is not None
+        assert self._scopes is not None
+        if await self._scopes.tick():
+            await self._keeper.tick()
 
     async def _join(self, group: Group, start: Start) -> None:
-        assert self._keeper is not None
-        assert self._reader is not None
-        assert self._heartbeat is not None
+        assert self._scopes is not None
         assert self._stores is not None
-        store, upkeep_store, handler_store = self._stores
-        reader, keeper, heartbeat = self._reader, self._keeper, self._heartbeat
+        if start.mode is not None:
+            await self._scopes.add(group, start)
+            group.is_started = True
+            return
+        upkeep_store = self._stores[1]
         info = await upkeep_store.subscribe(group.topic, group.name, start, group.on_failure, group.catch_up)
         if info.was_dead:
             event(logging.WARNING, "group.resurrected", group=group.name, topic=group.topic, missed=info.missed,
@@ -206,8 +221,22 @@ class Worker:
             event(logging.WARNING, "catch_up.bounded", group=group.name, topic=group.topic, messages=info.missed,
                   skipped=info.skipped)  # fmt: skip
         topic = (await upkeep_store.topics(group.topic))[0]
+        is_limited = await upkeep_store.keys_of(info.id) is not None
+        self._consume_for(
+            group,
+            Joined(group.topic, info.id, info.lease, info.heartbeat, topic["max_attempts"], topic["lanes"], is_limited),
+        )
+
+    def _consume_for(self, group: Group, joined: Joined) -> None:
+        """Consume for a group on one topic."""
+        assert self._keeper is not None
+        assert self._reader is not None
+        assert self._heartbeat is not None
+        assert self._stores is not None
+        store, _, handler_store = self._stores
+        reader, keeper, heartbeat = self._reader, self._keeper, self._heartbeat
         known = keeper.consumer_of(group)
-        if known is not None and known.subscription_id == info.id:
+        if known is not None and known.subscription_id == joined.subscription_id:
             return  # it is started already
 
         def consumer(
@@ -222,18 +251,21 @@ class Worker:
                 advancer=keeper.advancer,
                 heartbeat=heartbeat,
                 new_bell=lambda: self._bells.add(group.topic),
-                lease=info.lease,
-                max_attempts=topic["max_attempts"],
+                lease=joined.lease,
+                max_attempts=joined.max_attempts,
                 middleware=self._middleware,
-                lanes=topic["lanes"],
+                lanes=joined.lanes,
+                is_limited=joined.is_limited,
                 history_of=history_of,
                 catch_up=catch_up,
             )
             self._beside.extend(_started(made.failure()))
             return made
 
-        keeper.add(consumer(info.id), info.lease, info.heartbeat, consumer)
+        keeper.add(consumer(joined.subscription_id), joined.lease, joined.heartbeat, consumer)
         group.is_started = True
+        if group.topic not in self._topics:
+            self._topics.append(group.topic)
 
 
 async def _drain(

@@ -22,6 +22,7 @@ from postbus.cli import (
     migrate,
     publish,
     rebase,
+    scopes,
     sweep,
     tail,
     topics,
@@ -79,6 +80,9 @@ command(app, "consume")(consume.consume)
 command(groups.app, "catch-up")(catch_up.catch_up)
 command(groups.app, "check")(group_checks.check)
 command(groups.app, "force-complete")(group_checks.force_complete)
+command(groups.app, "subscribe", options=scopes.SCOPE_AND_START)(scopes.subscribe)
+command(groups.app, "scopes")(scopes.scopes)
+command(groups.app, "forget", options=scopes.SCOPE)(scopes.forget)
 app.add_typer(groups.app)
 app.add_typer(messages.app)
 app.add_typer(dead_letters.app)

@@ -41,6 +41,8 @@ TOPIC_OPTIONS = (
         "notify", bool, "Wake consumers within the publishing transaction: for publishers that use SQL only.",
         flag="--notify/--no-notify",
     ),
+    option("namespace", str, "What it belongs to: groups can subscribe to all topics of a namespace; '' for none."),
+    option("task", str, "What it is for: groups can subscribe to all topics of a task; '' for none."),
     option("tracking", str, "PUB_SUB: REFERENCE_COUNTING keeps receipts, OFFSET_WATERMARK only the groups' places."),
     option("lanes", int, "PUB_SUB: slices that order per key is kept by; the most processes that share a group."),
     option("storage", str, "PUB_SUB: shared with topics of a like retention, or own, for a hot topic."),
@@ -80,12 +82,18 @@ def _tell_unused(cli: Cli, topic: dict[str, Any], given: dict[str, Any]) -> None
 
 
 @command(app, "list")
-async def list_topics(cli: Cli) -> None:
-    """Show all topics and how many messages they hold."""
+async def list_topics(
+    cli: Cli,
+    namespace: Annotated[str | None, typer.Option(help="Only of this namespace.")] = None,
+    task: Annotated[str | None, typer.Option(help="Only of this task.")] = None,
+) -> None:
+    """Show topics and how many messages they hold."""
     async with cli.open_bus() as bus:
-        topics = await bus.admin.topics()
+        topics = await bus.admin.topics(namespace=namespace, task=task)
     if cli.as_json:
         write_json(topics)
+    elif not topics and (namespace or task):
+        cli.note(f"no topics of that: postbus topics set NAME --{'namespace' if namespace else 'task'} …")
     elif not topics:
         cli.note("no topics yet: publish something, or postbus topics create NAME")
     else:
@@ -103,6 +111,8 @@ def _remarks(topic: dict[str, Any]) -> str:
         remark
         for remark, applies in (
             (f"PUB_SUB, {counted(topic['groups'], 'group')}, {topic['published'] or 0} published", is_log),
+            (f"namespace {topic['namespace']}", topic["namespace"]),
+            (f"task {topic['task']}", topic["task"]),
             ("paused", topic["paused_at"]),
             ("ordered", topic["ordered"]),
             ("notify", topic["notify"]),

@@ -25,8 +25,9 @@ set search_path = pg_catalog, pg_temp as $$
            (f.topic).lanes, (f.subscription).keys is not null
       from unnest(group_names, scope_news.topics, scope_news.keys, namespaces, tasks, patterns)
            with ordinality as one (group_name, topic, key, namespace, task, pattern, n)
-     cross join lateral postbus.topics_in_scope(
-            postbus.as_scope(one.group_name, one.topic, one.key, one.namespace, one.task, one.pattern)) as f
+     cross join lateral postbus.as_scope(one.group_name, one.topic, one.key, one.namespace, one.task, one.pattern) as own
+     cross join lateral postbus.topics_in_scope(own) as f
      where not exists (select from unnest(known) as k (id) where k.id = (f.subscription).id)
+       and ((f.subscription).id is not null or own.id is not null)       -- who is forgotten does not join
      order by one.n, (f.topic).name
 $$;

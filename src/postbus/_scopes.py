@@ -1,0 +1,61 @@
+"""Consuming for scopes: each topic in one has a consumer of its own, also those that come later."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+
+from postbus._log import event
+from postbus._scope_store import Joined
+from postbus._store import Store
+from postbus.group import Group
+from postbus.start import Start
+
+LOOK = 1.0  # seconds between looks at what has come into scopes, while nobody rings
+
+
+class ScopeKeeper:
+    """Finds the topics of groups that have a scope, and consumes them."""
+
+    def __init__(
+        self, store: Store, known: Callable[[], Collection[int]], consume: Callable[[Group, Joined], None]
+    ) -> None:
+        self._store = store
+        self._known = known
+        """The subscriptions that this process consumes for."""
+        self._consume = consume
+        self._groups: dict[Group, Start] = {}
+
+    async def add(self, group: Group, start: Start) -> None:
+        """Subscribe a group to its scope, and consume for all that is in it, now and later."""
+        joined = await self._store.subscribe_scope(group.name, group.scope, start, group.on_failure, group.catch_up)
+        for one in joined:
+            if one.missed and not one.is_new:
+                event(logging.WARNING, "group.resurrected", group=group.name, topic=one.topic, missed=one.missed,
+                      skipped=one.skipped)  # fmt: skip
+            elif one.skipped:
+                event(logging.WARNING, "catch_up.bounded", group=group.name, topic=one.topic, messages=one.missed,
+                      skipped=one.skipped)  # fmt: skip
+        if group.scope.is_wide:
+            self._groups[group] = start
+        self._begin([(group, one) for one in joined])
+
+    def remove(self, group: Group) -> None:
+        self._groups.pop(group, None)
+
+    async def tick(self) -> bool:
+        """Look once what has come into scopes. Returns whether something has."""
+        groups = list(self._groups)
+        if not groups:
+            return False
+        news = await self._store.scope_news([(one.name, one.scope) for one in groups], list(self._known()))
+        self._begin([(groups[place], one) for place, one in news.joined if groups[place] in self._groups])
+        for place in news.not_joined:
+            if groups[place] in self._groups:
+                await self.add(groups[place], self._groups[groups[place]])
+        return bool(news.joined or news.not_joined)
+
+    def _begin(self, joined: Sequence[tuple[Group, Joined]]) -> None:
+        for group, one in joined:
+            if one.subscription_id not in self._known():  # as another group of the same name may, in this process
+                self._consume(group.part(one.topic), one)

@@ -1,0 +1,95 @@
+"""postbus groups subscribe, scopes and forget"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from postbus.cli._command import Cli, option
+from postbus.cli._inputs import as_past_moment, confirm
+from postbus.cli._render import counted, write_json, write_table
+from postbus.cli.groups import Yes
+from postbus.scope import Scope
+
+_Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", show_default=False)]
+_Topic = Annotated[
+    str | None, typer.Argument(metavar="TOPIC", help="One topic, rather than those of a scope.", show_default=False)
+]
+SCOPE = (
+    option("key", str, "Only messages of this key of the topic."),
+    option("namespace", str, "All topics of this namespace."),
+    option("task", str, "All topics of this task."),
+    option("pattern", str, "All topics whose names fit: 'orders.*' one more word, 'orders.#' any number."),
+)
+SCOPE_AND_START = (
+    *SCOPE,
+    option("mode", str, "Where it starts: new (from now on), all, or timestamp. Recorded once."),
+    option("at", str, "With --mode timestamp: a time such as 2030-01-31T18:00, or how long ago: 2h."),
+    option("look_back", str, "With --mode new: how far before now it begins, 4s if this is not given."),
+    option("on_failure", str, "What a failing message does to its key: block or pass."),
+)
+
+
+async def subscribe(cli: Cli, group: _Group, topic: _Topic = None, **options: Any) -> None:
+    """Subscribe a group to a topic, to a key of it, or to all topics in a scope, also to those that come later.
+
+    Where it starts is recorded at the first time. A group that nobody consumes for is DEAD after a while.
+    """
+    start = as_past_moment(options.pop("at"), name="--at")
+    given = {name: value for name, value in options.items() if value is not None}
+    async with cli.open_bus() as bus:
+        topics = await bus.admin.subscribe_group(group, topic, start=start, **given)
+    if cli.as_json:
+        write_json({"group": group, "topics": topics})
+    else:
+        print(f"subscribed {group} to {counted(len(topics), 'topic')}{': ' if topics else ''}{', '.join(topics)}")
+
+
+async def scopes(
+    cli: Cli,
+    group: Annotated[
+        str | None, typer.Argument(metavar="GROUP", help="Only of this group.", show_default=False)
+    ] = None,
+) -> None:
+    """Show what groups have subscribed to by scopes, where they start, and the topics that are in them."""
+    async with cli.open_bus() as bus:
+        found = await bus.admin.scopes(group)
+    if cli.as_json:
+        write_json(found)
+    elif not found:
+        cli.note("no scopes are recorded: postbus groups subscribe GROUP --namespace NAME")
+    else:
+        write_table(
+            ["group", "scope", "mode", "since", "recorded", "topics"],
+            [
+                [one["group_name"], _told(one), one["mode"], one["start_at"], one["recorded_at"], len(one["topics"])]
+                for one in found
+            ],
+            right=("topics",),
+        )
+
+
+async def forget(
+    cli: Cli,
+    group: _Group,
+    topic: _Topic = None,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel what it is subscribed to by it, too.")] = False,
+    yes: Yes = False,
+    **scope: Any,
+) -> None:
+    """Forget where a group starts in a scope: no further topics join it, and another mode can be recorded."""
+    async with cli.open_bus() as bus:
+        if cancel and not yes:
+            confirm(f"Cancel all subscriptions of group {group} in this scope? Their places are forgotten.")
+        count = await bus.admin.forget_scope(group, topic, cancel=cancel, **scope)
+    if cli.as_json:
+        write_json({"group": group, "subscriptions": count, "cancelled": cancel})
+    else:
+        stay = "are cancelled" if cancel else "stay as they are"
+        print(f"forgot a scope of {group}; {counted(count, 'subscription')} {stay}")
+
+
+def _told(row: dict[str, Any]) -> str:
+    scope = Scope(row["topic"], row["key"], row["namespace"], row["task"], row["pattern"])
+    return str(scope) if scope.key is None else f"{scope}, key {scope.key}"

@@ -1,0 +1,76 @@
+"""What a group subscribes to: a topic, a key of it, or topics by namespace, task or pattern."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from postbus.errors import InvalidOption, InvalidTopicName
+from postbus.publish import check_topic_name, is_name
+
+_PATTERN = re.compile(r"([*#]|[A-Za-z0-9_:/-]+)(\.([*#]|[A-Za-z0-9_:/-]+))*")
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """One topic, one key of a topic, or all topics of a namespace, of a task, or whose names fit a pattern."""
+
+    topic: str | None = None
+    key: str | None = None
+    namespace: str | None = None
+    task: str | None = None
+    pattern: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        topic: str | None = None,
+        *,
+        key: str | None = None,
+        namespace: str | None = None,
+        task: str | None = None,
+        pattern: str | None = None,
+    ) -> Scope:
+        """A scope as callers name it: a topic with * or # in its name is a pattern."""
+        if sum(one is not None for one in (topic, namespace, task, pattern)) != 1:
+            raise InvalidOption(
+                "a group subscribes to a topic, a namespace, a task or a pattern",
+                remedy="give one of them; a group may have several scopes, one after the other",
+            )
+        for what, name in (("namespace", namespace), ("task", task)):
+            if name is not None and not is_name(name):
+                raise InvalidTopicName(
+                    f"bad {what} name {name!r:.220}",
+                    remedy="a name has 1 to 200 letters, digits or . _ - : / and starts with a letter, a digit or _",
+                )
+        if isinstance(topic, str) and not {"*", "#"}.isdisjoint(topic):
+            topic, pattern = None, topic
+        if key is not None and topic is None:
+            raise InvalidOption("a key belongs to one topic", remedy="name the topic, or leave the key out")
+        if key is not None and not isinstance(key, str):
+            raise InvalidOption(f"key {key!r:.220} is not a text", remedy="give the key of messages")
+        if topic is not None:
+            check_topic_name(topic)
+        if pattern is not None:
+            _check_pattern(pattern)
+        return cls(topic, key, namespace, task, pattern)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it may have several topics."""
+        return self.topic is None
+
+    def __str__(self) -> str:
+        """As people read it; for a topic, and for a key of it, the topic's name."""
+        if self.namespace is not None:
+            return f"namespace {self.namespace}"
+        return f"task {self.task}" if self.task is not None else self.topic or self.pattern or ""
+
+
+def _check_pattern(pattern: str) -> None:
+    is_known = isinstance(pattern, str) and len(pattern) <= 200 and _PATTERN.fullmatch(pattern) is not None
+    if not is_known or {"*", "#"}.isdisjoint(pattern):
+        raise InvalidTopicName(
+            f"bad pattern {pattern!r:.220}",
+            remedy="words are separated by dots, and at least one of them is * (one word) or # (any number of words)",
+        )
