@@ -265,3 +265,12 @@ async def leaves(conn: Any, storage: int) -> list[int]:
         row[0]
         for row in await conn.fetch("select epoch from postbus.log_leaf where storage_id = $1 order by 1", storage)
     ]
+
+
+async def subscribe_scope(conn: Any, group: str = "g", **scope: Any) -> dict[str, int]:
+    """Subscribe to a scope. Returns the subscriptions by topic."""
+    named = ", ".join(f"{name} => ${place}" for place, name in enumerate(scope, 2))
+    rows = await conn.fetch(
+        f"select topic_name, subscription_id from postbus.subscribe_scope($1, {named})", group, *scope.values()
+    )
+    return {row["topic_name"]: row["subscription_id"] for row in rows}

@@ -19,7 +19,8 @@ declare
     _line   record;
 begin
     perform postbus.move_cursors(subscription.id, null, null);
-    update postbus.subscription s set keys = case when scope.key is not null then s.keys || scope.key end where s.id = subscription.id;
+    update postbus.subscription s set keys = case when scope.key is not null and s.keys is not null then s.keys || scope.key end
+     where s.id = subscription.id;
     for _leaf in select l.epoch from postbus.log_leaf l where l.storage_id = topic.storage_id order by l.epoch loop
         continue when not postbus.lock_leaf(topic.storage_id, _leaf);
         execute format(

@@ -1,0 +1,168 @@
+"""Scopes while transactions are open: no topic is overlooked, and no message."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from eventually import eventually
+from fix_database import Connect
+from log_sql import create_topic, cursor_of, publish_many, read_all, refused, rotate, subscribe_scope
+from queue_sql import is_waiting
+from scoping import age
+
+
+async def _waits(conn: Any, pid: int) -> None:
+    async def waits() -> None:
+        assert await is_waiting(conn, pid)
+
+    await eventually(waits)
+
+
+async def _subscribed(conn: Any, group: str = "g") -> list[str]:
+    rows = await conn.fetch("select topic from postbus.groups where group_name = $1 order by topic", group)
+    return [row["topic"] for row in rows]
+
+
+async def _before(conn: Any, topic: str = "t", group: str = "g") -> list[str]:
+    """All that a group has before it in a topic with one lane."""
+    id = await conn.fetchval(
+        "select subscription_id from postbus.groups where topic = $1 and group_name = $2", topic, group
+    )
+    return (await read_all(conn, await cursor_of(conn, id), topic=topic))[0]
+
+
+async def test_a_topic_is_created_while_a_scope_is_recorded(connect: Connect) -> None:
+    """Who creates it waits for the record, and then joins the group."""
+    recorder, creator, watcher = await connect(), await connect(), await connect()
+    recording = recorder.transaction()
+    await recording.start()
+    await subscribe_scope(recorder, namespace="ns", mode="new")
+    creating = asyncio.create_task(create_topic(creator, namespace="ns"))
+    await _waits(watcher, creator.get_server_pid())
+    await recording.commit()
+    await creating
+
+    assert await _subscribed(watcher) == ["t"]
+
+
+async def test_a_scope_is_recorded_while_a_topic_is_created(connect: Connect) -> None:
+    """Who records waits for the topic, and has it, with what its transaction has published."""
+    recorder, creator, watcher = await connect(), await connect(), await connect()
+    creating = creator.transaction()
+    await creating.start()
+    await create_topic(creator, namespace="ns")
+    await publish_many(creator, "first")
+    recording = asyncio.create_task(subscribe_scope(recorder, namespace="ns", mode="new"))
+    await _waits(watcher, recorder.get_server_pid())
+    await creating.commit()
+
+    assert list(await recording) == ["t"]
+    assert await _before(watcher) == ["first"]
+
+
+async def test_a_creator_that_gives_up_leaves_nothing(connect: Connect) -> None:
+    """A topic whose transaction is rolled back has joined nobody."""
+    recorder, creator = await connect(), await connect()
+    await subscribe_scope(recorder, namespace="ns")
+    creating = creator.transaction()
+    await creating.start()
+    await create_topic(creator, namespace="ns")
+    await creating.rollback()
+    assert await _subscribed(recorder) == []
+    assert await recorder.fetch("select * from postbus.inconsistencies()") == []
+
+
+async def test_two_record_the_same_scope(connect: Connect) -> None:
+    """The second one waits, and takes what the first has recorded."""
+    first, second, watcher = await connect(), await connect(), await connect()
+    await create_topic(watcher, namespace="ns")
+    await publish_many(watcher, "old")
+    await age(watcher, 60)
+    recording = first.transaction()
+    await recording.start()
+    await subscribe_scope(first, namespace="ns", mode="new")
+    again = asyncio.create_task(subscribe_scope(second, namespace="ns", mode="all"))
+    await _waits(watcher, second.get_server_pid())
+    await recording.commit()
+    await again
+
+    assert [row["mode"] for row in await watcher.fetch("select mode from postbus.scopes")] == ["new"]
+    assert await _subscribed(watcher) == ["t"]
+    assert await _before(watcher) == []
+
+
+@pytest.mark.parametrize("storage", ["shared", "own"])
+@pytest.mark.parametrize("joins", ["at once", "later"])
+async def test_a_message_is_open_while_a_scope_is_recorded(connect: Connect, storage: str, joins: str) -> None:
+    """It commits after the record, so it comes, though it is older than the look-back, and in a leaf closed before."""
+    writer, other = await connect(), await connect()
+    labels = {"namespace": "ns"} if joins == "at once" else {}
+    kept = await create_topic(other, storage=storage, **labels)
+    await publish_many(other, "old")
+    open_one = writer.transaction()
+    await open_one.start()
+    await publish_many(writer, "late")
+    await writer.execute(
+        "update postbus.segment set published_at = published_at - interval '1 hour' where txid = pg_current_xact_id()"
+    )
+    await rotate(other, kept)
+    await other.execute("update postbus.log_leaf set closed_at = closed_at - interval '1 hour'")
+    await age(other, 60)
+    await subscribe_scope(other, namespace="ns", mode="new")
+    await publish_many(other, "new")
+    if joins == "later":
+        await other.execute("""select postbus.set_topic('t', '{"namespace": "ns"}')""")
+
+    assert await _before(other) == ["new"]
+    await open_one.commit()
+    assert await _before(other) == ["late", "new"]
+
+
+async def test_a_key_is_added_while_a_worker_settles(connect: Connect) -> None:
+    """What the worker has just passed by, because it did not want it then, is given to the group."""
+    worker, admin, watcher = await connect(), await connect(), await connect()
+    await create_topic(watcher)
+    group = (await subscribe_scope(watcher, topic="t", key="a"))["t"]
+    await publish_many(watcher, "a1", "b1", keys=["a", "b"])
+    [lane] = await _taken(watcher, group)
+    piece = (await read_all(watcher, lane["cursor"]))[1]
+    settling = worker.transaction()
+    await settling.start()
+    await worker.execute(
+        "select postbus.advance(array[$1::bigint], '{0}', array[$2::bigint], array[$3], '{null}', '{null}', '{2}')",
+        group,
+        lane["number"],
+        piece,
+    )
+    adding = asyncio.create_task(subscribe_scope(admin, topic="t", key="b"))
+    await _waits(watcher, admin.get_server_pid())
+    await settling.commit()
+    await adding
+
+    rows = await watcher.fetch("select payload from postbus.retrying")
+    assert [row["payload"] for row in rows] == [b"b1"]
+
+
+async def _taken(conn: Any, group: int) -> list[Any]:
+    await conn.execute("select postbus.heartbeat('w', 'host', 1, '{}')")
+    rows: list[Any] = await conn.fetch("select * from postbus.lease_lanes('w', array[$1::bigint], '{}')", group)
+    return rows
+
+
+async def test_a_scope_cannot_be_recorded_by_an_older_snapshot(connect: Connect) -> None:
+    """A transaction that has looked and written before has no place of now, in whatever isolation."""
+    conn = await connect()
+    await create_topic(conn)
+    async with conn.transaction(isolation="repeatable_read"):
+        await publish_many(conn, "x")
+        async with conn.transaction():
+            pass
+        assert await refused(_record(conn), "PB431")
+
+
+async def _record(conn: Any) -> None:
+    async with conn.transaction():
+        await subscribe_scope(conn, pattern="#")
