@@ -29,6 +29,8 @@ GIVEN = {
     "dedup_window": 3600.0,
     "max_payload_bytes": 1000,
     "notify": True,
+    "namespace": "billing",
+    "task": "send",
 }
 
 
@@ -36,8 +38,10 @@ async def test_create_with_all_options(cli: Cli) -> None:
     """What is given to create is what the topic has afterwards."""
     flags = "--ordered --lease 1m --max-attempts 5 --retry-initial 2s --retry-factor 3 --retry-max 2h"
     more = "--retry-jitter 0.5 --retention 24h --dedup-window 1h --max-payload-bytes 1000 --notify"
+    labels = "--namespace billing --task send"
 
-    made = await cli("topics", "create", "jobs", *flags.split(), *more.split(), "--semantics", "QUEUE", "--json")
+    given = [*flags.split(), *more.split(), *labels.split(), "--semantics", "QUEUE"]
+    made = await cli("topics", "create", "jobs", *given, "--json")
 
     assert made.done().json.items() >= GIVEN.items()
 

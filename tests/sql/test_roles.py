@@ -69,7 +69,11 @@ _SETTLE = [
 ]
 _GROUPS = [
     "select * from postbus.subscribe('log', 'g')",
-    "select * from postbus.read_log('log', '{0}', '(\"(1,3,3:3:)\",,,,,,,)')",
+    "select * from postbus.subscribe_scope('g', pattern => '#')",
+    "select * from postbus.group_topics('g', pattern => '#')",
+    "select * from postbus.scope_news('{g}', '{log}', '{null}', '{null}', '{null}', '{null}', '{}')",
+    "select postbus.keys_of(1)",
+    "select * from postbus.read_log('log', '{0}', '(\"(1,3,3:3:)\",,,,,,,,)')",
     "select postbus.advance('{}', '{}', '{}', '{}', '{}', '{}', '{}')",
     "select postbus.put_off(1, 0, gen_random_uuid(), "
     "'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}')",
@@ -89,6 +93,10 @@ _GROUPS = [
 ]
 _GROUP_ADMIN = [
     "select * from postbus.subscribe('log', 'h')",
+    "select * from postbus.subscribe_scope('h', topic => 'log')",
+    "select postbus.set_scope_state('h', 'PAUSED', topic => 'log')",
+    "select postbus.set_scope_state('h', 'ACTIVE', topic => 'log')",
+    "select postbus.forget_scope('h', topic => 'log')",
     "select postbus.seek('log', 'h', 'FROM_BEGINNING')",
     "select postbus.redrive('log', group_name => 'h')",
     "select * from postbus.force_complete('log', '1 day')",
@@ -110,7 +118,18 @@ _ADMIN = [
     "select postbus.set_sweeping('{}')",
     "select postbus_outbox.cleanup_completed_outbox_messages()",
 ]
-_VIEW_NAMES = ("topics", "messages", "dead_letters", "workers", "log", "groups", "members", "catch_ups", "sweep_jobs")
+_VIEW_NAMES = (
+    "topics",
+    "messages",
+    "dead_letters",
+    "workers",
+    "log",
+    "groups",
+    "members",
+    "catch_ups",
+    "sweep_jobs",
+    "scopes",
+)
 _LAG = "select * from postbus.group_lag(1)"
 _LOOKS = [
     _LAG,
@@ -160,6 +179,7 @@ _TABLES = [
     "sweep_job",
     "sweep_sample",
     "moving",
+    "scope",
     "receipt",
     "catch_up",
 ]
@@ -195,7 +215,10 @@ _ALLOWED = {
 _EVERYTHING = [
     *_PUBLISHING, _CLAIM, *_SETTLE, *_GROUPS, *_ADMIN, *_GROUP_ADMIN, *_VIEWS, *_LOOKS, *_DIRECT, *_INNER,
 ]  # fmt: skip
-_SHARED = ("return_expired", "sweep", "sweep_log", "storages", "subscribe", "sweep_subscriptions", "note_failure")
+_SHARED = (
+    "return_expired", "sweep", "sweep_log", "storages", "subscribe", "subscribe_scope", "sweep_subscriptions",
+    "note_failure",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("role", _ALLOWED)

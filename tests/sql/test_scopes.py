@@ -402,6 +402,7 @@ async def read_some(conn: Any, group: int, count: int) -> Any:
     """Let a worker be done with the first messages of a topic. Returns its lane."""
     [lane] = await take(conn, "w", group)
     piece = await read(conn, lane.cursor, count)
+    assert piece.during
     await advance(conn, [lane], piece.during, count, piece.places[count - 1])
     return lane
 

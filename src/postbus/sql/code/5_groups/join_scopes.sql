@@ -20,7 +20,4 @@ begin
         place := coalesce(place, row(0, pg_current_xact_id(), pg_current_snapshot())::postbus.log_place);
         perform postbus.join_topic(_scope, topic, place);
     end loop;
-    if _scope.id is not null then
-        perform pg_notify('postbus', '0');      -- whoever consumes for scopes looks what is new
-    end if;
 end $$;

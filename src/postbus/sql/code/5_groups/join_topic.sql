@@ -43,4 +43,5 @@ begin
     _new.scope_id := _scope.id;
     select b.subscription_id, b.missed, b.skipped, b.catch_up_id into subscription_id, missed, skipped, catch_up_id
       from postbus.begin_subscription(topic, _new, postbus.scope_cursor(_scope, topic)) as b;
+    perform pg_notify('postbus', '0');      -- whoever consumes for scopes looks what is new
 end $$;

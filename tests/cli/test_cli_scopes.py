@@ -1,0 +1,139 @@
+"""postbus groups subscribe, scopes and forget; topics by namespace and task"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from cli.helpers import Cli
+from grouping import create_log
+from postbus import Bus
+
+
+@pytest.fixture
+async def billing(bus: Bus) -> None:
+    """Topics of a namespace, and one of another."""
+    await create_log(bus, "billing.paid", namespace="billing", task="send")
+    await create_log(bus, "billing.due", namespace="billing")
+    await create_log(bus, "stock.low", namespace="stock", task="send")
+
+
+async def test_topics_by_label(cli: Cli, bus: Bus, billing: None) -> None:
+    """A list can be of one namespace, of one task, or of both; what a topic has is shown, and can be taken away."""
+    for flags, names in (
+        (["--namespace", "billing"], ["billing.due", "billing.paid"]),
+        (["--task", "send"], ["billing.paid", "stock.low"]),
+        (["--task", "send", "--namespace", "stock"], ["stock.low"]),
+    ):
+        listed = (await cli.quick("topics", "list", *flags, "--json")).done().json
+        assert [one["name"] for one in listed] == names
+    assert "namespace billing, task send" in (await cli.quick("topics", "list")).done().out
+    assert "no topics of that" in (await cli.quick("topics", "list", "--namespace", "x")).done().err
+
+    (await cli.quick("topics", "set", "billing.paid", "--namespace", "", "--task", "mail")).done()
+    shown = (await cli.quick("topics", "show", "billing.paid")).done().out
+    assert "mail" in shown
+    assert "namespace" not in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "topics"),
+    [
+        (["--namespace", "billing"], ["billing.due", "billing.paid"]),
+        (["--task", "send"], ["billing.paid", "stock.low"]),
+        (["--pattern", "*.low"], ["stock.low"]),
+        (["billing.*"], ["billing.due", "billing.paid"]),
+        (["stock.low", "--key", "k"], ["stock.low"]),
+        (["stock.low"], ["stock.low"]),
+    ],
+    ids=str,
+)
+async def test_subscribe(cli: Cli, bus: Bus, billing: None, flags: list[str], topics: list[str]) -> None:
+    """A group is subscribed to what is in the scope."""
+    told = (await cli.quick("groups", "subscribe", "audit", *flags)).done().out
+    assert told == f"subscribed audit to {len(topics)} topic{'s' * (len(topics) > 1)}: {', '.join(topics)}\n"
+    again = (await cli.quick("groups", "subscribe", "audit", *flags, "--json")).done().json
+    assert again == {"group": "audit", "topics": topics}
+    [one] = (await cli.quick("groups", "scopes", "--json")).done().json
+    assert (one["mode"], one["topics"]) == ("all", topics)
+
+
+@pytest.mark.parametrize(
+    ("flags", "mode", "back"),
+    [
+        (["--mode", "new"], "new", 4.0),
+        (["--mode", "new", "--look-back", "1m"], "new", 60.0),
+        (["--mode", "timestamp", "--at", "2h"], "timestamp", 7200.0),
+        (["--mode", "all", "--on-failure", "pass"], "all", None),
+    ],
+    ids=str,
+)
+async def test_where_a_group_starts(cli: Cli, bus: Bus, flags: list[str], mode: str, back: float | None) -> None:
+    """The mode and what belongs to it are recorded."""
+    (await cli.quick("groups", "subscribe", "audit", "--namespace", "billing", *flags)).done()
+    [one] = await bus.admin.scopes()
+    assert one["mode"] == mode
+    assert one["on_failure"] == ("pass" if "pass" in flags else "block")
+    if back is None:
+        assert one["start_at"] is None
+    else:
+        assert abs(one["recorded_at"] - one["start_at"] - timedelta(seconds=back)) < timedelta(seconds=2)
+
+
+async def test_scopes(cli: Cli, bus: Bus, billing: None) -> None:
+    """A line for each record, with how many topics are in it; of all groups or of one."""
+    assert "no scopes are recorded" in (await cli.quick("groups", "scopes")).done().err
+    await bus.admin.subscribe_group("audit", namespace="billing", mode="new")
+    await bus.admin.subscribe_group("low", "stock.low", key="k")
+    heading, audit, low = (await cli.quick("groups", "scopes")).done().out.splitlines()
+    assert heading.split() == ["group", "scope", "mode", "since", "recorded", "topics"]
+    assert audit.split()[:4] == ["audit", "namespace", "billing", "new"]
+    assert low.split()[:5] == ["low", "stock.low,", "key", "k", "all"]
+    assert (audit.split()[-1], low.split()[-1]) == ("2", "1")
+    assert len((await cli.quick("groups", "scopes", "low")).done().out.splitlines()) == 2
+
+
+async def test_forget(cli: Cli, bus: Bus, billing: None) -> None:
+    """The record goes; its subscriptions only with --cancel, which asks."""
+    scope = ("--namespace", "billing")
+    await bus.admin.subscribe_group("audit", namespace="billing")
+    assert "2 subscriptions stay as they are" in (await cli.quick("groups", "forget", "audit", *scope)).done().out
+    assert len(await bus.admin.groups(group="audit")) == 2
+
+    await bus.admin.subscribe_group("audit", namespace="billing")
+    refused = await cli("groups", "forget", "audit", *scope, "--cancel", given="n\n")
+    assert "not confirmed" in refused.failed(4).err
+    gone = (await cli.quick("groups", "forget", "audit", *scope, "--cancel", "--yes", "--json")).done().json
+    assert gone == {"group": "audit", "subscriptions": 2, "cancelled": True}
+    assert await bus.admin.groups(group="audit") == []
+    assert await bus.admin.scopes() == []
+    assert "has no record of that scope" in (await cli.quick("groups", "forget", "audit", *scope)).err
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ([], "a group subscribes to a topic, a namespace, a task or a pattern"),
+        (["--namespace", "a", "--task", "b"], "a group subscribes to"),
+        (["--namespace", "a", "--key", "k"], "a key belongs to one topic"),
+        (["--pattern", "abc"], "bad pattern"),
+        (["--namespace", "a b"], "bad namespace name"),
+        (["--namespace", "a", "--mode", "old"], "mode 'old' is not known"),
+        (["--namespace", "a", "--mode", "timestamp"], "mode 'timestamp' has no time"),
+        (["--namespace", "a", "--mode", "new", "--at", "2h"], "start and mode are both given"),
+        (["--namespace", "a", "--look-back", "2h"], "look_back is for mode='new'"),
+        (["--namespace", "a", "--mode", "new", "--look-back", "soon"], "not a duration"),
+        (["--namespace", "a", "--on-failure", "x"], "on_failure 'x' is not known"),
+        (["unknown"], "topic 'unknown' is a QUEUE"),
+    ],
+    ids=str,
+)
+async def test_what_is_no_scope(cli: Cli, bus: Bus, flags: list[str], why: str) -> None:
+    """It is refused with what to do instead, and nothing is recorded."""
+    result: Any = await cli.quick("groups", "subscribe", "audit", *flags)
+    assert result.code != 0
+    assert why in result.err
+    assert "Traceback" not in result.err
+    assert await bus.admin.scopes() == []
