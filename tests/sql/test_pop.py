@@ -236,6 +236,17 @@ async def test_a_key_can_be_asked_for(conn: Any) -> None:
     assert (await pop(conn, 5)).messages == ["a1", "a2"]
 
 
+async def test_with_named_lanes_each_message_names_its_lane(conn: Any) -> None:
+    """One without a key is refused, alone and in bulk, and nothing is half done."""
+    await a_group(conn, lanes="named")
+
+    for act in (publish(conn, "one"), publish_many(conn, "one", "two", keys=["a", None])):
+        assert await refused(act, "PB402") == "give key, which names its lane"
+
+    assert (await pop(conn)).messages == []
+    assert await refused(conn.execute("select postbus.set_topic('t', '{\"lanes\": 8}')"), "PB408")
+
+
 async def test_each_key_gets_its_share_of_a_pop(conn: Any) -> None:
     """A key with many messages does not keep those of others waiting."""
     await a_group(conn, *(f"a{n}" for n in range(50)), "b0", "c0", keys=[*["a"] * 50, "b", "c"])
@@ -354,7 +365,7 @@ async def test_a_pop_stops_at_its_bytes(conn: Any) -> None:
 
 
 async def test_a_floor_keeps_finished_messages_out_of_the_way(conn: Any) -> None:
-    """What became due long ago is not looked at with a floor, and is without one; what is unparked counts as due now."""
+    """What became due long ago is not looked at; a message that need not wait any longer counts as due now."""
     await a_group(conn, "a1", "a2", keys=["a", "a"])
     popped = await pop(conn, 1)
     assert popped.floor is not None
