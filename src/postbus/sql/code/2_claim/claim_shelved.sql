@@ -27,29 +27,46 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
+    _held  integer[] := array(select l.lane from postbus.lane l join postbus.worker w on w.name = l.holder
+                               where l.subscription_id = any (subscription_ids) and w.seen_at >= as_of - topic.lease);
+    _heads tid[];
     _spent bigint[];
 begin
     loop
-        with held as materialized (
-            select l.subscription_id, l.lane from postbus.lane l join postbus.worker w on w.name = l.holder
-             where l.subscription_id = any (subscription_ids) and w.seen_at >= as_of - topic.lease
-        ), head as materialized (
-            select due.*, row_number() over (order by due.due_at, due.position, due.id) as rank, count(*) over () as heads
-              from (select r.* from (
-                        select r.subscription_id, r.lane, r.id, r.position, r.key, r.due_at from postbus.retrying r
-                         where claim_shelved.key is null and r.subscription_id = any (subscription_ids) and not r.parked
-                           and r.due_at >= claim_shelved.since and r.due_at <= as_of
-                           and not exists (select from held where held.subscription_id = r.subscription_id and held.lane = r.lane)
-                           and postbus.is_first(r.subscription_id, r.lane, r.key, r.position, r.id, as_of)
-                         order by r.due_at limit max_count for update skip locked) as r
-                     union all
-                    select r.* from (
-                        select r.subscription_id, r.lane, r.id, r.position, r.key, r.due_at from postbus.retrying r
-                         where r.subscription_id = any (subscription_ids) and r.lane = postbus.lane_of(claim_shelved.key, topic.lanes)
-                           and r.key = claim_shelved.key and not r.parked and r.due_at <= as_of
-                           and not exists (select from held where held.subscription_id = r.subscription_id and held.lane = r.lane)
-                           and postbus.is_first(r.subscription_id, r.lane, r.key, r.position, r.id, as_of)
-                         order by r.position, r.id limit 1 for update skip locked) as r) as due
+        if key is null then
+            _heads := array(
+                select due.ctid
+                  from unnest(subscription_ids) as part (id)
+                 cross join lateral (
+                    select r.ctid, r.due_at from postbus.retrying r
+                     where r.subscription_id = part.id and not r.parked and r.due_at >= claim_shelved.since and r.due_at <= as_of
+                       and r.lane <> all (_held) and (r.key is null or not exists (
+                           select from postbus.retrying other
+                            where other.subscription_id = r.subscription_id and other.lane = r.lane and other.key = r.key and other.id <> r.id
+                              and (other.token is not null and other.due_at > as_of or (other.position, other.id) < (r.position, r.id))))
+                     order by r.due_at limit max_count for update skip locked) as due
+                 order by due.due_at limit max_count);
+        else
+            _heads := array(
+                select due.ctid
+                  from unnest(subscription_ids) as part (id)
+                 cross join lateral (
+                    select r.ctid from postbus.retrying r
+                     where r.subscription_id = part.id and r.lane = postbus.lane_of(claim_shelved.key, topic.lanes)
+                       and r.key = claim_shelved.key and r.lane <> all (_held)
+                       and not exists (
+                           select from postbus.retrying other
+                            where other.subscription_id = r.subscription_id and other.lane = r.lane and other.key = r.key
+                              and other.token is not null and other.due_at > as_of)
+                     order by r.position, r.id limit 1 for update skip locked) as due
+                  join postbus.retrying r on r.ctid = due.ctid
+                 where r.due_at <= as_of and not r.parked);
+        end if;
+        with head as materialized (
+            select r.subscription_id, r.lane, r.id, r.position, r.key, cardinality(_heads) as heads,
+                   row_number() over (order by h.n) as rank
+              from unnest(_heads) with ordinality as h (tid, n)
+              join postbus.retrying r on r.ctid = h.tid
         ), chosen as (
             select h.subscription_id, h.lane, h.id, h.rank, 0::bigint as n from head h
              union all

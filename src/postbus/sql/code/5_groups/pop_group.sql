@@ -81,8 +81,10 @@ begin
     -- are not to be stepped over, however long they stay.
     _end.next_floor := '3' || extract(epoch from coalesce(_shelf.first_due, as_of) - interval '2 seconds')::text;
     if not _end.more then
-        select r.due_at - as_of into _end.next_due from postbus.retrying r
-         where r.subscription_id = any (_parts) and not r.parked and r.due_at > as_of order by r.due_at limit 1;
+        select min(next.due_at) - as_of into _end.next_due
+          from unnest(_parts) as part (id)
+         cross join lateral (select r.due_at from postbus.retrying r
+                              where r.subscription_id = part.id and not r.parked and r.due_at > as_of order by r.due_at limit 1) as next;
     end if;
     return next _end;
 end $$;

@@ -1,5 +1,6 @@
 -- Moves the place of a group, as subscribe would have set it. Whoever works for it loses its lanes and starts
--- again from there; messages that wait to be tried again, and those of their keys behind them, stay, and a catch-up ends for good. With dry_run nothing changes.
+-- again from there; messages that wait to be tried again, and those of their keys behind them, stay; a catch-up ends for good.
+-- With dry_run nothing changes.
 -- Returns how many messages the group has before it then.
 -- To be called in a transaction of its own.
 --
