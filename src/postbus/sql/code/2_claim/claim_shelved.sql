@@ -1,6 +1,6 @@
 -- Takes up to max_count messages from the shelves of subscriptions, and at most max_bytes of payload (but one message
--- always), for a pop with this token. Counts the attempt: it begins now. One that comes back after its last attempt, because
--- its lease has ended, is given up instead; from the second time on it comes back after a while more: see claim_retrying.
+-- always), for a pop with this token. Returns how many. Counts the attempt: it begins now. One that comes back after its last
+-- attempt, because its lease has ended, is given up; from the second time on it comes back after a while more: see claim_retrying.
 --
 -- In the order in which they became due, and of each key the first ones, in order, while no other pop has some of that key in
 -- hand. What is due for longest comes first, and each key gets its share, so no key waits for long.
@@ -19,7 +19,7 @@ create or replace function postbus.claim_shelved(
     key              text,
     since            timestamptz,
     as_of            timestamptz
-) returns setof postbus.retrying
+) returns integer
 language plpgsql
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
@@ -31,6 +31,7 @@ declare
                                where l.subscription_id = any (subscription_ids) and w.seen_at >= as_of - topic.lease);
     _heads tid[];
     _spent bigint[];
+    _count integer;
 begin
     loop
         if key is null then
@@ -94,13 +95,12 @@ begin
                and s.turn <= max_count and (s.before < max_bytes or s.turn = 1)
             returning r.id, r.attempts
         )
-        select array_agg(taken.id) filter (where taken.attempts > topic.max_attempts) into _spent from taken;
+        select array_agg(taken.id) filter (where taken.attempts > topic.max_attempts), count(*) into _spent, _count from taken;
         exit when _spent is null;
         update postbus.retrying r set attempts = r.attempts - 1 where r.token = claim_shelved.token and r.id = any (_spent);
         perform postbus.settle_shelved(claim_shelved.token, _spent, 'dead', null, null,
                                        format('the lease ended %s times without an answer', topic.max_attempts), null, as_of);
         exit when exists (select from postbus.retrying r where r.token = claim_shelved.token);
     end loop;
-    return query
-    select r.* from postbus.retrying r where r.token = claim_shelved.token order by r.position, r.id;
+    return _count;
 end $$;

@@ -37,8 +37,8 @@ begin
         update postbus.retrying r
            set token = null, member = null,
                attempts = case when going.is_asked and outcome = 'retry' then r.attempts else greatest(r.attempts - 1, 0) end,
-               due_at = case when going.is_asked and outcome = 'retry' then as_of + coalesce(settle_shelved.delay, postbus.backoff(_topic, r.attempts))
-                             else as_of end,
+               due_at = as_of + case when going.is_asked and outcome = 'retry'
+                                     then coalesce(settle_shelved.delay, postbus.backoff(_topic, r.attempts)) else interval '0' end,
                last_error = case when going.is_asked then coalesce(left(settle_shelved.error, 4000), r.last_error) else r.last_error end,
                parked = going.is_behind
           from (select own.subscription_id, own.lane, own.id, own.id = any (_back) as is_asked,
