@@ -423,6 +423,32 @@ async def test_a_group_that_is_set_forward_forgets_its_shelf(conn: Any) -> None:
     assert (await pop(conn, 5)).messages == ["two", "three"]  # one is in hand
 
 
+async def test_what_is_force_completed_goes_from_the_shelf(conn: Any) -> None:
+    """It counts as skipped; what is in hand stays there, and what comes later comes."""
+    await a_group(conn, "one", "two", "three")
+    popped = await pop(conn, 1)
+    for dry_run in (True, False):
+        told = await conn.fetchrow("select * from postbus.force_complete('t', '0 s', dry_run => $1)", dry_run)
+        assert tuple(told) == ("g", 2)
+    await publish_many(conn, "four")
+
+    assert (await pop(conn, 5)).messages == ["four"]
+    assert await ack(conn, popped) == []
+
+
+async def test_a_dead_group_that_wants_no_history_leaves_its_shelf(conn: Any) -> None:
+    """Brought back without a catch-up it goes on with what is published from then on."""
+    group = await a_group(conn, "one", "two")
+    await ack(conn, await pop(conn, 1))
+    await conn.execute("update postbus.subscription set state = 'DEAD'")
+
+    told = await conn.fetchrow("select missed, skipped from postbus.resurrect(array[$1::bigint], false)", group)
+
+    assert tuple(told) == (1, 1)
+    await publish_many(conn, "three")
+    assert (await pop(conn, 5)).messages == ["three"]
+
+
 async def test_history_is_popped_too(conn: Any) -> None:
     """A group that starts with much before it gets that beside what is published now."""
     await create_topic(conn)
