@@ -64,16 +64,16 @@ begin
                  where r.due_at <= as_of and not r.parked);
         end if;
         with head as materialized (
-            select r.subscription_id, r.lane, r.id, r.position, r.key, cardinality(_heads) as heads,
+            select h.tid, r.subscription_id, r.lane, r.id, r.position, r.key, octet_length(r.payload) as bytes, cardinality(_heads) as heads,
                    row_number() over (order by h.n) as rank
               from unnest(_heads) with ordinality as h (tid, n)
               join postbus.retrying r on r.ctid = h.tid
         ), chosen as (
-            select h.subscription_id, h.lane, h.id, h.rank, 0::bigint as n from head h
+            select h.tid, h.bytes, h.rank, 0::bigint as n from head h
              union all
-            select h.subscription_id, h.lane, behind.id, h.rank, behind.n
+            select behind.tid, behind.bytes, h.rank, behind.n
               from head h
-             cross join lateral (select r.id, row_number() over (order by r.position, r.id) as n
+             cross join lateral (select r.ctid as tid, octet_length(r.payload) as bytes, row_number() over (order by r.position, r.id) as n
                                    from postbus.retrying r
                                   where r.subscription_id = h.subscription_id and r.lane = h.lane and r.key = h.key
                                     and (r.position, r.id) > (h.position, h.id) and r.due_at <= as_of
@@ -81,18 +81,15 @@ begin
                                   limit least(max_count - h.heads, 4 * (max_count - h.heads) / h.heads + 1)) as behind
              where h.key is not null
         ), sized as (
-            select c.*, sum(octet_length(r.payload)) over (order by c.n, c.rank) - octet_length(r.payload) as before,
-                   row_number() over (order by c.n, c.rank) as turn
+            select c.tid, sum(c.bytes) over (order by c.n, c.rank) - c.bytes as before, row_number() over (order by c.n, c.rank) as turn
               from chosen c
-              join postbus.retrying r on r.subscription_id = c.subscription_id and r.lane = c.lane and r.id = c.id
         ), taken as (
             update postbus.retrying r
                set token = claim_shelved.token, member = claim_shelved.member, attempts = r.attempts + 1, parked = false,
                    due_at = as_of + claim_shelved.lease
                             + case when r.attempts >= 2 then postbus.backoff(topic, r.attempts) else interval '0' end
               from sized s
-             where r.subscription_id = s.subscription_id and r.lane = s.lane and r.id = s.id
-               and s.turn <= max_count and (s.before < max_bytes or s.turn = 1)
+             where r.ctid = s.tid and s.turn <= max_count and (s.before < max_bytes or s.turn = 1)
             returning r.id, r.attempts
         )
         select array_agg(taken.id) filter (where taken.attempts > topic.max_attempts), count(*) into _spent, _count from taken;

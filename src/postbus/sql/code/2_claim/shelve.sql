@@ -43,7 +43,8 @@ begin
     end if;
     -- Lanes that stand at the same place are read together, and stay together.
     for _place in
-        select c.cursor::text as cursor, array_agg(c.lane order by c.lane) as lanes, array_agg(c.number order by c.lane) as numbers
+        select c.cursor::text as cursor, array_agg(c.lane order by c.lane) as lanes, array_agg(c.number order by c.lane) as numbers,
+               array_agg(c.passed order by c.lane) as passed
           from postbus.current_cursor c
           join postbus.lane l on l.subscription_id = c.subscription_id and l.lane = c.lane
           left join postbus.worker w on w.name = l.holder
@@ -57,16 +58,14 @@ begin
         _target := coalesce(_target, _end.read_target);
         more := more or _end.more;
         with lanes as (
-            select own.lane, own.number, coalesce(sum(r.count - r.first_index), 0) as passed
-              from unnest(_place.lanes, _place.numbers) as own (lane, number)
+            select own.lane, own.number, own.passed + coalesce(sum(r.count - r.first_index), 0) as passed
+              from unnest(_place.lanes, _place.numbers, _place.passed) as own (lane, number, passed)
               left join unnest(_rows) as r on r.lane = own.lane and r.position is not null
-             group by own.lane, own.number
+             group by own.lane, own.number, own.passed
         ), moved as (
             insert into postbus.cursor (subscription_id, lane, number, cursor, passed)
-            select shelve.subscription_id, lanes.lane, lanes.number + 1, _end.next_cursor::postbus.log_cursor, before.passed + lanes.passed
+            select shelve.subscription_id, lanes.lane, lanes.number + 1, _end.next_cursor::postbus.log_cursor, lanes.passed
               from lanes
-              join postbus.cursor before
-                on before.subscription_id = shelve.subscription_id and before.lane = lanes.lane and before.number = lanes.number
              order by lanes.lane
             on conflict do nothing
             returning lane
