@@ -12,7 +12,7 @@ setup: .venv/ready ## make the virtual environment .venv with all that the other
 run: .venv/ready ## start an embedded PostgreSQL with live demo traffic; Ctrl-C ends all of it
 	@$(BIN)/postbus up --demo
 
-test: .venv/ready server-$(PG) ## run the tests; PG=16 or PG=15 for another server, TESTS=tests/sql for some
+test: .venv/ready server-$(PG) test-servers ## run the tests; PG=16 or PG=15 for another server, TESTS=tests/sql for some
 	@PG=$(PG) $(BIN)/python -m pytest -n 4 --dist loadfile -q $(TESTS)
 
 check: .venv/ready ## format, lint, types, import layers, SQL rules
@@ -34,12 +34,7 @@ PEER_PACKAGES := postgresql-15-pgq3 redis-server rabbitmq-server
 
 peers: .venv/ready ## install what `postbus bench peers` measures beside Postbus
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --group peers
-	@dpkg -s $(PEER_PACKAGES) >/dev/null 2>&1 || { \
-	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	        apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
-	            apt-get install -y -qq --no-install-recommends $(PEER_PACKAGES); \
-	    else echo "let an administrator run: apt-get install $(PEER_PACKAGES)" >&2; exit 1; \
-	    fi; }
+	@$(call install,$(PEER_PACKAGES),some peers are absent)
 
 lock: .venv/ready ## pin the newest versions of all dependencies in requirements.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
@@ -61,11 +56,26 @@ server-16 server-18: # in a wheel, which .venv has
 	@:
 
 server-%:
-	@test -x /usr/lib/postgresql/$*/bin/postgres || { \
-	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	        apt-get update -qq && apt-get install -y -qq --no-install-recommends postgresql-$*; \
-	    else echo "PostgreSQL $* is not installed; let an administrator run: apt-get install postgresql-$*" >&2; exit 1; \
-	    fi; }
+	@test -x /usr/lib/postgresql/$*/bin/postgres || { $(call install,postgresql-$*,PostgreSQL $* is not installed); }
+
+# $(call install,PACKAGES,WHAT FOLLOWS WITHOUT THEM): root installs what is missing; others are told what to ask for.
+# RUNLEVEL=1 keeps packages from starting their servers. One by one, since not every distribution has all of them.
+define install
+missing=; for one in $(1); do dpkg -s $$one >/dev/null 2>&1 || missing="$$missing $$one"; done; \
+if [ "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+    echo "installing$$missing ..."; apt-get update -qq; wanted=$$missing; missing=; \
+    for one in $$wanted; do \
+        RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$one >/dev/null \
+            || missing="$$missing $$one"; \
+    done; \
+fi; \
+[ -z "$$missing" ] || { echo "$(2); let an administrator run: apt-get install$$missing" >&2; false; }
+endef
+
+TEST_PACKAGES := gcc libc6-dev pgbouncer postgresql-15 redis-server rabbitmq-server nodejs jq curl
+
+test-servers: ## install what some tests need; those are skipped without it
+	@{ $(call install,$(TEST_PACKAGES),some tests are skipped); } || true
 
 FAULTS_PACKAGES := gcc libc6-dev pgbouncer
 
@@ -76,11 +86,6 @@ faults: .venv/ready server-$(PG) ## hurt a running system in every way we know; 
 	@PG=$(PG) $(BIN)/python -m faults --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(FAULT),--fault "$(FAULT)")
 
 faults-servers: ## install what some faults need: gcc for clocks that jump, and pgbouncer
-	@missing=; for one in $(FAULTS_PACKAGES); do dpkg -s $$one >/dev/null 2>&1 || missing="$$missing $$one"; done; \
-	if [ -z "$$missing" ]; then echo "all is there: $(FAULTS_PACKAGES)"; \
-	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing; \
-	else echo "faults that need them stay out; let an administrator run: apt-get install$$missing" >&2; exit 1; \
-	fi
+	@$(call install,$(FAULTS_PACKAGES),faults that need them stay out)
 
-.PHONY: help setup run test check format bench peers lock clean faults faults-servers
+.PHONY: help setup run test check format bench peers lock clean faults faults-servers test-servers

@@ -16,13 +16,13 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from faults.arguments import parser
 from faults.journal import Begin, End, Hurt, Journal, Settled, now
-from faults.modes import MODES, Mode
+from faults.modes import Mode
 from postbus import Bus, DatabaseUnavailable, Message, Start
 from postbus._store import Store
 
@@ -287,7 +287,7 @@ async def _opened(dsn: str) -> Bus:
 async def consume(args: argparse.Namespace) -> bool:
     """Consume until SIGTERM. Returns whether that ended well."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _tell_tasks)
-    with Journal(Path(args.journal)) as journal:
+    with Journal(args.journal) as journal:
         failpoint = Failpoint(args.failpoint, args.count, journal)
         Observed(journal, failpoint).install()
         stalls = Stalls(journal)
@@ -299,7 +299,7 @@ async def consume(args: argparse.Namespace) -> bool:
             forget_open_transactions()
         async with await _opened(args.dsn) as bus:
             handlers = Handlers(bus, journal, failpoint, args.control, args.seed)
-            for mode in (MODES[name] for name in args.modes.split(",")):
+            for mode in args.modes:
                 for group in mode.groups:
                     handlers.add(mode, group)
             try:
@@ -315,15 +315,11 @@ def _tell_tasks() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dsn", required=True)
-    parser.add_argument("--journal", required=True)
-    parser.add_argument("--modes", required=True)
-    parser.add_argument("--seed", required=True)
-    parser.add_argument("--failpoint", choices=("", *FAILPOINTS), default="")
-    parser.add_argument("--count", type=int, default=1, help="dies when it comes there for this time")
-    parser.add_argument("--control", choices=("", SETTLE_FIRST, NO_FENCE, BY_POSITION), default="")
-    sys.exit(0 if asyncio.run(consume(parser.parse_args())) else 1)
+    options = parser(__doc__)
+    options.add_argument("--failpoint", choices=("", *FAILPOINTS), default="")
+    options.add_argument("--count", type=int, default=1, help="dies when it comes there for this time")
+    options.add_argument("--control", choices=("", SETTLE_FIRST, NO_FENCE, BY_POSITION), default="")
+    sys.exit(0 if asyncio.run(consume(options.parse_args())) else 1)
 
 
 if __name__ == "__main__":

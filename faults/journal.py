@@ -41,26 +41,23 @@ class Failed(Record, frozen=True):
     transaction: str
 
 
-class Begin(Record, frozen=True):
+class Handling(Record, frozen=True):
+    """A moment in the handling of a message."""
+
+    mode: str
+    group: str
+    key: str
+    n: int
+    pid: int
+    at: int
+
+
+class Begin(Handling, frozen=True):
     """A handler begins."""
 
-    mode: str
-    group: str
-    key: str
-    n: int
-    pid: int
-    at: int
 
-
-class End(Record, frozen=True):
+class End(Handling, frozen=True):
     """A handler has had its effect."""
-
-    mode: str
-    group: str
-    key: str
-    n: int
-    pid: int
-    at: int
 
 
 class Settled(Record, frozen=True):

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from faults.journal import AnyRecord, Begin, Done, End, Failed, Hurt, Settled, Try
+from faults.journal import AnyRecord, Begin, Done, End, Failed, Handling, Hurt, Settled, Try
 from faults.modes import MODES, Mode
 
 CHECKS = (
@@ -133,7 +133,7 @@ class Story:
         return sum(len(ends) - 1 for place, ends in self.ended.items() if not MODES[place.mode].transactional)
 
 
-def _place(record: Begin | End) -> Place:
+def _place(record: Handling) -> Place:
     return Place(record.mode, record.group, record.key, record.n)
 
 

@@ -15,11 +15,11 @@ import random
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import asyncpg
 
+from faults.arguments import parser
 from faults.journal import AnyRecord, Done, Failed, Journal, Try
 from faults.modes import MODES, Mode
 from postbus import Bus, CommitUnknown, PostbusError
@@ -40,16 +40,16 @@ _ERRORS = (
 class Clerk:
     """Publishes one transaction after the other."""
 
-    def __init__(self, name: str, bus: Bus, journal: Journal, modes: Sequence[Mode], args: argparse.Namespace) -> None:
+    def __init__(self, name: str, bus: Bus, journal: Journal, args: argparse.Namespace) -> None:
         self._name = name
         self._bus = bus
         self._journal = journal
-        self._modes = modes
+        self._modes: Sequence[Mode] = args.modes
         self._args = args
         self._random = random.Random(f"{args.seed} {name}")
         self._transactions = itertools.count()
         self._generations = itertools.count()
-        self._keys = {mode.name: [self._new_key() for _ in range(_KEYS)] for mode in modes}
+        self._keys = {mode.name: [self._new_key() for _ in range(_KEYS)] for mode in self._modes}
         self._numbers: dict[tuple[str, str], int] = {}
         self._conn: Any = None
 
@@ -145,10 +145,9 @@ async def publish(args: argparse.Namespace) -> None:
     """Publish until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    modes = [MODES[name] for name in args.modes.split(",")]
-    with Journal(Path(args.journal)) as journal:
+    with Journal(args.journal) as journal:
         async with _opened(args.dsn) as bus:
-            clerks = [Clerk(f"{os.getpid()}.{n}", bus, journal, modes, args) for n in range(args.clerks)]
+            clerks = [Clerk(f"{os.getpid()}.{n}", bus, journal, args) for n in range(args.clerks)]
             async with asyncio.TaskGroup() as tasks:
                 for clerk in clerks:
                     tasks.create_task(clerk.run(stop))
@@ -165,16 +164,12 @@ async def _opened(dsn: str) -> AsyncIterator[Bus]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dsn", required=True)
-    parser.add_argument("--journal", required=True)
-    parser.add_argument("--modes", required=True)
-    parser.add_argument("--seed", required=True)
-    parser.add_argument("--clerks", type=int, default=4)
-    parser.add_argument("--rate", type=float, default=25.0, help="transactions of a clerk in a second")
-    parser.add_argument("--poison", type=float, default=0.0, help="how many of the messages kill their handler")
-    parser.add_argument("--statement-cache", type=int, default=100)
-    asyncio.run(publish(parser.parse_args()))
+    options = parser(__doc__)
+    options.add_argument("--clerks", type=int, default=4)
+    options.add_argument("--rate", type=float, default=25.0, help="transactions of a clerk in a second")
+    options.add_argument("--poison", type=float, default=0.0, help="how many of the messages kill their handler")
+    options.add_argument("--statement-cache", type=int, default=100)
+    asyncio.run(publish(options.parse_args()))
 
 
 if __name__ == "__main__":

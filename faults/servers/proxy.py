@@ -164,6 +164,11 @@ class Proxy:
     def is_passing(self) -> bool:
         return self._passing.is_set()
 
+    @property
+    def lost(self) -> int:
+        """How many connections have lost something, which nobody was told."""
+        return sum(link.has_lost for link in self._links)
+
     async def until_passing(self) -> None:
         await self._passing.wait()
 

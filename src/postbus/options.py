@@ -23,8 +23,9 @@ class TopicOptions(TypedDict, total=False):
     tracking: str
     """How completion is known, of PUB_SUB: by receipts that tell who settled what when (REFERENCE_COUNTING), or by the
     places of the groups alone (OFFSET_WATERMARK)."""
-    lanes: int
-    """Slices of a PUB_SUB topic that its order per key is kept by; the most processes that share a group's work (8)."""
+    lanes: int | str
+    """Slices of a PUB_SUB topic that its order per key is kept by; the most processes that share a group's work (8).
+    named: each message has a key, which names its lane; there may be any number of these."""
     storage: str
     """shared: with topics of a like retention. own: a hot PUB_SUB topic's own tables (shared)."""
     segment_size: int

@@ -190,13 +190,15 @@ async def test_a_transaction_may_have_savepoints(bus: Bus, conn: Any, topic: str
     assert await count_of(conn, topic) == 1
 
 
-async def test_a_connection_that_cannot_be_reset_is_dropped(bus: Bus) -> None:
+async def test_a_connection_that_cannot_be_reset_is_dropped(bus: Bus, conn: Any) -> None:
     """A body fails while a statement of it is under way: others get the connection's place, and close ends."""
+    wait = "select pg_advisory_lock(1)"
+    await conn.execute(wait)
     store = await bus.connect()
 
     async def leave_a_statement_behind() -> None:
-        async with store.transaction() as conn:
-            busy = asyncio.ensure_future(conn.execute("select pg_sleep(30)"))
+        async with store.transaction() as mine:
+            busy = asyncio.ensure_future(mine.execute(wait))
             await asyncio.sleep(0)
             try:
                 raise KeyError("no")

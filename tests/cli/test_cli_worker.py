@@ -29,7 +29,7 @@ async def handle(payload):
     print("handling", payload, flush=True)
     if payload == "forever":
         import asyncio
-        await asyncio.sleep(1000)
+        await asyncio.Event().wait()
 """
 
 

@@ -7,6 +7,7 @@ import stat
 import time
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from embedded.helpers import Processes, query
@@ -46,7 +47,6 @@ def test_an_existing_folder_starts_quickly(folder: Path) -> None:
 
 def test_psycopg_takes_the_same_dsn(folder: Path) -> None:
     """The DSN names any database, for psycopg as for asyncpg."""
-    psycopg = pytest.importorskip("psycopg")
     with EmbeddedPostgres.start(folder) as postgres:
         query(postgres, 'create database "a b/c"')
 

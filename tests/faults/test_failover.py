@@ -15,8 +15,8 @@ from eventually import eventually
 from faults.servers.postgres import Server, dsn_of_all
 from faults.servers.proxy import Proxy
 from faults.servers.run import USER, Servers
-from postbus import AccessDenied, Bus, DatabaseUnavailable, Message, PostbusError, _connect, _pool
-from running import running
+from postbus import AccessDenied, Bus, DatabaseUnavailable, Message, _connect, _pool
+from running import running, send_surely
 
 
 @pytest.fixture(scope="module")
@@ -82,16 +82,6 @@ async def pair(servers: Servers) -> AsyncIterator[Pair]:
         await server.remove()
 
 
-async def sent(bus: Bus, payload: int) -> None:
-    """Send until it is known to be sent."""
-    while True:
-        try:
-            await bus.send("t", payload, dedup_key=str(payload))
-            return
-        except PostbusError:
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("how", ["refuses", "resets", "is silent"])
 async def test_a_bus_goes_on_at_the_new_primary(pair: Pair, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Senders, consumers and users' transactions go on, whatever the former primary does with connections."""
@@ -110,14 +100,14 @@ async def test_a_bus_goes_on_at_the_new_primary(pair: Pair, how: str, monkeypatc
             assert payload in got
 
         async with running(bus):
-            await sent(bus, 1)
+            await send_surely(bus, 1, dedup_key="1")
             await eventually(lambda: has_got(1))
             if how == "refuses":
                 pair.before_primary.refuse()
             elif how == "is silent":
                 pair.before_primary.half_open()
             await pair.fail_over()
-            await asyncio.wait_for(sent(bus, 2), 20)
+            await asyncio.wait_for(send_surely(bus, 2, dedup_key="2"), 20)
             await eventually(lambda: has_got(2), within=20)
             async with bus.transaction() as conn:
                 await bus.publish(conn, "t", 3)
@@ -137,8 +127,19 @@ async def test_while_there_is_no_primary(pair: Pair) -> None:
 async def test_a_statement_that_takes_long_is_left_alone(whole_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that has been in use for long is kept while its server takes others."""
     monkeypatch.setattr(_pool, "_PATIENCE", 0.1)
+    proxy = whole_pair.before_primary
+    other: Any = await asyncpg.connect(whole_pair.primary.dsn())
+    await other.execute("select pg_advisory_lock(1)")
     async with Bus.open(whole_pair.dsn) as bus, bus.transaction() as conn:
-        await conn.execute("select pg_sleep(1)")
+        long = asyncio.create_task(conn.execute("select pg_advisory_lock(1)"))
+        before = proxy.counts["connections"]
+
+        async def the_server_was_asked_again_and_again() -> None:
+            assert proxy.counts["connections"] >= before + 3
+
+        await eventually(the_server_was_asked_again_and_again)
+        await other.close()
+        await long
 
 
 async def test_the_order_of_hosts_does_not_matter(whole_pair: Pair) -> None:

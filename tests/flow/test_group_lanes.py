@@ -364,7 +364,12 @@ async def test_a_worker_that_is_starting_waits_for_the_server(bus: Bus, proxy: P
             while proxy.counts["connections"] < after:
                 await asyncio.sleep(0)
             proxy.cut()
-            await asyncio.sleep(0.2)
+            before = proxy.counts["connections"]
+
+            async def it_has_tried_again() -> None:
+                assert proxy.counts["connections"] > before
+
+            await eventually(it_has_tried_again)
             proxy.heal()
             await has(got, 1)
 

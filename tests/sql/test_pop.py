@@ -236,6 +236,17 @@ async def test_a_key_can_be_asked_for(conn: Any) -> None:
     assert (await pop(conn, 5)).messages == ["a1", "a2"]
 
 
+async def test_with_named_lanes_each_message_names_its_lane(conn: Any) -> None:
+    """One without a key is refused, alone and in bulk, and nothing is half done."""
+    await a_group(conn, lanes="named")
+
+    for act in (publish(conn, "one"), publish_many(conn, "one", "two", keys=["a", None])):
+        assert await refused(act, "PB402") == "give key, which names its lane"
+
+    assert (await pop(conn)).messages == []
+    assert await refused(conn.execute("select postbus.set_topic('t', '{\"lanes\": 8}')"), "PB408")
+
+
 async def test_each_key_gets_its_share_of_a_pop(conn: Any) -> None:
     """A key with many messages does not keep those of others waiting."""
     await a_group(conn, *(f"a{n}" for n in range(50)), "b0", "c0", keys=[*["a"] * 50, "b", "c"])
@@ -354,7 +365,7 @@ async def test_a_pop_stops_at_its_bytes(conn: Any) -> None:
 
 
 async def test_a_floor_keeps_finished_messages_out_of_the_way(conn: Any) -> None:
-    """What became due long ago is not looked at with a floor, and is without one; what is unparked counts as due now."""
+    """What became due long ago is not looked at; a message that need not wait any longer counts as due now."""
     await a_group(conn, "a1", "a2", keys=["a", "a"])
     popped = await pop(conn, 1)
     assert popped.floor is not None
@@ -410,6 +421,32 @@ async def test_a_group_that_is_set_forward_forgets_its_shelf(conn: Any) -> None:
     await conn.execute("select postbus.seek('t', 'g', 'FROM_BEGINNING')")
 
     assert (await pop(conn, 5)).messages == ["two", "three"]  # one is in hand
+
+
+async def test_what_is_force_completed_goes_from_the_shelf(conn: Any) -> None:
+    """It counts as skipped; what is in hand stays there, and what comes later comes."""
+    await a_group(conn, "one", "two", "three")
+    popped = await pop(conn, 1)
+    for dry_run in (True, False):
+        told = await conn.fetchrow("select * from postbus.force_complete('t', '0 s', dry_run => $1)", dry_run)
+        assert tuple(told) == ("g", 2)
+    await publish_many(conn, "four")
+
+    assert (await pop(conn, 5)).messages == ["four"]
+    assert await ack(conn, popped) == []
+
+
+async def test_a_dead_group_that_wants_no_history_leaves_its_shelf(conn: Any) -> None:
+    """Brought back without a catch-up it goes on with what is published from then on."""
+    group = await a_group(conn, "one", "two")
+    await ack(conn, await pop(conn, 1))
+    await conn.execute("update postbus.subscription set state = 'DEAD'")
+
+    told = await conn.fetchrow("select missed, skipped from postbus.resurrect(array[$1::bigint], false)", group)
+
+    assert tuple(told) == (1, 1)
+    await publish_many(conn, "three")
+    assert (await pop(conn, 5)).messages == ["three"]
 
 
 async def test_history_is_popped_too(conn: Any) -> None:

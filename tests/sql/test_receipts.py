@@ -11,6 +11,7 @@ import pytest
 from eventually import eventually
 from log_sql import (
     Lane,
+    Piece,
     advance,
     claim_retrying,
     create_topic,
@@ -50,13 +51,18 @@ async def state(conn: Any, id: int) -> tuple[set[str], set[str], str]:
     return set(row["required"]), set(row["completed"]), row["status"]
 
 
-async def given_up(conn: Any) -> tuple[Lane, int]:
-    """A lane of the group g, and the id of the message in it that has become a dead letter."""
+async def read_one(conn: Any) -> tuple[Lane, Piece, int]:
+    """A lane of the group g, what a worker has read in it, and the id of the one message that this is."""
     await create_topic(conn)
     group = await subscribe(conn)
     [id] = await publish(conn, "one")
     [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
+    return lane, await read(conn, lane.cursor), id
+
+
+async def given_up(conn: Any) -> tuple[Lane, int]:
+    """A lane of the group g, and the id of the message in it that has become a dead letter."""
+    lane, piece, id = await read_one(conn)
     await put_off(conn, lane, piece, "dead")
     await advance(conn, [lane], piece.next, 1)
     return lane, id
@@ -351,11 +357,8 @@ async def test_history_has_nothing_to_do_with_what_comes_after_it(conn: Any) -> 
 
 
 async def test_a_message_that_was_tried_again_is_pending_after_the_group_is_set_back(conn: Any) -> None:
-    await create_topic(conn)
-    group = await subscribe(conn)
-    [id] = await publish(conn, "one")
-    [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
+    """Its receipt is of before."""
+    lane, piece, id = await read_one(conn)
     await put_off(conn, lane, piece, "retry")
     await claim_retrying(conn, lane)
     await settle_retrying(conn, lane, [id], "done")
@@ -383,11 +386,7 @@ async def test_a_redriven_message_without_a_key_is_in_its_own_lane(conn: Any) ->
 
 async def test_a_clock_that_was_set_back_hides_no_receipt(conn: Any) -> None:
     """A message may be published at a later time than the one at which it is settled."""
-    await create_topic(conn)
-    group = await subscribe(conn)
-    [id] = await publish(conn, "one")
-    [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
+    lane, piece, id = await read_one(conn)
     await advance(conn, [lane], piece.next, 1)
     await conn.execute("update postbus.cursor set at = at - interval '1 hour'")
     assert await state(conn, id) == ({"g"}, {"g"}, "COMPLETED")

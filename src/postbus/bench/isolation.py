@@ -15,7 +15,7 @@ from postbus.bench.consume import running
 from postbus.bench.lab import Lab, connection
 from postbus.bench.log.groups import all_hold_their_lane
 from postbus.bench.plan import BATCH, Plan
-from postbus.bench.processes import announce_end, elsewhere, until, until_over
+from postbus.bench.processes import announce_end, elsewhere, until, until_over_or_ended
 from postbus.bench.reads import Read, percentile_ms, read_times
 from postbus.bench.report import Report
 from postbus.bench.scenario import Scenario
@@ -155,9 +155,7 @@ async def _consume(dsn: str) -> _Seen:
             _subscribe_quiet(bus, seen)
             _subscribe_noisy(bus, seen)
             async with running(bus) as worker:
-                over = asyncio.create_task(until_over(dsn))
-                await asyncio.wait([over, worker], return_when=asyncio.FIRST_COMPLETED)
-                over.cancel()
+                await until_over_or_ended(dsn, worker)
                 noisy = list(seen.noisy)
                 until_then = time.monotonic() + _PATIENCE
                 while time.monotonic() < until_then and not worker.done():

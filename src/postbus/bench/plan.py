@@ -58,6 +58,12 @@ class Plan:
     """Seconds that stand for a day where partitions come and go."""
     day_rate: int = 10_000
     """Messages per second that are published there."""
+    named_lanes: int = 100_000
+    """That a topic has had messages in …"""
+    active_lanes: int = 1_000
+    """… and that have some at the same time …"""
+    per_lane: int = 20
+    """… this many each, per round."""
     points: Points = field(default_factory=Points)
     """Of the curves."""
     peer_rounds: int = 3
@@ -77,7 +83,8 @@ class Plan:
         return cls(messages=10_000, per_round=3_000, few=1_000, singles=100, rounds=1,
                    latency_seconds=0.6, old_seconds=2.0, log_messages=10_000, log_old_seconds=1.0, topics=50, groups=20,
                    load_seconds=8.0, history=20_000, history_rate=10_000.0, catch_up_seconds=4.0,
-                   minute=1.0, isolation_seconds=3.0, day=0.7, day_rate=2_000, points=Points.quick(),
+                   minute=1.0, isolation_seconds=3.0, named_lanes=2_000, active_lanes=50, per_lane=5,
+                   day=0.7, day_rate=2_000, points=Points.quick(),
                    peer_rounds=1, peer_seconds=0.05, peer_messages=400, peer_latency_seconds=0.1,
                    peers_at_once=True)  # fmt: skip
 
@@ -86,7 +93,7 @@ class Plan:
         """All that is measured, at sizes and lengths that let all scenarios together end within half an hour."""
         return cls(messages=200_000, singles=1_000, rounds=3, latency_seconds=8.0, old_seconds=45.0,
                    log_messages=1_000_000, log_old_seconds=60.0, load_seconds=20.0, history=4_000_000,
-                   catch_up_seconds=140.0, minute=3.0, isolation_seconds=40.0, day=2.5,
+                   catch_up_seconds=140.0, minute=3.0, isolation_seconds=40.0, day=2.5, per_lane=10,
                    points=Points.short(), peer_rounds=2, peer_seconds=0.7, peer_messages=20_000,
                    peer_latency_seconds=3.0)  # fmt: skip
 

@@ -60,13 +60,25 @@ async def announce_end(conn: asyncpg.Connection, word: str = "over") -> None:
     await conn.execute(f"create table {word} ()")
 
 
-async def until_over(dsn: str, word: str = "over", *, look: float = 0.1) -> None:
+async def until_over(dsn: str, word: str = "over") -> None:
     """Wait until the run, or a part of it, is said to be over."""
     async with connection(dsn) as conn:
-        is_over = False
-        while not is_over:
-            await asyncio.sleep(look)
-            is_over = await conn.fetchval("select to_regclass($1) is not null", word)
+        await until_true(conn, "select to_regclass($1) is not null", word, look=0.1)
+
+
+async def until_over_or_ended(dsn: str, worker: asyncio.Task[Any], word: str = "over") -> None:
+    """The same, but no longer than a worker that has ended by itself."""
+    over = asyncio.create_task(until_over(dsn, word))
+    await asyncio.wait([over, worker], return_when=asyncio.FIRST_COMPLETED)
+    over.cancel()
+
+
+async def until_true(conn: asyncpg.Connection, is_so: str, *args: object, look: float) -> None:
+    """Wait until a query answers true, asked every `look` seconds."""
+    while True:
+        if await conn.fetchval(is_so, *args):
+            return
+        await asyncio.sleep(look)
 
 
 @contextlib.contextmanager

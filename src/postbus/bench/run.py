@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from postbus.bench import catch_up, curves, isolation, kill, log, lt, partitions, peers, queue
+from postbus.bench import catch_up, curves, isolation, kill, lanes, log, lt, partitions, peers, queue
 from postbus.bench.lab import Lab
 from postbus.bench.plan import Plan
 from postbus.bench.progress import Progress
@@ -22,6 +22,7 @@ SCENARIOS = {
         kill.SCENARIO,
         isolation.SCENARIO,
         partitions.SCENARIO,
+        lanes.SCENARIO,
         curves.SCENARIO,
     )
 }

@@ -122,8 +122,16 @@ def command(
     return register
 
 
-class _Command:
+class WithOptions:
     """A callable with one parameter per option, since that is what Typer reads options from."""
+
+    def __init__(self, parameters: Sequence[inspect.Parameter]) -> None:
+        self.__signature__ = inspect.Signature(parameters)
+        self.__annotations__ = {one.name: one.annotation for one in parameters}
+
+
+class _Command(WithOptions):
+    """Runs a command, and tells its errors."""
 
     def __init__(self, function: Callable[..., Any], options: Sequence[inspect.Parameter]) -> None:
         hints = typing.get_type_hints(function, include_extras=True)
@@ -133,17 +141,17 @@ class _Command:
             for one in own
             if one.kind is not inspect.Parameter.VAR_KEYWORD
         ]
-        parameters = [
-            _keyword("ctx", typer.Context, inspect.Parameter.empty),
-            *named,
-            *options,
-            _keyword("dsn", DsnOption),
-            _keyword("data_dir", DataDirOption),
-            _keyword("as_json", JsonOption, False),
-        ]
+        super().__init__(
+            [
+                keyword("ctx", typer.Context, inspect.Parameter.empty),
+                *named,
+                *options,
+                keyword("dsn", DsnOption),
+                keyword("data_dir", DataDirOption),
+                keyword("as_json", JsonOption, False),
+            ]
+        )
         self._function = function
-        self.__signature__ = inspect.Signature(parameters)
-        self.__annotations__ = {one.name: one.annotation for one in parameters}
         self.__doc__ = function.__doc__
 
     def __call__(self, ctx: typer.Context, dsn: str | None, data_dir: Path | None, as_json: bool, **given: Any) -> None:
@@ -155,14 +163,15 @@ class _Command:
             raise typer.Exit(code)
 
 
-def _keyword(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+def keyword(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    """A parameter, for `WithOptions`."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def option(name: str, kind: Any, help: str, *, flag: str | None = None) -> inspect.Parameter:
     """An option that may be left out, for `command(options=…)`."""
     flag = flag or f"--{name.replace('_', '-')}"
-    return _keyword(name, Annotated[kind | None, typer.Option(flag, help=help)])
+    return keyword(name, Annotated[kind | None, typer.Option(flag, help=help)])
 
 
 def _run(function: Callable[[], Any], as_json: bool) -> int:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from postbus.cli._command import WithOptions, keyword
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Measure Postbus beside its peers and the raw limit."
@@ -26,102 +30,84 @@ Quick = Annotated[bool, typer.Option(help="Everything small: shows that it works
 Short = Annotated[bool, typer.Option("--short", help="Smaller and shorter, as in: postbus bench all.")]
 
 
-def _comparison(name: str, about: str) -> None:
-    @app.command(name, help=about)
-    def comparison(
-        as_json: AsJson = False,
-        dsn: Dsn = None,
-        quick: Quick = False,
-        short: Short = False,
-        messages: Annotated[int | None, typer.Option(min=1000, help="Messages in the large backlog.")] = None,
-        seconds: Annotated[float | None, typer.Option(min=1, help="Age of the old transaction.")] = None,
-    ) -> None:
-        _run(name, dsn=dsn, as_json=as_json, quick=quick, short=short, messages=messages, seconds=seconds)
+class _Scenario(WithOptions):
+    """Runs a scenario with the options that all of them have, and its own."""
+
+    def __init__(self, name: str, own: Sequence[inspect.Parameter]) -> None:
+        super().__init__(
+            [
+                keyword("as_json", AsJson, False),
+                keyword("dsn", Dsn),
+                keyword("quick", Quick, False),
+                keyword("short", Short, False),
+                *own,
+            ]
+        )
+        self._name = name
+
+    def __call__(self, **given: Any) -> None:
+        from postbus.bench.run import run
+
+        raise typer.Exit(run(self._name, **given))
 
 
-def _load_test(name: str, about: str) -> None:
-    @app.command(name, help=about)
-    def load_test(
-        as_json: AsJson = False,
-        dsn: Dsn = None,
-        quick: Quick = False,
-        short: Short = False,
-        seconds: Annotated[float | None, typer.Option(min=4, help="How long the load lasts.")] = None,
-        lanes: Annotated[int | None, typer.Option(min=1, help="Lanes of the topic.")] = None,
-    ) -> None:
-        _run(name, dsn=dsn, as_json=as_json, quick=quick, short=short, seconds=seconds, lanes=lanes)
+def _scenario(name: str, about: str, *own: inspect.Parameter) -> None:
+    app.command(name, help=about)(_Scenario(name, own))
 
 
-_comparison("queue", "The queue: publishing, draining, latency, backlog, old transactions, memory.")
-_comparison("log", "The log: publishing, consuming, ten groups, latency, backlog, old transactions, many topics.")
+def _messages(means: str) -> inspect.Parameter:
+    return keyword("messages", Annotated[int | None, typer.Option(min=1000, help=means)])
 
 
-@app.command("peers", help="Postbus beside other queues and brokers; those that are not installed are named as absent.")
-def peers(as_json: AsJson = False, dsn: Dsn = None, quick: Quick = False) -> None:
-    _run("peers", dsn=dsn, as_json=as_json, quick=quick)
+def _seconds(least: float, means: str) -> inspect.Parameter:
+    return keyword("seconds", Annotated[float | None, typer.Option(min=least, help=means)])
 
 
+_COMPARED = (_messages("Messages in the large backlog."), _seconds(1, "Age of the old transaction."))
+_LOADED = (
+    _seconds(4, "How long the load lasts."),
+    keyword("lanes", Annotated[int | None, typer.Option(min=1, help="Lanes of the topic.")]),
+)
+
+_scenario("queue", "The queue: publishing, draining, latency, backlog, old transactions, memory.", *_COMPARED)
+_scenario(
+    "log",
+    "The log: publishing, consuming, ten groups, latency, backlog, old transactions, many topics.",
+    *_COMPARED,
+)
+_scenario("peers", "Postbus beside other queues and brokers; those that are not installed are named as absent.")
 for number, groups in enumerate((4, 8, 16, 32), 1):
-    _load_test(f"lt{number}", f"Load test: 10,000 messages a second to {groups} groups, with receipts.")
-_load_test("lt5", "Load test: 10,000 messages a second to 16 groups.")
-_load_test("lt6", "Load test: 10,000 messages a second to 64 groups.")
-_load_test("lt7", "Load test: 30,000 messages a second to 100 groups.")
-
-
-@app.command("catch-up", help="A group that is 5,000,000 messages behind, beside live groups and an application.")
-def catch_up(
-    as_json: AsJson = False,
-    dsn: Dsn = None,
-    quick: Quick = False,
-    short: Short = False,
-    messages: Annotated[int | None, typer.Option(min=1000, help="Messages that it is behind.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=4, help="How long it is waited for.")] = None,
-) -> None:
-    _run("catch-up", dsn=dsn, as_json=as_json, quick=quick, short=short, messages=messages, seconds=seconds)
-
-
-@app.command("kill-and-resurrect", help="A group is killed, found dead, and comes back, in short minutes.")
-def kill_and_resurrect(
-    as_json: AsJson = False,
-    dsn: Dsn = None,
-    quick: Quick = False,
-    short: Short = False,
-    seconds: Annotated[float | None, typer.Option(min=15, help="How long all of it takes, about.")] = None,
-) -> None:
-    _run("kill-and-resurrect", dsn=dsn, as_json=as_json, quick=quick, short=short, seconds=seconds)
-
-
-@app.command("isolation", help="A topic with 10 messages a second beside one at full speed with ten groups.")
-def isolation(
-    as_json: AsJson = False,
-    dsn: Dsn = None,
-    quick: Quick = False,
-    short: Short = False,
-    seconds: Annotated[float | None, typer.Option(min=4, help="How long it is watched.")] = None,
-) -> None:
-    _run("isolation", dsn=dsn, as_json=as_json, quick=quick, short=short, seconds=seconds)
-
-
-@app.command("partitions", help="Partitions are made and dropped under load, in short days.")
-def partitions(
-    as_json: AsJson = False,
-    dsn: Dsn = None,
-    quick: Quick = False,
-    short: Short = False,
-    seconds: Annotated[float | None, typer.Option(min=12, help="How long all of it takes, about.")] = None,
-) -> None:
-    _run("partitions", dsn=dsn, as_json=as_json, quick=quick, short=short, seconds=seconds)
-
-
-@app.command("curves", help="Throughput, latency, space and memory by batch, groups, lanes, backlog, payload and load.")
-def curves(
-    as_json: AsJson = False,
-    dsn: Dsn = None,
-    quick: Quick = False,
-    short: Short = False,
-    messages: Annotated[int | None, typer.Option(min=1000, help="Messages in the largest backlog.")] = None,
-) -> None:
-    _run("curves", dsn=dsn, as_json=as_json, quick=quick, short=short, messages=messages)
+    _scenario(f"lt{number}", f"Load test: 10,000 messages a second to {groups} groups, with receipts.", *_LOADED)
+_scenario("lt5", "Load test: 10,000 messages a second to 16 groups.", *_LOADED)
+_scenario("lt6", "Load test: 10,000 messages a second to 64 groups.", *_LOADED)
+_scenario("lt7", "Load test: 30,000 messages a second to 100 groups.", *_LOADED)
+_scenario(
+    "catch-up",
+    "A group that is 5,000,000 messages behind, beside live groups and an application.",
+    _messages("Messages that it is behind."),
+    _seconds(4, "How long it is waited for."),
+)
+_scenario(
+    "kill-and-resurrect",
+    "A group is killed, found dead, and comes back, in short minutes.",
+    _seconds(15, "How long all of it takes, about."),
+)
+_scenario(
+    "isolation",
+    "A topic with 10 messages a second beside one at full speed with ten groups.",
+    _seconds(4, "How long it is watched."),
+)
+_scenario(
+    "partitions",
+    "Partitions are made and dropped under load, in short days.",
+    _seconds(12, "How long all of it takes, about."),
+)
+_scenario("lanes", "Pops from a topic with 100,000 named lanes, of which 1,000 have messages.")
+_scenario(
+    "curves",
+    "Throughput, latency, space and memory by batch, groups, lanes, backlog, payload and load.",
+    _messages("Messages in the largest backlog."),
+)
 
 
 @app.command("all", help="All scenarios, each in a short form, and a report with charts.")
@@ -155,9 +141,3 @@ def report(folder: Annotated[Path, typer.Argument(exists=True, file_okay=False, 
 
     for path in write(folder, order=list(SCENARIOS)):
         print(path)
-
-
-def _run(scenario: str, **options: Any) -> None:
-    from postbus.bench.run import run
-
-    raise typer.Exit(run(scenario, **options))

@@ -44,7 +44,7 @@ TOPIC_OPTIONS = (
     option("namespace", str, "What it belongs to: groups can subscribe to all topics of a namespace; '' for none."),
     option("task", str, "What it is for: groups can subscribe to all topics of a task; '' for none."),
     option("tracking", str, "PUB_SUB: REFERENCE_COUNTING keeps receipts, OFFSET_WATERMARK only the groups' places."),
-    option("lanes", int, "PUB_SUB: slices that order per key is kept by; the most processes that share a group."),
+    option("lanes", str, "PUB_SUB: slices that order per key is kept by, the most processes of a group; or named."),
     option("storage", str, "PUB_SUB: shared with topics of a like retention, or own, for a hot topic."),
     option("segment_size", int, "PUB_SUB: messages of one publish call that are stored in one row."),
     option("zero_subscription_retention", str, "PUB_SUB: how long messages are kept while no group is subscribed."),

@@ -14,7 +14,7 @@ from postbus.bench import load
 from postbus.bench.consume import running
 from postbus.bench.lab import connection
 from postbus.bench.plan import BATCH
-from postbus.bench.processes import until_over
+from postbus.bench.processes import until_over, until_over_or_ended
 
 TOPIC = "bench.history"
 LATE = "inventory"
@@ -100,9 +100,7 @@ async def _come_late(dsn: str, options: CatchUp, count: int) -> Handled:
                     later += 1
 
         async with running(bus) as worker:
-            over = asyncio.create_task(until_over(dsn))
-            await asyncio.wait([over, worker], return_when=asyncio.FIRST_COMPLETED)
-            over.cancel()
+            await until_over_or_ended(dsn, worker)
     return Handled(count - times.count(0), sum(times) - (count - times.count(0)), later)
 
 

@@ -12,7 +12,7 @@ from postbus.bench.consume import DrainFailed, running
 from postbus.bench.curves.at_once import publish_at_once
 from postbus.bench.lab import Lab, connection
 from postbus.bench.plan import BATCH, Plan
-from postbus.bench.processes import announce_end, elsewhere, until, until_over
+from postbus.bench.processes import announce_end, elsewhere, until, until_over_or_ended
 from postbus.bench.report import Report
 from postbus.bench.series import point
 
@@ -71,7 +71,5 @@ async def _consume(dsn: str, topic: str, over: str) -> tuple[int, float]:
             last = time.monotonic()
 
         async with running(bus) as worker:
-            ending = asyncio.create_task(until_over(dsn, over))
-            await asyncio.wait([ending, worker], return_when=asyncio.FIRST_COMPLETED)
-            ending.cancel()
+            await until_over_or_ended(dsn, worker, over)
     return handled, last

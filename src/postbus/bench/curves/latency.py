@@ -18,7 +18,7 @@ from postbus.bench.curves.place import LOG, QUEUE
 from postbus.bench.lab import Lab, connection
 from postbus.bench.plan import Plan
 from postbus.bench.points import Points
-from postbus.bench.processes import announce_end, elsewhere, until, until_over
+from postbus.bench.processes import announce_end, elsewhere, until, until_over_or_ended, until_true
 from postbus.bench.reads import percentile_ms
 from postbus.bench.report import Report
 from postbus.bench.series import point
@@ -97,8 +97,7 @@ async def _calm(conn: asyncpg.Connection, topic: str, published: int) -> None:
     """Wait until all that was published is handled; not for ever, since it may have been too much."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_PATIENCE):
-            while not await conn.fetchval(_IS_DONE[topic], published):  # noqa: ASYNC110 -- only the database knows
-                await asyncio.sleep(0.05)
+            await until_true(conn, _IS_DONE[topic], published, look=0.05)
 
 
 async def _publish_load(
@@ -137,7 +136,5 @@ async def _handle(dsn: str, topic: str) -> dict[int, int]:
             started.setdefault(order.number, time.monotonic_ns())
 
         async with running(bus) as worker:
-            over = asyncio.create_task(until_over(dsn))
-            await asyncio.wait([over, worker], return_when=asyncio.FIRST_COMPLETED)
-            over.cancel()
+            await until_over_or_ended(dsn, worker)
     return started

@@ -13,7 +13,7 @@ from postbus import Bus, Start
 from postbus.bench import load
 from postbus.bench.consume import running
 from postbus.bench.lab import connection
-from postbus.bench.processes import until_over
+from postbus.bench.processes import until_over, until_over_or_ended
 from postbus.bench.reads import Read, read_times
 from postbus.errors import PostbusError
 
@@ -92,8 +92,6 @@ async def _work(dsn: str, group: str, pause: float) -> Worked:
 
         with read_times(TOPIC) as reads:
             async with running(bus) as worker:
-                over = asyncio.create_task(until_over(dsn))
-                await asyncio.wait([over, worker], return_when=asyncio.FIRST_COMPLETED)
-                over.cancel()
+                await until_over_or_ended(dsn, worker)
     first = times.find(1)
     return Worked(first, len(times) - 1, times.count(0, first), reads)

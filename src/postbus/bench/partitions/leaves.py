@@ -44,12 +44,16 @@ class LeafWatch:
         self.leaves: dict[int, Leaf] = {}
         self.events: list[float] = []
         """When a leaf was made, closed or dropped, by time.monotonic(): each is seen a moment later."""
+        self.has_looked = asyncio.Condition()
+        """Notified after each look."""
 
     async def run(self) -> None:
         """Look until cancelled."""
         async with connection(self._dsn) as conn:
             while True:
                 await self._look(conn)
+                async with self.has_looked:
+                    self.has_looked.notify_all()
                 await asyncio.sleep(_LOOK)
 
     async def _look(self, conn: asyncpg.Connection) -> None:

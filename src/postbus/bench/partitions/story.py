@@ -7,6 +7,7 @@ one is killed on the ninth: what that one lacks must not stay.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from functools import partial
@@ -95,10 +96,11 @@ class _Days:
     async def until(self, day: float) -> None:
         await asyncio.sleep(max(self.at(day) - time.monotonic(), 0))
 
-    async def until_so(self, day: float, is_so: Callable[[], bool]) -> None:
-        """Wait for something that is seen by looking, but no longer than until then."""
-        while not is_so() and time.monotonic() < self.at(day):  # noqa: ASYNC110 -- the database is looked at elsewhere
-            await asyncio.sleep(0.02)
+    async def until_seen(self, day: float, watch: LeafWatch, is_so: Callable[[], bool]) -> None:
+        """Wait until a look at the leaves shows something, but no longer than until then."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.at(day) - time.monotonic()), watch.has_looked:
+                await watch.has_looked.wait_for(is_so)
 
 
 def _worker(dsn: str, group: str) -> partial[Worked]:
@@ -142,13 +144,13 @@ async def _live(
     process.kill()
     await days.until(_RESUME_AT)
     # Those of the second day: their retention is over, and a live group has not had them.
-    await days.until_so(_RESUME_BY, lambda: bool(_overdue(watch, days)))
+    await days.until_seen(_RESUME_BY, watch, lambda: bool(_overdue(watch, days)))
     report.check("leaves_kept_for_a_live_group", len(_overdue(watch, days)), ">=", 1)
     await bus.admin.resume_group(TOPIC, _PAUSED)
     await days.until(_KILL_AT + 6)
     report.check("zombie_is_dead_on_day_15", float(await conn.fetchval(_STATE, _KILLED) == "DEAD"), ">=", 1)
     await days.until(DAYS)
-    await days.until_so(_GONE_BY, lambda: bool(_lacked_and_dropped(watch, days)) and not _overdue(watch, days))
+    await days.until_seen(_GONE_BY, watch, lambda: bool(_lacked_and_dropped(watch, days)) and not _overdue(watch, days))
 
 
 def _overdue(watch: LeafWatch, days: _Days) -> list[int]:

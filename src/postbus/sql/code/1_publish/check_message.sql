@@ -43,6 +43,8 @@ begin
     end if;
     if topic.ordered and key is null then
         perform postbus.refuse('PB402', 'a message of an ordered topic needs a key', 'give key, which order is kept by');
+    elsif topic.named_lanes and key is null then
+        perform postbus.refuse('PB402', format('a message of topic %L needs a key', topic.name), 'give key, which names its lane');
     end if;
     -- An index entry has room for about 2700 bytes.
     if length(key) > 1000 or octet_length(key) > 2000 then

@@ -29,7 +29,7 @@ begin
     -- Only suspects are looked at closely: this is the hottest path there is.
     if (length(payload) <= _topic.max_payload_bytes and (priority = 4 or (priority between 0 and 9 and _topic.storage_id is null))
         and headers is null and delay is null and deliver_at is null and dedup_key is null
-        and case when key is null then not _topic.ordered else length(key) <= 500 end) is not true
+        and case when key is null then not (_topic.ordered or _topic.named_lanes) else length(key) <= 500 end) is not true
     then
         perform postbus.check_message(_topic, length(payload), key, headers, priority, delay, deliver_at, dedup_key);
     end if;

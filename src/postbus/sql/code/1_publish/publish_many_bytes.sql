@@ -52,6 +52,7 @@ begin
     -- (unnest in the select list, unlike one in from, does not store its rows first.)
     if pg_column_size(payloads) > _topic.max_payload_bytes or array_position(payloads, null) is not null or keys is not null
        or headers is not null or priorities is not null or delays is not null or deliver_ats is not null or _topic.ordered
+       or _topic.named_lanes
     then
         perform postbus.check_message(_topic, length(one.payload), one.key, one.headers, coalesce(one.priority, 4),
                                       one.delay, one.deliver_at, null)
@@ -62,7 +63,7 @@ begin
              or (one.priority <> 4 and _topic.storage_id is not null)
              or one.headers is not null or one.delay is not null or one.deliver_at is not null
              or octet_length(one.key) > 1000
-             or (_topic.ordered and one.key is null);
+             or ((_topic.ordered or _topic.named_lanes) and one.key is null);
     end if;
     perform postbus.note_topic(_topic, topic);
 

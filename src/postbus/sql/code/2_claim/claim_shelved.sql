@@ -1,6 +1,6 @@
 -- Takes up to max_count messages from the shelves of subscriptions, and at most max_bytes of payload (but one message
--- always), for a pop with this token. Counts the attempt: it begins now. One that comes back after its last attempt, because
--- its lease has ended, is given up instead; from the second time on it comes back after a while more: see claim_retrying.
+-- always), for a pop with this token. Returns how many. Counts the attempt: it begins now. One that comes back after its last
+-- attempt, because its lease has ended, is given up; from the second time on it comes back after a while more: see claim_retrying.
 --
 -- In the order in which they became due, and of each key the first ones, in order, while no other pop has some of that key in
 -- hand. What is due for longest comes first, and each key gets its share, so no key waits for long.
@@ -19,7 +19,7 @@ create or replace function postbus.claim_shelved(
     key              text,
     since            timestamptz,
     as_of            timestamptz
-) returns setof postbus.retrying
+) returns integer
 language plpgsql
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
@@ -27,35 +27,53 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
+    _held  integer[] := array(select l.lane from postbus.lane l join postbus.worker w on w.name = l.holder
+                               where l.subscription_id = any (subscription_ids) and w.seen_at >= as_of - topic.lease);
+    _heads tid[];
     _spent bigint[];
+    _count integer;
 begin
     loop
-        with held as materialized (
-            select l.subscription_id, l.lane from postbus.lane l join postbus.worker w on w.name = l.holder
-             where l.subscription_id = any (subscription_ids) and w.seen_at >= as_of - topic.lease
-        ), head as materialized (
-            select due.*, row_number() over (order by due.due_at, due.position, due.id) as rank, count(*) over () as heads
-              from (select r.* from (
-                        select r.subscription_id, r.lane, r.id, r.position, r.key, r.due_at from postbus.retrying r
-                         where claim_shelved.key is null and r.subscription_id = any (subscription_ids) and not r.parked
-                           and r.due_at >= claim_shelved.since and r.due_at <= as_of
-                           and not exists (select from held where held.subscription_id = r.subscription_id and held.lane = r.lane)
-                           and postbus.is_first(r.subscription_id, r.lane, r.key, r.position, r.id, as_of)
-                         order by r.due_at limit max_count for update skip locked) as r
-                     union all
-                    select r.* from (
-                        select r.subscription_id, r.lane, r.id, r.position, r.key, r.due_at from postbus.retrying r
-                         where r.subscription_id = any (subscription_ids) and r.lane = postbus.lane_of(claim_shelved.key, topic.lanes)
-                           and r.key = claim_shelved.key and not r.parked and r.due_at <= as_of
-                           and not exists (select from held where held.subscription_id = r.subscription_id and held.lane = r.lane)
-                           and postbus.is_first(r.subscription_id, r.lane, r.key, r.position, r.id, as_of)
-                         order by r.position, r.id limit 1 for update skip locked) as r) as due
+        if key is null then
+            _heads := array(
+                select due.ctid
+                  from unnest(subscription_ids) as part (id)
+                 cross join lateral (
+                    select r.ctid, r.due_at from postbus.retrying r
+                     where r.subscription_id = part.id and not r.parked and r.due_at >= claim_shelved.since and r.due_at <= as_of
+                       and r.lane <> all (_held) and (r.key is null or not exists (
+                           select from postbus.retrying other
+                            where other.subscription_id = r.subscription_id and other.lane = r.lane and other.key = r.key and other.id <> r.id
+                              and (other.token is not null and other.due_at > as_of or (other.position, other.id) < (r.position, r.id))))
+                     order by r.due_at limit max_count for update skip locked) as due
+                 order by due.due_at limit max_count);
+        else
+            _heads := array(
+                select due.ctid
+                  from unnest(subscription_ids) as part (id)
+                 cross join lateral (
+                    select r.ctid from postbus.retrying r
+                     where r.subscription_id = part.id and r.lane = postbus.lane_of(claim_shelved.key, topic.lanes)
+                       and r.key = claim_shelved.key and r.lane <> all (_held)
+                       and not exists (
+                           select from postbus.retrying other
+                            where other.subscription_id = r.subscription_id and other.lane = r.lane and other.key = r.key
+                              and other.token is not null and other.due_at > as_of)
+                     order by r.position, r.id limit 1 for update skip locked) as due
+                  join postbus.retrying r on r.ctid = due.ctid
+                 where r.due_at <= as_of and not r.parked);
+        end if;
+        with head as materialized (
+            select h.tid, r.subscription_id, r.lane, r.id, r.position, r.key, octet_length(r.payload) as bytes, cardinality(_heads) as heads,
+                   row_number() over (order by h.n) as rank
+              from unnest(_heads) with ordinality as h (tid, n)
+              join postbus.retrying r on r.ctid = h.tid
         ), chosen as (
-            select h.subscription_id, h.lane, h.id, h.rank, 0::bigint as n from head h
+            select h.tid, h.bytes, h.rank, 0::bigint as n from head h
              union all
-            select h.subscription_id, h.lane, behind.id, h.rank, behind.n
+            select behind.tid, behind.bytes, h.rank, behind.n
               from head h
-             cross join lateral (select r.id, row_number() over (order by r.position, r.id) as n
+             cross join lateral (select r.ctid as tid, octet_length(r.payload) as bytes, row_number() over (order by r.position, r.id) as n
                                    from postbus.retrying r
                                   where r.subscription_id = h.subscription_id and r.lane = h.lane and r.key = h.key
                                     and (r.position, r.id) > (h.position, h.id) and r.due_at <= as_of
@@ -63,27 +81,23 @@ begin
                                   limit least(max_count - h.heads, 4 * (max_count - h.heads) / h.heads + 1)) as behind
              where h.key is not null
         ), sized as (
-            select c.*, sum(octet_length(r.payload)) over (order by c.n, c.rank) - octet_length(r.payload) as before,
-                   row_number() over (order by c.n, c.rank) as turn
+            select c.tid, sum(c.bytes) over (order by c.n, c.rank) - c.bytes as before, row_number() over (order by c.n, c.rank) as turn
               from chosen c
-              join postbus.retrying r on r.subscription_id = c.subscription_id and r.lane = c.lane and r.id = c.id
         ), taken as (
             update postbus.retrying r
                set token = claim_shelved.token, member = claim_shelved.member, attempts = r.attempts + 1, parked = false,
                    due_at = as_of + claim_shelved.lease
                             + case when r.attempts >= 2 then postbus.backoff(topic, r.attempts) else interval '0' end
               from sized s
-             where r.subscription_id = s.subscription_id and r.lane = s.lane and r.id = s.id
-               and s.turn <= max_count and (s.before < max_bytes or s.turn = 1)
+             where r.ctid = s.tid and s.turn <= max_count and (s.before < max_bytes or s.turn = 1)
             returning r.id, r.attempts
         )
-        select array_agg(taken.id) filter (where taken.attempts > topic.max_attempts) into _spent from taken;
+        select array_agg(taken.id) filter (where taken.attempts > topic.max_attempts), count(*) into _spent, _count from taken;
         exit when _spent is null;
         update postbus.retrying r set attempts = r.attempts - 1 where r.token = claim_shelved.token and r.id = any (_spent);
         perform postbus.settle_shelved(claim_shelved.token, _spent, 'dead', null, null,
                                        format('the lease ended %s times without an answer', topic.max_attempts), null, as_of);
         exit when exists (select from postbus.retrying r where r.token = claim_shelved.token);
     end loop;
-    return query
-    select r.* from postbus.retrying r where r.token = claim_shelved.token order by r.position, r.id;
+    return _count;
 end $$;

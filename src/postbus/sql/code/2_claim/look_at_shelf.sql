@@ -16,15 +16,16 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off as $$
     with due as materialized (
-        select r.* from (
+        select r.* from unnest(subscription_ids) as part (id)
+         cross join lateral (
             select r.subscription_id, r.lane, r.id, r.position, r.key, r.due_at from postbus.retrying r
-             where look_at_shelf.key is null and r.subscription_id = any (subscription_ids) and not r.parked
-               and r.due_at >= since and r.due_at <= as_of
+             where look_at_shelf.key is null and r.subscription_id = part.id and not r.parked and r.due_at >= since and r.due_at <= as_of
              order by r.due_at limit max_count) as r
          union all
-        select r.* from (
+        select r.* from unnest(subscription_ids) as part (id)
+         cross join lateral (
             select r.subscription_id, r.lane, r.id, r.position, r.key, r.due_at from postbus.retrying r
-             where r.subscription_id = any (subscription_ids) and r.lane = postbus.lane_of(look_at_shelf.key, topic.lanes)
+             where r.subscription_id = part.id and r.lane = postbus.lane_of(look_at_shelf.key, topic.lanes)
                and r.key = look_at_shelf.key and not r.parked and r.due_at <= as_of
              order by r.position, r.id limit 1) as r
     ), counted as (

@@ -1,5 +1,6 @@
 -- Moves messages of a group that is pulled from the log to its shelf, the rows of `retrying`, where pops take them; about
--- max_count of them, and of those keys only that the group wants. Returns how many; and whether there are more.
+-- max_count of them, and of those keys only that the group wants. Returns how many; and whether there are more. The first
+-- `take` of them, of the key that is asked for, are in hand of the pop with this token at once: see claim_shelved.
 --
 -- One process at a time does so for a group: others find its messages when it has committed. Lanes that a worker reads are
 -- left to it. In a transaction that has written, nothing is moved, see check_fresh, except of a history, which has an end.
@@ -14,8 +15,14 @@ create or replace function postbus.shelve(
     topic           postbus.topic,
     max_count       integer,
     max_bytes       bigint,
+    take            integer,
+    key             text,
+    token           uuid,
+    member          text,
+    lease           interval,
     as_of           timestamptz,
     out shelved integer,
+    out taken   integer,
     out more    boolean
 )
 language plpgsql as $$
@@ -24,9 +31,10 @@ declare
     _rows   postbus.log_row[];
     _end    postbus.log_row;
     _target text;
-    _count  integer;
+    _count  record;
 begin
     shelved := 0;
+    taken := 0;
     more := false;
     if (pg_current_xact_id_if_assigned() is not null
         and not exists (select from postbus.subscription s where s.id = shelve.subscription_id and s.catch_up_of is not null))
@@ -35,7 +43,8 @@ begin
     end if;
     -- Lanes that stand at the same place are read together, and stay together.
     for _place in
-        select c.cursor::text as cursor, array_agg(c.lane order by c.lane) as lanes, array_agg(c.number order by c.lane) as numbers
+        select c.cursor::text as cursor, array_agg(c.lane order by c.lane) as lanes, array_agg(c.number order by c.lane) as numbers,
+               array_agg(c.passed order by c.lane) as passed
           from postbus.current_cursor c
           join postbus.lane l on l.subscription_id = c.subscription_id and l.lane = c.lane
           left join postbus.worker w on w.name = l.holder
@@ -49,16 +58,14 @@ begin
         _target := coalesce(_target, _end.read_target);
         more := more or _end.more;
         with lanes as (
-            select own.lane, own.number, coalesce(sum(r.count - r.first_index), 0) as passed
-              from unnest(_place.lanes, _place.numbers) as own (lane, number)
+            select own.lane, own.number, own.passed + coalesce(sum(r.count - r.first_index), 0) as passed
+              from unnest(_place.lanes, _place.numbers, _place.passed) as own (lane, number, passed)
               left join unnest(_rows) as r on r.lane = own.lane and r.position is not null
-             group by own.lane, own.number
+             group by own.lane, own.number, own.passed
         ), moved as (
             insert into postbus.cursor (subscription_id, lane, number, cursor, passed)
-            select shelve.subscription_id, lanes.lane, lanes.number + 1, _end.next_cursor::postbus.log_cursor, before.passed + lanes.passed
+            select shelve.subscription_id, lanes.lane, lanes.number + 1, _end.next_cursor::postbus.log_cursor, lanes.passed
               from lanes
-              join postbus.cursor before
-                on before.subscription_id = shelve.subscription_id and before.lane = lanes.lane and before.number = lanes.number
              order by lanes.lane
             on conflict do nothing
             returning lane
@@ -74,26 +81,42 @@ begin
              where r.position is not null and m.n > r.first_index
                and not exists (select from postbus.settled_ahead a
                                 where a.subscription_id = own.id and a.lane = r.lane and a.id = postbus.first_id(r.position) + m.n - 1)
-        ), busy as (
-            select wanted.lane, wanted.key
+        ), busy as (        -- keys of which something is on the shelf; is_held: and stays there until this has committed
+            select wanted.lane, wanted.key, held.is is not null as is_held
               from (select distinct message.lane, message.key from message where message.key is not null) as wanted
              cross join lateral (select from postbus.retrying ahead
                                   where ahead.subscription_id = shelve.subscription_id and ahead.lane = wanted.lane and ahead.key = wanted.key
-                                  order by ahead.position, ahead.id limit 1 for share skip locked) as ahead
-        ), kept as (
-            insert into postbus.retrying (subscription_id, lane, id, position, shelved, parked, due_at, published_at, key, correlation_id,
-                                          content_type, headers, payload)
-            select shelve.subscription_id, m.lane, m.id, m.position, true,
-                   m.key is not null and (row_number() over (partition by m.lane, m.key order by m.position, m.id) > 1 or busy.key is not null),
-                   as_of, m.published_at, m.key, m.correlation_id, m.content_type, m.headers::jsonb, m.payload
+                                  limit 1) as ahead
+              left join lateral (select true as is from postbus.retrying ahead
+                                  where ahead.subscription_id = shelve.subscription_id and ahead.lane = wanted.lane and ahead.key = wanted.key
+                                  order by ahead.position, ahead.id limit 1 for share skip locked) as held on true
+        ), ranked as (      -- the first of each key, then the second of each, …
+            select m.*, busy.is_held, busy.key is null and (shelve.key is null or m.key = shelve.key) as is_free,
+                   case when m.key is null then 1
+                        else row_number() over (partition by m.lane, m.key order by m.position, m.id) end as of_key
               from message m
               left join busy on busy.lane = m.lane and busy.key = m.key
-             order by m.position, m.id
+        ), placed as (
+            select r.*, r.is_free and count(*) filter (where r.is_free) over earlier <= take - taken
+                        and (sum(octet_length(r.payload)) filter (where r.is_free) over earlier - octet_length(r.payload) < max_bytes
+                             or count(*) filter (where r.is_free) over earlier + taken = 1) as is_taken
+              from ranked r
+            window earlier as (order by r.of_key, r.position, r.id)
+        ), kept as (
+            insert into postbus.retrying (subscription_id, lane, id, position, shelved, parked, due_at, attempts, token, member, published_at,
+                                          key, correlation_id, content_type, headers, payload)
+            select shelve.subscription_id, p.lane, p.id, p.position, true, not p.is_taken and (p.of_key > 1 or p.is_held is true),
+                   case when p.is_taken then as_of + shelve.lease else as_of end, p.is_taken::integer,
+                   case when p.is_taken then shelve.token end, case when p.is_taken then shelve.member end,
+                   p.published_at, p.key, p.correlation_id, p.content_type, p.headers::jsonb, p.payload
+              from placed p
+             order by p.position, p.id
             on conflict do nothing
-            returning 1
+            returning retrying.token
         )
-        select count(*) into _count from kept;
-        shelved := shelved + _count;
+        select count(*) as shelved, count(kept.token) as taken into _count from kept;
+        shelved := shelved + _count.shelved;
+        taken := taken + _count.taken;
         exit when shelved >= max_count;
     end loop;
 end $$;

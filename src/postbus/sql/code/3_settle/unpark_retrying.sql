@@ -9,12 +9,12 @@ create or replace function postbus.unpark_retrying(subscription_id bigint, lane 
 language sql as $$
     update postbus.retrying r
        set parked = false, due_at = as_of
-     where r.subscription_id = unpark_retrying.subscription_id and r.lane = unpark_retrying.lane
-       and r.id = any (array(
-            select head.id from unnest(keys) as ended (key)
-             cross join lateral (select first.id, first.parked, first.due_at from postbus.retrying first
+     where r.ctid = any (array(
+            select head.ctid from unnest(keys) as ended (key)
+             cross join lateral (select first.ctid, first.parked, first.due_at from postbus.retrying first
                                   where first.subscription_id = unpark_retrying.subscription_id and first.lane = unpark_retrying.lane
                                     and first.key = ended.key
                                   order by first.position, first.id limit 1) as head
              where head.parked or head.due_at < as_of - interval '1 second'))
+       and (r.token is null or r.due_at <= as_of)      -- not popped meanwhile
 $$;

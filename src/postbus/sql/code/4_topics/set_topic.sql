@@ -20,7 +20,7 @@ begin
         _after.storage_id := postbus.storage_for(_after);
         perform postbus.begin_move(_before);        -- messages of transactions that are open now are not seen here
     elsif _after.semantics = 'PUB_SUB' then
-        if (_after.lanes, _after.named_lanes, _after.storage) is distinct from (_before.lanes, _before.named_lanes, _before.storage) then
+        if (_after.lanes, _after.named_lanes, _after.storage) <> (_before.lanes, _before.named_lanes, _before.storage) then
             perform postbus.refuse('PB408', format('lanes and storage of topic %L cannot change', name),
                 'they decide where messages are: create another topic');
         elsif _after.storage = 'shared' and postbus.storage_for(_after) <> _before.storage_id then

@@ -29,6 +29,7 @@ declare
     _row    postbus.popped;
     _end    postbus.popped;
     _token  uuid := gen_random_uuid();
+    _taken  integer := 0;
 begin
     select * into _group from postbus.subscription s
      where s.topic_id = _topic.id and s.group_name = pop_group.group_name and s.state <> 'CANCELLED' and s.catch_up_of is null;
@@ -52,16 +53,22 @@ begin
     _parts := array(select s.id from postbus.subscription s
                      where s.id = _group.id or s.catch_up_of = _group.id and s.state = 'ACTIVE' order by s.id);
     select * into _shelf from postbus.look_at_shelf(_parts, _topic, max_count, key, _since, as_of);
-    if _shelf.is_enough then
-        _end.more := true;
-    else
+    _end.more := _shelf.is_enough;
+    if not _shelf.is_enough then
         foreach _part in array _parts loop
-            select * into _read from postbus.shelve(_part, _topic, case when key is null then greatest(1000, 2 * max_count) else 10000 end,
-                                                    max_bytes, as_of);
-            _end.more := _end.more or _read.more;
+            -- Of one key, what comes first in the log may all be of others.
+            select * into _read
+              from postbus.shelve(_part, _topic, case when key is not null then 10000 when max_count < 100 then 1000 else max_count end,
+                                  max_bytes, case when _shelf.first_due is null then max_count - _taken else 0 end, key, _token, member, lease,
+                                  as_of);
+            _taken := _taken + _read.taken;
+            _end.more := _end.more or _read.more or _read.shelved > _read.taken;
         end loop;
     end if;
-    _found := array(select r from postbus.claim_shelved(_parts, _topic, _token, member, max_count, max_bytes, lease, key, _since, as_of) as r);
+    if _taken = 0 then
+        _taken := postbus.claim_shelved(_parts, _topic, _token, member, max_count, max_bytes, lease, key, _since, as_of);
+    end if;
+    _found := array(select r from postbus.retrying r where r.token = _token order by r.position, r.id);
     if cardinality(_found) > 0 then
         if auto_ack then
             perform postbus.settle_shelved(_token, null, 'done', null, null, null, null, as_of);
@@ -81,8 +88,10 @@ begin
     -- are not to be stepped over, however long they stay.
     _end.next_floor := '3' || extract(epoch from coalesce(_shelf.first_due, as_of) - interval '2 seconds')::text;
     if not _end.more then
-        select r.due_at - as_of into _end.next_due from postbus.retrying r
-         where r.subscription_id = any (_parts) and not r.parked and r.due_at > as_of order by r.due_at limit 1;
+        select min(next.due_at) - as_of into _end.next_due
+          from unnest(_parts) as part (id)
+         cross join lateral (select r.due_at from postbus.retrying r
+                              where r.subscription_id = part.id and not r.parked and r.due_at > as_of order by r.due_at limit 1) as next;
     end if;
     return next _end;
 end $$;

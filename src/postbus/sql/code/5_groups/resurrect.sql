@@ -41,7 +41,8 @@ begin
             select b.missed, b.skipped, b.catch_up_id into missed, skipped, catch_up_id
               from postbus.bound_catch_up(_found, _topic, _place, 'resurrection') as b;
         else
-            missed := (select c.messages from postbus.count_before(_found.id, _topic, _place.snapshot, 0) as c);
+            missed := (select c.messages from postbus.count_before(_found.id, _topic, _place.snapshot, 0) as c)
+                      + postbus.clear_shelf(_found.id);
             skipped := missed;
             catch_up_id := null;
             _cursor.seen := _place;

@@ -1,5 +1,6 @@
 -- Moves the place of a group, as subscribe would have set it. Whoever works for it loses its lanes and starts
--- again from there; messages that wait to be tried again, and those of their keys behind them, stay, and a catch-up ends for good. With dry_run nothing changes.
+-- again from there; messages that wait to be tried again, and those of their keys behind them, stay; a catch-up ends for good.
+-- With dry_run nothing changes.
 -- Returns how many messages the group has before it then.
 -- To be called in a transaction of its own.
 --
@@ -41,9 +42,7 @@ begin
         end loop;
         perform postbus.move_cursors(_found.id, _cursor, 'seek');
         -- What is on the shelf only waits there to be popped: the log brings what is wanted of it.
-        delete from postbus.retrying r where r.subscription_id = _found.id and r.shelved and r.attempts = 0 and not exists (
-            select from postbus.retrying failed where failed.subscription_id = r.subscription_id and failed.lane = r.lane
-               and failed.key = r.key and failed.attempts > 0);
+        perform postbus.clear_shelf(_found.id);
         delete from postbus.settled_ahead a where a.subscription_id = _found.id;       -- who goes back wants them again
         perform postbus.set_passed_before(_found.id, _topic, _cursor, _place);
         perform pg_notify('postbus', _topic.id::text);

@@ -5,7 +5,7 @@
 -- it is then. Messages of about the same time may lie in either order in the log; then it stops at the younger one.
 -- Whoever holds such a lane loses it, and starts again from there.
 --
--- Writes: cursor, lane, subscription, catch_up.  Locks: lane rows.
+-- Writes: cursor, lane, retrying, subscription, catch_up.  Locks: lane rows.
 create or replace function postbus.skip_older(
     subscription_id bigint,
     topic           postbus.topic,
@@ -15,10 +15,11 @@ create or replace function postbus.skip_older(
 ) returns bigint
 language plpgsql as $$
 declare
-    _lane   integer;
-    _last   postbus.cursor;
-    _next   record;
-    _count  bigint := 0;
+    _lane    integer;
+    _last    postbus.cursor;
+    _next    record;
+    _count   bigint := 0;
+    _shelved bigint;
 begin
     if not dry_run then
         perform from postbus.lane l where l.subscription_id = skip_older.subscription_id order by l.lane for update;
@@ -39,9 +40,14 @@ begin
         end loop;
         _count := _count + _next.skipped;
     end loop;
+    -- On the shelf they count as passed already.
+    _shelved := case when dry_run then (select count(*) from postbus.retrying r
+                                         where r.subscription_id = skip_older.subscription_id and r.shelved and r.attempts = 0
+                                           and r.published_at < older_than)
+                     else postbus.clear_shelf(skip_older.subscription_id, older_than) end;
     if _count > 0 and not dry_run then
         update postbus.subscription s set passed_before = s.passed_before + _count where s.id = skip_older.subscription_id;
         update postbus.catch_up u set total = u.total - _count, skipped = u.skipped + _count where u.subscription_id = skip_older.subscription_id;
     end if;
-    return _count;
+    return _count + _shelved;
 end $$;

@@ -1,0 +1,49 @@
+-- Takes messages that a pop has in hand off the shelf of their group, for good: those with these ids, or all of its token. They
+-- are done, or given up. What waited behind them is due. Returns their ids.
+--
+-- Writes: retrying, dead_letter, receipt.
+create or replace function postbus.finish_shelved(token uuid, ids bigint[], is_dead boolean, reason text, error text, as_of timestamptz)
+returns bigint[]
+language plpgsql as $$
+declare
+    _ids  bigint[] := '{}';
+    _line record;
+begin
+    for _line in
+        with gone as (
+            delete from postbus.retrying r
+             where r.token = finish_shelved.token and (finish_shelved.ids is null or r.id = any (finish_shelved.ids))
+            returning r.subscription_id, r.lane, r.id, r.key, r as message
+        )
+        select g.subscription_id, g.lane, t as topic, array_agg(g.id) as ids, array_agg(distinct g.key) filter (where g.key is not null) as keys,
+               array_agg(g.message) filter (where is_dead or t.tracking = 'REFERENCE_COUNTING') as messages
+          from gone g
+          join postbus.subscription s on s.id = g.subscription_id
+          join postbus.topic t on t.id = s.topic_id
+         group by g.subscription_id, g.lane, t
+    loop
+        if is_dead then
+            insert into postbus.dead_letter (id, subscription_id, topic_id, died_at, reason, last_error, published_at, attempts, priority, key,
+                                             correlation_id, content_type, headers, payload)
+            select m.id, postbus.group_of(m.subscription_id), (_line.topic).id, as_of,
+                   left(coalesce(finish_shelved.reason, format('gave up after %s attempt%s', m.attempts, case when m.attempts > 1 then 's' end)),
+                        1000),
+                   left(coalesce(finish_shelved.error, m.last_error), 4000), m.published_at, m.attempts, 4, m.key, m.correlation_id,
+                   m.content_type, m.headers, m.payload
+              from unnest(_line.messages) as m
+            on conflict do nothing;
+        end if;
+        if (_line.topic).tracking = 'REFERENCE_COUNTING' then
+            insert into postbus.receipt (storage_id, epoch, subscription_id, lane, at, worker, id, outcome, attempts, error)
+            select (_line.topic).storage_id, postbus.epoch_of((_line.topic).storage_id, m.position >> 43), m.subscription_id, m.lane, as_of,
+                   m.member, m.id, case when is_dead then 'DEAD' else 'COMPLETED' end, m.attempts,
+                   left(coalesce(finish_shelved.error, m.last_error), 4000)
+              from unnest(_line.messages) as m;
+        end if;
+        if _line.keys is not null then
+            perform postbus.unpark_retrying(_line.subscription_id, _line.lane, _line.keys, as_of);
+        end if;
+        _ids := _ids || _line.ids;
+    end loop;
+    return _ids;
+end $$;

@@ -1,0 +1,16 @@
+-- Removes what waits on the shelf of a subscription to be popped for the first time, of messages that were published before a
+-- time: the group is not to get it from there. What waits behind a message that failed stays. Returns how many.
+--
+-- Writes: retrying.
+create or replace function postbus.clear_shelf(subscription_id bigint, before timestamptz default 'infinity') returns bigint
+language plpgsql as $$
+declare
+    _count bigint;
+begin
+    delete from postbus.retrying r
+     where r.subscription_id = clear_shelf.subscription_id and r.shelved and r.attempts = 0 and r.published_at < before
+       and not exists (select from postbus.retrying failed
+                        where failed.subscription_id = r.subscription_id and failed.lane = r.lane and failed.key = r.key and failed.attempts > 0);
+    get diagnostics _count = row_count;
+    return _count;
+end $$;

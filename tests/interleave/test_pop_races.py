@@ -1,0 +1,192 @@
+"""Several sessions pop at once: who gets what, and that nothing is stuck, lost, doubled or out of order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from typing import Any
+
+from fix_database import Connect
+from interleave.test_lease_races import waits
+from log_sql import create_topic, publish_many, subscribe
+from pop_sql import ack, pop, retry
+
+
+async def test_two_pops_never_get_the_same_message(connect: Connect) -> None:
+    """Who comes second passes over what the first is taking, and waits for nobody."""
+    a, b = await connect(), await connect()
+    await create_topic(a)
+    await subscribe(a)
+    await publish_many(a, "one", "two", "three")
+    await ack(a, await pop(a, 1))  # the others are on the shelf by now
+
+    async with a.transaction():
+        first = await pop(a, 1)
+        second = await pop(b, 5)
+
+    assert (first.messages, second.messages) == (["two"], ["three"])
+
+
+async def test_while_one_moves_messages_to_the_shelf_others_take_what_is_there(connect: Connect) -> None:
+    """They do not wait, and do not read the same messages from the log."""
+    a, b = await connect(), await connect()
+    await create_topic(a)
+    await subscribe(a)
+    await publish_many(a, "one")
+
+    async with a.transaction():
+        first = await pop(a, 1)
+        second = await pop(b, 1)
+
+    assert (first.messages, second.messages) == (["one"], [])
+    assert (await pop(b, 1)).messages == []
+
+
+async def test_a_message_that_comes_to_wait_while_its_key_is_settled_is_not_forgotten(connect: Connect) -> None:
+    """Shelve first, ack second: the ack waits for the one who shelves, and lets the new message go on."""
+    a, b, observer = await connect(), await connect(), await connect()
+    await create_topic(a)
+    await subscribe(a)
+    await publish_many(a, "a1", keys=["a"])
+    first = await pop(a, 1)
+    await publish_many(a, "a2", keys=["a"])
+
+    shelving = b.transaction()
+    await shelving.start()
+    assert (await pop(b, 1)).messages == []  # a2 waits behind a1
+    acking = asyncio.create_task(ack(a, first))
+    await waits(observer, a.get_server_pid())
+    await shelving.commit()
+    assert await acking == []
+
+    assert (await pop(b, 1)).messages == ["a2"]
+
+
+async def test_a_message_that_comes_while_its_key_is_being_settled_need_not_wait(connect: Connect) -> None:
+    """Ack first, shelve second: the message is free as soon as the ack has committed; rolled back, it is not."""
+    a, b = await connect(), await connect()
+    await create_topic(a)
+    await subscribe(a)
+    await publish_many(a, "a1", keys=["a"])
+    first = await pop(a, 1)
+    await publish_many(a, "a2", keys=["a"])
+
+    settling = a.transaction()
+    await settling.start()
+    assert await ack(a, first) == []
+    assert (await pop(b, 1)).messages == []
+    await settling.rollback()
+    assert (await pop(b, 1)).messages == []
+    assert await ack(a, first) == []
+
+    assert (await pop(b, 1)).messages == ["a2"]
+
+
+async def test_an_ack_that_comes_while_its_message_is_popped_again_is_lost(connect: Connect) -> None:
+    """The lease has ended and somebody else takes it: the ack waits for that, and changes nothing."""
+    a, b, observer = await connect(), await connect(), await connect()
+    await create_topic(a)
+    await subscribe(a)
+    await publish_many(a, "one")
+    first = await pop(a, 1)
+
+    popping = b.transaction()
+    await popping.start()
+    second = await pop(b, 1, as_of=await b.fetchval("select clock_timestamp() + interval '1 minute'"))
+    assert second.messages == ["one"]
+    acking = asyncio.create_task(ack(a, first))
+    await waits(observer, a.get_server_pid())
+    await popping.commit()
+
+    assert await acking == first.ids
+    assert await ack(b, second) == []
+
+
+class Shop:
+    """Publishers and consumers that pop; what was published, and what was handled in which order."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.committed: defaultdict[str, list[str]] = defaultdict(list)
+        self.handled: defaultdict[str, list[str]] = defaultdict(list)
+        self.in_hand: set[str] = set()
+        self.published = asyncio.Event()
+
+    async def publish(self, conn: Any, name: str, count: int) -> None:
+        """Messages of keys that are this publisher's own, in transactions of all kinds."""
+        n = 0
+        while n < count:
+            size = self.random.choice([1, 1, 3, 20])
+            keys: list[str | None] = [f"{name}{self.random.randrange(4)}" for _ in range(size)]
+            payloads = [f"{key}:{n + i}" for i, key in enumerate(keys)]
+            transaction = conn.transaction()
+            await transaction.start()
+            await publish_many(conn, *payloads, keys=keys)
+            await asyncio.sleep(self.random.choice([0, 0, 0.02]))
+            if self.random.random() < 0.2:
+                await transaction.rollback()
+                continue
+            await transaction.commit()
+            for key, payload in zip(keys, payloads, strict=True):
+                self.committed[str(key)].append(payload)
+            n += size
+
+    async def consume(self, conn: Any) -> None:
+        """Pop batches; some fail, some are released, some are settled one by one."""
+        idle = 0
+        while not self.published.is_set() or idle < 3:
+            popped = await pop(conn, self.random.choice([1, 2, 10, 50]))
+            idle = 0 if popped.messages else idle + 1
+            if not popped.messages:
+                await asyncio.sleep(0.005)
+                continue
+            keys = {str(key) for key in popped.keys}
+            assert not keys & self.in_hand, "a key is in two hands"
+            self.in_hand |= keys
+            try:
+                await self._settle(conn, popped)
+            finally:
+                self.in_hand -= keys
+
+    async def _settle(self, conn: Any, popped: Any) -> None:
+        await asyncio.sleep(self.random.choice([0, 0.003]))
+        failed = self.random.random()
+        if failed < 0.15:
+            self.in_hand -= {str(key) for key in popped.keys}
+            await conn.fetchval("select postbus.release($1, $2)", popped.token, popped.ids)
+        elif failed < 0.4:
+            at = self.random.randrange(len(popped.ids))
+            key = popped.keys[at]
+            for message, its_key in zip(popped.messages[:at], popped.keys[:at], strict=True):
+                self.handled[str(its_key)].append(message)
+            behind = {id for id, one in zip(popped.ids[at:], popped.keys[at:], strict=True) if one == key}
+            rest = [id for id in popped.ids[at:] if id not in behind]
+            if at:
+                assert await ack(conn, popped, *popped.ids[:at]) == []
+            if rest:
+                self.in_hand -= {str(one) for one in popped.keys} - {str(key)}
+                await conn.fetchval("select postbus.release($1, $2)", popped.token, rest)
+            self.in_hand -= {str(one) for one in popped.keys}
+            await retry(conn, popped, popped.ids[at])
+        else:
+            for message, key in zip(popped.messages, popped.keys, strict=True):
+                self.handled[str(key)].append(message)
+            self.in_hand -= {str(one) for one in popped.keys}
+            assert await ack(conn, popped) == []
+
+
+async def test_nothing_is_lost_doubled_or_out_of_order(connect: Connect) -> None:
+    """Late commits, rollbacks, failures, releases: each message is done once, those of a key in their order."""
+    shop = Shop(seed=7)
+    admin = await connect()
+    await create_topic(admin, lanes="named", max_attempts=1000)
+    await subscribe(admin)
+    consumers = [asyncio.create_task(shop.consume(await connect())) for _ in range(4)]
+
+    await asyncio.gather(*[shop.publish(await connect(), name, 300) for name in "abc"])
+    shop.published.set()
+    await asyncio.gather(*consumers)
+
+    assert shop.handled == shop.committed
+    assert await admin.fetchval("select count(*) from postbus.retrying") == 0
