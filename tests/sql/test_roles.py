@@ -86,6 +86,8 @@ _GROUPS = [
     "select postbus.storages()",
     "select postbus.sweep_subscriptions()",
     "select postbus.note_failure('sweep', 0, 'no')",
+    "select postbus.inbox_once('c', 'm')",
+    "select postbus.inbox_forget('c', 'm')",
 ]
 _GROUP_ADMIN = [
     "select * from postbus.subscribe('log', 'h')",
@@ -110,7 +112,18 @@ _ADMIN = [
     "select postbus.set_sweeping('{}')",
     "select postbus_outbox.cleanup_completed_outbox_messages()",
 ]
-_VIEW_NAMES = ("topics", "messages", "dead_letters", "workers", "log", "groups", "members", "catch_ups", "sweep_jobs")
+_VIEW_NAMES = (
+    "topics",
+    "messages",
+    "dead_letters",
+    "workers",
+    "log",
+    "groups",
+    "members",
+    "catch_ups",
+    "sweep_jobs",
+    "inbox",
+)
 _LAG = "select * from postbus.group_lag(1)"
 _LOOKS = [
     _LAG,
@@ -195,7 +208,10 @@ _ALLOWED = {
 _EVERYTHING = [
     *_PUBLISHING, _CLAIM, *_SETTLE, *_GROUPS, *_ADMIN, *_GROUP_ADMIN, *_VIEWS, *_LOOKS, *_DIRECT, *_INNER,
 ]  # fmt: skip
-_SHARED = ("return_expired", "sweep", "sweep_log", "storages", "subscribe", "sweep_subscriptions", "note_failure")
+_SHARED = (
+    "return_expired", "sweep", "sweep_log", "storages", "subscribe", "sweep_subscriptions", "note_failure",
+    "inbox_forget",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("role", _ALLOWED)
