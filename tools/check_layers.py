@@ -14,7 +14,7 @@ LAYERS = [
     ["demo", "bench"],
     ["__init__"],
     ["bus"],
-    ["worker", "admin"],
+    ["worker", "admin", "inbox"],
     ["importing", "_group_admin"],
     ["_lanes"],
     ["_claim", "_upkeep", "_consume"],

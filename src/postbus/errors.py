@@ -20,6 +20,7 @@
     │   ├── NoActiveSubscriptions    the topic blocks writes while nobody is subscribed
     │   └── TransactionInUse         the call needs a transaction of its own
     ├── LeaseLost                    somebody else has the message now: drop what you did
+    ├── MessageInHand                another process has it: whether it will be done is not known yet
     ├── PayloadNotDecodable          a stored payload does not fit the handler's type
     ├── SchemaError                  the database needs another schema: migrate, or upgrade Postbus
     │   ├── SchemaMissing
@@ -165,6 +166,16 @@ class LeaseLost(PostbusError):
     """The lease is no longer held: the message went to somebody else, or is finished."""
 
     code = "PB423"
+
+
+class MessageInHand(PostbusError):
+    """Another process has the message in hand, for `retry_after` seconds at most."""
+
+    code = "PB434"
+
+    def __init__(self, message: str, *, remedy: str = "", retry_after: float = 0.0) -> None:
+        super().__init__(message, remedy=remedy)
+        self.retry_after = retry_after
 
 
 class PayloadNotDecodable(PostbusError):

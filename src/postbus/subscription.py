@@ -149,8 +149,8 @@ class HandlerCall:
     @classmethod
     def of(cls, subscription: Subscription) -> HandlerCall:
         handler, name = subscription.handler, subscription.name
-        first, *others = _parameters(handler, name)
-        hints = _hints(handler, name)
+        first, *others = parameters_of(handler, name)
+        hints = hints_of(handler, name)
         wanted = hints.get(first.name, Any)
         if subscription.batch is not None:
             wanted = _element_of(wanted, first.name, name)
@@ -161,7 +161,7 @@ class HandlerCall:
                     f"{name} takes {parameter.name!r} by position only",
                     remedy="move the / behind the first parameter",
                 )
-            if _is_message(parameter, hints, is_batch=subscription.batch is not None):
+            if is_message(parameter, hints, is_batch=subscription.batch is not None):
                 message_parameter = parameter.name
             elif parameter.name in ("conn", "connection"):
                 connection_parameter = parameter.name
@@ -190,7 +190,8 @@ class HandlerCall:
         return named
 
 
-def _parameters(handler: Handler, name: str) -> list[inspect.Parameter]:
+def parameters_of(handler: Handler, name: str) -> list[inspect.Parameter]:
+    """The parameters of a handler that can be given by name; the first is for the payload."""
     try:
         parameters = list(inspect.signature(handler).parameters.values())
     except (TypeError, ValueError) as error:
@@ -201,7 +202,8 @@ def _parameters(handler: Handler, name: str) -> list[inspect.Parameter]:
     return plain
 
 
-def _hints(handler: Handler, name: str) -> dict[str, Any]:
+def hints_of(handler: Handler, name: str) -> dict[str, Any]:
+    """The types of a handler's parameters."""
     while isinstance(handler, functools.partial):
         handler = handler.func
     function = handler if inspect.isroutine(handler) else type(handler).__call__
@@ -228,7 +230,8 @@ def _element_of(wanted: Any, parameter: str, name: str) -> Any:
     )
 
 
-def _is_message(parameter: inspect.Parameter, hints: dict[str, Any], *, is_batch: bool) -> bool:
+def is_message(parameter: inspect.Parameter, hints: dict[str, Any], *, is_batch: bool) -> bool:
+    """Whether a parameter beside the payload is for the message itself."""
     wanted = hints.get(parameter.name)
     if wanted is Message or (is_batch and Message in typing.get_args(wanted)):
         return True

@@ -32,6 +32,7 @@ NAMES = [
     "InvalidTopicName",
     "LeaseLost",
     "Message",
+    "MessageInHand",
     "MessageNotFound",
     "Middleware",
     "NoActiveSubscriptions",
