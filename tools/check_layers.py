@@ -30,7 +30,7 @@ LAYERS = [
     ["_log_store"],
     ["_database", "_old_table", "group"],
     ["_migrate", "subscription", "embedded", "_drivers"],
-    ["_throttle"],
+    ["_throttle", "events"],
     ["publish", "_keeper", "_segment", "catch_up", "sweeping"],
     ["_pool"],
     ["_codec", "_commit", "_loop", "_watch", "_connect", "options", "retry", "middleware", "start"],

@@ -12,6 +12,7 @@ from postbus.errors import (
     DuplicateHandler,
     EmbeddedError,
     GroupNotFound,
+    InvalidEvent,
     InvalidGroup,
     InvalidHandler,
     InvalidInput,
@@ -36,6 +37,7 @@ from postbus.errors import (
     TopicNotEmpty,
     TopicNotFound,
     TransactionInUse,
+    UnreadableEvent,
     WrongSemantics,
 )
 from postbus.group import Group
@@ -60,6 +62,7 @@ __all__ = [
     "EmbeddedError",
     "Group",
     "GroupNotFound",
+    "InvalidEvent",
     "InvalidGroup",
     "InvalidHandler",
     "InvalidInput",
@@ -93,5 +96,6 @@ __all__ = [
     "TopicNotFound",
     "TopicOptions",
     "TransactionInUse",
+    "UnreadableEvent",
     "WrongSemantics",
 ]

@@ -7,7 +7,8 @@
     │   ├── InvalidPayload
     │   │   ├── PayloadTooLarge
     │   │   ├── PayloadTooDeep
-    │   │   └── PayloadNotSerializable
+    │   │   ├── PayloadNotSerializable
+    │   │   └── InvalidEvent         an event that the registry does not know, or that breaks its own rules
     │   ├── InvalidHandler
     │   │   └── DuplicateHandler
     │   ├── TopicNotFound
@@ -22,6 +23,7 @@
     ├── LeaseLost                    somebody else has the message now: drop what you did
     ├── MessageInHand                another process has it: whether it will be done is not known yet
     ├── PayloadNotDecodable          a stored payload does not fit the handler's type
+    │   └── UnreadableEvent          a message is not an event that the registry knows
     ├── SchemaError                  the database needs another schema: migrate, or upgrade Postbus
     │   ├── SchemaMissing
     │   ├── SchemaTooOld
@@ -94,6 +96,12 @@ class PayloadNotSerializable(InvalidPayload):
     """The payload holds something that JSON cannot express."""
 
     code = "PB413"
+
+
+class InvalidEvent(InvalidPayload):
+    """An event that the registry does not know, or whose payload is not what its class declares."""
+
+    code = "PB414"
 
 
 class InvalidHandler(InvalidInput):
@@ -182,6 +190,12 @@ class PayloadNotDecodable(PostbusError):
     """A stored payload does not fit the type that the handler asks for."""
 
     code = "PB422"
+
+
+class UnreadableEvent(PayloadNotDecodable):
+    """A message is not an event that the registry knows, or its payload is invalid. It is not tried again."""
+
+    code = "PB424"
 
 
 class SchemaError(PostbusError):

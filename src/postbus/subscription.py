@@ -8,15 +8,17 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from postbus._codec import Decoder, decoder_for
 from postbus.errors import InvalidHandler, InvalidOption
+from postbus.events import Wanted, wanted_events
 from postbus.message import Message
 from postbus.options import Duration, as_timedelta
 from postbus.publish import check_topic_name
 from postbus.retry import RetryPolicy
 
+T = TypeVar("T")
 Handler = Callable[..., Any]
 Maker = Callable[[str, Handler], "Subscription"]
 
@@ -142,7 +144,9 @@ class HandlerCall:
     """How a handler wants to be called, read from its signature."""
 
     decoder: Decoder | None
-    """None for a handler whose first argument is the message itself."""
+    """None for a handler whose first argument is the message itself, or an event."""
+    events: Wanted | None
+    """For a handler whose first argument is an event of a registry."""
     message_parameter: str | None
     connection_parameter: str | None
 
@@ -178,7 +182,15 @@ class HandlerCall:
                 else f"{name} is transactional but takes no connection",
                 remedy="use transactional=True together with a parameter named conn",
             )
-        return cls(_decoder(wanted, first.name, name), message_parameter, connection_parameter)
+        events = _decoded(wanted_events, wanted, first.name, name)
+        decoder = None if wanted is Message or events else _decoded(decoder_for, wanted, first.name, name)
+        return cls(decoder, events, message_parameter, connection_parameter)
+
+    def payload(self, message: Message) -> Any:
+        """What the handler is given of a message; raises what NOT_DECODABLE lists."""
+        if self.decoder is not None:
+            return self.decoder(message.payload, message.content_type)
+        return message if self.events is None else self.events.payload(message)
 
     def named_arguments(self, message: Any, conn: Any) -> dict[str, Any]:
         """What the handler gets beside the payload."""
@@ -238,11 +250,9 @@ def is_message(parameter: inspect.Parameter, hints: dict[str, Any], *, is_batch:
     return wanted is None and parameter.name == ("messages" if is_batch else "message")
 
 
-def _decoder(wanted: Any, parameter: str, name: str) -> Decoder | None:
-    if wanted is Message:
-        return None
+def _decoded(how: Callable[[Any], T], wanted: Any, parameter: str, name: str) -> T:
     try:
-        return decoder_for(wanted)
+        return how(wanted)
     except Exception as error:  # anything: the annotations within the type are code
         raise InvalidHandler(
             f"{name} cannot get its parameter {parameter!r}: {error}",

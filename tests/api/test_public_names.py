@@ -24,6 +24,7 @@ NAMES = [
     "EmbeddedError",
     "Group",
     "GroupNotFound",
+    "InvalidEvent",
     "InvalidGroup",
     "InvalidHandler",
     "InvalidInput",
@@ -57,6 +58,7 @@ NAMES = [
     "TopicNotFound",
     "TopicOptions",
     "TransactionInUse",
+    "UnreadableEvent",
     "WrongSemantics",
 ]
 
