@@ -6,7 +6,6 @@ import dataclasses
 import re
 import types
 import typing
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar, Unpack
@@ -197,7 +196,7 @@ class Registry:
         return int(told)
 
 
-_of_class: weakref.WeakKeyDictionary[type, EventType] = weakref.WeakKeyDictionary()
+_of_class: dict[type, EventType] = {}
 _AS_DICT = decoder_for(dict[str, Any])
 
 
