@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -17,6 +17,7 @@ from postbus import InvalidInput, InvalidOption
 from postbus.inbox import Inbox
 from postbus.inbox._postgres import Once
 
+A = TypeVar("A")
 INBOX = Inbox()
 _FAIL = "do $$ begin raise exception 'the effect failed'; end $$"
 
@@ -31,12 +32,13 @@ def consumer(topic: str) -> str:
     return topic
 
 
-async def enter(program: Program, once: Once) -> bool:
+async def enter(program: Program, once: Once[A]) -> A:
     """Enter the block as programs of this kind do."""
-    return bool(await program.call(once.__aenter__ if once._driver.is_async else once.__enter__))
+    answer: A = await program.call(once.__aenter__ if once._driver.is_async else once.__enter__)
+    return answer
 
 
-async def leave(program: Program, once: Once, error: BaseException | None = None) -> None:
+async def leave(program: Program, once: Once[Any], error: BaseException | None = None) -> None:
     leaving = once.__aexit__ if once._driver.is_async else once.__exit__
     await program.call(lambda: leaving(type(error), error, None))
 
@@ -104,6 +106,22 @@ async def test_an_error_for_a_known_message_does_not_forget_it(program: Program,
     assert not await first(program, consumer)
 
 
+async def test_many_messages_have_an_answer_each(program: Program, consumer: str) -> None:
+    """An error takes back what was new to the block, and nothing else."""
+    assert await first(program, consumer, "b")
+    for error, expected in ((ZeroDivisionError(), [True, False, True]), (None, [True, False, True])):
+        await program.begin()
+        once = INBOX.once_many(program.conn, consumer, ["c", "b", "a"])
+        assert await enter(program, once) == expected
+        await leave(program, once, error)
+        await program.commit()
+
+    await program.begin()
+    assert await enter(program, INBOX.once_many(program.conn, consumer, ["a", "b", "c"])) == [False] * 3
+    assert await enter(program, INBOX.once_many(program.conn, consumer, [])) == []
+    await program.commit()
+
+
 async def test_a_message_is_forgotten_on_request(program: Program, consumer: str) -> None:
     """Its next delivery has its effect again."""
     assert await first(program, consumer)
@@ -125,22 +143,17 @@ async def test_a_window_of_its_own(program: Program, conn: Any, consumer: str) -
     assert kept == timedelta(hours=36)
 
 
-async def test_what_the_database_refuses_is_an_error_of_ours(program: Program, conn: Any, consumer: str) -> None:
+async def test_what_the_database_refuses_is_an_error_of_ours(program: Program, consumer: str) -> None:
     """With the remedy, and nothing of the driver's in it."""
-    await conn.execute("alter function postbus.inbox_once(text, text, interval, timestamptz) rename to hidden")
-    await conn.execute(
-        "create function postbus.inbox_once(text, text, interval) returns boolean language plpgsql as "
-        "$$ begin perform postbus.refuse('PB402', 'not so', 'otherwise'); end $$"
-    )
-    try:
-        await program.begin()
-        with pytest.raises(InvalidOption) as refused:
-            await enter(program, INBOX.once(program.conn, consumer, "m"))
-        await program.rollback()
-    finally:
-        await conn.execute("drop function postbus.inbox_once(text, text, interval)")
-        await conn.execute("alter function postbus.hidden(text, text, interval, timestamptz) rename to inbox_once")
-    assert (refused.value.message, refused.value.remedy) == ("not so", "otherwise")
+    odd = Inbox()
+    odd._window = timedelta(0)  # which Python would have refused
+    await program.begin()
+    with pytest.raises(InvalidOption) as refused:
+        await enter(program, odd.once(program.conn, consumer, "m"))
+    await program.rollback()
+
+    assert refused.value.message == "bad window of the inbox: 00:00:00"
+    assert refused.value.remedy == "keep what is done for 1 second to 100 years"
 
 
 async def test_the_wrong_kind_of_block_is_refused(program: Program, consumer: str) -> None:
@@ -220,6 +233,12 @@ def test_a_bad_window_is_refused(window: Any) -> None:
     """With what is allowed."""
     with pytest.raises(InvalidOption, match="window"):
         Inbox(window=window)
+
+
+def test_one_id_is_no_batch() -> None:
+    """It would be taken for a message per letter."""
+    with pytest.raises(InvalidOption, match="is one id"):
+        INBOX.once_many(object(), "c", "m")
 
 
 def test_what_is_no_connection_is_refused() -> None:

@@ -112,6 +112,33 @@ async def test_a_message_is_forgotten_on_request(conn: Any) -> None:
     assert await once(conn)
 
 
+async def many(conn: Any, *message_ids: str) -> list[bool]:
+    return list(await conn.fetchval("select postbus.inbox_once_many('c', $1)", message_ids))
+
+
+async def test_many_messages_have_an_answer_each(conn: Any) -> None:
+    """In the order in which they are given; of one that is given twice the first counts."""
+    await once(conn, "b")
+
+    assert await many(conn, "c", "b", "a", "c") == [True, False, True, False]
+    assert await many(conn, "a", "d") == [False, True]
+    assert await many(conn) == []
+
+
+async def test_batches_in_different_orders_do_not_wait_for_each_other(connect: Connect) -> None:
+    """The second waits for the first, and never the other way round as well."""
+    a, b, observer = await connect(), await connect(), await connect()
+    first = a.transaction()
+    await first.start()
+    assert await many(a, "1") == [True]
+    second = asyncio.create_task(many(b, "2", "1"))
+    await waits(observer, b.get_server_pid())
+    assert await many(a, "2") == [True], "which the other one does not have yet"
+    await first.commit()
+
+    assert await second == [False, False]
+
+
 async def test_the_sweep_forgets_what_is_past_its_window(conn: Any) -> None:
     """In batches, and nothing before its time."""
     for n in range(3):
@@ -148,4 +175,5 @@ async def test_the_sweep_passes_by_a_record_that_is_used_again(connect: Connect)
 async def test_bad_input_is_refused(conn: Any, args: str) -> None:
     """With what is allowed instead; and nothing is noted."""
     assert await refused(conn.execute(f"select postbus.inbox_once({args})"), "PB402")
+    assert await refused(conn.execute("select postbus.inbox_once_many('c', array['good', ''])"), "PB402")
     assert await conn.fetchval("select count(*) from postbus.inbox") == 0

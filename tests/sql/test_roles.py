@@ -87,6 +87,7 @@ _GROUPS = [
     "select postbus.sweep_subscriptions()",
     "select postbus.note_failure('sweep', 0, 'no')",
     "select postbus.inbox_once('c', 'm')",
+    "select postbus.inbox_once_many('c', array['m'])",
     "select postbus.inbox_forget('c', 'm')",
 ]
 _GROUP_ADMIN = [

@@ -80,7 +80,7 @@ class _Call:
         if typing.get_origin(hints.get(first.name)) is list:
             raise InvalidHandler(
                 f"{self.name} gets batches, of which some messages may be new and others not",
-                remedy="take one message at a time, or call inbox.once() for each of them",
+                remedy="take one message at a time, or use inbox.once_many() within it",
             )
         names = {one.name for one in others}
         self._message = next((one.name for one in others if is_message(one, hints, is_batch=False)), None)

@@ -35,7 +35,7 @@ begin
             (array['postbus_consumer'],
              array['claim', 'pop', 'extend', 'ack', 'ack_leases', 'retry', 'dead_letter', 'release', 'heartbeat', 'sign_off', 'ring',
                    'read_log', 'advance', 'put_off', 'claim_retrying', 'retrying_of', 'settle_retrying', 'lease_lanes', 'release_lanes',
-                   'leave_groups', 'hold_lane', 'calm_lane', 'group_heartbeat', 'report_catch_up', 'inbox_once']),
+                   'leave_groups', 'hold_lane', 'calm_lane', 'group_heartbeat', 'report_catch_up', 'inbox_once', 'inbox_once_many']),
             (array['postbus_consumer', 'postbus_admin'],
              array['ensure_topic', 'subscribe', 'sweep', 'sweep_log', 'sweep_subscriptions', 'storages', 'return_expired', 'note_failure',
                    'inbox_forget']),
