@@ -25,6 +25,7 @@ from faults.journal import Begin, End, Hurt, Journal, Settled, now
 from faults.modes import Mode
 from postbus import Bus, DatabaseUnavailable, Message, Start
 from postbus._store import Store
+from postbus.inbox import Inbox
 
 AFTER_CLAIM = "after claim"
 IN_HANDLER = "in handler"
@@ -36,6 +37,11 @@ FAILPOINTS = (AFTER_CLAIM, IN_HANDLER, AFTER_EFFECT, DURING_SETTLEMENT, AFTER_PU
 SETTLE_FIRST = "settlement before the effect"
 NO_FENCE = "no fencing"
 BY_POSITION = "a position is the last one read"
+NO_INBOX = "no inbox"
+NOTE_FIRST = "the inbox's note before the effect"
+CONTROLS = (SETTLE_FIRST, NO_FENCE, BY_POSITION, NO_INBOX, NOTE_FIRST)
+
+INBOX = Inbox()
 
 
 _STALL = 500_000_000  # nanoseconds, of a lease of two seconds that is prolonged three times
@@ -205,13 +211,19 @@ class Handlers:
 
     def add(self, mode: Mode, group: str) -> None:
         options: dict[str, Any] = {"group": group, "start": Start.BEGINNING} if group else {}
-        concurrency = 4 if mode.transactional else 16
+        concurrency = 4 if mode.once else 16
         if mode.transactional:
 
             async def handle_in_transaction(order: Order, message: Message, conn: Any) -> None:
                 await self._handle(mode, group, order, message, conn)
 
             handler: Callable[..., Awaitable[None]] = handle_in_transaction
+        elif mode.inbox:
+
+            async def handle_once(order: Order, message: Message) -> None:
+                await self._handle_once(mode, group, order, message)
+
+            handler = handle_once
         else:
 
             async def handle(order: Order, message: Message) -> None:
@@ -221,6 +233,23 @@ class Handlers:
         self._bus.subscribe(
             mode.topic, concurrency=concurrency, transactional=mode.transactional, name="faults", **options
         )(handler)
+
+    async def _handle_once(self, mode: Mode, group: str, order: Order, message: Message) -> None:
+        """In a transaction of the handler's own: when that commits, the message is not settled yet."""
+        if self._control == NO_INBOX:
+            async with self._bus.transaction() as conn:
+                await self._handle(mode, group, order, message, conn)
+            return
+        if self._control == NOTE_FIRST:
+            async with self._bus.transaction() as conn, INBOX.once(conn, "faults", message) as first:
+                pass
+            if first:
+                async with self._bus.transaction() as conn:
+                    await self._handle(mode, group, order, message, conn)
+            return
+        async with self._bus.transaction() as conn, INBOX.once(conn, "faults", message) as first:
+            if first:
+                await self._handle(mode, group, order, message, conn)
 
     async def _handle(self, mode: Mode, group: str, order: Order, message: Message, conn: Any = None) -> None:
         what = (mode.name, group, order.key, order.n, os.getpid())
@@ -234,7 +263,7 @@ class Handlers:
             self._later.add(task)
             task.add_done_callback(self._later.discard)
             return
-        await asyncio.sleep(self._random.uniform(0, 0.01 if group == "slow" or mode.transactional else 0.002))
+        await asyncio.sleep(self._random.uniform(0, 0.01 if group == "slow" or mode.once else 0.002))
         if conn is not None:
             await conn.execute("insert into effect values ($1, $2, $3, $4)", mode.name, group, order.key, order.n)
         if order.n % 29 == 7 and message.attempt == 1:
@@ -318,7 +347,7 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--failpoint", choices=("", *FAILPOINTS), default="")
     options.add_argument("--count", type=int, default=1, help="dies when it comes there for this time")
-    options.add_argument("--control", choices=("", SETTLE_FIRST, NO_FENCE, BY_POSITION), default="")
+    options.add_argument("--control", choices=("", *CONTROLS), default="")
     sys.exit(0 if asyncio.run(consume(options.parse_args())) else 1)
 
 

@@ -18,7 +18,14 @@ class Mode(NamedTuple):
     """Messages of one key come one after the other."""
     transactional: bool = False
     """A handler's effect commits with its settlement: once."""
+    inbox: bool = False
+    """A handler's effect commits, in a transaction of its own, with the note that the message is done: once."""
     has_receipts: bool = False
+
+    @property
+    def once(self) -> bool:
+        """Effects are in the database, and those count: a message may be delivered more often."""
+        return self.transactional or self.inbox
 
     @property
     def is_log(self) -> bool:
@@ -45,6 +52,7 @@ MODES = {
         Mode("queue", _RETRY),
         Mode("ordered", {**_RETRY, "ordered": True}, in_order=True),
         Mode("transactional", _RETRY, transactional=True),
+        Mode("inbox", _RETRY, inbox=True),
         # Messages are dropped as soon as both groups are past them.
         Mode(
             "log",

@@ -12,6 +12,7 @@ from postbus.errors import (
     DuplicateHandler,
     EmbeddedError,
     GroupNotFound,
+    InvalidEvent,
     InvalidGroup,
     InvalidHandler,
     InvalidInput,
@@ -19,6 +20,7 @@ from postbus.errors import (
     InvalidPayload,
     InvalidTopicName,
     LeaseLost,
+    MessageInHand,
     MessageNotFound,
     NoActiveSubscriptions,
     PayloadNotDecodable,
@@ -35,6 +37,7 @@ from postbus.errors import (
     TopicNotEmpty,
     TopicNotFound,
     TransactionInUse,
+    UnreadableEvent,
     WrongSemantics,
 )
 from postbus.group import Group
@@ -59,6 +62,7 @@ __all__ = [
     "EmbeddedError",
     "Group",
     "GroupNotFound",
+    "InvalidEvent",
     "InvalidGroup",
     "InvalidHandler",
     "InvalidInput",
@@ -67,6 +71,7 @@ __all__ = [
     "InvalidTopicName",
     "LeaseLost",
     "Message",
+    "MessageInHand",
     "MessageNotFound",
     "Middleware",
     "NoActiveSubscriptions",
@@ -91,5 +96,6 @@ __all__ = [
     "TopicNotFound",
     "TopicOptions",
     "TransactionInUse",
+    "UnreadableEvent",
     "WrongSemantics",
 ]

@@ -136,7 +136,7 @@ def _may_hold_nan(encoded: bytes) -> bool:
 
 def _as_plain(value: Any) -> Any:
     """What msgspec does not know, as something that it does."""
-    if _is_pydantic(type(value)):
+    if is_pydantic(type(value)):
         plain = value.model_dump(mode="json", by_alias=True)  # by the names that it is read by
         _refuse_vanished(value.model_dump(by_alias=True), plain)
         return plain
@@ -229,10 +229,10 @@ def _decoder_for(wanted: Any) -> Decoder:
         return Decoder(lambda payload, content_type: payload, is_shareable=True)
     if wanted is Any or wanted is object:
         return Decoder(_decode_by_content_type, msgspec.json.Decoder())
-    if _is_pydantic(wanted):
+    if is_pydantic(wanted):
         return Decoder(lambda payload, content_type: _decode_pydantic(wanted, payload), is_shareable=True)
     for unknown in _custom_types(msgspec.inspect.type_info(wanted), set()):
-        if not _is_pydantic(unknown):
+        if not is_pydantic(unknown):
             raise TypeError(f"{unknown!r} is not a type that payloads can be decoded to")
     typed = msgspec.json.Decoder(wanted, dec_hook=_from_plain)
 
@@ -312,5 +312,6 @@ def _is_json(content_type: str) -> bool:
     return content_type.startswith(JSON) or content_type.partition(";")[0].endswith("+json")
 
 
-def _is_pydantic(kind: Any) -> bool:
+def is_pydantic(kind: Any) -> bool:
+    """Whether a class is a model of pydantic, which need not be installed."""
     return isinstance(kind, type) and hasattr(kind, "model_validate_json") and not dataclasses.is_dataclass(kind)

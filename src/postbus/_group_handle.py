@@ -57,17 +57,19 @@ class GroupHandler:
             await self._handle_chosen(strand, parts)
             return
         handling = self._members.handling_of(member)
-        decode = handling.call.decoder
+        call, decode = handling.call, handling.call.decoder
         try:
             payloads: list[Any] = []
             for segment, start, stop in parts:
-                whole = stop - start == len(segment)
-                found = segment.decoded(decode) if decode else [segment.message(i) for i in range(len(segment))]
-                payloads += found if whole else found[start:stop]
+                if decode is None:
+                    payloads += [call.payload(segment.message(index)) for index in range(start, stop)]
+                else:
+                    found = segment.decoded(decode)
+                    payloads += found if stop - start == len(segment) else found[start:stop]
         except NOT_DECODABLE:
             await self._handle_chosen(strand, parts)
             return
-        needs_messages = handling.call.message_parameter is not None or bool(self._members.middleware)
+        needs_messages = call.message_parameter is not None or bool(self._members.middleware)
         messages = [(s, i) for s, start, stop in parts for i in range(start, stop)] if needs_messages else None
         await self._call_batch(strand, member, messages, parts, payloads)
 

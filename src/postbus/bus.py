@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack, overload
+from uuid import UUID
 
 import asyncpg
 
@@ -21,6 +22,7 @@ from postbus._wake import Bells, Doorbell, ThreadDoorbell
 from postbus.admin import Admin
 from postbus.catch_up import CatchUp
 from postbus.errors import DuplicateHandler, InvalidHandler, InvalidInput, InvalidOption, PostbusError
+from postbus.events import emission
 from postbus.group import Filter, Group
 from postbus.message import Outgoing, PublishOptions
 from postbus.middleware import Middleware, publishing
@@ -160,6 +162,29 @@ class Bus:
                 raise translate_from(error) from error.__cause__
         driver.after_commit(conn, lambda: self._ring(topic))
         return answer
+
+    @overload
+    def emit(
+        self,
+        conn: AsyncConnection,
+        event: Any,
+        *,
+        aggregate_id: str | int | UUID,
+        **options: Unpack[PublishOptions],
+    ) -> Awaitable[int]: ...
+
+    @overload
+    def emit(
+        self, conn: object, event: Any, *, aggregate_id: str | int | UUID, **options: Unpack[PublishOptions]
+    ) -> int: ...
+
+    def emit(self, conn: Any, event: Any, *, aggregate_id: str | int | UUID, **options: Unpack[PublishOptions]) -> Any:
+        """Publish an event of a `Registry` to its topic, in the transaction of `conn`; checked before it is written.
+
+        Its key is the aggregate's id, so that those of one aggregate keep their order. Returns what `publish` does.
+        """
+        topic, message = emission(event, aggregate_id=aggregate_id, **options)
+        return self.publish(conn, topic, message)
 
     async def send(self, topic: str, payload: Any, **options: Unpack[PublishOptions]) -> int:
         """Publish without a transaction of one's own; returns the id once the message is committed.

@@ -7,7 +7,8 @@
     │   ├── InvalidPayload
     │   │   ├── PayloadTooLarge
     │   │   ├── PayloadTooDeep
-    │   │   └── PayloadNotSerializable
+    │   │   ├── PayloadNotSerializable
+    │   │   └── InvalidEvent         an event that the registry does not know, or that breaks its own rules
     │   ├── InvalidHandler
     │   │   └── DuplicateHandler
     │   ├── TopicNotFound
@@ -20,7 +21,9 @@
     │   ├── NoActiveSubscriptions    the topic blocks writes while nobody is subscribed
     │   └── TransactionInUse         the call needs a transaction of its own
     ├── LeaseLost                    somebody else has the message now: drop what you did
+    ├── MessageInHand                another process has it: whether it will be done is not known yet
     ├── PayloadNotDecodable          a stored payload does not fit the handler's type
+    │   └── UnreadableEvent          a message is not an event that the registry knows
     ├── SchemaError                  the database needs another schema: migrate, or upgrade Postbus
     │   ├── SchemaMissing
     │   ├── SchemaTooOld
@@ -95,6 +98,12 @@ class PayloadNotSerializable(InvalidPayload):
     code = "PB413"
 
 
+class InvalidEvent(InvalidPayload):
+    """An event that the registry does not know, or whose payload is not what its class declares."""
+
+    code = "PB414"
+
+
 class InvalidHandler(InvalidInput):
     """A handler whose signature or options do not fit."""
 
@@ -167,10 +176,26 @@ class LeaseLost(PostbusError):
     code = "PB423"
 
 
+class MessageInHand(PostbusError):
+    """Another process has the message in hand, for `retry_after` seconds at most."""
+
+    code = "PB434"
+
+    def __init__(self, message: str, *, remedy: str = "", retry_after: float = 0.0) -> None:
+        super().__init__(message, remedy=remedy)
+        self.retry_after = retry_after
+
+
 class PayloadNotDecodable(PostbusError):
     """A stored payload does not fit the type that the handler asks for."""
 
     code = "PB422"
+
+
+class UnreadableEvent(PayloadNotDecodable):
+    """A message is not an event that the registry knows, or its payload is invalid. It is not tried again."""
+
+    code = "PB424"
 
 
 class SchemaError(PostbusError):

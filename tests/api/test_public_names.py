@@ -24,6 +24,7 @@ NAMES = [
     "EmbeddedError",
     "Group",
     "GroupNotFound",
+    "InvalidEvent",
     "InvalidGroup",
     "InvalidHandler",
     "InvalidInput",
@@ -32,6 +33,7 @@ NAMES = [
     "InvalidTopicName",
     "LeaseLost",
     "Message",
+    "MessageInHand",
     "MessageNotFound",
     "Middleware",
     "NoActiveSubscriptions",
@@ -56,6 +58,7 @@ NAMES = [
     "TopicNotFound",
     "TopicOptions",
     "TransactionInUse",
+    "UnreadableEvent",
     "WrongSemantics",
 ]
 

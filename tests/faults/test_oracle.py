@@ -71,9 +71,10 @@ def test_a_retry_is_no_duplicate() -> None:
     assert checks([tried(1), Done("a.1"), Begin("queue", "", "k", 1, 1, 5), *handled(1)]) == []
 
 
-def test_an_effect_happens_once() -> None:
-    place = Place("transactional", "", "k", 1)
-    records = [tried(1, mode="transactional"), Done("a.1"), *handled(1, mode="transactional")]
+@pytest.mark.parametrize("mode", ["transactional", "inbox"])
+def test_an_effect_happens_once(mode: str) -> None:
+    place = Place(mode, "", "k", 1)
+    records = [tried(1, mode=mode), Done("a.1"), *handled(1, mode=mode)]
     assert checks(records, Facts(effects=Counter({place: 1}))) == []
     assert checks(records, Facts(effects=Counter({place: 2}))) == ["EFFECT"]
     assert checks(records) == ["LOST"], "the handler has ended, and its transaction has not"

@@ -90,6 +90,9 @@ _GROUPS = [
     "select postbus.storages()",
     "select postbus.sweep_subscriptions()",
     "select postbus.note_failure('sweep', 0, 'no')",
+    "select postbus.inbox_once('c', 'm')",
+    "select postbus.inbox_once_many('c', array['m'])",
+    "select postbus.inbox_forget('c', 'm')",
 ]
 _GROUP_ADMIN = [
     "select * from postbus.subscribe('log', 'h')",
@@ -129,6 +132,7 @@ _VIEW_NAMES = (
     "catch_ups",
     "sweep_jobs",
     "scopes",
+    "inbox",
 )
 _LAG = "select * from postbus.group_lag(1)"
 _LOOKS = [
@@ -217,7 +221,7 @@ _EVERYTHING = [
 ]  # fmt: skip
 _SHARED = (
     "return_expired", "sweep", "sweep_log", "storages", "subscribe", "subscribe_scope", "sweep_subscriptions",
-    "note_failure",
+    "note_failure", "inbox_forget",
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from postbus.cli import (
     consume,
     dead_letters,
     doctor,
+    events,
     group_checks,
     groups,
     import_,
@@ -87,6 +88,7 @@ app.add_typer(groups.app)
 app.add_typer(messages.app)
 app.add_typer(dead_letters.app)
 app.add_typer(sweep.app)
+app.add_typer(events.app)
 command(app, "worker")(worker.worker)
 command(app, "import")(import_.import_)
 command(app, "rebase")(rebase.rebase)

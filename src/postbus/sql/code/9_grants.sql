@@ -36,10 +36,10 @@ begin
              array['claim', 'pop', 'extend', 'ack', 'ack_leases', 'retry', 'dead_letter', 'release', 'heartbeat', 'sign_off', 'ring',
                    'read_log', 'advance', 'put_off', 'claim_retrying', 'retrying_of', 'settle_retrying', 'lease_lanes', 'release_lanes',
                    'leave_groups', 'hold_lane', 'calm_lane', 'group_heartbeat', 'report_catch_up',
-                   'group_topics', 'scope_news', 'keys_of']),
+                   'group_topics', 'scope_news', 'keys_of', 'inbox_once', 'inbox_once_many']),
             (array['postbus_consumer', 'postbus_admin'],
              array['ensure_topic', 'subscribe', 'subscribe_scope', 'sweep', 'sweep_log', 'sweep_subscriptions', 'storages', 'return_expired',
-                   'note_failure']),
+                   'note_failure', 'inbox_forget']),
             (array['postbus_observer', 'postbus_admin'],
              array['sweeping', 'sweep_health', 'payload_json', 'first_id', 'group_lag', 'group_metrics', 'deliveries_of', 'message_state',
                    'delivery', 'state_of', 'first_wanted', 'log_message', 'copies_of', 'groups_near_timeout', 'stuck_messages',
@@ -61,7 +61,7 @@ begin
     foreach _role in array array['postbus_observer', 'postbus_admin'] loop
         if exists (select from pg_roles where rolname = _role) then
             foreach _view in array array['topics', 'messages', 'dead_letters', 'workers', 'log', 'groups', 'members', 'catch_ups', 'deliveries', 'message_states',
-                                         'imported', 'imported_group', 'sweep_jobs', 'scopes'] loop
+                                         'imported', 'imported_group', 'sweep_jobs', 'scopes', 'inbox'] loop
                 execute format('grant select on postbus.%I to %I', _view, _role);
             end loop;
             execute format('grant usage on schema postbus_outbox to %I', _role);
