@@ -44,6 +44,7 @@ from postbus.group import Group
 from postbus.message import Ack, DeadLetter, Message, Outcome, Outgoing, PublishOptions, Retry
 from postbus.middleware import Middleware
 from postbus.options import TopicOptions
+from postbus.pull import Delivery, Popped
 from postbus.retry import RetryPolicy
 from postbus.start import Start
 
@@ -58,6 +59,7 @@ __all__ = [
     "CommitUnknown",
     "DatabaseUnavailable",
     "DeadLetter",
+    "Delivery",
     "DuplicateHandler",
     "EmbeddedError",
     "Group",
@@ -81,6 +83,7 @@ __all__ = [
     "PayloadNotSerializable",
     "PayloadTooDeep",
     "PayloadTooLarge",
+    "Popped",
     "PostbusError",
     "PublishOptions",
     "RestoredElsewhere",

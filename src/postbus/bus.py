@@ -16,6 +16,7 @@ import asyncpg
 from postbus import _migrate
 from postbus._database import connected
 from postbus._drivers import AsyncConnection, driver_of, translate_from
+from postbus._puller import Puller
 from postbus._send import Sender
 from postbus._store import Store
 from postbus._wake import Bells, Doorbell, ThreadDoorbell
@@ -28,6 +29,7 @@ from postbus.message import Outgoing, PublishOptions
 from postbus.middleware import Middleware, publishing
 from postbus.options import Duration
 from postbus.publish import Statement, check_topic_name, outgoing, publish_many, publish_one
+from postbus.pull import Pop, pop
 from postbus.scope import Scope
 from postbus.start import Default, Start
 from postbus.subscription import HandlerOptions, Subscription, maker
@@ -65,6 +67,7 @@ class Bus:
         self._store: Store | None = None
         self._doorbell: Doorbell | None = None
         self._sender: Sender | None = None
+        self._puller: Puller | None = None
         self._worker: Worker | None = None
         self.admin = Admin(self.connect, self.default)
 
@@ -203,10 +206,51 @@ class Bus:
     async def transaction(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
         """A transaction on a connection of the bus. Its COMMIT is not interrupted by cancellation."""
         store = await self.connect()
-        async with store.transaction() as conn:
-            yield conn
+        assert self._puller is not None
+        with self._puller.settlements.noting() as note:
+            async with store.transaction() as conn:
+                note(conn)
+                yield conn
 
     # consuming
+
+    def pop(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        batch: int = 1,
+        wait: Duration = 0.0,
+        lease: Duration | None = None,
+        key: str | None = None,
+        member: str | None = None,
+        auto_ack: bool = False,
+        keep: bool = False,
+    ) -> Pop:
+        """Take up to `batch` messages of a QUEUE, or with `group` of a PUB_SUB topic: `await` it, or `async with`.
+
+        With nothing there it waits up to `wait` seconds for messages. They are held for `lease`, or as long as the
+        topic says, and `keep` prolongs that while the `async with` runs. `auto_ack` settles them as they are taken:
+        each comes at most once then. A group may ask for one `key` only. `member` is who has the messages, for people
+        who look; this process, if it is left out.
+        """
+        return pop(
+            self._connected_puller,
+            topic,
+            group=group,
+            batch=batch,
+            wait=wait,
+            lease=lease,
+            key=key,
+            member=member,
+            auto_ack=auto_ack,
+            keep=keep,
+        )
+
+    async def _connected_puller(self) -> Puller:
+        await self.connect()
+        assert self._puller is not None
+        return self._puller
 
     def subscribe(
         self,
@@ -383,6 +427,7 @@ class Bus:
         store = await Store.open(self.dsn, size=self._pool_size)
         self._doorbell = Doorbell(store, self._bells)
         self._sender = Sender(store, self._doorbell.ring)
+        self._puller = Puller(self.dsn, store, self._bells, self._doorbell.ring)
         self._store = store
 
     def _ring(self, topic: str) -> None:
@@ -398,13 +443,15 @@ class Bus:
 
     async def close(self) -> None:
         """Finish what is being sent, disconnect, and let go of an embedded server."""
+        if self._puller is not None:
+            await self._puller.close()
         if self._sender is not None:
             await self._sender.close()
         if self._doorbell is not None:
             await self._doorbell.close()
         if self._store is not None:
             await self._store.close()
-        self._store = self._sender = self._doorbell = None
+        self._store = self._sender = self._puller = self._doorbell = None
         await asyncio.to_thread(self.close_sync)
 
     def close_sync(self) -> None:

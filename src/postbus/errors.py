@@ -39,6 +39,7 @@ Errors that the database raises carry an SQLSTATE of class PB; `from_database` t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -174,6 +175,8 @@ class LeaseLost(PostbusError):
     """The lease is no longer held: the message went to somebody else, or is finished."""
 
     code = "PB423"
+    ids: Sequence[int] = ()
+    """The messages that it was about, where they are known."""
 
 
 class MessageInHand(PostbusError):

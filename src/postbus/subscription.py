@@ -62,13 +62,13 @@ class Subscription:
 
     def __post_init__(self) -> None:
         for name, is_right, rule in (
-            ("concurrency", _is_count(self.concurrency, 10_000), "concurrency goes from 1 to 10000"),
-            ("batch", self.batch is None or _is_count(self.batch, 10_000), "batch goes from 1 to 10000"),
+            ("concurrency", is_count(self.concurrency, 10_000), "concurrency goes from 1 to 10000"),
+            ("batch", self.batch is None or is_count(self.batch, 10_000), "batch goes from 1 to 10000"),
             ("lease", self.lease is None or self.lease >= timedelta(seconds=1), "lease is 1 second or more"),
             ("timeout", self.timeout is None or self.timeout > 0, "timeout is positive"),
             ("poll", self.poll > 0, "poll is positive"),
-            ("max_bytes", _is_count(self.max_bytes, 1 << 30), "max_bytes goes from 1 to 1 GiB"),
-            ("limit", self.limit is None or _is_count(self.limit, 1 << 62), "limit is 1 or more"),
+            ("max_bytes", is_count(self.max_bytes, 1 << 30), "max_bytes goes from 1 to 1 GiB"),
+            ("limit", self.limit is None or is_count(self.limit, 1 << 62), "limit is 1 or more"),
             ("retry", self.retry is None or isinstance(self.retry, RetryPolicy), "retry is a RetryPolicy"),
         ):
             if not is_right:
@@ -129,7 +129,8 @@ def maker(
     return make
 
 
-def _is_count(value: object, most: int) -> bool:
+def is_count(value: object, most: int) -> bool:
+    """Whether it is a whole number from 1 to `most`."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 

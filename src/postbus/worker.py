@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import secrets
 import signal
-import socket
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from postbus._claim import Claimer
+from postbus._connect import process_name
 from postbus._consume import GroupConsumer
 from postbus._dispatch import Dispatcher
 from postbus._heartbeat import CONNECTIONS, TELL_COUNTS, Heartbeat
@@ -54,7 +52,7 @@ class Worker:
         middleware: Sequence[Middleware] = (),
         name: str | None = None,
     ) -> None:
-        self.name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+        self.name = name or process_name()
         self._dsn = dsn
         self._subscriptions = subscriptions
         self._middleware = middleware
@@ -128,7 +126,7 @@ class Worker:
         await self._patiently(heartbeat.tick)  # lanes go to processes that are known
         for group, start in list(self._groups.items()):  # others may start while these join
             await self._patiently(partial(self._join, group, start))
-        keeper, sweeper = LeaseKeeper(heartbeat_store, settler), Sweeper(upkeep_store)
+        keeper, sweeper = LeaseKeeper(heartbeat_store, settler.leases), Sweeper(upkeep_store)
         ended = asyncio.Event()
         upkeep = _started(
             settler.run(),

@@ -19,8 +19,10 @@ from postbus.cli import (
     group_checks,
     groups,
     import_,
+    leases,
     messages,
     migrate,
+    pop,
     publish,
     rebase,
     scopes,
@@ -78,6 +80,8 @@ app.add_typer(topics.app)
 command(app, "publish")(publish.publish)
 command(app, "tail")(tail.tail)
 command(app, "consume")(consume.consume)
+command(app, "pop")(pop.pop)
+app.add_typer(leases.app)
 command(groups.app, "catch-up")(catch_up.catch_up)
 command(groups.app, "check")(group_checks.check)
 command(groups.app, "force-complete")(group_checks.force_complete)

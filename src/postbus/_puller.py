@@ -1,0 +1,276 @@
+"""Popping, for all pops of a process: asking the database, waiting for messages, and what is done beside that."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from datetime import timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from postbus._connect import process_name
+from postbus._floor import Floor
+from postbus._held import Held, Settlements
+from postbus._line import Place
+from postbus._log import event
+from postbus._loop import repeat
+from postbus._queue_store import Pulled, PulledLease
+from postbus._settle import HeldLease
+from postbus._store import Store
+from postbus._translate import DRIVER_ERRORS
+from postbus._upkeep import LOOK_AT_LEASES, RETURN_EXPIRED, SWEEP, SWEEP_SUBSCRIPTIONS, LeaseKeeper, Sweeper
+from postbus._wake import Bells, Listener, topic_id
+from postbus.errors import DatabaseUnavailable, PostbusError
+
+_LINGER = 30.0  # seconds that it is listened for rings after the last one who waited
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What a pop asks for."""
+
+    topic: str
+    group: str | None
+    key: str | None
+    batch: int
+    wait: float
+    lease: timedelta | None
+    member: str | None
+    auto_ack: bool
+
+
+class Puller:
+    """Pops for a process."""
+
+    def __init__(self, dsn: str, store: Store, bells: Bells, ring: Callable[[str], None]) -> None:
+        self._store = store
+        self._bells = bells
+        self._member = process_name()
+        self._floors: defaultdict[tuple[str, str | None], Floor] = defaultdict(Floor)
+        self._places: dict[tuple[str, str | None], Place] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._ear = _Ear(dsn, store, bells)
+        self._tending = _Tending(store, bells)
+        self._kept: dict[UUID, HeldLease] = {}
+        self._keeping: asyncio.Event | None = None
+        """Set to end the task that prolongs leases."""
+        self.settlements = Settlements(store, lambda topic: bells.ring(topic_id(topic)), ring)
+
+    async def pop(self, wish: Wish) -> list[PulledLease]:
+        """Take messages; wait for them if there are none."""
+        if wish.wait > 0:
+            return await self._wait(wish)
+        began = time.monotonic()
+        pulled = await self._take(wish)
+        if not pulled.leases and await self._tending.has_returned_some(since=began):
+            pulled = await self._take(wish)
+        return pulled.leases
+
+    async def _wait(self, wish: Wish) -> list[PulledLease]:
+        name = wish.topic, wish.group
+        place = self._places.get(name)
+        if place is None:
+            place = self._places[name] = Place()
+            self._bells.hang(wish.topic, place)
+        with self._ear.listening():
+            try:
+                return await place.wait(wish.key, wish.wait, partial(self._take, wish))
+            finally:
+                if place.is_empty and self._places.get(name) is place:
+                    del self._places[name]
+
+    async def _take(self, wish: Wish) -> Pulled:
+        """Ask once. Who is cancelled meanwhile gets nothing, so what comes after all is given back."""
+        self._tending.begin(self._start)
+        asking = self._start(self._ask(wish), "pop")
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            self._start(self._give_back(asking), "give-back")
+            raise
+
+    async def _ask(self, wish: Wish) -> Pulled:
+        began = time.monotonic()
+        # A pop of one key knows nothing of where others begin.
+        floor = self._floors[wish.topic, wish.group] if wish.key is None else Floor()
+        given = floor.current()
+        try:
+            pulled = await self._store.pop(
+                wish.topic,
+                group=wish.group,
+                member=wish.member or self._member,
+                max_count=wish.batch,
+                lease=wish.lease,
+                key=wish.key,
+                auto_ack=wish.auto_ack,
+                floor=given,
+            )
+        except DatabaseUnavailable:
+            floor.forget()
+            raise
+        floor.moved(pulled.floor, given=given, began=began)
+        return pulled
+
+    async def _give_back(self, asking: asyncio.Task[Pulled]) -> None:
+        with contextlib.suppress(PostbusError):  # then the lease ends by itself
+            for lease in (await asking).leases:
+                if lease.token is not None:
+                    await self._store.release(lease.token, [one.id for one in lease.messages])
+                    self._bells.ring(topic_id(lease.topic))
+
+    # holding
+
+    @contextlib.contextmanager
+    def kept(self, leases: Iterable[Held]) -> Iterator[None]:
+        """Prolong leases in the background while something of them is to be settled."""
+        given = {lease.token: lease for lease in leases}
+        self._kept |= given
+        if self._keeping is None:
+            self._keeping = asyncio.Event()
+            tick = LeaseKeeper(self._store, self._kept).tick
+            self._start(repeat(tick, name="leases", every=LOOK_AT_LEASES, stop=self._keeping), "keep")
+        try:
+            yield
+        finally:
+            for token in given:
+                self._kept.pop(token, None)
+            if not self._kept and self._keeping is not None:
+                self._keeping.set()
+                self._keeping = None
+
+    async def extend(self, leases: Iterable[Held], length: timedelta) -> list[int]:
+        """Prolong leases, from now. Returns the messages of those that are lost."""
+        given = list(leases)
+        lost_tokens = await self._store.extend([lease.token for lease in given], length)
+        lost: list[int] = []
+        for lease in given:
+            if lease.token in lost_tokens:
+                lost += lease.lose()
+            else:
+                lease.length = length
+                lease.was_prolonged()
+        return lost
+
+    async def finish(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something to its end, also for somebody who is cancelled meanwhile."""
+        await asyncio.shield(self._start(work, "settle"))
+
+    def _start(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work, name=f"postbus-{what}")
+        self._tasks.add(task)
+        task.add_done_callback(self._has_ended)
+        return task
+
+    def _has_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # told to whoever waits for it, if somebody still does
+
+    async def close(self) -> None:
+        """Let those who wait go with nothing, and finish what has begun."""
+        for place in self._places.values():
+            place.send_away()
+        if self._keeping is not None:
+            self._keeping.set()
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._ear.close()
+
+
+class _Ear:
+    """Listens for rings while somebody waits, on one connection for all."""
+
+    def __init__(self, dsn: str, store: Store, bells: Bells) -> None:
+        self._dsn = dsn
+        self._bells = bells
+        self._is_possible = not store.is_pooled  # who listens there leaves that to whoever gets the connection next
+        self._waiting = 0
+        self._listening: asyncio.Task[None] | None = None
+        self._ending: asyncio.TimerHandle | None = None
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        self._waiting += 1
+        if self._ending is not None:
+            self._ending.cancel()
+            self._ending = None
+        if self._is_possible and (self._listening is None or self._listening.done()):
+            listener = Listener(self._dsn, self._bells).run(asyncio.Event())
+            self._listening = asyncio.create_task(listener, name="postbus-listener")
+            self._listening.add_done_callback(_tell_failure)
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            if self._waiting == 0 and self._listening is not None:
+                self._ending = asyncio.get_running_loop().call_later(_LINGER, self._listening.cancel)
+
+    async def close(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+
+
+def _tell_failure(listening: asyncio.Task[None]) -> None:
+    if not listening.cancelled() and (error := listening.exception()) is not None:
+        event(logging.WARNING, "wake.by_polling", reason=error)
+
+
+class _Tending:
+    """Does beside popping what workers do beside consuming: whoever only pops may be the only one there is."""
+
+    def __init__(self, store: Store, bells: Bells) -> None:
+        self._sweeper = Sweeper(store)
+        self._bells = bells
+        self._every: dict[Callable[[], Awaitable[float | None]], float] = {
+            self._sweeper.sweep: SWEEP,
+            self._sweeper.sweep_log: SWEEP,
+            self._sweeper.sweep_subscriptions: SWEEP_SUBSCRIPTIONS,
+        }
+        self._due_at = dict.fromkeys(self._every, 0.0)
+        self._began = 0.0
+        self._returning: asyncio.Task[bool] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+
+    def begin(self, start: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]]) -> None:
+        """See to what is due, beside whatever the caller does. Looks once a second whether leases have ended."""
+        now = time.monotonic()
+        if self._returning is None or (self._returning.done() and now >= self._began + RETURN_EXPIRED):
+            self._began = now
+            self._returning = start(self._return_expired(), "return-expired")
+        if (self._sweeping is None or self._sweeping.done()) and now >= min(self._due_at.values()):
+            self._sweeping = start(self._sweep(), "sweep")
+
+    async def has_returned_some(self, *, since: float) -> bool:
+        """Whether messages came back since then, whose lease has ended."""
+        if self._returning is None or (self._returning.done() and self._began < since):
+            return False
+        return await asyncio.shield(self._returning)
+
+    async def _return_expired(self) -> bool:
+        returned = await self._quietly(self._sweeper.give_back)
+        if returned:
+            self._bells.ring_all()
+        return bool(returned)
+
+    async def _sweep(self) -> None:
+        for job, every in self._every.items():
+            if time.monotonic() >= self._due_at[job]:
+                again = await self._quietly(job)
+                self._due_at[job] = time.monotonic() + (every if again is None else again)
+
+    async def _quietly(self, job: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return await job()
+        except (PostbusError, *DRIVER_ERRORS) as error:
+            level = logging.DEBUG if isinstance(error, DatabaseUnavailable) else logging.WARNING
+            event(level, "upkeep.failed", error=error)
+            return None
