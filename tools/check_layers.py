@@ -14,6 +14,7 @@ LAYERS = [
     ["demo", "bench"],
     ["__init__"],
     ["bus"],
+    ["relay"],
     ["worker", "admin"],
     ["importing", "_group_admin"],
     ["_lanes"],

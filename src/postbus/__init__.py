@@ -31,6 +31,7 @@ from postbus.errors import (
     SchemaMissing,
     SchemaTooNew,
     SchemaTooOld,
+    SinkUnavailable,
     TopicExists,
     TopicNotEmpty,
     TopicNotFound,
@@ -38,7 +39,7 @@ from postbus.errors import (
     WrongSemantics,
 )
 from postbus.group import Group
-from postbus.message import Ack, DeadLetter, Message, Outcome, Outgoing, PublishOptions, Retry
+from postbus.message import Ack, DeadLetter, Message, Outcome, Outgoing, PublishOptions, Release, Retry
 from postbus.middleware import Middleware
 from postbus.options import TopicOptions
 from postbus.retry import RetryPolicy
@@ -78,6 +79,7 @@ __all__ = [
     "PayloadTooLarge",
     "PostbusError",
     "PublishOptions",
+    "Release",
     "RestoredElsewhere",
     "Retry",
     "RetryPolicy",
@@ -85,6 +87,7 @@ __all__ = [
     "SchemaMissing",
     "SchemaTooNew",
     "SchemaTooOld",
+    "SinkUnavailable",
     "Start",
     "TopicExists",
     "TopicNotEmpty",
