@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from postbus._aside import Aside
+from postbus._codec import Decoder
 from postbus._handle import ACK, NOT_DECODABLE, Handling, not_decodable
 from postbus._members import Members, payload_of
 from postbus._segment import Segment
@@ -60,10 +61,8 @@ class GroupHandler:
         decode = handling.call.decoder
         try:
             payloads: list[Any] = []
-            for segment, start, stop in parts:
-                whole = stop - start == len(segment)
-                found = segment.decoded(decode) if decode else [segment.message(i) for i in range(len(segment))]
-                payloads += found if whole else found[start:stop]
+            for part in parts:
+                payloads += _payloads(decode, *part)
         except NOT_DECODABLE:
             await self._handle_chosen(strand, parts)
             return
@@ -122,13 +121,38 @@ class GroupHandler:
         if outcomes is None:
             member.counts.processed += count
             return
-        failed = [place for place, outcome in enumerate(outcomes) if outcome is not ACK]
-        member.counts.processed += count - len(failed)
-        member.counts.failed += len(failed)
+        failed = sum(outcome is not ACK for outcome in outcomes)
+        member.counts.processed += count - failed
+        member.counts.failed += failed
         if failed:
             places = [(segment, index) for segment, start, stop in parts for index in range(start, stop)]
-            for place in failed:
-                await self._aside.set_aside(strand, *places[place], outcomes[place], handling)
+            await self._set_aside(strand, places, outcomes, handling)
+
+    async def _set_aside(
+        self, strand: Strand, places: list[tuple[Segment, int]], outcomes: Sequence[Outcome], handling: Handling
+    ) -> None:
+        """Take what failed out of the way, and behind it what was handled after it though it has the same key.
+
+        That comes again when its turn has come: else what failed would be the later one of the two.
+        """
+        held_up: set[str] = set()
+        for (segment, index), outcome in zip(places, outcomes, strict=True):
+            key = segment.key(index)
+            if outcome is not ACK:
+                await self._aside.set_aside(strand, segment, index, outcome, handling)
+                if key is not None and self._aside.waiting.is_blocked(key):
+                    held_up.add(key)
+            elif key in held_up:
+                await self._aside.put_off(strand, segment, index, "park")
+
+
+def _payloads(decode: Decoder | None, segment: Segment, start: int, stop: int) -> list[Any]:
+    """What a batch handler gets of a part of a segment; raises what NOT_DECODABLE lists."""
+    if decode is None:
+        return [segment.message(index) for index in range(start, stop)]
+    if decode.is_shareable or stop - start == len(segment):
+        return segment.decoded(decode)[start:stop]
+    return [decode(segment.payloads[index], segment.type_of(index)) for index in range(start, stop)]
 
 
 async def _outcome(handling: Handling, segment: Segment, index: int, message: Message) -> Outcome:
