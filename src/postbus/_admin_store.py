@@ -58,6 +58,9 @@ class AdminStore(Database):
     async def topics(self, name: str | None = None) -> list[dict[str, Any]]:
         return await self._rows("select * from postbus.topics where $1::text is null or name = $1 order by name", name)
 
+    async def source_name(self) -> str:
+        return str(await self._run("select postbus.source_name()"))
+
     async def workers(self) -> list[dict[str, Any]]:
         return await self._rows("select * from postbus.workers order by name")
 

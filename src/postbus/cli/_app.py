@@ -22,6 +22,7 @@ from postbus.cli import (
     migrate,
     publish,
     rebase,
+    relay,
     sweep,
     tail,
     topics,
@@ -83,6 +84,7 @@ app.add_typer(groups.app)
 app.add_typer(messages.app)
 app.add_typer(dead_letters.app)
 app.add_typer(sweep.app)
+app.add_typer(relay.app)
 command(app, "worker")(worker.worker)
 command(app, "import")(import_.import_)
 command(app, "rebase")(rebase.rebase)

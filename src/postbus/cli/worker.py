@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -73,21 +74,28 @@ def _check_database(cli: Cli, bus: Bus, target: str) -> None:
 def load_bus(target: str) -> Bus:
     """The bus that `module:attribute` names."""
     module_name, _, attribute = target.partition(":")
-    attribute = attribute or "bus"
+    found, module = load(module_name, attribute or "bus", suggest=_suggestion)
+    if not isinstance(found, Bus):
+        kind = type(found).__name__
+        raise usage_error(
+            f"{module_name}:{attribute or 'bus'} is no Bus but of type {kind}", remedy=_suggestion(module)
+        )
+    return found
+
+
+def load(module_name: str, attribute: str, *, suggest: Callable[[ModuleType], str]) -> tuple[Any, ModuleType]:
+    """What `module:attribute` names, and the module."""
     parts = f"{module_name}.{attribute}".split(".")
     if module_name.endswith(".py") or not all(part.isidentifier() for part in parts):
         suggestion = module_name.removesuffix(".py").replace(os.sep, ".").strip(".") or "shop"
-        raise usage_error(f"{target!r} is not module:bus", remedy=f"such as: postbus worker {suggestion}:bus")
+        raise usage_error(f"{module_name}:{attribute} is not module:name", remedy=f"such as {suggestion}:{attribute}")
     module = _import(module_name)
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise usage_error(f"{module_name} has no {attribute!r}", remedy=_suggestion(module))
+            raise usage_error(f"{module_name} has no {attribute!r}", remedy=suggest(module))
         found = getattr(found, part)
-    if not isinstance(found, Bus):
-        kind = type(found).__name__
-        raise usage_error(f"{module_name}:{attribute} is no Bus but of type {kind}", remedy=_suggestion(module))
-    return found
+    return found, module
 
 
 def _suggestion(module: ModuleType) -> str:

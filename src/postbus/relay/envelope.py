@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import string
+from collections.abc import Callable
 from datetime import UTC
 from enum import StrEnum
 
@@ -44,8 +45,18 @@ class Unfit(Exception):
 class Envelope:
     """Makes parcels of messages."""
 
-    def __init__(self, target: str, *, form: Form | str = Form.ATTRIBUTES, source: str, suffix: str = "") -> None:
+    def __init__(
+        self,
+        target: str,
+        *,
+        form: Form | str = Form.ATTRIBUTES,
+        source: str,
+        suffix: str = "",
+        quote: Callable[[str], str] = str,
+    ) -> None:
         self._target = target
+        self._quote = quote
+        """What values that are filled in have to go through."""
         self._is_plain = "{" not in target and "}" not in target
         self._source = source
         self._suffix = suffix
@@ -84,7 +95,7 @@ class Envelope:
         known = {given: message.headers.get(name) for name, given in _OF_EVENTS.items()}
         known |= {"topic": message.topic, "key": key}
         try:
-            return self._target.format(**{name: value for name, value in known.items() if value is not None})
+            return self._target.format(**{name: self._quote(value) for name, value in known.items() if value})
         except KeyError as error:
             name = str(error.args[0])
             what = "key" if name == "key" else f"header {name.replace('_', '-')}"

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from postbus.errors import InvalidOption, SinkUnavailable
 from postbus.message import Ack, DeadLetter, Outcome, Release, Retry
@@ -74,22 +74,30 @@ class WebhookSink:
     """
 
     keeps_order = False
+    kind = "webhook"
 
     def __init__(
         self,
+        url: str | None = None,
         *,
         secrets: Sequence[str] = (),
         timeout: Duration = 10.0,
         connections: int = 20,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`secrets` sign; two of them while one takes the place of the other. `headers` go with each request."""
+        """`url` is the target of messages that have no other. `headers` go with each request.
+
+        `secrets` sign: two of them while one takes the place of the other.
+        """
+        if url is not None:
+            self.check_target(url)
         if isinstance(secrets, str):
             secrets = [secrets]
         for secret in secrets:
             check_secret(secret)
         if not isinstance(connections, int) or not 1 <= connections <= 1000:
             raise InvalidOption(f"connections {connections!r} is not between 1 and 1000", remedy="such as 20")
+        self.target = url
         self._secrets = list(secrets)
         self._headers = dict(headers or {})
         self._timeout = as_timedelta(timeout, name="timeout").total_seconds()
@@ -99,6 +107,11 @@ class WebhookSink:
         self._slots: asyncio.Semaphore | None = None
         self._silent: set[tuple[str, int]] = set()
         """Hosts and ports where nobody listened."""
+
+    @staticmethod
+    def quote(text: str) -> str:
+        """What is filled into an address: it cannot lead elsewhere."""
+        return quote(text, safe="")
 
     @staticmethod
     def check_target(target: str) -> None:

@@ -29,7 +29,7 @@ begin
         select role.name, f.oid::regprocedure as signature
           from (values
             (array['postbus_producer', 'postbus_consumer', 'postbus_observer', 'postbus_admin'],
-             array['schema_state', 'topic_id']),
+             array['schema_state', 'topic_id', 'source_name']),
             (array['postbus_producer'],
              array['publish', 'publish_many', 'ring']),
             (array['postbus_consumer'],
