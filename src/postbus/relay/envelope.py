@@ -84,6 +84,7 @@ class Envelope:
         return Parcel(
             id=f"{message.id}{self._suffix}",
             target=self._target if self._is_plain else self._filled(message, key),
+            source=self._source,
             key=key,
             body=body,
             content_type=content_type,

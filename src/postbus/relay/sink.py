@@ -20,6 +20,8 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True):
     """By which the sink recognises a message that is sent again."""
     target: str
     """Where in the sink it goes: a subject, a queue, a stream, a topic, an address."""
+    source: str
+    """Who sends: an id is unique within it."""
     key: str | None
     """What order is kept by."""
     body: bytes

@@ -8,8 +8,13 @@ from typing import Any
 
 from postbus.errors import InvalidOption
 from postbus.message import Ack, Outcome
+from postbus.relay.kafka import KafkaSink
 from postbus.relay.nats import NatsSink
 from postbus.relay.plan import kind_of
+from postbus.relay.postbus import PostbusSink
+from postbus.relay.pubsub import PubSubSink
+from postbus.relay.rabbitmq import RabbitSink
+from postbus.relay.redis import RedisSink
 from postbus.relay.sink import Parcel, Sink
 from postbus.relay.webhook import WebhookSink
 
@@ -40,8 +45,16 @@ class NullSink:
 SCHEMES: Mapping[str, Callable[..., Sink]] = {
     "nats": NatsSink,
     "tls": NatsSink,
+    "kafka": KafkaSink,
+    "amqp": RabbitSink,
+    "amqps": RabbitSink,
+    "redis": RedisSink,
+    "rediss": RedisSink,
+    "pubsub": PubSubSink,
     "http": WebhookSink,
     "https": WebhookSink,
+    "postgresql": PostbusSink,
+    "postgres": PostbusSink,
     "null": NullSink,
 }
 
