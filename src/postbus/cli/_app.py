@@ -23,6 +23,7 @@ from postbus.cli import (
     publish,
     rebase,
     relay,
+    relay_admin,
     sweep,
     tail,
     topics,
@@ -84,6 +85,9 @@ app.add_typer(groups.app)
 app.add_typer(messages.app)
 app.add_typer(dead_letters.app)
 app.add_typer(sweep.app)
+command(relay.app, "status", options=relay_admin.ALERT_OPTIONS)(relay_admin.status)
+command(relay.app, "replay", options=relay.ROUTE_OPTIONS)(relay_admin.replay)
+command(relay.app, "rewind")(relay_admin.rewind)
 app.add_typer(relay.app)
 command(app, "worker")(worker.worker)
 command(app, "import")(import_.import_)

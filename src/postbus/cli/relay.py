@@ -69,7 +69,7 @@ async def run(
     async with cli.open_bus() as bus:
         for route, sink, registry in routes:
             await _try_to_open(route, sink)
-            await bus.relay(route.topic, sink, name=route.group, **_relay_options(route, registry))
+            await bus.relay(route.topic, sink, name=route.group, **relay_options(route, registry))
         try:
             return OK if await bus.run(name=name) else INTERRUPTED
         except PostbusError:
@@ -89,7 +89,8 @@ async def _try_to_open(route: Route, sink: Sink) -> None:
         await sink.close()
 
 
-def _relay_options(route: Route, registry: Registry | None) -> RelayOptions:
+def relay_options(route: Route, registry: Registry | None) -> RelayOptions:
+    """What a route says, for `bus.relay()`."""
     return RelayOptions(
         target=route.target,
         form=route.form,

@@ -65,7 +65,8 @@ async def plan(
     name: str | None,
     options: RelayOptions,
     *,
-    is_stopping: Callable[[], bool],
+    is_stopping: Callable[[], bool] = lambda: False,
+    suffix: str = "",
 ) -> Planned:
     """What becomes of a topic and a sink."""
     check_topic_name(topic)
@@ -83,7 +84,7 @@ async def plan(
     source = options.get("source") or f"/{await store.source_name()}/{topic}"
     target = options.get("target") or getattr(sink, "target", None) or "{topic}"
     quote = getattr(sink, "quote", str)
-    envelope = Envelope(target, form=options.get("form", Form.ATTRIBUTES), source=source, quote=quote)
+    envelope = Envelope(target, form=options.get("form", Form.ATTRIBUTES), source=source, suffix=suffix, quote=quote)
     relay = Relay(
         name or f"relay-{kind_of(sink)}", sink, envelope, registry=options.get("registry"), is_stopping=is_stopping
     )

@@ -41,7 +41,7 @@ begin
             (array['postbus_observer', 'postbus_admin'],
              array['sweeping', 'sweep_health', 'payload_json', 'first_id', 'group_lag', 'group_metrics', 'deliveries_of', 'message_state',
                    'delivery', 'state_of', 'first_wanted', 'log_message', 'copies_of', 'groups_near_timeout', 'stuck_messages',
-                   'zero_subscription_messages', 'inconsistencies']),
+                   'zero_subscription_messages', 'inconsistencies', 'retained']),
             (array['postbus_admin'],
              array['create_topic', 'set_topic', 'move_topic', 'continue_moves', 'pause_topic', 'resume_topic', 'purge_topic', 'delete_topic',
                    'set_group_state', 'seek', 'resurrect', 'set_catch_up', 'force_complete', 'remove_group', 'redrive', 'purge_dead_letters',
