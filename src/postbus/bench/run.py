@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from postbus.bench import catch_up, curves, isolation, kill, log, lt, partitions, peers, queue
+from postbus.bench import catch_up, curves, isolation, kill, log, lt, partitions, peers, queue, relay
 from postbus.bench.lab import Lab
 from postbus.bench.plan import Plan
 from postbus.bench.progress import Progress
@@ -23,6 +23,7 @@ SCENARIOS = {
         isolation.SCENARIO,
         partitions.SCENARIO,
         curves.SCENARIO,
+        relay.SCENARIO,
     )
 }
 

@@ -91,6 +91,11 @@ def kill_and_resurrect(
     _run("kill-and-resurrect", dsn=dsn, as_json=as_json, quick=quick, short=short, seconds=seconds)
 
 
+@app.command("relay", help="Relaying to NATS JetStream and to nowhere, beside reading the log alone.")
+def relay(as_json: AsJson = False, dsn: Dsn = None, quick: Quick = False, short: Short = False) -> None:
+    _run("relay", dsn=dsn, as_json=as_json, quick=quick, short=short)
+
+
 @app.command("isolation", help="A topic with 10 messages a second beside one at full speed with ten groups.")
 def isolation(
     as_json: AsJson = False,

@@ -6,7 +6,7 @@ import base64
 import json
 import string
 from collections.abc import Callable
-from datetime import UTC
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from postbus._codec import is_json
@@ -54,6 +54,9 @@ class Envelope:
         suffix: str = "",
         quote: Callable[[str], str] = str,
     ) -> None:
+        self._published_at: datetime | None = None
+        self._moment = ""
+        """That one as text: messages that were published together have the same."""
         self._target = target
         self._quote = quote
         """What values that are filled in have to go through."""
@@ -74,9 +77,13 @@ class Envelope:
         headers = message.headers
         key = message.key if message.key is not None else headers.get(AGGREGATE_ID)
         body, content_type = message.payload, message.content_type
-        told = {name: value for name, value in headers.items() if name not in _OF_EVENTS}
+        told = {name: value for name, value in headers.items() if name not in _OF_EVENTS} if headers else {}
         if self._form is Form.ATTRIBUTES:
-            told |= _attributes(message)
+            told["event_id"], told["created_at"] = str(message.id), self._told_moment(message)
+            if headers:
+                told |= {given: headers[name] for name, given in _OF_EVENTS.items() if name in headers}
+            if message.correlation_id is not None:
+                told["correlation_id"] = message.correlation_id
         elif self._form is Form.CLOUDEVENTS:
             told |= {CLOUD_EVENTS_PREFIX + name: value for name, value in self._cloud_event(message, key).items()}
         else:
@@ -91,6 +98,12 @@ class Envelope:
             headers=told,
             message=message,
         )
+
+    def _told_moment(self, message: Message) -> str:
+        if message.published_at is not self._published_at:
+            self._published_at = message.published_at
+            self._moment = message.published_at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        return self._moment
 
     def _filled(self, message: Message, key: str | None) -> str:
         known = {given: message.headers.get(name) for name, given in _OF_EVENTS.items()}
@@ -110,7 +123,7 @@ class Envelope:
             "source": self._source,
             "type": headers.get(EVENT_TYPE) or message.topic,
             "subject": headers.get(AGGREGATE_ID) or key,
-            "time": _moment(message),
+            "time": self._told_moment(message),
             "partitionkey": key,
             "aggregatetype": headers.get(AGGREGATE_TYPE),
             "eventversion": headers.get(EVENT_VERSION),
@@ -128,18 +141,6 @@ class Envelope:
             text = message.payload.decode("utf-8", "surrogatepass")
             return head + b', "data": ' + json.dumps(text).encode() + b"}"
         return head + b', "data_base64": "' + base64.b64encode(message.payload) + b'"}'
-
-
-def _attributes(message: Message) -> dict[str, str]:
-    told = {"event_id": str(message.id), "created_at": _moment(message)}
-    told |= {given: message.headers[name] for name, given in _OF_EVENTS.items() if name in message.headers}
-    if message.correlation_id is not None:
-        told["correlation_id"] = message.correlation_id
-    return told
-
-
-def _moment(message: Message) -> str:
-    return message.published_at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _check_template(target: str) -> None:
