@@ -16,8 +16,8 @@ from postbus.bench.peers.system import Absent
 async def redis_url() -> AsyncIterator[str]:
     """A Redis of the test's own that syncs each write."""
     try:
-        async with servers.redis() as url:
-            yield url
+        async with servers.redis() as server:
+            yield server.address
     except Absent as absent:
         pytest.skip(str(absent))
 

@@ -14,6 +14,7 @@ LAYERS = [
     ["demo", "bench"],
     ["__init__"],
     ["bus"],
+    ["relay"],
     ["worker", "admin", "inbox", "pull"],
     ["_puller"],
     ["importing", "_group_admin"],

@@ -33,6 +33,7 @@ from postbus.errors import (
     SchemaMissing,
     SchemaTooNew,
     SchemaTooOld,
+    SinkUnavailable,
     TopicExists,
     TopicNotEmpty,
     TopicNotFound,
@@ -41,7 +42,7 @@ from postbus.errors import (
     WrongSemantics,
 )
 from postbus.group import Group
-from postbus.message import Ack, DeadLetter, Message, Outcome, Outgoing, PublishOptions, Retry
+from postbus.message import Ack, DeadLetter, Message, Outcome, Outgoing, PublishOptions, Release, Retry
 from postbus.middleware import Middleware
 from postbus.options import TopicOptions
 from postbus.pull import Delivery, Popped
@@ -86,6 +87,7 @@ __all__ = [
     "Popped",
     "PostbusError",
     "PublishOptions",
+    "Release",
     "RestoredElsewhere",
     "Retry",
     "RetryPolicy",
@@ -93,6 +95,7 @@ __all__ = [
     "SchemaMissing",
     "SchemaTooNew",
     "SchemaTooOld",
+    "SinkUnavailable",
     "Start",
     "TopicExists",
     "TopicNotEmpty",

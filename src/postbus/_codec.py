@@ -49,7 +49,7 @@ class Decoder:
 
     def many(self, payloads: Sequence[bytes], content_type: str) -> list[Any]:
         """Payloads of one content type."""
-        if self._lines is not None and _is_json(content_type):
+        if self._lines is not None and is_json(content_type):
             lines = b"\n".join(payloads)
             if lines.count(b"\n") == len(payloads) - 1:
                 try:
@@ -237,7 +237,7 @@ def _decoder_for(wanted: Any) -> Decoder:
     typed = msgspec.json.Decoder(wanted, dec_hook=_from_plain)
 
     def decode(payload: bytes, content_type: str) -> Any:
-        if wanted is str and not _is_json(content_type):
+        if wanted is str and not is_json(content_type):
             return payload.decode("utf-8", "surrogatepass")
         try:
             return typed.decode(payload)
@@ -268,7 +268,7 @@ def _from_plain(wanted: Any, value: Any) -> Any:
 
 
 def _decode_by_content_type(payload: bytes, content_type: str) -> Any:
-    if _is_json(content_type):
+    if is_json(content_type):
         try:
             return msgspec.json.decode(payload)
         except msgspec.ValidationError:
@@ -308,7 +308,7 @@ def _refuse_number(number: str) -> NoReturn:
     raise ValueError(f"{number} is not a number of JSON")
 
 
-def _is_json(content_type: str) -> bool:
+def is_json(content_type: str) -> bool:
     return content_type.startswith(JSON) or content_type.partition(";")[0].endswith("+json")
 
 

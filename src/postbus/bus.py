@@ -30,6 +30,8 @@ from postbus.middleware import Middleware, publishing
 from postbus.options import Duration
 from postbus.publish import Statement, check_topic_name, outgoing, publish_many, publish_one
 from postbus.pull import Pop, pop
+from postbus.relay import Relay, RelayOptions, Sink
+from postbus.relay.plan import IN_ORDER, plan
 from postbus.scope import Scope
 from postbus.start import Default, Start
 from postbus.subscription import HandlerOptions, Subscription, maker
@@ -69,6 +71,7 @@ class Bus:
         self._sender: Sender | None = None
         self._puller: Puller | None = None
         self._worker: Worker | None = None
+        self._relays: list[Relay] = []
         self.admin = Admin(self.connect, self.default)
 
     @classmethod
@@ -343,6 +346,37 @@ class Bus:
         group = Group(self, name, scope, make, filter=filter, on_failure=on_failure, catch_up=catch_up)
         return self._add_group(group)
 
+    async def relay(
+        self,
+        topic: str,
+        sink: Sink,
+        *,
+        name: str | None = None,
+        start: Start | str | datetime | int = Start.BEGINNING,
+        **options: Unpack[RelayOptions],
+    ) -> Relay:
+        """Send the messages of a topic on to a sink, while the bus runs: by a group of its own, relay-… by default.
+
+        A QUEUE has no groups: its messages go to the sink and to nobody else. The options are explained at
+        `RelayOptions`.
+        """
+        planned = await plan(await self.connect(), topic, sink, name, options, is_stopping=lambda: self._is_stopping)
+        relay, handling = planned.relay, planned.handling
+        if planned.is_of_queue:
+            if Start.of(start) != Start.BEGINNING:
+                raise InvalidOption(f"topic {topic!r} is a QUEUE, which has no places to start", remedy="leave it out")
+            self.subscribe(topic, name=relay.name, **handling)(relay.handle)
+        else:
+            group = self.group(relay.name, topic, catch_up=IN_ORDER, **handling)
+            group.add_member("sink", relay.handle)
+            await group.start(start)
+        self._relays.append(relay)
+        return relay
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._worker is not None and self._worker.is_stopping
+
     def _add_group(self, group: Group) -> Group:
         if (group.topic, group.name) in self._groups:
             raise DuplicateHandler(
@@ -402,6 +436,8 @@ class Bus:
             return not self._worker.was_aborted
         finally:
             self._worker = None
+            for relay in self._relays:
+                await relay.close()
 
     def stop(self) -> None:
         """Let `run()` drain and return; called again: abort."""

@@ -32,7 +32,8 @@
     ├── AccessDenied                 the database refused the user or the right
     ├── DatabaseUnavailable          the database is away: try again (the only error loops retry)
     ├── CommitUnknown                the connection broke during COMMIT: it may have happened
-    └── EmbeddedError                the embedded PostgreSQL cannot run
+    ├── EmbeddedError                the embedded PostgreSQL cannot run
+    └── SinkUnavailable              where a relay sends to is away: it waits
 
 Errors that the database raises carry an SQLSTATE of class PB; `from_database` turns them into these.
 """
@@ -253,6 +254,12 @@ class EmbeddedError(PostbusError):
     """The embedded PostgreSQL cannot be started or used."""
 
     code = "PB506"
+
+
+class SinkUnavailable(PostbusError):
+    """The sink of a relay cannot be reached at the moment."""
+
+    code = "PB520"
 
 
 def _all_errors(root: type[PostbusError]) -> list[type[PostbusError]]:

@@ -27,8 +27,8 @@ import asyncio, sys
 from postbus.bench.peers import servers
 
 async def hold():
-    async with servers.redis() as address:
-        print(address, flush=True)
+    async with servers.redis() as server:
+        print(server.address, flush=True)
         await asyncio.sleep(60)
 
 asyncio.run(hold())

@@ -90,6 +90,19 @@ async def test_license_notifications(dsn: str, bus: Bus, conn: Any) -> None:
     ]
 
 
+async def test_relay_events(dsn: str, bus: Bus) -> None:
+    """Events of transactions that were committed reach the sink, in order, with what is told of them."""
+    said = await run("relay_events.py", dsn)
+
+    first, second = await bus.admin.log("shop.orders")
+    assert said == [
+        "connected",
+        f'orders.placed: {{"amount":150}} of order 7, event {first["id"]}',
+        f'orders.paid: {{"amount":150}} of order 7, event {second["id"]}',
+        "disconnected",
+    ]
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_every_example_has_a_test(path: Path) -> None:
     """No example is left out here."""

@@ -25,6 +25,8 @@ from postbus.cli import (
     pop,
     publish,
     rebase,
+    relay,
+    relay_admin,
     scopes,
     sweep,
     tail,
@@ -93,6 +95,10 @@ app.add_typer(messages.app)
 app.add_typer(dead_letters.app)
 app.add_typer(sweep.app)
 app.add_typer(events.app)
+command(relay.app, "status", options=relay_admin.ALERT_OPTIONS)(relay_admin.status)
+command(relay.app, "replay", options=relay.ROUTE_OPTIONS)(relay_admin.replay)
+command(relay.app, "rewind")(relay_admin.rewind)
+app.add_typer(relay.app)
 command(app, "worker")(worker.worker)
 command(app, "import")(import_.import_)
 command(app, "rebase")(rebase.rebase)

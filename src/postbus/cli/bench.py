@@ -102,6 +102,7 @@ _scenario(
     "Partitions are made and dropped under load, in short days.",
     _seconds(12, "How long all of it takes, about."),
 )
+_scenario("relay", "Relaying to NATS JetStream and to nowhere, beside reading the log alone.")
 _scenario("lanes", "Pops from a topic with 100,000 named lanes, of which 1,000 have messages.")
 _scenario(
     "curves",

@@ -29,7 +29,7 @@ begin
         select role.name, f.oid::regprocedure as signature
           from (values
             (array['postbus_producer', 'postbus_consumer', 'postbus_observer', 'postbus_admin'],
-             array['schema_state', 'topic_id']),
+             array['schema_state', 'topic_id', 'source_name']),
             (array['postbus_producer'],
              array['publish', 'publish_many', 'ring']),
             (array['postbus_consumer'],
@@ -43,7 +43,7 @@ begin
             (array['postbus_observer', 'postbus_admin'],
              array['sweeping', 'sweep_health', 'payload_json', 'first_id', 'group_lag', 'group_metrics', 'deliveries_of', 'message_state',
                    'delivery', 'state_of', 'first_wanted', 'log_message', 'copies_of', 'groups_near_timeout', 'stuck_messages',
-                   'zero_subscription_messages', 'inconsistencies', 'in_scope', 'pattern_regex']),
+                   'zero_subscription_messages', 'inconsistencies', 'in_scope', 'pattern_regex', 'retained']),
             (array['postbus_admin'],
              array['create_topic', 'set_topic', 'move_topic', 'continue_moves', 'pause_topic', 'resume_topic', 'purge_topic', 'delete_topic',
                    'set_group_state', 'set_scope_state', 'forget_scope', 'seek', 'resurrect', 'set_catch_up', 'force_complete', 'remove_group',
