@@ -1,0 +1,63 @@
+-- Takes up to max_count messages for a group from the topics of a namespace, of a task, or whose names fit a pattern: of that
+-- topic in which something waits longest. See pop, and subscribe_scope, which comes first.
+--
+-- Writes: see pop_group.
+create or replace function postbus.pop_scope(
+    group_name text,
+    namespace  text default null,
+    task       text default null,
+    pattern    text default null,
+    member     text default 'somebody',
+    max_count  integer default 1,
+    lease      interval default null,
+    auto_ack   boolean default false,
+    max_bytes  bigint default 16777216,
+    as_of      timestamptz default clock_timestamp()
+) returns setof postbus.popped
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _scope postbus.scope;
+    _topic record;
+    _row   postbus.popped;
+    _end   postbus.popped;
+begin
+    perform postbus.check_scope(null, null, namespace, task, pattern);
+    perform postbus.check_pop(max_count, lease);
+    _scope := postbus.as_scope(group_name, null, null, namespace, task, pattern);
+    if _scope.id is null then
+        perform postbus.refuse('PB406', format('group %L has no subscription to %s', group_name,
+                                               case when namespace is not null then format('namespace %L', namespace)
+                                                    when task is not null then format('task %L', task) else format('pattern %L', pattern) end),
+            'subscribe it first: see subscribe_scope');
+    end if;
+    _end.more := false;
+    for _topic in
+        select f.topic as own, shelf.due_at, waiting.since
+          from postbus.topics_in_scope(_scope) as f
+          left join lateral (select r.due_at from postbus.retrying r
+                              where r.subscription_id = (f.subscription).id and not r.parked order by r.due_at limit 1) as shelf on true
+         cross join lateral (select case when (f.subscription).state = 'DEAD' then (f.subscription).subscribed_at
+                                         when (f.subscription).state = 'ACTIVE' then
+                                             least(case when shelf.due_at <= as_of then shelf.due_at end,
+                                                   postbus.news_since(f.subscription, f.topic)) end as since) as waiting
+         where waiting.since is not null or shelf.due_at is not null
+         order by waiting.since nulls last
+    loop
+        _end.next_due := least(_end.next_due, case when _topic.due_at > as_of then _topic.due_at - as_of end);
+        continue when _topic.since is null;
+        for _row in
+            select * from postbus.pop_group((_topic.own).name, group_name, member, max_count, lease, null, auto_ack, null, max_bytes, as_of)
+        loop
+            if _row.ids is null then
+                _end.more := _end.more or _row.more;
+                _end.next_due := least(_end.next_due, _row.next_due);
+            else
+                return next _row;
+                _end.more := true;      -- others may have something, too
+            end if;
+        end loop;
+        exit when _end.more;
+    end loop;
+    return next _end;
+end $$;
