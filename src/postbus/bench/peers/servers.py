@@ -111,7 +111,7 @@ async def _running(
         "environment": {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", **(environment or {})},
     }
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", guard.__name__),
+        *(sys.executable, "-P", guard.__file__),  # by its file: its package has much that it does not need
         stdin=subprocess.PIPE,
         start_new_session=True,  # so that Ctrl-C in our terminal does not reach it
     )
