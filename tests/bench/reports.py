@@ -11,7 +11,7 @@ from typing import Any
 def quick_report(scenario: str, *options: str) -> dict[str, Any]:
     """What a quick run on a server of its own prints, which is one JSON object; its exit code is that of its checks."""
     command = [sys.executable, "-m", "postbus.bench", scenario, "--quick", "--json", *options]
-    finished = subprocess.run(command, check=False, capture_output=True, text=True, timeout=110)
+    finished = subprocess.run(command, check=False, capture_output=True, text=True, timeout=170)
     assert finished.stdout, finished.stderr
     report: dict[str, Any] = json.loads(finished.stdout)
     assert list(report) == ["scenario", "machine", "settings", "figures", "checks"]

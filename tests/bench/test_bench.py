@@ -8,6 +8,8 @@ import pytest
 
 from bench.reports import held, quick_report
 
+pytestmark = pytest.mark.timeout(180)  # a busy machine takes its time
+
 _PARTS = ("publish_bulk", "publish_single", "send", "drain", "latency", "old_transaction", "worker_memory")
 _CHECKS = {
     "publish_bulk_to_handwritten_ratio",

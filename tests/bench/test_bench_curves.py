@@ -11,6 +11,8 @@ from postbus.bench.paper.pictures import pictures
 from postbus.bench.plan import Plan
 from postbus.bench.series import split
 
+pytestmark = pytest.mark.timeout(180)  # a busy machine takes its time
+
 
 @pytest.fixture(scope="module")
 def report() -> dict[str, Any]:

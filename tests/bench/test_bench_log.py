@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bench.reports import held, quick_report
+
+pytestmark = pytest.mark.timeout(180)  # a busy machine takes its time
 
 
 def test_the_log_is_measured_beside_its_raw_limits() -> None:

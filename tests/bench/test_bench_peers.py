@@ -20,6 +20,8 @@ from postbus.bench.peers import gathering, servers
 from postbus.bench.peers.gathering import Gathering, gathered
 from postbus.bench.peers.system import Absent
 
+pytestmark = pytest.mark.timeout(180)  # a busy machine takes its time
+
 _ROWS = ("publish_single_1_connection", "publish_single_16_connections", "publish_batches_of_100", "drain", "latency")
 _ALWAYS = ("postbus_queue", "postbus_log", "handwritten")
 
