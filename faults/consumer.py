@@ -15,17 +15,19 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import msgspec
 
 from faults.arguments import parser
 from faults.journal import Begin, End, Hurt, Journal, Settled, now
-from faults.modes import Mode
+from faults.modes import RELAY, Mode
 from postbus import Bus, DatabaseUnavailable, Message, Start
+from postbus._loop import patiently
 from postbus._store import Store
 from postbus.inbox import Inbox
+from postbus.relay import PostbusSink
 
 AFTER_CLAIM = "after claim"
 IN_HANDLER = "in handler"
@@ -331,10 +333,17 @@ async def consume(args: argparse.Namespace) -> bool:
             for mode in args.modes:
                 for group in mode.groups:
                     handlers.add(mode, group)
+                if mode.is_relayed:
+                    await patiently(partial(_relay, bus, args.dsn, mode))
             try:
                 return await bus.run()
             finally:
                 watching.cancel()
+
+
+async def _relay(bus: Bus, dsn: str, mode: Mode) -> None:
+    """Into another topic of the same server, as into that of another one: the sink goes away together with it."""
+    await bus.relay(mode.entry, PostbusSink(dsn), name=RELAY, target=mode.topic, batch=10, concurrency=4)
 
 
 def _tell_tasks() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 LEASE = "2s"
+RELAY = "relay-faults"
+"""The group that sends messages from one topic to another."""
 
 
 class Mode(NamedTuple):
@@ -21,6 +23,8 @@ class Mode(NamedTuple):
     inbox: bool = False
     """A handler's effect commits, in a transaction of its own, with the note that the message is done: once."""
     has_receipts: bool = False
+    is_relayed: bool = False
+    """Messages are published to another topic, and come to this one by a relay."""
 
     @property
     def once(self) -> bool:
@@ -34,6 +38,11 @@ class Mode(NamedTuple):
     @property
     def topic(self) -> str:
         return f"faults.{self.name}"
+
+    @property
+    def entry(self) -> str:
+        """Where its messages are published to."""
+        return f"{self.topic}.outbox" if self.is_relayed else self.topic
 
 
 _RETRY = {"lease": LEASE, "retry_initial": "50ms", "retry_factor": 1.0, "retry_max": "50ms", "max_attempts": 1000}
@@ -68,5 +77,6 @@ MODES = {
             has_receipts=True,
         ),
         Mode("log-transactional", _LOG, groups=("once",), in_order=True, transactional=True),
+        Mode("relay", _LOG, groups=("relayed",), in_order=True, is_relayed=True),
     )
 }

@@ -369,7 +369,11 @@ class Bus:
         else:
             group = self.group(relay.name, topic, catch_up=IN_ORDER, **handling)
             group.add_member("sink", relay.handle)
-            await group.start(start)
+            try:
+                await group.start(start)
+            except PostbusError:
+                del self._groups[topic, relay.name]  # so that it can be tried again
+                raise
         self._relays.append(relay)
         return relay
 

@@ -17,7 +17,6 @@ from postbus.relay.plan import plan
 from postbus.relay.replay import Replay, Replayed, Wanted
 from postbus.relay.settings import Route
 from postbus.relay.status import statuses
-from postbus.retry import RetryPolicy
 
 ALERT_OPTIONS = (
     option("max_backlog", int, "Alert above so many messages that are not sent (10000)."),
@@ -110,7 +109,8 @@ async def _replay(cli: Cli, route: Route, wanted: Wanted, *, dry_run: bool, yes:
         planned = await plan(
             store, route.topic, sink, route.group, relay_options(route, registry_of(route)), suffix=suffix
         )
-        retry = RetryPolicy(max_attempts=route.max_attempts)
+        retry = planned.handling["retry"]
+        assert retry is not None
         replaying = Replay(store, route.topic, planned.relay, batch=route.batch, retry=retry)
         try:
             if dry_run or not yes:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from postbus._log import event
 from postbus._store import Store
@@ -44,7 +44,7 @@ class RelayOptions(TypedDict, total=False):
     poll: Duration
     """How often to look for messages while nobody rings (500 ms)."""
     max_attempts: int
-    """Attempts before a message that the sink refuses becomes a dead letter (25)."""
+    """Attempts before a message that the sink refuses becomes a dead letter (25); the topic says how long apart."""
     retention: Duration
     """How long sent messages should be kept, to be sent again; a topic that keeps them for less is told (30 days)."""
 
@@ -92,9 +92,20 @@ async def plan(
         "batch": options.get("batch", BATCH),
         "concurrency": options.get("concurrency", CONCURRENCY),
         "poll": options.get("poll", POLL),
-        "retry": RetryPolicy(max_attempts=options.get("max_attempts", MAX_ATTEMPTS)),
+        "retry": retry_of(found[0], options.get("max_attempts", MAX_ATTEMPTS)),
     }
     return Planned(relay, handling, found[0]["semantics"] == "QUEUE")
+
+
+def retry_of(topic: Mapping[str, Any], max_attempts: int) -> RetryPolicy:
+    """The topic's own waits, with another number of attempts."""
+    return RetryPolicy(
+        max_attempts=max_attempts,
+        initial=topic["retry_initial"].total_seconds(),
+        factor=topic["retry_factor"],
+        maximum=topic["retry_max"].total_seconds(),
+        jitter=topic["retry_jitter"],
+    )
 
 
 def _check(options: RelayOptions) -> None:
