@@ -1,32 +1,17 @@
-"""What a pop holds: which messages of a lease are still to be settled, and settling them, once."""
+"""What a pop holds: which messages of a lease are still to be settled."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import Any
 
-from postbus import _settlement
-from postbus._drivers import driver_of
 from postbus._queue_store import PulledLease
 from postbus._settle import HeldLease
-from postbus._store import Store
 from postbus._watch import look_now
 from postbus.errors import InvalidInput, LeaseLost
 from postbus.message import Message
-from postbus.publish import Statement
-
-
-class How(NamedTuple):
-    """A kind of settlement, such as ack."""
-
-    statement: Callable[[UUID, Sequence[int]], Statement]
-    gives_back: bool = False
-    """Others can have the messages then, now or later."""
 
 
 class Held(HeldLease):
@@ -142,135 +127,6 @@ class Held(HeldLease):
                 remedy="commit that, or roll it back, first",
             )
         raise InvalidInput(f"message {message_id} is settled already", remedy="settle each message once")
-
-
-ACK = How(_settlement.ack)
-RELEASE = How(_settlement.release, gives_back=True)
-
-
-def retry(delay: timedelta | None, error: str | None) -> How:
-    return How(partial(_settlement.retry, delay=delay, error=error), gives_back=True)
-
-
-def dead_letter(reason: str, error: str | None) -> How:
-    return How(partial(_settlement.dead_letter, reason=reason, error=error))
-
-
-class Settlements:
-    """Settles what pops hold."""
-
-    def __init__(self, store: Store, ring_here: Callable[[str], None], ring: Callable[[str], None]) -> None:
-        self._store = store
-        self._ring_here = ring_here
-        self._ring = ring
-        self._transactions: dict[int, list[tuple[Held, list[int]]]] = {}
-        """What was settled in transactions of the bus, by their connections."""
-
-    async def settle(self, how: How, ids_of: dict[Held, list[int]], conn: Any = None) -> None:
-        """Settle messages, one statement for each lease. Raises LeaseLost for those that somebody else has by now."""
-        # In the order of tokens, as all who lock several leases do.
-        for lease in sorted(ids_of, key=lambda lease: lease.token):
-            await self._settle_lease(how, lease, ids_of[lease], conn)
-        _tell_lost(ids_of)
-
-    async def ack_whole(self, leases: Sequence[Held]) -> None:
-        """Ack all that is open in leases of which nothing was settled yet: in one statement for all of them."""
-        ids_of = {lease: lease.open_ids for lease in leases}
-        with _taken(ids_of):
-            lost = await self._store.ack_leases([lease.token for lease in leases])
-        for lease in leases:
-            self._may_go_on(lease, ACK)
-            if lease.token in lost:
-                lease.lost.update(ids_of[lease])
-        _tell_lost(ids_of)
-
-    async def _settle_lease(self, how: How, lease: Held, ids: list[int], conn: Any) -> None:
-        lease.check_free(conn)
-        unsure = {one for one in ids if lease.undone.get(one) is False}  # a commit explains why they are lost
-        with _taken({lease: ids}):
-            answer = await self._store.settle(how.statement(lease.token, ids), conn)
-        lost = _settlement.lost(answer)
-        lease.lost |= lost - unsure
-        if how.gives_back and lease.is_of_group:
-            lease.doubt_behind(ids)
-        if conn is None:
-            self._may_go_on(lease, how)
-        else:
-            self._give(how, lease, [one for one in ids if one not in lost], conn)
-
-    def _give(self, how: How, lease: Held, ids: list[int], conn: Any) -> None:
-        """They are settled if the caller's transaction commits."""
-        lease.given.update(ids)
-        lease.given_to = id(conn)
-        if id(conn) in self._transactions:
-            self._transactions[id(conn)].append((lease, ids))
-
-        def ended() -> None:
-            self._may_go_on(lease, how)
-            for one in lease.given.intersection(ids):
-                lease.given.discard(one)
-                lease.undone[one] = False
-
-        driver_of(conn).after_commit(conn, ended)
-
-    def _may_go_on(self, lease: Held, how: How) -> None:
-        """Others may have waited for this: for the message itself, or for one behind it in its key."""
-        if how.gives_back or lease.is_of_group:
-            self._ring(lease.topic)
-        elif lease.has_keys:  # of a queue that may be ordered: other processes look again soon
-            self._ring_here(lease.topic)
-
-    @contextmanager
-    def noting(self) -> Iterator[Callable[[Any], None]]:
-        """Learn what becomes of a transaction of the bus: it has committed if the block ends without an error."""
-        settled: list[tuple[Held, list[int]]] = []
-        conns: list[Any] = []
-
-        def note(conn: Any) -> None:
-            conns.append(conn)
-            self._transactions[id(conn)] = settled
-
-        is_committed = False
-        try:
-            yield note
-            is_committed = True
-        finally:
-            for conn in conns:
-                self._transactions.pop(id(conn), None)
-            for lease, ids in settled:
-                lease.given.difference_update(ids)
-                for one in ids:
-                    if is_committed:
-                        lease.undone.pop(one, None)
-                    else:
-                        lease.undone[one] = True
-
-
-@contextmanager
-def _taken(ids_of: dict[Held, list[int]]) -> Iterator[None]:
-    """Nobody else settles these messages meanwhile. If it fails they are as they were."""
-    before = [
-        (lease, lease.in_hand.intersection(ids), lease.doubtful.intersection(ids), lease.undone_of(ids))
-        for lease, ids in ids_of.items()
-    ]
-    for lease, in_hand, doubtful, undone in before:
-        lease.in_hand -= in_hand
-        lease.doubtful -= doubtful
-        lease.undone = {one: is_sure for one, is_sure in lease.undone.items() if one not in undone}
-    try:
-        yield
-    except BaseException:
-        for lease, in_hand, doubtful, undone in before:
-            lease.in_hand |= in_hand
-            lease.doubtful |= doubtful
-            lease.undone |= undone
-        raise
-
-
-def _tell_lost(ids_of: dict[Held, list[int]]) -> None:
-    lost = [one for lease, ids in ids_of.items() for one in lease.lost.intersection(ids)]
-    if lost:
-        raise lease_lost(lost)
 
 
 def lease_lost(ids: Iterable[int]) -> LeaseLost:

@@ -7,60 +7,38 @@ import contextlib
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
-from uuid import UUID
-
-import msgspec
 
 from postbus._connect import process_name
 from postbus._floor import Floor
-from postbus._held import Held, Settlements
+from postbus._holder import Holder, Wish
 from postbus._line import Place
 from postbus._log import event
-from postbus._loop import repeat
 from postbus._queue_store import Pulled, PulledLease
-from postbus._settle import HeldLease
+from postbus._sql_door import SqlDoor
 from postbus._store import Store
 from postbus._translate import DRIVER_ERRORS
-from postbus._upkeep import LOOK_AT_LEASES, RETURN_EXPIRED, SWEEP, SWEEP_SUBSCRIPTIONS, LeaseKeeper, Sweeper
+from postbus._upkeep import RETURN_EXPIRED, SWEEP, SWEEP_SUBSCRIPTIONS, Sweeper
 from postbus._wake import Bells, Listener, topic_id
 from postbus.errors import DatabaseUnavailable, PostbusError
 
 _LINGER = 30.0  # seconds that it is listened for rings after the last one who waited
 
 
-class Wish(msgspec.Struct, frozen=True):
-    """What a pop asks for."""
-
-    topic: str
-    group: str | None
-    key: str | None
-    batch: int
-    wait: float
-    lease: timedelta | None
-    member: str | None
-    auto_ack: bool
-
-
-class Puller:
+class Puller(Holder):
     """Pops for a process."""
 
     def __init__(self, dsn: str, store: Store, bells: Bells, ring: Callable[[str], None]) -> None:
+        super().__init__(SqlDoor(store, bells, ring))
         self._store = store
         self._bells = bells
         self._member = process_name()
         self._floors: defaultdict[tuple[str, str | None], Floor] = defaultdict(Floor)
         self._places: dict[tuple[str, str | None], Place] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._ear = _Ear(dsn, store, bells)
         self._tending = _Tending(store, bells)
-        self._kept: dict[UUID, HeldLease] = {}
-        self._keeping: asyncio.Event | None = None
-        """Set to end the task that prolongs leases."""
-        self.settlements = Settlements(store, lambda topic: bells.ring(topic_id(topic)), ring)
 
     async def pop(self, wish: Wish) -> list[PulledLease]:
         """Take messages; wait for them if there are none."""
@@ -124,62 +102,11 @@ class Puller:
                     await self._store.release(lease.token, [one.id for one in lease.messages])
                     self._bells.ring(topic_id(lease.topic))
 
-    # holding
-
-    @contextlib.contextmanager
-    def kept(self, leases: Iterable[Held]) -> Iterator[None]:
-        """Prolong leases in the background while something of them is to be settled."""
-        given = {lease.token: lease for lease in leases}
-        self._kept |= given
-        if self._keeping is None:
-            self._keeping = asyncio.Event()
-            tick = LeaseKeeper(self._store, self._kept).tick
-            self._start(repeat(tick, name="leases", every=LOOK_AT_LEASES, stop=self._keeping), "keep")
-        try:
-            yield
-        finally:
-            for token in given:
-                self._kept.pop(token, None)
-            if not self._kept and self._keeping is not None:
-                self._keeping.set()
-                self._keeping = None
-
-    async def extend(self, leases: Iterable[Held], length: timedelta) -> list[int]:
-        """Prolong leases, from now. Returns the messages of those that are lost."""
-        given = list(leases)
-        lost_tokens = await self._store.extend([lease.token for lease in given], length)
-        lost: list[int] = []
-        for lease in given:
-            if lease.token in lost_tokens:
-                lost += lease.lose()
-            else:
-                lease.length = length
-                lease.was_prolonged()
-        return lost
-
-    async def finish(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something to its end, also for somebody who is cancelled meanwhile."""
-        await asyncio.shield(self._start(work, "settle"))
-
-    def _start(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
-        task = asyncio.create_task(work, name=f"postbus-{what}")
-        self._tasks.add(task)
-        task.add_done_callback(self._has_ended)
-        return task
-
-    def _has_ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # told to whoever waits for it, if somebody still does
-
     async def close(self) -> None:
         """Let those who wait go with nothing, and finish what has begun."""
         for place in self._places.values():
             place.send_away()
-        if self._keeping is not None:
-            self._keeping.set()
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await super().close()
         await self._ear.close()
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from postbus import _settlement
+from postbus import _settle_sql
 from postbus._database import RELAXED, Database, committed
 from postbus._drivers import driver_of, translate_from
 from postbus._segment import NO_HEADERS
@@ -175,7 +175,7 @@ class QueueStore(Database):
 
     async def ack(self, token: UUID, ids: Sequence[int], conn: Any = None) -> set[int]:
         """Finish messages of a lease."""
-        return _settlement.lost(await self.settle(_settlement.ack(token, ids), conn))
+        return _settle_sql.lost(await self.settle(_settle_sql.ack(token, ids), conn))
 
     async def retry(
         self,
@@ -187,15 +187,15 @@ class QueueStore(Database):
         max_attempts: int | None = None,
     ) -> dict[int, str]:
         """What became of each message: 'retried', 'dead' or 'lost'."""
-        statement = _settlement.retry(token, ids, delay=delay, error=error, max_attempts=max_attempts)
-        return _settlement.outcomes(await self.settle(statement))
+        statement = _settle_sql.retry(token, ids, delay=delay, error=error, max_attempts=max_attempts)
+        return _settle_sql.outcomes(await self.settle(statement))
 
     async def dead_letter(self, token: UUID, ids: Sequence[int], reason: str, error: str | None) -> set[int]:
-        statement = _settlement.dead_letter(token, ids, reason=reason, error=error)
-        return _settlement.lost(await self.settle(statement))
+        statement = _settle_sql.dead_letter(token, ids, reason=reason, error=error)
+        return _settle_sql.lost(await self.settle(statement))
 
     async def release(self, token: UUID, ids: Sequence[int]) -> set[int]:
-        return _settlement.lost(await self.settle(_settlement.release(token, ids)))
+        return _settle_sql.lost(await self.settle(_settle_sql.release(token, ids)))
 
 
 def messages_of(topic: str, row: Any) -> list[Message]:

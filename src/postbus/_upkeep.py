@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Protocol
 from uuid import UUID
 
 from postbus._log import event
@@ -25,10 +26,16 @@ _LATE_COMMITS = timedelta(minutes=1)
 _FULL_LOOK = 60.0
 
 
+class Extends(Protocol):
+    """Prolongs leases by their tokens, and says which are lost."""
+
+    async def extend(self, tokens: Sequence[UUID], lease: timedelta) -> set[UUID]: ...
+
+
 class LeaseKeeper:
     """Prolongs the leases of what is still in hand, in one statement for all of the same length."""
 
-    def __init__(self, store: Store, leases: Mapping[UUID, HeldLease]) -> None:
+    def __init__(self, store: Extends, leases: Mapping[UUID, HeldLease]) -> None:
         self._store = store
         self._leases = leases
 

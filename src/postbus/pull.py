@@ -10,12 +10,12 @@ from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar, overload
 from uuid import UUID
 
-from postbus import _held
 from postbus._codec import decoder_for, is_storable
 from postbus._handle import as_delay
-from postbus._held import ACK, RELEASE, Held, How, as_held, lease_lost
+from postbus._held import Held, as_held, lease_lost
+from postbus._holder import Holder, Wish
 from postbus._log import event
-from postbus._puller import Puller, Wish
+from postbus._settlements import ACK, RELEASE, How
 from postbus.errors import InvalidInput, InvalidOption, LeaseLost, PostbusError
 from postbus.message import Message
 from postbus.options import Duration, as_timedelta
@@ -30,12 +30,12 @@ _MOST = 10_000
 class Delivery:
     """One message that was popped. It is held for its lease, and settled once."""
 
-    __slots__ = ("_lease", "_puller", "message")
+    __slots__ = ("_holder", "_lease", "message")
 
-    def __init__(self, message: Message, lease: Held | None, puller: Puller) -> None:
+    def __init__(self, message: Message, lease: Held | None, holder: Holder) -> None:
         self.message = message
         self._lease = lease
-        self._puller = puller
+        self._holder = holder
 
     def __repr__(self) -> str:
         state = "auto-acked" if self._lease is None else "open" if self.is_open else "settled"
@@ -92,11 +92,11 @@ class Delivery:
         self, conn: Any = None, *, delay: timedelta | float | None = None, error: str | None = None
     ) -> None:
         """Try the message again after `delay`, or as the topic says. After its last attempt it is a dead letter."""
-        await self._settle(_held.retry(as_delay(delay), error), conn)
+        await self._settle(How("retry", delay=as_delay(delay), error=error), conn)
 
     async def dead_letter(self, reason: str, conn: Any = None, *, error: str | None = None) -> None:
         """Give the message up."""
-        await self._settle(_held.dead_letter(reason, error), conn)
+        await self._settle(How("dead_letter", reason=reason, error=error), conn)
 
     async def release(self, conn: Any = None) -> None:
         """Give the message back as if it had not been popped: the attempt does not count."""
@@ -104,11 +104,11 @@ class Delivery:
 
     async def extend(self, lease: Duration | None = None) -> None:
         """Hold the message for this long from now, or for its lease once more; and with it all of the same lease."""
-        await extend(self._puller, [self._held_for_sure()], lease)
+        await extend(self._holder, [self._held_for_sure()], lease)
 
     async def _settle(self, how: How, conn: Any) -> None:
         lease = self._held_for_sure()
-        await self._puller.settlements.settle(how, {lease: [self.message.id]}, conn)
+        await self._holder.settlements.settle(how, {lease: [self.message.id]}, conn)
 
     def _held_for_sure(self) -> Held:
         if self._lease is None:
@@ -120,9 +120,9 @@ class Delivery:
 class Popped(Sequence[Delivery]):
     """What a pop brought: nothing, or up to `batch` deliveries. Its methods settle all that is open in it."""
 
-    def __init__(self, deliveries: Sequence[Delivery], puller: Puller) -> None:
+    def __init__(self, deliveries: Sequence[Delivery], holder: Holder) -> None:
         self._deliveries = deliveries
-        self._puller = puller
+        self._holder = holder
         self._leases = list(dict.fromkeys(one._lease for one in deliveries if one._lease is not None))
 
     def __repr__(self) -> str:
@@ -151,7 +151,7 @@ class Popped(Sequence[Delivery]):
         """All that is open is done: in the transaction of `conn`, or, without one, now."""
         self._refuse_auto_acked()
         if conn is None and all(len(lease.in_hand) == len(lease.messages) for lease in self._leases):
-            await self._puller.settlements.ack_whole(self._leases)
+            await self._holder.settlements.ack_whole(self._leases)
         else:
             await self._settle(ACK, conn)
 
@@ -159,11 +159,11 @@ class Popped(Sequence[Delivery]):
         self, conn: Any = None, *, delay: timedelta | float | None = None, error: str | None = None
     ) -> None:
         """Try all that is open again after `delay`, or as the topic says."""
-        await self._settle(_held.retry(as_delay(delay), error), conn)
+        await self._settle(How("retry", delay=as_delay(delay), error=error), conn)
 
     async def dead_letter(self, reason: str, conn: Any = None, *, error: str | None = None) -> None:
         """Give all up that is open."""
-        await self._settle(_held.dead_letter(reason, error), conn)
+        await self._settle(How("dead_letter", reason=reason, error=error), conn)
 
     async def release(self, conn: Any = None) -> None:
         """Give all back that is open, as if it had not been popped."""
@@ -172,17 +172,17 @@ class Popped(Sequence[Delivery]):
     async def extend(self, lease: Duration | None = None) -> None:
         """Hold all that is open for this long from now, or for its lease once more."""
         self._refuse_auto_acked()
-        await extend(self._puller, self._open_ids(), lease)
+        await extend(self._holder, self._open_ids(), lease)
 
     @asynccontextmanager
     async def keep(self) -> AsyncIterator[Self]:
         """Prolong the leases in the background for as long as the block runs, until all is settled."""
-        with self._puller.kept(self._leases):
+        with self._holder.kept(self._leases):
             yield self
 
     async def _settle(self, how: How, conn: Any) -> None:
         self._refuse_auto_acked()
-        await self._puller.settlements.settle(how, self._open_ids(), conn)
+        await self._holder.settlements.settle(how, self._open_ids(), conn)
 
     def _open_ids(self) -> dict[Held, list[int]]:
         return {lease: ids for lease in self._leases if (ids := lease.open_ids)}
@@ -196,19 +196,19 @@ class Popped(Sequence[Delivery]):
         if error is None:
             undone = {lease: list(ids) for lease, given in self._open_ids().items() if (ids := lease.undone_of(given))}
             # Their transaction did not commit, as far as we know: so they are not done.
-            await self._give_back(_held.retry(None, "the transaction that settled it did not commit"), undone)
+            await self._give_back(How("retry", error="the transaction that settled it did not commit"), undone)
             if self._leases:
                 await self.ack()
         else:
             why = "".join(traceback.format_exception(error))[-4000:]
-            if lost := await self._give_back(_held.retry(None, why), self._open_ids()):
+            if lost := await self._give_back(How("retry", error=why), self._open_ids()):
                 event(logging.WARNING, "lease.lost", messages=list(lost))
         await self._give_back(RELEASE, {lease: sorted(lease.doubtful) for lease in self._leases if lease.doubtful})
 
     async def _give_back(self, how: How, ids_of: dict[Held, list[int]]) -> Sequence[int]:
         """Returns the ids of messages that are lost."""
         try:
-            await self._puller.settlements.settle(how, ids_of)
+            await self._holder.settlements.settle(how, ids_of)
         except LeaseLost as lost:
             return lost.ids
         return ()
@@ -220,7 +220,7 @@ def _auto_acked(what: str) -> InvalidInput:
     )
 
 
-async def extend(puller: Puller, leases: Iterable[Held], length: Duration | None) -> None:
+async def extend(holder: Holder, leases: Iterable[Held], length: Duration | None) -> None:
     """Prolong leases; each by its own length, if none is given."""
     wanted = None if length is None else check_lease(length)
     by_length: dict[timedelta, list[Held]] = {}
@@ -228,7 +228,7 @@ async def extend(puller: Puller, leases: Iterable[Held], length: Duration | None
         by_length.setdefault(wanted or lease.length, []).append(lease)
     lost: list[int] = []
     for one, some in by_length.items():
-        lost += await puller.extend(some, one)
+        lost += await holder.extend(some, one)
     if lost:
         raise lease_lost(lost)
 
@@ -240,7 +240,7 @@ class Pop:
     acked; if it ends by an error, it is given back, to be tried again.
     """
 
-    def __init__(self, connect: Callable[[], Awaitable[Puller]], wish: Wish, *, keep: bool) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[Holder]], wish: Wish, *, keep: bool) -> None:
         self._connect = connect
         self._wish = wish
         self._keep = keep
@@ -255,14 +255,14 @@ class Pop:
         return self._pop().__await__()
 
     async def _pop(self) -> Popped:
-        puller = await self._connect()
-        pulled = await puller.pop(self._wish)
+        holder = await self._connect()
+        pulled = await holder.pop(self._wish)
         return Popped(
             [
-                Delivery(message, lease, puller)
+                Delivery(message, lease, holder)
                 for message, lease in as_held(pulled, is_of_group=self._wish.group is not None)
             ],
-            puller,
+            holder,
         )
 
     async def __aenter__(self) -> Popped:
@@ -270,14 +270,14 @@ class Pop:
             raise InvalidInput("this pop is in use already", remedy="call bus.pop() for each block")
         self._popped = await self._pop()
         if self._keep:
-            self._stack.enter_context(self._popped._puller.kept(self._popped._leases))
+            self._stack.enter_context(self._popped._holder.kept(self._popped._leases))
         return self._popped
 
     async def __aexit__(self, kind: object, error: BaseException | None, where: object) -> None:
         popped = self._popped
         assert popped is not None
         try:
-            await popped._puller.finish(popped.finish(error))
+            await popped._holder.finish(popped.finish(error))
         except PostbusError as problem:
             if error is None:
                 raise
@@ -297,7 +297,7 @@ def check_lease(lease: Duration) -> timedelta:
 
 
 def pop(
-    connect: Callable[[], Awaitable[Puller]],
+    connect: Callable[[], Awaitable[Holder]],
     topic: str,
     *,
     group: str | None,
