@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from postbus.errors import InvalidOption, PayloadNotDecodable, PayloadNotSerializable, PayloadTooDeep
+from postbus.errors import InvalidOption, InvalidPayload, PayloadNotDecodable, PayloadNotSerializable, PayloadTooDeep
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
@@ -184,6 +184,39 @@ def _check_depth(encoded: bytes) -> None:
         raise _too_deep()
 
 
+def check_json(encoded: bytes) -> None:
+    """Refuse bytes that are not JSON, or are nested too deeply: for payloads that are passed on as they are."""
+    try:
+        if (why := _why_not_json(encoded)) is not None:
+            raise InvalidPayload(f"the payload is not JSON: {why}", remedy="correct it, or send it as text or bytes")
+    except RecursionError:
+        raise _too_deep() from None
+    _check_depth(encoded)
+
+
+def holds_json(encoded: bytes, content_type: str) -> bool:
+    """Whether a payload is JSON, and not only said to be."""
+    try:
+        return is_json(content_type) and _why_not_json(encoded) is None
+    except RecursionError:
+        return False
+
+
+def _why_not_json(encoded: bytes) -> str | None:
+    try:
+        msgspec.json.decode(encoded)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+        try:  # numbers stay texts: some have more digits than Python reads
+            json.loads(encoded.decode("utf-8"), parse_int=str, parse_float=str, parse_constant=_no_constant)
+        except ValueError as error:
+            return str(error)
+    return None
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"it holds {name}")
+
+
 def _too_deep() -> PayloadTooDeep:
     return PayloadTooDeep(
         f"the payload is nested deeper than {MAX_DEPTH} levels",
@@ -309,6 +342,7 @@ def _refuse_number(number: str) -> NoReturn:
 
 
 def is_json(content_type: str) -> bool:
+    """Whether a content type says that a payload is JSON."""
     return content_type.startswith(JSON) or content_type.partition(";")[0].endswith("+json")
 
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Unpack
 
 from postbus._group_admin import GroupAdmin
+from postbus._http_admin import HttpAdmin
 from postbus.errors import (
     InvalidInput,
     MessageNotFound,
@@ -19,7 +20,7 @@ from postbus.publish import check_topic_name
 from postbus.sweeping import SweepingOptions, sweeping_json
 
 
-class Admin(GroupAdmin):
+class Admin(GroupAdmin, HttpAdmin):
     """What operators do, as methods. Reached as `bus.admin`."""
 
     async def create_topic(self, name: str, **options: Unpack[TopicOptions]) -> None:

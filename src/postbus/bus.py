@@ -128,9 +128,7 @@ class Bus:
 
     def publish_many(self, conn: Any, topic: str, messages: Iterable[Any]) -> Any:
         """Publish payloads, or `Outgoing` messages, in the transaction of `conn`. Returns their ids."""
-        if isinstance(messages, str | bytes | Mapping):
-            raise InvalidInput(f"publish_many got one {type(messages).__name__}", remedy="give a list, or use publish")
-        given = list(messages)
+        given = _many(messages)
         if self._middleware:  # which sees all messages in one form
             given = [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in given]
         return self._publish(conn, topic, given, lambda given: publish_many(topic, given))
@@ -204,6 +202,18 @@ class Bus:
             given = _only(changed)
             publish_one(topic, given)  # what is wrong with it is told here, not to those it shares a commit with
             return await self._sender.send(topic, given)
+
+    async def send_many(self, topic: str, messages: Iterable[Any]) -> list[int]:
+        """Publish payloads, or `Outgoing` messages, without a transaction of one's own: all of them, or none.
+
+        Returns their ids once they are committed.
+        """
+        given = [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in _many(messages)]
+        store = await self.connect()
+        with publishing(self._middleware, topic, given) as changed:
+            [ids] = await store.publish_batches([publish_many(topic, changed)])
+        self._ring(topic)
+        return ids
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
@@ -426,8 +436,11 @@ class Bus:
         """What is registered, in that order."""
         return list(self._subscriptions.values())
 
-    async def run(self, *, name: str | None = None) -> bool:
-        """Consume until SIGTERM, SIGINT or `stop()`. Returns False if a second one cut the draining short."""
+    async def run(self, *, name: str | None = None, signals: bool = True) -> bool:
+        """Consume until SIGTERM, SIGINT or `stop()`. Returns False if a second one cut the draining short.
+
+        Without `signals` they are left to the caller.
+        """
         groups = [(group, start) for group, start in self._groups.values() if start is not None]
         if not self._subscriptions and not self._groups:
             raise InvalidHandler("nothing to run: no handler is registered", remedy="use @bus.subscribe(topic)")
@@ -436,7 +449,7 @@ class Bus:
         )
         try:
             await self.connect()
-            await self._worker.run()
+            await self._worker.run(signals=signals)
             return not self._worker.was_aborted
         finally:
             self._worker = None
@@ -469,6 +482,10 @@ class Bus:
         self._sender = Sender(store, self._doorbell.ring)
         self._puller = Puller(self.dsn, store, self._bells, self._doorbell.ring)
         self._store = store
+
+    def ring(self, topic: str) -> None:
+        """Let those look again who wait for messages of a topic: one may be free that was settled elsewhere."""
+        self._ring(topic)
 
     def _ring(self, topic: str) -> None:
         try:
@@ -510,6 +527,12 @@ class Bus:
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+
+def _many(messages: Iterable[Any]) -> list[Any]:
+    if isinstance(messages, str | bytes | Mapping):
+        raise InvalidInput(f"publish_many got one {type(messages).__name__}", remedy="give a list, or use publish")
+    return list(messages)
 
 
 def _only(messages: Sequence[Outgoing]) -> Outgoing:

@@ -18,6 +18,9 @@
     │   ├── GroupNotFound
     │   ├── InvalidGroup             a group without members, or a state that it cannot go to
     │   ├── WrongSemantics           a QUEUE where a PUB_SUB topic is needed
+    │   ├── TokenNotFound
+    │   ├── WebhookNotFound
+    │   ├── WebhookExists
     │   ├── NoActiveSubscriptions    the topic blocks writes while nobody is subscribed
     │   └── TransactionInUse         the call needs a transaction of its own
     ├── LeaseLost                    somebody else has the message now: drop what you did
@@ -31,6 +34,12 @@
     │   └── RestoredElsewhere        the database was restored into another server: rebase it
     ├── AccessDenied                 the database refused the user or the right
     ├── DatabaseUnavailable          the database is away: try again (the only error loops retry)
+    ├── NotServed                    what only the HTTP server says
+    │   ├── NotAuthenticated
+    │   ├── NotAllowed               the token's roles or topics do not cover it
+    │   ├── TooManyRequests
+    │   ├── RequestTooLarge
+    │   └── RouteNotFound
     ├── CommitUnknown                the connection broke during COMMIT: it may have happened
     ├── EmbeddedError                the embedded PostgreSQL cannot run
     └── SinkUnavailable              where a relay sends to is away: it waits
@@ -148,6 +157,24 @@ class GroupNotFound(InvalidInput):
     code = "PB406"
 
 
+class TokenNotFound(InvalidInput):
+    """No token of the HTTP server has this id."""
+
+    code = "PB444"
+
+
+class WebhookNotFound(InvalidInput):
+    """No webhook has this name."""
+
+    code = "PB445"
+
+
+class WebhookExists(InvalidInput):
+    """A webhook of this name, or for the same consumer, exists already."""
+
+    code = "PB446"
+
+
 class NoActiveSubscriptions(InvalidInput):
     """The topic blocks writes while no group is ACTIVE."""
 
@@ -242,6 +269,46 @@ class DatabaseUnavailable(PostbusError):
     """The database cannot be reached at the moment."""
 
     code = "PB504"
+
+
+class NotServed(PostbusError):
+    """The HTTP server does not do what it was asked for."""
+
+    code = "PB439"
+
+
+class NotAuthenticated(NotServed):
+    """The caller has not said who it is, or is not known."""
+
+    code = "PB440"
+
+
+class NotAllowed(NotServed):
+    """The caller has not the role, or its topics are others."""
+
+    code = "PB441"
+
+
+class TooManyRequests(NotServed):
+    """The caller asks more often, or more at the same time, than it may."""
+
+    code = "PB442"
+
+    def __init__(self, message: str, *, remedy: str = "", retry_after: float = 1.0) -> None:
+        super().__init__(message, remedy=remedy)
+        self.retry_after = retry_after
+
+
+class RequestTooLarge(NotServed):
+    """The body has more bytes, or more messages, than the server takes."""
+
+    code = "PB443"
+
+
+class RouteNotFound(NotServed):
+    """There is nothing at this address, or not by this method."""
+
+    code = "PB447"
 
 
 class CommitUnknown(PostbusError):

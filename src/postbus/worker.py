@@ -7,6 +7,7 @@ import logging
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -84,7 +85,7 @@ class Worker:
     def was_aborted(self) -> bool:
         return self._abort.is_set()
 
-    async def run(self) -> None:
+    async def run(self, *, signals: bool = True) -> None:
         """Consume until stopped. Raises what made it impossible to go on."""
         handlers = [*self._subscriptions, *(one for group in self._groups for one in _subscriptions_of(group))]
         transactional = [one for one in handlers if one.transactional]
@@ -97,7 +98,7 @@ class Worker:
                 await self._patiently(partial(stores[0].ensure_topic, subscription.topic))
                 _check_is_queue(await self._patiently(partial(stores[0].topics, subscription.topic)), subscription)
             self._stores = stores[0], stores[1], stores[2]
-            with _signals(self.stop):
+            with _signals(self.stop) if signals else nullcontext():
                 await self._consume(*stores)
         finally:
             for task in self._beside:

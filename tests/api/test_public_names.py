@@ -57,12 +57,15 @@ NAMES = [
     "SchemaTooOld",
     "SinkUnavailable",
     "Start",
+    "TokenNotFound",
     "TopicExists",
     "TopicNotEmpty",
     "TopicNotFound",
     "TopicOptions",
     "TransactionInUse",
     "UnreadableEvent",
+    "WebhookExists",
+    "WebhookNotFound",
     "WrongSemantics",
 ]
 

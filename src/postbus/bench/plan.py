@@ -74,6 +74,8 @@ class Plan:
     """That it drains, per round; slow ones a part of them."""
     peer_latency_seconds: float = 3.0
     """How long its latency is measured, per turn."""
+    polls: int = 1_000
+    """That wait on an HTTP server at the same time."""
     peers_at_once: bool = False
     """Whether all of them are measured at the same time: shows that they work, not how fast they are."""
 
@@ -86,7 +88,7 @@ class Plan:
                    minute=1.0, isolation_seconds=3.0, named_lanes=2_000, active_lanes=50, per_lane=5,
                    day=0.7, day_rate=2_000, points=Points.quick(),
                    peer_rounds=1, peer_seconds=0.05, peer_messages=400, peer_latency_seconds=0.1,
-                   peers_at_once=True)  # fmt: skip
+                   polls=50, peers_at_once=True)  # fmt: skip
 
     @classmethod
     def short(cls) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from postbus.bench import catch_up, curves, isolation, kill, lanes, log, lt, partitions, peers, queue, relay
+from postbus.bench import catch_up, curves, http, isolation, kill, lanes, log, lt, partitions, peers, queue, relay
 from postbus.bench.lab import Lab
 from postbus.bench.plan import Plan
 from postbus.bench.progress import Progress
@@ -25,6 +25,7 @@ SCENARIOS = {
         lanes.SCENARIO,
         curves.SCENARIO,
         relay.SCENARIO,
+        http.SCENARIO,
     )
 }
 

@@ -28,8 +28,10 @@ from postbus.cli import (
     relay,
     relay_admin,
     scopes,
+    serve,
     sweep,
     tail,
+    tokens,
     topics,
     up,
     worker,
@@ -76,6 +78,8 @@ def print_version(cli: Cli) -> None:
 
 
 command(app, "up")(up.up)
+command(app, "serve")(serve.serve)
+app.add_typer(tokens.app)
 command(app, "migrate")(migrate.migrate)
 command(app, "doctor")(doctor.doctor)
 app.add_typer(topics.app)

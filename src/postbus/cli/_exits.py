@@ -22,6 +22,7 @@ from postbus.errors import (
     MessageNotFound,
     PostbusError,
     SchemaError,
+    TokenNotFound,
     TopicNotFound,
 )
 
@@ -31,7 +32,7 @@ EXIT_CODES = {
     OK: "ok",
     FAILED: "error",
     USAGE: "usage",
-    NOT_FOUND: "topic, group or message not found",
+    NOT_FOUND: "topic, group, message or token not found",
     REFUSED: "refused, invalid input, or a lost lease",
     NO_DATABASE: "database away, or access denied",
     WRONG_SCHEMA: "schema missing, too old, too new, or restored from a dump",
@@ -42,6 +43,7 @@ _BY_ERROR: tuple[tuple[type[PostbusError], int], ...] = (
     (TopicNotFound, NOT_FOUND),
     (GroupNotFound, NOT_FOUND),
     (MessageNotFound, NOT_FOUND),
+    (TokenNotFound, NOT_FOUND),
     (InvalidInput, REFUSED),
     (LeaseLost, REFUSED),
     (AccessDenied, NO_DATABASE),

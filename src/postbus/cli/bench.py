@@ -109,6 +109,7 @@ _scenario(
     "Throughput, latency, space and memory by batch, groups, lanes, backlog, payload and load.",
     _messages("Messages in the largest backlog."),
 )
+_scenario("http", "The HTTP server: batches and single messages by 50 connections, and 1,000 polls that wait.")
 
 
 @app.command("all", help="All scenarios, each in a short form, and a report with charts.")

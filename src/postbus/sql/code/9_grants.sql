@@ -29,7 +29,7 @@ begin
         select role.name, f.oid::regprocedure as signature
           from (values
             (array['postbus_producer', 'postbus_consumer', 'postbus_observer', 'postbus_admin'],
-             array['schema_state', 'topic_id', 'source_name']),
+             array['schema_state', 'topic_id', 'check_token', 'source_name']),
             (array['postbus_producer'],
              array['publish', 'publish_many', 'ring']),
             (array['postbus_consumer'],
@@ -48,7 +48,8 @@ begin
              array['create_topic', 'set_topic', 'move_topic', 'continue_moves', 'pause_topic', 'resume_topic', 'purge_topic', 'delete_topic',
                    'set_group_state', 'set_scope_state', 'forget_scope', 'seek', 'resurrect', 'set_catch_up', 'force_complete', 'remove_group',
                    'redrive', 'purge_dead_letters',
-                   'set_sweeping', 'rebase', 'import_messages', 'import_group', 'import_retrying', 'import_seen'])
+                   'set_sweeping', 'rebase', 'import_messages', 'import_group', 'import_retrying', 'import_seen', 'create_token', 'revoke_token', 'create_webhook',
+                   'set_webhook', 'delete_webhook', 'webhooks_to_run'])
           ) as g (roles, functions)
          cross join unnest(g.roles) as role (name)
           join pg_roles on pg_roles.rolname = role.name
@@ -70,5 +71,6 @@ begin
     end loop;
     if exists (select from pg_roles where rolname = 'postbus_admin') then
         grant execute on function postbus_outbox.cleanup_completed_outbox_messages() to postbus_admin;
+        grant select on postbus.tokens, postbus.webhooks to postbus_admin;
     end if;
 end $$;
