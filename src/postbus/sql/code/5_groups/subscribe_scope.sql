@@ -40,7 +40,7 @@ declare
     _dead      bigint[];
     _positions jsonb;
     _place     postbus.log_place;
-    _topic     record;
+    _topic     postbus.topic;
     _joined    record;
     _told      jsonb := '{}';       -- by subscription: whether it is new, what it missed, and what of that is skipped
 begin
@@ -54,8 +54,8 @@ begin
     -- A place of each storage, as in `here`: positions first, then the snapshot, then an own transaction id.
     select jsonb_object_agg(s.id, postbus.last_position(s.id)) into _positions from postbus.storage s;
     _place.snapshot := pg_current_snapshot();
-    _dead := array(select (f.subscription).id from postbus.topics_in_scope(_scope) as f where (f.subscription).state = 'DEAD');
-    if _is_new or _dead <> '{}' or exists (select from postbus.topics_in_scope(_scope) as f where (f.subscription).id is null) then
+    _dead := array(select f.subscription_id from postbus.topics_in_scope(_scope) as f where f.state = 'DEAD');
+    if _is_new or _dead <> '{}' or exists (select from postbus.topics_in_scope(_scope) as f where f.subscription_id is null) then
         perform postbus.check_fresh();
     end if;
     if _is_new then
@@ -80,10 +80,13 @@ begin
            and (c.on_failure, c.catch_up)
                <> (coalesce(subscribe_scope.on_failure, c.on_failure), coalesce(subscribe_scope.catch_up, c.catch_up));
     end if;
-    for _topic in select f.topic as own, (f.subscription).id as known from postbus.topics_in_scope(_scope) as f loop
-        _place.position := coalesce((_positions ->> (_topic.own).storage_id::text)::bigint, 0);
+    for _topic in
+        select t.* from postbus.topics_in_scope(_scope) as f join postbus.topic t on t.id = f.topic_id
+         where f.subscription_id is null or f.keys is not null or _is_new order by t.name
+    loop
+        _place.position := coalesce((_positions ->> _topic.storage_id::text)::bigint, 0);
         _place.txid := pg_current_xact_id();
-        select * into _joined from postbus.join_topic(_scope, _topic.own, _place, _is_new);
+        select * into _joined from postbus.join_topic(_scope, _topic, _place, _is_new);
         if _joined.subscription_id is not null then
             _told := _told || jsonb_build_object(_joined.subscription_id, jsonb_build_array(true, _joined.missed, _joined.skipped));
         end if;
@@ -94,7 +97,7 @@ begin
            set seen_at = clock_timestamp(), on_failure = coalesce(subscribe_scope.on_failure, s.on_failure),
                catch_up = coalesce(subscribe_scope.catch_up, s.catch_up), missed = 0, missed_at = null
           from postbus.topics_in_scope(_scope) as f
-         where s.id = (f.subscription).id
+         where s.id = f.subscription_id
         returning s.id, s.topic_id, s.state, s.keys
     )
     select t.name, k.id, k.state, coalesce((told.it ->> 0)::boolean, false), t.lease, t.heartbeat_interval, t.max_attempts, t.lanes, k.keys,
