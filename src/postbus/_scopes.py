@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from postbus._log import event
 from postbus._scope_store import Joined
@@ -11,19 +12,27 @@ from postbus._store import Store
 from postbus.group import Group
 from postbus.start import Start
 
-LOOK = 1.0  # seconds between looks at what has come into scopes, while nobody rings
+_LOOK = 1.0  # seconds between looks at what has come into scopes, while nobody rings …
+_LONGEST_LOOK = 30.0  # … or longer, where there are many topics,
+_SHARE = 50  # so that looking takes no more than a fiftieth of the time
 
 
 class ScopeKeeper:
     """Finds the topics of groups that have a scope, and consumes them."""
 
     def __init__(
-        self, store: Store, known: Callable[[], Collection[int]], consume: Callable[[Group, Joined], None]
+        self,
+        store: Store,
+        known: Callable[[], Collection[int]],
+        consume: Callable[[Group, Joined], None],
+        joined: Callable[[], Awaitable[object]],
     ) -> None:
         self._store = store
         self._known = known
         """The subscriptions that this process consumes for."""
         self._consume = consume
+        self._joined = joined
+        """Takes lanes of what is new."""
         self._groups: dict[Group, Start] = {}
 
     async def add(self, group: Group, start: Start) -> None:
@@ -43,17 +52,21 @@ class ScopeKeeper:
     def remove(self, group: Group) -> None:
         self._groups.pop(group, None)
 
-    async def tick(self) -> bool:
-        """Look once what has come into scopes. Returns whether something has."""
+    async def tick(self) -> float:
+        """Look once what has come into scopes. Returns after how many seconds to look again."""
         groups = list(self._groups)
         if not groups:
-            return False
+            return _LOOK
+        began = time.monotonic()
         news = await self._store.scope_news([(one.name, one.scope) for one in groups], list(self._known()))
         self._begin([(groups[place], one) for place, one in news.joined if groups[place] in self._groups])
         for place in news.not_joined:
             if groups[place] in self._groups:
                 await self.add(groups[place], self._groups[groups[place]])
-        return bool(news.joined or news.not_joined)
+        if news.joined or news.not_joined:
+            await self._joined()
+            return _LOOK
+        return min(max(_LOOK, _SHARE * (time.monotonic() - began)), _LONGEST_LOOK)
 
     def _begin(self, joined: Sequence[tuple[Group, Joined]]) -> None:
         for group, one in joined:

@@ -21,7 +21,7 @@ from postbus._log import event
 from postbus._loop import patiently, repeat
 from postbus._reader import LogReader
 from postbus._scope_store import Joined
-from postbus._scopes import LOOK, ScopeKeeper
+from postbus._scopes import ScopeKeeper
 from postbus._settle import Settler
 from postbus._store import Store
 from postbus._upkeep import LOOK_AT_LEASES, RETURN_EXPIRED, SWEEP, SWEEP_SUBSCRIPTIONS, LeaseKeeper, Sweeper
@@ -122,7 +122,7 @@ class Worker:
         lanes = LaneKeeper(upkeep_store, store, heartbeat_store, self.name)
         heartbeat = Heartbeat(heartbeat_store, self.name, self._topics, lanes.leases.values)
         self._keeper, self._reader, self._heartbeat = lanes, LogReader(store), heartbeat
-        self._scopes = ScopeKeeper(upkeep_store, lanes.consumers.keys, self._consume_for)
+        self._scopes = ScopeKeeper(upkeep_store, lanes.consumers.keys, self._consume_for, lanes.tick)
         scope_bell = self._bells.add_for_scopes()
         await self._patiently(heartbeat.tick)  # lanes go to processes that are known
         for group, start in list(self._groups.items()):  # others may start while these join
@@ -135,7 +135,7 @@ class Worker:
             repeat(lanes.heartbeats.tick, name="group heartbeat", every=1.0, stop=ended),
             repeat(lanes.tell_counts, name="counts", every=TELL_COUNTS, stop=ended),
             repeat(lanes.tick, name="lanes", every=1.0, stop=self._stop),
-            repeat(self._look_at_scopes, name="scopes", every=LOOK, stop=self._stop, wake=scope_bell),
+            repeat(self._scopes.tick, name="scopes", every=1.0, stop=self._stop, wake=scope_bell),
             repeat(sweeper.sweep_log, name="sweep log", every=SWEEP, stop=ended),
             self._keeper.advancer.run(),
             repeat(keeper.tick, name="leases", every=LOOK_AT_LEASES, stop=ended),
@@ -197,12 +197,6 @@ class Worker:
             self._scopes.remove(group)
             consumers = [self._keeper.consumer_of(one) for one in (group, *group.parts.values())]
             await asyncio.gather(*(self._keeper.remove(one) for one in consumers if one is not None))
-
-    async def _look_at_scopes(self) -> None:
-        assert self._keeper is not None
-        assert self._scopes is not None
-        if await self._scopes.tick():
-            await self._keeper.tick()
 
     async def _join(self, group: Group, start: Start) -> None:
         assert self._scopes is not None

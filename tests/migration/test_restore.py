@@ -25,11 +25,13 @@ from log_sql import (
     refused,
     rotate,
     subscribe,
+    subscribe_scope,
     sweep,
     take,
 )
 from postbus.embedded import EmbeddedPostgres
 from queue_sql import publish
+from scoping import age
 
 Restore = Callable[[], Awaitable[Any]]
 
@@ -280,3 +282,26 @@ async def test_rebase_on_the_same_server_loses_nothing(conn: Any) -> None:
     await conn.execute("select postbus.sign_off('w')")
 
     assert await _take_all(conn, group) == ["two", "three", "four"]
+
+
+async def test_scopes_hold_in_a_restored_database(conn: Any, restore: Restore) -> None:
+    """A group that started with `new` loses nothing it had before it, and topics that join there start at its record."""
+    for topic in ("known", "later"):
+        await create_topic(conn, topic)
+        await publish_many(conn, f"{topic} old", topic=topic)
+    await age(conn, 60)
+    await conn.execute("""select postbus.set_topic('known', '{"namespace": "ns"}')""")
+    group = (await subscribe_scope(conn, namespace="ns", mode="new"))["known"]
+    for topic in ("known", "later"):
+        await publish_many(conn, f"{topic} new", topic=topic)
+    await conn.execute("update postbus.segment set published_at = published_at - interval '1 hour' where topic_id = $1",
+                       await conn.fetchval("select postbus.topic_id('known')"))  # fmt: skip
+
+    there = await restore()
+    await _refused(subscribe_scope(there, namespace="ns"))
+    await _rebase(there)
+    await there.execute("""select postbus.set_topic('later', '{"namespace": "ns"}')""")
+    ids = await subscribe_scope(there, namespace="ns")
+    assert ids["known"] == group
+    assert await _take_all(there, group, "known") == ["known new"]
+    assert await _take_all(there, ids["later"], "later") == ["later new"]

@@ -4,6 +4,8 @@
 alter table postbus.topic
     add column namespace text,
     add column task      text;
+create index topic_namespace_idx on postbus.topic (namespace) where namespace is not null;
+create index topic_task_idx on postbus.topic (task) where task is not null;
 
 -- What a group has subscribed to, and where it starts in topics that it has no subscription for yet. Recorded once.
 -- It starts with messages that were published at start_at or later (null: with all that are retained), and, unless that is
@@ -31,7 +33,7 @@ alter table postbus.subscription
     add column keys     text[],                 -- of the messages that the group wants; null: all
     add column scope_id bigint,                 -- the record that made it
     add column started  postbus.log_cursor;     -- where it began
-create index subscription_name_idx on postbus.subscription (group_name);
+create index subscription_name_idx on postbus.subscription (group_name, topic_id);
 
 -- Of segments up to since_bound only those count that are not older than since_at and since_id, or that are not visible in
 -- since_snapshot.

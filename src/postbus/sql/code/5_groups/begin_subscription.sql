@@ -11,7 +11,8 @@ create or replace function postbus.begin_subscription(
     out skipped         bigint,
     out catch_up_id     bigint
 )
-language plpgsql as $$
+language plpgsql
+set enable_seqscan = off as $$      -- a thousand of these in one transaction are planned before the tables have statistics
 declare
     _made postbus.subscription;
 begin

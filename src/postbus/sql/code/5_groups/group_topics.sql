@@ -12,8 +12,7 @@ set search_path = pg_catalog, pg_temp as $$
 begin
     perform postbus.check_scope(topic, key, namespace, task, pattern);
     return query
-    select (f.topic).name, (f.subscription).id, (f.subscription).keys
+    select f.topic_name, f.subscription_id, f.keys
       from postbus.topics_in_scope(postbus.as_scope(group_name, topic, key, namespace, task, pattern)) as f
-     where (f.subscription).state = 'ACTIVE'
-       and (group_topics.key is null or (f.subscription).keys is null or group_topics.key = any ((f.subscription).keys));
+     where f.state = 'ACTIVE' and (group_topics.key is null or f.keys is null or group_topics.key = any (f.keys));
 end $$;

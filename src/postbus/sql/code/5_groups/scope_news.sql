@@ -21,13 +21,13 @@ create or replace function postbus.scope_news(
 )
 language sql stable security definer
 set search_path = pg_catalog, pg_temp as $$
-    select one.n::integer, (f.topic).name, (f.subscription).id, (f.topic).lease, (f.topic).heartbeat_interval, (f.topic).max_attempts,
-           (f.topic).lanes, (f.subscription).keys is not null
+    select one.n::integer, f.topic_name, f.subscription_id, t.lease, t.heartbeat_interval, t.max_attempts, t.lanes, f.keys is not null
       from unnest(group_names, scope_news.topics, scope_news.keys, namespaces, tasks, patterns)
            with ordinality as one (group_name, topic, key, namespace, task, pattern, n)
      cross join lateral postbus.as_scope(one.group_name, one.topic, one.key, one.namespace, one.task, one.pattern) as own
      cross join lateral postbus.topics_in_scope(own) as f
-     where not exists (select from unnest(known) as k (id) where k.id = (f.subscription).id)
-       and ((f.subscription).id is not null or own.id is not null)       -- who is forgotten does not join
-     order by one.n, (f.topic).name
+      join postbus.topic t on t.id = f.topic_id
+     where not exists (select from unnest(known) as k (id) where k.id = f.subscription_id)
+       and (f.subscription_id is not null or own.id is not null)       -- who is forgotten does not join
+     order by one.n, f.topic_name
 $$;

@@ -1,5 +1,6 @@
 -- Subscribes a group to a scope: to all topics in it, and to those that come into it later. Where it starts is recorded once, at
--- the first call; later calls change on_failure and catch_up, bring DEAD ones back, and join what is not joined yet.
+-- the first call; later calls change on_failure and catch_up, if they give them, bring DEAD ones back, and join what is not
+-- joined yet.
 -- Returns what the group is subscribed to in the scope. To be called in a transaction of its own.
 --
 -- mode new: messages of the last look_back, and all that are committed after this has returned; all: what is retained;
@@ -16,8 +17,8 @@ create or replace function postbus.subscribe_scope(
     mode       text default 'all',
     start_at   timestamptz default null,
     look_back  interval default '4 seconds',
-    on_failure text default 'block',
-    catch_up   jsonb default '{}'
+    on_failure text default null,       -- block
+    catch_up   jsonb default null
 ) returns table (
     topic_name      text,
     subscription_id bigint,
@@ -39,11 +40,11 @@ declare
     _dead      bigint[];
     _positions jsonb;
     _place     postbus.log_place;
-    _topic     record;
+    _topic     postbus.topic;
     _joined    record;
     _told      jsonb := '{}';       -- by subscription: whether it is new, what it missed, and what of that is skipped
 begin
-    perform postbus.check_group(group_name, on_failure, catch_up);
+    perform postbus.check_group(group_name, coalesce(on_failure, 'block'), coalesce(catch_up, '{}'));
     perform postbus.check_scope(topic, key, namespace, task, pattern);
     if topic is not null then
         perform postbus.check_is_log(postbus.topic_options(topic), topic, group_name);
@@ -53,8 +54,8 @@ begin
     -- A place of each storage, as in `here`: positions first, then the snapshot, then an own transaction id.
     select jsonb_object_agg(s.id, postbus.last_position(s.id)) into _positions from postbus.storage s;
     _place.snapshot := pg_current_snapshot();
-    _dead := array(select (f.subscription).id from postbus.topics_in_scope(_scope) as f where (f.subscription).state = 'DEAD');
-    if _is_new or _dead <> '{}' or exists (select from postbus.topics_in_scope(_scope) as f where (f.subscription).id is null) then
+    _dead := array(select f.subscription_id from postbus.topics_in_scope(_scope) as f where f.state = 'DEAD');
+    if _is_new or _dead <> '{}' or exists (select from postbus.topics_in_scope(_scope) as f where f.subscription_id is null) then
         perform postbus.check_fresh();
     end if;
     if _is_new then
@@ -68,18 +69,24 @@ begin
         perform pg_advisory_xact_lock(hashtext('postbus.scope'));       -- see join_scopes
         insert into postbus.scope (group_name, topic, key, namespace, task, pattern, mode, start_at, recorded_at, snapshot, on_failure, catch_up)
         values (_scope.group_name, _scope.topic, _scope.key, _scope.namespace, _scope.task, _scope.pattern, _scope.mode, _scope.start_at,
-                _scope.recorded_at, _scope.snapshot, subscribe_scope.on_failure, subscribe_scope.catch_up)
+                _scope.recorded_at, _scope.snapshot, coalesce(subscribe_scope.on_failure, 'block'), coalesce(subscribe_scope.catch_up, '{}'))
         on conflict do nothing;
         _is_new := found;
         _scope := postbus.as_scope(group_name, topic, key, namespace, task, pattern);       -- ours, or that of who was faster
     else
-        update postbus.scope c set on_failure = subscribe_scope.on_failure, catch_up = subscribe_scope.catch_up
-         where c.id = _scope.id and (c.on_failure, c.catch_up) is distinct from (subscribe_scope.on_failure, subscribe_scope.catch_up);
+        update postbus.scope c
+           set on_failure = coalesce(subscribe_scope.on_failure, c.on_failure), catch_up = coalesce(subscribe_scope.catch_up, c.catch_up)
+         where c.id = _scope.id
+           and (c.on_failure, c.catch_up)
+               <> (coalesce(subscribe_scope.on_failure, c.on_failure), coalesce(subscribe_scope.catch_up, c.catch_up));
     end if;
-    for _topic in select f.topic as own, (f.subscription).id as known from postbus.topics_in_scope(_scope) as f loop
-        _place.position := coalesce((_positions ->> (_topic.own).storage_id::text)::bigint, 0);
+    for _topic in
+        select t.* from postbus.topics_in_scope(_scope) as f join postbus.topic t on t.id = f.topic_id
+         where f.subscription_id is null or f.keys is not null or _is_new order by t.name
+    loop
+        _place.position := coalesce((_positions ->> _topic.storage_id::text)::bigint, 0);
         _place.txid := pg_current_xact_id();
-        select * into _joined from postbus.join_topic(_scope, _topic.own, _place, _is_new);
+        select * into _joined from postbus.join_topic(_scope, _topic, _place, _is_new);
         if _joined.subscription_id is not null then
             _told := _told || jsonb_build_object(_joined.subscription_id, jsonb_build_array(true, _joined.missed, _joined.skipped));
         end if;
@@ -87,10 +94,10 @@ begin
     return query
     with known as (
         update postbus.subscription s
-           set seen_at = clock_timestamp(), on_failure = subscribe_scope.on_failure, catch_up = subscribe_scope.catch_up, missed = 0,
-               missed_at = null
+           set seen_at = clock_timestamp(), on_failure = coalesce(subscribe_scope.on_failure, s.on_failure),
+               catch_up = coalesce(subscribe_scope.catch_up, s.catch_up), missed = 0, missed_at = null
           from postbus.topics_in_scope(_scope) as f
-         where s.id = (f.subscription).id
+         where s.id = f.subscription_id
         returning s.id, s.topic_id, s.state, s.keys
     )
     select t.name, k.id, k.state, coalesce((told.it ->> 0)::boolean, false), t.lease, t.heartbeat_interval, t.max_attempts, t.lanes, k.keys,

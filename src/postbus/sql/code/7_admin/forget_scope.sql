@@ -15,7 +15,7 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
     _scope postbus.scope := postbus.existing_scope(group_name, topic, key, namespace, task, pattern);
-    _names text[] := array(select (f.topic).name from postbus.topics_in_scope(_scope) as f where (f.subscription).id is not null);
+    _names text[] := array(select f.topic_name from postbus.topics_in_scope(_scope) as f where f.subscription_id is not null);
 begin
     if cancel then
         perform postbus.set_group_state(one.name, forget_scope.group_name, 'CANCELLED') from unnest(_names) as one (name);

@@ -15,8 +15,8 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
     _scope postbus.scope := postbus.existing_scope(group_name, topic, key, namespace, task, pattern);
-    _names text[] := array(select (f.topic).name from postbus.topics_in_scope(_scope) as f
-                            where (f.subscription).state in ('ACTIVE', 'PAUSED') and not (f.subscription).waits_for_queue);
+    _names text[] := array(select f.topic_name from postbus.topics_in_scope(_scope) as f
+                            where f.state in ('ACTIVE', 'PAUSED') and not f.waits_for_queue);
 begin
     if (set_scope_state.state in ('ACTIVE', 'PAUSED')) is not true then
         perform postbus.refuse('PB433', format('a scope cannot become %s', coalesce(state, 'null')), 'use PAUSED or ACTIVE, or forget_scope');
