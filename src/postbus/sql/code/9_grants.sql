@@ -36,7 +36,7 @@ begin
              array['claim', 'pop', 'extend', 'ack', 'ack_leases', 'retry', 'dead_letter', 'release', 'heartbeat', 'sign_off', 'ring',
                    'read_log', 'advance', 'put_off', 'claim_retrying', 'retrying_of', 'settle_retrying', 'lease_lanes', 'release_lanes',
                    'leave_groups', 'hold_lane', 'calm_lane', 'group_heartbeat', 'report_catch_up',
-                   'group_topics', 'scope_news', 'keys_of']),
+                   'pop_scope', 'group_topics', 'scope_news', 'keys_of']),
             (array['postbus_consumer', 'postbus_admin'],
              array['ensure_topic', 'subscribe', 'subscribe_scope', 'sweep', 'sweep_log', 'sweep_subscriptions', 'storages', 'return_expired',
                    'note_failure']),

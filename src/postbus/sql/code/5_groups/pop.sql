@@ -23,11 +23,8 @@ declare
     _claimed record;
     _row     postbus.popped;
 begin
-    if max_count is null or max_count < 1 then
-        perform postbus.refuse('PB402', format('max_count %s is less than 1', max_count), 'pop one message or more');
-    elsif lease <= interval '0' then
-        perform postbus.refuse('PB402', format('lease %s is not positive', lease), 'give a lease longer than the work takes');
-    elsif group_name is not null then
+    perform postbus.check_pop(max_count, lease);
+    if group_name is not null then
         return query select * from postbus.pop_group(topic, group_name, member, max_count, lease, key, auto_ack, floor, max_bytes, as_of);
         return;
     elsif key is not null then

@@ -1,0 +1,10 @@
+-- Refuses what cannot be popped with.
+create or replace function postbus.check_pop(max_count integer, lease interval) returns void
+language plpgsql as $$
+begin
+    if max_count is null or max_count < 1 then
+        perform postbus.refuse('PB402', format('max_count %s is less than 1', max_count), 'pop one message or more');
+    elsif lease <= interval '0' then
+        perform postbus.refuse('PB402', format('lease %s is not positive', lease), 'give a lease longer than the work takes');
+    end if;
+end $$;
