@@ -29,7 +29,7 @@ from postbus.message import Outgoing, PublishOptions
 from postbus.middleware import Middleware, publishing
 from postbus.options import Duration
 from postbus.publish import Statement, check_topic_name, outgoing, publish_many, publish_one
-from postbus.pull import Pop, pop
+from postbus.pull import Pop, PopOptions, pop
 from postbus.relay import Relay, RelayOptions, Sink
 from postbus.relay.plan import IN_ORDER, plan
 from postbus.scope import Scope
@@ -227,38 +227,12 @@ class Bus:
 
     # consuming
 
-    def pop(
-        self,
-        topic: str,
-        *,
-        group: str | None = None,
-        batch: int = 1,
-        wait: Duration = 0.0,
-        lease: Duration | None = None,
-        key: str | None = None,
-        member: str | None = None,
-        auto_ack: bool = False,
-        keep: bool = False,
-    ) -> Pop:
-        """Take up to `batch` messages of a QUEUE, or with `group` of a PUB_SUB topic: `await` it, or `async with`.
+    def pop(self, topic: str, **options: Unpack[PopOptions]) -> Pop:
+        """Take messages of a QUEUE, or for a group: `await` it, or use it as `async with`.
 
-        With nothing there it waits up to `wait` seconds for messages. They are held for `lease`, or as long as the
-        topic says, and `keep` prolongs that while the `async with` runs. `auto_ack` settles them as they are taken:
-        each comes at most once then. A group may ask for one `key` only. `member` is who has the messages, for people
-        who look; this process, if it is left out.
+        The options are `group`, `batch`, `wait`, `lease`, `key`, `member`, `auto_ack` and `keep`: see `PopOptions`.
         """
-        return pop(
-            self._connected_puller,
-            topic,
-            group=group,
-            batch=batch,
-            wait=wait,
-            lease=lease,
-            key=key,
-            member=member,
-            auto_ack=auto_ack,
-            keep=keep,
-        )
+        return pop(self._connected_puller, topic, options)
 
     async def _connected_puller(self) -> Puller:
         await self.connect()

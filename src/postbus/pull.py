@@ -7,7 +7,7 @@ import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from datetime import datetime, timedelta
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypedDict, TypeVar, overload
 from uuid import UUID
 
 from postbus._codec import decoder_for, is_storable
@@ -296,25 +296,41 @@ def check_lease(lease: Duration) -> timedelta:
     return length
 
 
-def pop(
-    connect: Callable[[], Awaitable[Holder]],
-    topic: str,
-    *,
-    group: str | None,
-    batch: int,
-    wait: Duration,
-    lease: Duration | None,
-    key: str | None,
-    member: str | None,
-    auto_ack: bool,
-    keep: bool,
-) -> Pop:
-    """A pop with options that make sense. See `Bus.pop`."""
+class PopOptions(TypedDict, total=False):
+    """What a pop asks for, beside the topic. What is left out has the default named here."""
+
+    group: str | None
+    """Whose messages, of a PUB_SUB topic (None: those of a QUEUE)."""
+    batch: int
+    """At most this many (1)."""
+    wait: Duration
+    """With nothing there, wait so long for messages (0)."""
+    lease: Duration | None
+    """How long they are held (None: as the topic says)."""
+    key: str | None
+    """Only messages of this key; for groups (None: all)."""
+    member: str | None
+    """Who has them, for people who look (None: this process)."""
+    auto_ack: bool
+    """Settle them as they are taken: each comes at most once (False)."""
+    keep: bool
+    """Prolong the lease while `async with` runs (False)."""
+
+
+def pop(connect: Callable[[], Awaitable[Holder]], topic: str, options: PopOptions) -> Pop:
+    """A pop, if its options make sense."""
     check_topic_name(topic)
-    seconds = as_timedelta(wait, name="wait").total_seconds()
+    if unknown := options.keys() - PopOptions.__annotations__.keys():
+        raise InvalidOption(
+            f"a pop has no option {min(unknown)!r}", remedy=f"it has {', '.join(PopOptions.__annotations__)}"
+        )
+    group, key, member = options.get("group"), options.get("key"), options.get("member")
+    batch, lease = options.get("batch", 1), options.get("lease")
+    auto_ack, keep = options.get("auto_ack", False), options.get("keep", False)
+    wait = as_timedelta(options.get("wait", 0.0), name="wait").total_seconds()
     for is_wrong, problem, remedy in (
         (not is_count(batch, _MOST), f"batch {batch!r} is out of range", f"batch goes from 1 to {_MOST}"),
-        (seconds < 0, f"wait {wait!r} is negative", "give the seconds to wait, or 0 to look only"),
+        (wait < 0, f"wait {wait} is negative", "give the seconds to wait, or 0 to look only"),
         (group is not None and not is_name(group), f"bad group name {group!r}", "name it like a topic"),
         (not _is_text(key), f"key {key!r} is not a text", "give the key of messages as a str"),
         (not _is_text(member), f"member {member!r} is not a text", "give a name as a str"),
@@ -324,7 +340,7 @@ def pop(
         if is_wrong:
             raise InvalidOption(problem, remedy=remedy)
     length = None if lease is None else check_lease(lease)
-    return Pop(connect, Wish(topic, group, key, batch, seconds, length, member, auto_ack), keep=keep)
+    return Pop(connect, Wish(topic, group, key, batch, wait, length, member, auto_ack), keep=keep)
 
 
 def _is_text(value: object) -> bool:

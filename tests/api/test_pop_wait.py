@@ -16,7 +16,7 @@ from postbus import Bus, DatabaseUnavailable, _line, _puller
 from pulling import leased, lose, send_numbers, states_of
 from running import tasks_are
 
-__all__ = ["proxy"]
+__all__ = ["proxy"]  # a fixture
 
 NEVER = 3600.0
 
@@ -356,3 +356,32 @@ async def _waiting_beside(other: Bus, count: int) -> list[asyncio.Task[Any]]:
     tasks = [asyncio.create_task(pop()) for _ in range(count)]
     await asyncio.sleep(0)
     return tasks
+
+
+async def test_pops_begin_where_the_last_one_ended(bus: Bus, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside an old transaction finished messages stay behind: the floor keeps pops from stepping over them."""
+    store = await bus.connect()
+    given: list[str | None] = []
+    original = store.pop
+
+    async def pop(topic: str, **options: Any) -> Any:
+        given.append(options["floor"])
+        return await original(topic, **options)
+
+    monkeypatch.setattr(store, "pop", pop)
+    old = await connect()
+    await old.execute("begin")
+    await old.execute("select pg_current_xact_id()")
+    async with bus.transaction() as tx:
+        await bus.publish_many(tx, "t", list(range(100)))
+
+    for _ in range(10):
+        await (await bus.pop("t", batch=10)).ack()
+    late = await bus.pop("t")
+    await old.execute("select postbus.publish('t', 'late'::text)")
+    await old.execute("commit")
+
+    assert given[0] is None
+    assert all(floor is not None for floor in given[1:])
+    assert not late
+    assert (await bus.pop("t")).payloads == ["late"]
