@@ -130,20 +130,22 @@ def _sink_option(given: str) -> tuple[str, Any]:
 
 
 def sink_of_route(route: Route) -> Sink:
+    """What the route names, not opened yet."""
     assert route.sink is not None
-    return sink_of(route.sink.url, route.sink.options, _load)
+    return sink_of(route.sink.url, route.sink.options, lambda target: _load(target, "--sink"))
 
 
 def registry_of(route: Route) -> Registry | None:
+    """What the route names, if it does."""
     if route.registry is None:
         return None
-    found = _load(route.registry)
+    found = _load(route.registry, "--registry")
     if not callable(getattr(found, "check", None)):
         raise InvalidOption(f"{route.registry} is no registry: it has no check()", remedy="name one: module:name")
     registry: Registry = found
     return registry
 
 
-def _load(target: str) -> Any:
+def _load(target: str, before: str) -> Any:
     module, _, attribute = target.partition(":")
-    return load(module, attribute, suggest=lambda found: f"see the names in {found.__name__}")[0]
+    return load(module, attribute, before=before, suggest=lambda found: f"see the names in {found.__name__}")[0]

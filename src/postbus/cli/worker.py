@@ -74,7 +74,7 @@ def _check_database(cli: Cli, bus: Bus, target: str) -> None:
 def load_bus(target: str) -> Bus:
     """The bus that `module:attribute` names."""
     module_name, _, attribute = target.partition(":")
-    found, module = load(module_name, attribute or "bus", suggest=_suggestion)
+    found, module = load(module_name, attribute or "bus", before="postbus worker", suggest=_suggestion)
     if not isinstance(found, Bus):
         kind = type(found).__name__
         raise usage_error(
@@ -83,12 +83,16 @@ def load_bus(target: str) -> Bus:
     return found
 
 
-def load(module_name: str, attribute: str, *, suggest: Callable[[ModuleType], str]) -> tuple[Any, ModuleType]:
-    """What `module:attribute` names, and the module."""
+def load(
+    module_name: str, attribute: str, *, before: str, suggest: Callable[[ModuleType], str]
+) -> tuple[Any, ModuleType]:
+    """What `module:attribute` names, and the module. `before` stands before it on the command line."""
     parts = f"{module_name}.{attribute}".split(".")
     if module_name.endswith(".py") or not all(part.isidentifier() for part in parts):
         suggestion = module_name.removesuffix(".py").replace(os.sep, ".").strip(".") or "shop"
-        raise usage_error(f"{module_name}:{attribute} is not module:name", remedy=f"such as {suggestion}:{attribute}")
+        raise usage_error(
+            f"{module_name}:{attribute} is not module:name", remedy=f"such as: {before} {suggestion}:{attribute}"
+        )
     module = _import(module_name)
     found: Any = module
     for part in attribute.split("."):
