@@ -21,6 +21,8 @@ class Mode(NamedTuple):
     inbox: bool = False
     """A handler's effect commits, in a transaction of its own, with the note that the message is done: once."""
     has_receipts: bool = False
+    pulled: bool = False
+    """Consumers pop batches, instead of being called."""
 
     @property
     def once(self) -> bool:
@@ -68,5 +70,14 @@ MODES = {
             has_receipts=True,
         ),
         Mode("log-transactional", _LOG, groups=("once",), in_order=True, transactional=True),
+        Mode(
+            "pull",
+            {**_LOG, "tracking": "REFERENCE_COUNTING"},
+            groups=("quick", "slow"),
+            in_order=True,
+            has_receipts=True,
+            pulled=True,
+        ),
+        Mode("pull-transactional", _LOG, groups=("once",), in_order=True, transactional=True, pulled=True),
     )
 }
