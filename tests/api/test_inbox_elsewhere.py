@@ -21,8 +21,8 @@ INBOX = Inbox()
 async def jetstream() -> AsyncIterator[Any]:
     """A stream of a NATS server of the test's own."""
     try:
-        async with servers.nats() as url:
-            client = await nats.connect(url)
+        async with servers.nats() as server:
+            client = await nats.connect(server.address)
             stream = client.jetstream()
             await stream.add_stream(name="payments", subjects=["payments"])
             yield stream
