@@ -1,8 +1,4 @@
-"""A process that consumes, and writes down what its handlers do. It can be told to die at a certain point.
-
-The points are those that matter: after something was claimed or read; in a handler; after the effect, before the
-settlement is sent; while the settlement is under way; and after a message that failed was put off.
-"""
+"""A process that consumes, and writes down what its handlers do. It can be told to die at a certain point."""
 
 from __future__ import annotations
 
@@ -15,27 +11,38 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import msgspec
 
 from faults.arguments import parser
+from faults.failpoint import (
+    AFTER_CLAIM,
+    AFTER_EFFECT,
+    AFTER_PUTTING_OFF,
+    DURING_SETTLEMENT,
+    FAILPOINTS,
+    IN_HANDLER,
+    Failpoint,
+)
 from faults.journal import Begin, End, Hurt, Journal, Settled, now
-from faults.modes import Mode
-from postbus import Bus, DatabaseUnavailable, Message, Start
+from faults.modes import RELAY, Mode
+from faults.puller import Pullers
+from postbus import Bus, DatabaseUnavailable, Delivery, Message, Start
+from postbus._loop import patiently
 from postbus._store import Store
-
-AFTER_CLAIM = "after claim"
-IN_HANDLER = "in handler"
-AFTER_EFFECT = "after effect"
-DURING_SETTLEMENT = "during settlement"
-AFTER_PUTTING_OFF = "after putting off"
-FAILPOINTS = (AFTER_CLAIM, IN_HANDLER, AFTER_EFFECT, DURING_SETTLEMENT, AFTER_PUTTING_OFF)
+from postbus.inbox import Inbox
+from postbus.relay import PostbusSink
 
 SETTLE_FIRST = "settlement before the effect"
 NO_FENCE = "no fencing"
 BY_POSITION = "a position is the last one read"
+NO_INBOX = "no inbox"
+NOTE_FIRST = "the inbox's note before the effect"
+CONTROLS = (SETTLE_FIRST, NO_FENCE, BY_POSITION, NO_INBOX, NOTE_FIRST)
+
+INBOX = Inbox()
 
 
 _STALL = 500_000_000  # nanoseconds, of a lease of two seconds that is prolonged three times
@@ -45,29 +52,6 @@ class Order(msgspec.Struct):
     key: str
     n: int
     is_poison: bool
-
-
-class Failpoint:
-    """Where this process dies, the how-manieth time it comes there."""
-
-    def __init__(self, name: str, count: int, journal: Journal) -> None:
-        self._name = name
-        self._left = count
-        self._journal = journal
-
-    def is_reached(self, name: str) -> bool:
-        if name != self._name:
-            return False
-        self._left -= 1
-        return self._left <= 0
-
-    def reach(self, name: str) -> None:
-        if self.is_reached(name):
-            self.die()
-
-    def die(self) -> None:
-        self._journal.note(Hurt(f"killed {self._name}", now(), now(), excuses=True))
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Observed:
@@ -83,7 +67,7 @@ class Observed:
             _replace(name, self._dying_after(AFTER_CLAIM, getattr(Store, name), is_claim=name == "claim"))
         for name in ("retry", "put_off"):
             _replace(name, self._dying_after(AFTER_PUTTING_OFF, getattr(Store, name)))
-        for name in ("ack", "settle_retrying"):
+        for name in ("ack", "settle", "settle_retrying"):
             _replace(name, self._dying_during(getattr(Store, name)))
         for name in ("ack", "retry", "dead_letter", "release"):
             _replace(name, self._taking_out(getattr(Store, name)))
@@ -202,16 +186,24 @@ class Handlers:
         self._control = control
         self._random = random.Random(seed)
         self._later: set[asyncio.Task[None]] = set()
+        self.are_there = False
 
     def add(self, mode: Mode, group: str) -> None:
+        self.are_there = True
         options: dict[str, Any] = {"group": group, "start": Start.BEGINNING} if group else {}
-        concurrency = 4 if mode.transactional else 16
+        concurrency = 4 if mode.once else 16
         if mode.transactional:
 
             async def handle_in_transaction(order: Order, message: Message, conn: Any) -> None:
                 await self._handle(mode, group, order, message, conn)
 
             handler: Callable[..., Awaitable[None]] = handle_in_transaction
+        elif mode.inbox:
+
+            async def handle_once(order: Order, message: Message) -> None:
+                await self._handle_once(mode, group, order, message)
+
+            handler = handle_once
         else:
 
             async def handle(order: Order, message: Message) -> None:
@@ -221,6 +213,27 @@ class Handlers:
         self._bus.subscribe(
             mode.topic, concurrency=concurrency, transactional=mode.transactional, name="faults", **options
         )(handler)
+
+    async def pulled(self, mode: Mode, group: str, delivery: Delivery, conn: Any) -> None:
+        """Handle a message that was popped; what a transactional handler does, in the transaction of `conn`."""
+        await self._handle(mode, group, delivery.decode(Order), delivery.message, conn)
+
+    async def _handle_once(self, mode: Mode, group: str, order: Order, message: Message) -> None:
+        """In a transaction of the handler's own: when that commits, the message is not settled yet."""
+        if self._control == NO_INBOX:
+            async with self._bus.transaction() as conn:
+                await self._handle(mode, group, order, message, conn)
+            return
+        if self._control == NOTE_FIRST:
+            async with self._bus.transaction() as conn, INBOX.once(conn, "faults", message) as first:
+                pass
+            if first:
+                async with self._bus.transaction() as conn:
+                    await self._handle(mode, group, order, message, conn)
+            return
+        async with self._bus.transaction() as conn, INBOX.once(conn, "faults", message) as first:
+            if first:
+                await self._handle(mode, group, order, message, conn)
 
     async def _handle(self, mode: Mode, group: str, order: Order, message: Message, conn: Any = None) -> None:
         what = (mode.name, group, order.key, order.n, os.getpid())
@@ -234,7 +247,7 @@ class Handlers:
             self._later.add(task)
             task.add_done_callback(self._later.discard)
             return
-        await asyncio.sleep(self._random.uniform(0, 0.01 if group == "slow" or mode.transactional else 0.002))
+        await asyncio.sleep(self._random.uniform(0, 0.01 if group == "slow" or mode.once else 0.002))
         if conn is not None:
             await conn.execute("insert into effect values ($1, $2, $3, $4)", mode.name, group, order.key, order.n)
         if order.n % 29 == 7 and message.attempt == 1:
@@ -299,13 +312,29 @@ async def consume(args: argparse.Namespace) -> bool:
             forget_open_transactions()
         async with await _opened(args.dsn) as bus:
             handlers = Handlers(bus, journal, failpoint, args.control, args.seed)
+            pullers = Pullers(bus, journal, failpoint, handlers.pulled, args.seed)
             for mode in args.modes:
                 for group in mode.groups:
-                    handlers.add(mode, group)
+                    (pullers if mode.pulled else handlers).add(mode, group)
+                if mode.is_relayed:
+                    await patiently(partial(_relay, bus, args.dsn, mode))
             try:
-                return await bus.run()
+                return await (bus.run() if handlers.are_there else _until_told())
             finally:
+                await pullers.end()
                 watching.cancel()
+
+
+async def _until_told() -> bool:
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    await told.wait()
+    return True
+
+
+async def _relay(bus: Bus, dsn: str, mode: Mode) -> None:
+    """Into another topic of the same server, as into that of another one: the sink goes away together with it."""
+    await bus.relay(mode.entry, PostbusSink(dsn), name=RELAY, target=mode.topic, batch=10, concurrency=4)
 
 
 def _tell_tasks() -> None:
@@ -318,7 +347,7 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--failpoint", choices=("", *FAILPOINTS), default="")
     options.add_argument("--count", type=int, default=1, help="dies when it comes there for this time")
-    options.add_argument("--control", choices=("", SETTLE_FIRST, NO_FENCE, BY_POSITION), default="")
+    options.add_argument("--control", choices=("", *CONTROLS), default="")
     sys.exit(0 if asyncio.run(consume(options.parse_args())) else 1)
 
 

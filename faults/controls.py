@@ -6,9 +6,10 @@ import asyncio
 from dataclasses import dataclass
 
 from faults import cell
-from faults.catalogue import frozen, killed_anywhere, nothing, postmaster_killed
+from faults.catalogue import frozen, killed_anywhere, killed_at, nothing, postmaster_killed
 from faults.cell import Fault, Verdict
-from faults.consumer import BY_POSITION, NO_FENCE, SETTLE_FIRST
+from faults.consumer import BY_POSITION, NO_FENCE, NO_INBOX, NOTE_FIRST, SETTLE_FIRST
+from faults.failpoint import DURING_SETTLEMENT
 from faults.modes import MODES
 from faults.servers.run import Servers
 from faults.world import World
@@ -69,5 +70,23 @@ CONTROLS = [
             "control: no fencing", frozen, consumer={"control": NO_FENCE}, modes=("transactional", "log-transactional")
         ),
         ("EFFECT", "FENCE"),
+    ),
+    Control(
+        Fault(
+            "control: no inbox",
+            killed_at(DURING_SETTLEMENT),
+            consumer={"control": NO_INBOX},
+            modes=("inbox",),
+        ),
+        ("EFFECT",),
+    ),
+    Control(
+        Fault(
+            "control: the inbox's note before the effect",
+            nothing,
+            consumer={"control": NOTE_FIRST},
+            modes=("inbox",),
+        ),
+        ("LOST",),
     ),
 ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 LEASE = "2s"
+RELAY = "relay-faults"
+"""The group that sends messages from one topic to another."""
 
 
 class Mode(NamedTuple):
@@ -18,7 +20,18 @@ class Mode(NamedTuple):
     """Messages of one key come one after the other."""
     transactional: bool = False
     """A handler's effect commits with its settlement: once."""
+    inbox: bool = False
+    """A handler's effect commits, in a transaction of its own, with the note that the message is done: once."""
     has_receipts: bool = False
+    is_relayed: bool = False
+    """Messages are published to another topic, and come to this one by a relay."""
+    pulled: bool = False
+    """Consumers pop batches, instead of being called."""
+
+    @property
+    def once(self) -> bool:
+        """Effects are in the database, and those count: a message may be delivered more often."""
+        return self.transactional or self.inbox
 
     @property
     def is_log(self) -> bool:
@@ -27,6 +40,11 @@ class Mode(NamedTuple):
     @property
     def topic(self) -> str:
         return f"faults.{self.name}"
+
+    @property
+    def entry(self) -> str:
+        """Where its messages are published to."""
+        return f"{self.topic}.outbox" if self.is_relayed else self.topic
 
 
 _RETRY = {"lease": LEASE, "retry_initial": "50ms", "retry_factor": 1.0, "retry_max": "50ms", "max_attempts": 1000}
@@ -45,6 +63,7 @@ MODES = {
         Mode("queue", _RETRY),
         Mode("ordered", {**_RETRY, "ordered": True}, in_order=True),
         Mode("transactional", _RETRY, transactional=True),
+        Mode("inbox", _RETRY, inbox=True),
         # Messages are dropped as soon as both groups are past them.
         Mode(
             "log",
@@ -60,5 +79,15 @@ MODES = {
             has_receipts=True,
         ),
         Mode("log-transactional", _LOG, groups=("once",), in_order=True, transactional=True),
+        Mode("relay", _LOG, groups=("relayed",), in_order=True, is_relayed=True),
+        Mode(
+            "pull",
+            {**_LOG, "tracking": "REFERENCE_COUNTING"},
+            groups=("quick", "slow"),
+            in_order=True,
+            has_receipts=True,
+            pulled=True,
+        ),
+        Mode("pull-transactional", _LOG, groups=("once",), in_order=True, transactional=True, pulled=True),
     )
 }

@@ -4,7 +4,7 @@ LOST        committed, and not handled by some group
 PHANTOM     handled, and never committed
 ATOMIC      a transaction of which a part was handled, and a part was not
 DUPLICATE   handled twice, with nothing that happened in between to explain it
-EFFECT      the effect of a transactional handler, more or less than once
+EFFECT      the effect of a handler that is transactional, or uses the inbox, more than once
 ORDER       begun before an earlier message of its key had been handled
 FENCE       two settlements of the same thing, and both were accepted
 RETAIN      dropped before a group that lives had had it
@@ -115,8 +115,8 @@ class Story:
         ]
 
     def handled(self, effects: Counter[Place]) -> set[Place]:
-        """Where effects commit with the settlement, only those count."""
-        plain = {place for place in self.ended if not MODES[place.mode].transactional}
+        """Where effects are in the database, only those count."""
+        plain = {place for place in self.ended if not MODES[place.mode].once}
         return plain | set(effects)
 
     def explains(self, since: int, until: int) -> bool:
@@ -130,7 +130,7 @@ class Story:
 
     @property
     def duplicates(self) -> int:
-        return sum(len(ends) - 1 for place, ends in self.ended.items() if not MODES[place.mode].transactional)
+        return sum(len(ends) - 1 for place, ends in self.ended.items() if not MODES[place.mode].once)
 
 
 def _place(record: Handling) -> Place:
@@ -186,7 +186,7 @@ def _torn(story: Story, facts: Facts) -> Iterator[Finding]:
 
 def _duplicates(story: Story) -> Iterator[Finding]:
     for place, ends in story.ended.items():
-        if len(ends) == 1 or MODES[place.mode].transactional:
+        if len(ends) == 1 or MODES[place.mode].once:
             continue
         begins = story.begun[place]
         for first, second in pairwise(begins):

@@ -85,7 +85,7 @@ class Clerk:
 
     async def _send(self, tried: Try) -> AnyRecord | None:
         try:
-            await asyncio.shield(self._bus.send(MODES[tried.mode].topic, _payload(tried), key=tried.key))
+            await asyncio.shield(self._bus.send(MODES[tried.mode].entry, _payload(tried), key=tried.key))
         except CommitUnknown:
             return None
         except TimeoutError:
@@ -105,7 +105,7 @@ class Clerk:
         )
         await transaction.start()
         for one in tried:
-            await self._bus.publish(self._conn, MODES[one.mode].topic, _payload(one), key=one.key)
+            await self._bus.publish(self._conn, MODES[one.mode].entry, _payload(one), key=one.key)
         if self._random.random() < 0.05:  # so that others with later ids commit before
             await asyncio.sleep(self._random.uniform(0.05, 0.5))
         if self._random.random() < 0.1:

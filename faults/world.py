@@ -18,7 +18,7 @@ import asyncpg
 
 from faults import journal
 from faults.journal import Hurt, Journal, now
-from faults.modes import Mode
+from faults.modes import RELAY, Mode
 from faults.oracle import Facts, Place, Story
 from faults.servers.postgres import Server
 from faults.stage import Scene
@@ -135,10 +135,13 @@ class World:
         """Make the topics. Those that drop their messages do it soon."""
         async with Bus.open(self.server.dsn()) as bus:
             for mode in self.modes:
-                await bus.admin.create_topic(mode.topic, **{**mode.options, **topic_options})
+                for topic in {mode.topic, mode.entry}:
+                    await bus.admin.create_topic(topic, **{**mode.options, **topic_options})
         for mode in self.modes:
             for group in filter(None, mode.groups):
                 await self.ask("select postbus.subscribe($1, $2, 'FROM_BEGINNING')", mode.topic, group)
+            if mode.is_relayed:
+                await self.ask("select postbus.subscribe($1, $2, 'FROM_BEGINNING')", mode.entry, RELAY)
         await self.ask("update postbus.sweep_setting set interval = '1 second'")
         await self.ask("update postbus.storage set period = '1 second' where topic_id is not null")
         await self.ask("create table effect (mode text, group_name text, key text, n int)")

@@ -12,6 +12,7 @@ from uuid import UUID
 class Pop:
     """What one pop brought."""
 
+    topic: str | None = None
     token: UUID | None = None
     ids: list[int] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
@@ -26,11 +27,19 @@ class Pop:
 async def pop(conn: Any, count: int = 1, *, topic: str = "t", group: str | None = "g", **options: Any) -> Pop:
     """One call of pop, as whoever."""
     named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 4))
-    *found, last = await conn.fetch(
-        f"select * from postbus.pop($1, $2, max_count => $3{named})", topic, group, count, *options.values()
+    return as_pop(
+        await conn.fetch(
+            f"select * from postbus.pop($1, $2, max_count => $3{named})", topic, group, count, *options.values()
+        )
     )
+
+
+def as_pop(rows: list[Any]) -> Pop:
+    """The rows that a pop answers."""
+    *found, last = rows
     popped = Pop(more=last["more"], next_due=last["next_due"], floor=last["next_floor"])
     for row in found:
+        popped.topic = row["topic"]
         popped.token = row["token"]
         popped.ids = row["ids"]
         popped.messages = [payload.decode() for payload in row["payloads"]]

@@ -12,6 +12,7 @@ from postbus.errors import (
     DuplicateHandler,
     EmbeddedError,
     GroupNotFound,
+    InvalidEvent,
     InvalidGroup,
     InvalidHandler,
     InvalidInput,
@@ -19,6 +20,7 @@ from postbus.errors import (
     InvalidPayload,
     InvalidTopicName,
     LeaseLost,
+    MessageInHand,
     MessageNotFound,
     NoActiveSubscriptions,
     PayloadNotDecodable,
@@ -31,16 +33,22 @@ from postbus.errors import (
     SchemaMissing,
     SchemaTooNew,
     SchemaTooOld,
+    SinkUnavailable,
+    TokenNotFound,
     TopicExists,
     TopicNotEmpty,
     TopicNotFound,
     TransactionInUse,
+    UnreadableEvent,
+    WebhookExists,
+    WebhookNotFound,
     WrongSemantics,
 )
 from postbus.group import Group
-from postbus.message import Ack, DeadLetter, Message, Outcome, Outgoing, PublishOptions, Retry
+from postbus.message import Ack, DeadLetter, Message, Outcome, Outgoing, PublishOptions, Release, Retry
 from postbus.middleware import Middleware
 from postbus.options import TopicOptions
+from postbus.pull import Delivery, PopOptions, Popped
 from postbus.retry import RetryPolicy
 from postbus.start import Start
 
@@ -55,10 +63,12 @@ __all__ = [
     "CommitUnknown",
     "DatabaseUnavailable",
     "DeadLetter",
+    "Delivery",
     "DuplicateHandler",
     "EmbeddedError",
     "Group",
     "GroupNotFound",
+    "InvalidEvent",
     "InvalidGroup",
     "InvalidHandler",
     "InvalidInput",
@@ -67,6 +77,7 @@ __all__ = [
     "InvalidTopicName",
     "LeaseLost",
     "Message",
+    "MessageInHand",
     "MessageNotFound",
     "Middleware",
     "NoActiveSubscriptions",
@@ -76,8 +87,11 @@ __all__ = [
     "PayloadNotSerializable",
     "PayloadTooDeep",
     "PayloadTooLarge",
+    "PopOptions",
+    "Popped",
     "PostbusError",
     "PublishOptions",
+    "Release",
     "RestoredElsewhere",
     "Retry",
     "RetryPolicy",
@@ -85,11 +99,16 @@ __all__ = [
     "SchemaMissing",
     "SchemaTooNew",
     "SchemaTooOld",
+    "SinkUnavailable",
     "Start",
+    "TokenNotFound",
     "TopicExists",
     "TopicNotEmpty",
     "TopicNotFound",
     "TopicOptions",
     "TransactionInUse",
+    "UnreadableEvent",
+    "WebhookExists",
+    "WebhookNotFound",
     "WrongSemantics",
 ]

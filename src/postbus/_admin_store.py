@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from postbus._database import Database
+from postbus.message import Message
 
 
 class AdminStore(Database):
@@ -65,6 +66,9 @@ class AdminStore(Database):
             namespace,
             task,
         )
+
+    async def source_name(self) -> str:
+        return str(await self._run("select postbus.source_name()"))
 
     async def workers(self) -> list[dict[str, Any]]:
         return await self._rows("select * from postbus.workers order by name")
@@ -221,6 +225,15 @@ class AdminStore(Database):
             limit,
         )
 
+    async def retained(
+        self, topic: str, filters: Mapping[str, Any], after: tuple[int, int], limit: int
+    ) -> list[tuple[tuple[int, int], Message]]:
+        """Messages that are still there, each with its place."""
+        given = {**filters, "after_position": after[0], "after_index": after[1], "max_count": limit}
+        named = ", ".join(f"{name} => ${number}" for number, name in enumerate(given, 2))
+        rows = await self._rows(f"select * from postbus.retained($1, {named})", topic, *given.values())
+        return [((row["at_position"], row["at_index"]), _message(topic, row)) for row in rows]
+
     # sweeping
 
     async def sweeping(self) -> dict[str, Any]:
@@ -236,3 +249,18 @@ class AdminStore(Database):
 
     async def sweep_jobs(self) -> list[dict[str, Any]]:
         return await self._rows("select * from postbus.sweep_jobs order by job")
+
+
+def _message(topic: str, row: Mapping[str, Any]) -> Message:
+    return Message(
+        id=row["id"],
+        topic=topic,
+        payload=row["payload"],
+        content_type=row["content_type"],
+        key=row["key"],
+        headers=json.loads(row["headers"] or "{}"),
+        correlation_id=row["correlation_id"],
+        priority=4,
+        attempt=1,
+        published_at=row["published_at"],
+    )

@@ -137,8 +137,7 @@ class Again:
             chosen.counts.failed += 1
             return DeadLetter(reason=f"{SUSPICION}, {message.attempt - 1} times with it alone"), handling
         try:
-            decode = handling.call.decoder
-            payload = message if decode is None else decode(message.payload, message.content_type)
+            payload = handling.call.payload(message)
         except NOT_DECODABLE as error:
             chosen.counts.failed += 1
             return not_decodable(error), handling

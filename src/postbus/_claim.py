@@ -8,15 +8,13 @@ import math
 import time
 
 from postbus._dispatch import Dispatcher
+from postbus._floor import Floor
 from postbus._log import event
 from postbus._loop import Backoff, pause
 from postbus._settle import HeldLease, Settler
 from postbus._store import Store
 from postbus.errors import DatabaseUnavailable
 from postbus.subscription import Subscription
-
-_FLOOR_AGE = 30.0  # seconds after which a search starts at the beginning again
-_FLOOR_COST = 50  # … and this many times longer than such a search takes
 
 
 class Claimer:
@@ -38,8 +36,7 @@ class Claimer:
         self._settler = settler
         self._member = member
         self._bell = bell
-        self._floor: str | None = None
-        self._floor_until = 0.0
+        self._floor = Floor()
         self._told_of_move = False
         self._left = math.inf if subscription.limit is None else subscription.limit
 
@@ -57,7 +54,7 @@ class Claimer:
                 asked_again_in = await self.tick(room)
                 backoff.reset()
             except DatabaseUnavailable as error:
-                self._floor = None
+                self._floor.forget()
                 wait = backoff.next()
                 event(logging.WARNING, "database.away", loop=f"claim {self._subscription.topic}",
                       retry_in=f"{wait:.2f}s", error=error.message)  # fmt: skip
@@ -73,7 +70,7 @@ class Claimer:
     async def tick(self, room: int) -> float:
         """Claim once. Returns after how many seconds to ask again, unless the bell rings; 0 for at once."""
         began = time.monotonic()
-        floor = self._floor if began < self._floor_until else None
+        floor = self._floor.current()
         claim = await self._store.claim(
             self._subscription.topic,
             member=self._member,
@@ -82,10 +79,7 @@ class Claimer:
             floor=floor,
             max_bytes=self._subscription.max_bytes,
         )
-        self._floor = claim.floor
-        if floor is None:
-            took = time.monotonic() - began
-            self._floor_until = time.monotonic() + max(_FLOOR_AGE, _FLOOR_COST * took)
+        self._floor.moved(claim.floor, given=floor, began=began)
         if claim.moved and claim.token is None and not self._told_of_move:
             self._told_of_move = True
             event(logging.WARNING, "queue.moved", topic=self._subscription.topic,

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from postbus.errors import InvalidOption, PayloadNotDecodable, PayloadNotSerializable, PayloadTooDeep
+from postbus.errors import InvalidOption, InvalidPayload, PayloadNotDecodable, PayloadNotSerializable, PayloadTooDeep
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
@@ -49,7 +49,7 @@ class Decoder:
 
     def many(self, payloads: Sequence[bytes], content_type: str) -> list[Any]:
         """Payloads of one content type."""
-        if self._lines is not None and _is_json(content_type):
+        if self._lines is not None and is_json(content_type):
             lines = b"\n".join(payloads)
             if lines.count(b"\n") == len(payloads) - 1:
                 try:
@@ -136,7 +136,7 @@ def _may_hold_nan(encoded: bytes) -> bool:
 
 def _as_plain(value: Any) -> Any:
     """What msgspec does not know, as something that it does."""
-    if _is_pydantic(type(value)):
+    if is_pydantic(type(value)):
         plain = value.model_dump(mode="json", by_alias=True)  # by the names that it is read by
         _refuse_vanished(value.model_dump(by_alias=True), plain)
         return plain
@@ -184,6 +184,39 @@ def _check_depth(encoded: bytes) -> None:
         raise _too_deep()
 
 
+def check_json(encoded: bytes) -> None:
+    """Refuse bytes that are not JSON, or are nested too deeply: for payloads that are passed on as they are."""
+    try:
+        if (why := _why_not_json(encoded)) is not None:
+            raise InvalidPayload(f"the payload is not JSON: {why}", remedy="correct it, or send it as text or bytes")
+    except RecursionError:
+        raise _too_deep() from None
+    _check_depth(encoded)
+
+
+def holds_json(encoded: bytes, content_type: str) -> bool:
+    """Whether a payload is JSON, and not only said to be."""
+    try:
+        return is_json(content_type) and _why_not_json(encoded) is None
+    except RecursionError:
+        return False
+
+
+def _why_not_json(encoded: bytes) -> str | None:
+    try:
+        msgspec.json.decode(encoded)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+        try:  # numbers stay texts: some have more digits than Python reads
+            json.loads(encoded.decode("utf-8"), parse_int=str, parse_float=str, parse_constant=_no_constant)
+        except ValueError as error:
+            return str(error)
+    return None
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"it holds {name}")
+
+
 def _too_deep() -> PayloadTooDeep:
     return PayloadTooDeep(
         f"the payload is nested deeper than {MAX_DEPTH} levels",
@@ -229,15 +262,15 @@ def _decoder_for(wanted: Any) -> Decoder:
         return Decoder(lambda payload, content_type: payload, is_shareable=True)
     if wanted is Any or wanted is object:
         return Decoder(_decode_by_content_type, msgspec.json.Decoder())
-    if _is_pydantic(wanted):
+    if is_pydantic(wanted):
         return Decoder(lambda payload, content_type: _decode_pydantic(wanted, payload), is_shareable=True)
     for unknown in _custom_types(msgspec.inspect.type_info(wanted), set()):
-        if not _is_pydantic(unknown):
+        if not is_pydantic(unknown):
             raise TypeError(f"{unknown!r} is not a type that payloads can be decoded to")
     typed = msgspec.json.Decoder(wanted, dec_hook=_from_plain)
 
     def decode(payload: bytes, content_type: str) -> Any:
-        if wanted is str and not _is_json(content_type):
+        if wanted is str and not is_json(content_type):
             return payload.decode("utf-8", "surrogatepass")
         try:
             return typed.decode(payload)
@@ -268,7 +301,7 @@ def _from_plain(wanted: Any, value: Any) -> Any:
 
 
 def _decode_by_content_type(payload: bytes, content_type: str) -> Any:
-    if _is_json(content_type):
+    if is_json(content_type):
         try:
             return msgspec.json.decode(payload)
         except msgspec.ValidationError:
@@ -308,9 +341,11 @@ def _refuse_number(number: str) -> NoReturn:
     raise ValueError(f"{number} is not a number of JSON")
 
 
-def _is_json(content_type: str) -> bool:
+def is_json(content_type: str) -> bool:
+    """Whether a content type says that a payload is JSON."""
     return content_type.startswith(JSON) or content_type.partition(";")[0].endswith("+json")
 
 
-def _is_pydantic(kind: Any) -> bool:
+def is_pydantic(kind: Any) -> bool:
+    """Whether a class is a model of pydantic, which need not be installed."""
     return isinstance(kind, type) and hasattr(kind, "model_validate_json") and not dataclasses.is_dataclass(kind)

@@ -7,6 +7,8 @@ of it up, and one that only breaks connections is taken for the answer. Here eac
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
 import socket
 import weakref
 from collections.abc import Sequence
@@ -44,6 +46,11 @@ async def connect(dsn: str, *, timeout: float = TIMEOUT, caches: bool = False, *
             conn = await _first_that_fits(hosts, options)
     _notice_when_gone(conn)
     return conn
+
+
+def process_name() -> str:
+    """What this process is called in the database, unless it is given a name: another one each time."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
 async def is_pooled(conn: Any) -> bool:

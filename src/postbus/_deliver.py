@@ -170,7 +170,8 @@ class Delivery:
             works = works[limit:]
         else:
             works = works_of(strand, piece, min(limit, size))
-        at_once = max(1, limit // size)
+        # Batches go to queues by their first message only, so two of them may have the same key.
+        at_once = max(1, limit // size) if size == 1 or self._options.concurrency == 1 else 1
         for start in range(0, len(works), at_once):
             some = works[start : start + at_once]
             await self._hand_out(lane, some)

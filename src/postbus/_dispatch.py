@@ -200,14 +200,10 @@ class Dispatcher:
 
     async def _decode(self, deliveries: list[_Delivery]) -> tuple[list[_Delivery], list[Any]]:
         """Payloads as the handler wants them. What does not decode never will: it is given up at once."""
-        decode = self._handling.call.decoder
-        if decode is None:
-            return deliveries, [message for _, message in deliveries]
         decoded, payloads = [], []
         for delivery in deliveries:
-            message = delivery[1]
             try:
-                payloads.append(decode(message.payload, message.content_type))
+                payloads.append(self._handling.call.payload(delivery[1]))
                 decoded.append(delivery)
             except NOT_DECODABLE as error:
                 await self._settle(*delivery, not_decodable(error))

@@ -34,6 +34,9 @@ class Driver(Protocol):
     def after_commit(self, conn: Any, action: Action) -> None:
         """Call `action` soon after the connection's transaction has ended."""
 
+    def has_committed(self, conn: Any) -> bool:
+        """Whether the statement that was run last was a transaction of its own."""
+
 
 def driver_of(conn: Any) -> Driver:
     """The driver that a connection belongs to."""
@@ -52,9 +55,9 @@ def _driver_of_kind(kind: type[Any]) -> Driver:
         if driver := _BY_CLASS.get(f"{base.__module__.partition('.')[0]}.{base.__name__}"):
             return driver
     raise InvalidInput(
-        f"cannot publish on a {kind.__module__}.{kind.__qualname__}",
+        f"a {kind.__module__}.{kind.__qualname__} is not a connection that Postbus knows",
         remedy="pass a connection of asyncpg or psycopg 3, a Session or Connection of SQLAlchemy, "
-        "or django.db.connection; or use bus.send(), which needs none",
+        "or django.db.connection; or publish by bus.send(), which needs none",
     )
 
 
@@ -112,6 +115,9 @@ class _Asyncpg:
             conn.add_query_logger(teller)
             when_over(conn, _is_over, partial(_tell_no_more, weakly(conn), teller), is_told=True)
 
+    def has_committed(self, conn: Any) -> bool:
+        return _is_over(conn)
+
 
 def _tell_no_more(asyncpg_connection: Callable[[], Any], teller: Callable[[object], None]) -> None:
     conn = asyncpg_connection()
@@ -133,6 +139,9 @@ class _Psycopg:
 
     def after_commit(self, conn: Any, action: Action) -> None:
         when_over(conn, _is_over, action, transaction=self._transactions.get(conn))
+
+    def has_committed(self, conn: Any) -> bool:
+        return _is_over(conn)
 
     @staticmethod
     def _cursor(kind: str, conn: Any) -> Any:
@@ -167,6 +176,10 @@ class _SqlAlchemy:
         conn = getattr(conn, "sync_connection", conn)
         when_over(conn, _end_of_transaction(conn), action)
 
+    def has_committed(self, conn: Any) -> bool:
+        conn = getattr(conn, "sync_connection", conn)
+        return _end_of_transaction(conn)(conn)
+
     @staticmethod
     def _statement(sql: str, args: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
         text = sys.modules["sqlalchemy"].text
@@ -190,8 +203,7 @@ class _SqlAlchemySession(_SqlAlchemy):
         self._waiting = weakref.WeakKeyDictionary()
 
     def after_commit(self, conn: Any, action: Action) -> None:
-        session = conn.registry() if hasattr(conn, "session_factory") else conn  # a scoped one stands for many
-        session = getattr(session, "sync_session", session)
+        session = self._session(conn)
         connection = session.connection()
         is_over = _end_of_transaction(connection)
         if is_over(connection):
@@ -201,6 +213,14 @@ class _SqlAlchemySession(_SqlAlchemy):
             self._waiting[session] = []
             sys.modules["sqlalchemy.event"].listen(session, "after_transaction_end", self._ended)
         self._waiting[session].append((connection, is_over, action))
+
+    def has_committed(self, conn: Any) -> bool:
+        return super().has_committed(self._session(conn).connection())
+
+    @staticmethod
+    def _session(conn: Any) -> Any:
+        session = conn.registry() if hasattr(conn, "session_factory") else conn  # a scoped one stands for many
+        return getattr(session, "sync_session", session)
 
     def _ended(self, session: Any, transaction: Any) -> None:
         if transaction.parent is None:  # not a savepoint
@@ -246,6 +266,9 @@ class _Django:
             conn.on_commit(action, robust=True)
         else:  # transactions by hand, for which Django has no hook
             when_over(conn.connection, _is_over, action)
+
+    def has_committed(self, conn: Any) -> bool:
+        return not conn.in_atomic_block and bool(conn.get_autocommit())
 
 
 _SESSION, _ASYNC_SESSION = _SqlAlchemySession(), _AsyncSqlAlchemySession()

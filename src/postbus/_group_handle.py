@@ -15,6 +15,7 @@ from postbus._strand import Strand
 from postbus._work import Part
 from postbus.group import Member
 from postbus.message import Message, Outcome
+from postbus.subscription import HandlerCall
 
 Chosen = dict[Member, tuple[list[Part], list[Any]]]
 """Messages and payloads, by who gets them."""
@@ -57,17 +58,15 @@ class GroupHandler:
             await self._handle_chosen(strand, parts)
             return
         handling = self._members.handling_of(member)
-        decode = handling.call.decoder
+        call = handling.call
         try:
             payloads: list[Any] = []
-            for segment, start, stop in parts:
-                whole = stop - start == len(segment)
-                found = segment.decoded(decode) if decode else [segment.message(i) for i in range(len(segment))]
-                payloads += found if whole else found[start:stop]
+            for part in parts:
+                payloads += _payloads(call, *part)
         except NOT_DECODABLE:
             await self._handle_chosen(strand, parts)
             return
-        needs_messages = handling.call.message_parameter is not None or bool(self._members.middleware)
+        needs_messages = call.message_parameter is not None or bool(self._members.middleware)
         messages = [(s, i) for s, start, stop in parts for i in range(start, stop)] if needs_messages else None
         await self._call_batch(strand, member, messages, parts, payloads)
 
@@ -122,13 +121,39 @@ class GroupHandler:
         if outcomes is None:
             member.counts.processed += count
             return
-        failed = [place for place, outcome in enumerate(outcomes) if outcome is not ACK]
-        member.counts.processed += count - len(failed)
-        member.counts.failed += len(failed)
+        failed = sum(outcome is not ACK for outcome in outcomes)
+        member.counts.processed += count - failed
+        member.counts.failed += failed
         if failed:
             places = [(segment, index) for segment, start, stop in parts for index in range(start, stop)]
-            for place in failed:
-                await self._aside.set_aside(strand, *places[place], outcomes[place], handling)
+            await self._set_aside(strand, places, outcomes, handling)
+
+    async def _set_aside(
+        self, strand: Strand, places: list[tuple[Segment, int]], outcomes: Sequence[Outcome], handling: Handling
+    ) -> None:
+        """Take what failed out of the way, and behind it what was handled after it though it has the same key.
+
+        That comes again when its turn has come: else what failed would be the later one of the two.
+        """
+        held_up: set[str] = set()
+        for (segment, index), outcome in zip(places, outcomes, strict=True):
+            key = segment.key(index)
+            if outcome is not ACK:
+                await self._aside.set_aside(strand, segment, index, outcome, handling)
+                if key is not None and self._aside.waiting.is_blocked(key):
+                    held_up.add(key)
+            elif key in held_up:
+                await self._aside.put_off(strand, segment, index, "park")
+
+
+def _payloads(call: HandlerCall, segment: Segment, start: int, stop: int) -> list[Any]:
+    """What a batch handler gets of a part of a segment; raises what NOT_DECODABLE lists."""
+    decode = call.decoder
+    if decode is None:
+        return [call.payload(segment.message(index)) for index in range(start, stop)]
+    if decode.is_shareable or stop - start == len(segment):
+        return segment.decoded(decode)[start:stop]
+    return [decode(segment.payloads[index], segment.type_of(index)) for index in range(start, stop)]
 
 
 async def _outcome(handling: Handling, segment: Segment, index: int, message: Message) -> Outcome:

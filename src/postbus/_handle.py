@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from postbus._database import clean
-from postbus.errors import InvalidOption, PayloadNotDecodable
+from postbus.errors import InvalidOption, PayloadNotDecodable, UnreadableEvent
 from postbus.message import Ack, DeadLetter, Message, Outcome, Release, Retry
 from postbus.middleware import Middleware, handling
 from postbus.options import as_timedelta
@@ -49,7 +49,7 @@ class Handling:
         """What `outcomes` does, for a plain handler: in one coroutine, since most are of this kind."""
         call = self.call
         try:
-            payload = call.decoder(message.payload, message.content_type) if call.decoder else message
+            payload = call.decoder(message.payload, message.content_type) if call.decoder else call.payload(message)
         except NOT_DECODABLE as error:
             return not_decodable(error)
         try:
@@ -137,7 +137,9 @@ class Handling:
 
 def not_decodable(error: Exception) -> DeadLetter:
     """What does not decode never will: it is given up at once."""
-    return DeadLetter(reason=f"the payload does not decode: {error}")
+    return DeadLetter(
+        reason=str(error) if isinstance(error, UnreadableEvent) else f"the payload does not decode: {error}"
+    )
 
 
 _LONGEST_DELAY = timedelta(days=36600)

@@ -51,7 +51,7 @@ def payload_of(handling: Handling, segment: Segment, index: int) -> Any:
     """What the handler is given of a message; raises what NOT_DECODABLE lists."""
     decode = handling.call.decoder
     if decode is None:
-        return segment.message(index)
+        return handling.call.payload(segment.message(index))
     try:
         if decode.is_shareable:
             return segment.decoded(decode)[index]

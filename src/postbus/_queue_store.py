@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 
-from postbus._database import RELAXED, Database, clean, committed
+from postbus import _settle_sql
+from postbus._database import RELAXED, Database, committed
+from postbus._drivers import driver_of, translate_from
 from postbus._segment import NO_HEADERS
 from postbus.message import Message
+from postbus.publish import Statement
+from postbus.scope import Scope
 
 # A claim or an extension that is undone by a crash is harmless: the message is claimed again.
 _CLAIM = (
     f"select c.*, c.ends_at - clock_timestamp() as remaining, {RELAXED} from postbus.claim($1, $2, $3, $4, $5, $6) as c"
 )
 _EXTEND = f"select postbus.extend($1, $2), {RELAXED}"
+_POP_AND_LEASE = f"select p.*, p.ends_at - clock_timestamp() as remaining, {RELAXED} from postbus.{{}} as p"
+# One that is undone by a crash would be delivered twice.
+_POP_AND_ACK = "select p.*, p.ends_at - clock_timestamp() as remaining from postbus.{} as p"
+_FROM_TOPIC = "pop($1, $2, $3, $4, $5, $6, $7, $8)"
+_FROM_SCOPE = "pop_scope($1, $2, $3, $4, $5, $6, $7, $8)"
 _RING = f"select postbus.ring($1), {RELAXED}"
 # A transaction that does nothing else has nothing to wait for on the disk.
 _NOTIFY = "select pg_notify('postbus', topic::text) from unnest($1::bigint[]) as topic"
@@ -41,6 +50,29 @@ class Claim(msgspec.Struct, frozen=True):
     next_due: timedelta | None
     moved: bool = False
     """The topic is PUB_SUB by now, and this is what is left in its queue."""
+
+
+class PulledLease(NamedTuple):
+    """Messages that a pop took together."""
+
+    topic: str
+    token: UUID | None
+    """None for what is acked already."""
+    ends_at: datetime | None
+    length: timedelta | None
+    remaining: timedelta | None
+    """What is left of the lease now."""
+    messages: list[Message]
+
+
+class Pulled(NamedTuple):
+    """What a pop brought."""
+
+    leases: list[PulledLease]
+    more: bool
+    """A limit ended the search: asking again is worth it."""
+    next_due: timedelta | None
+    floor: str | None
 
 
 class QueueStore(Database):
@@ -79,7 +111,7 @@ class QueueStore(Database):
         async with self.connection() as conn:
             row = await conn.fetchrow(_CLAIM, topic, member, max_count, lease, floor, max_bytes)
         assert row is not None
-        messages = [] if row["token"] is None else _messages(topic, row)
+        messages = [] if row["token"] is None else messages_of(topic, row)
         return Claim(
             row["token"],
             messages,
@@ -92,6 +124,46 @@ class QueueStore(Database):
             bool(row["moved"]),
         )
 
+    async def pop(
+        self,
+        topic: str,
+        *,
+        group: str | None,
+        member: str,
+        max_count: int,
+        lease: timedelta | None,
+        key: str | None,
+        auto_ack: bool,
+        floor: str | None,
+    ) -> Pulled:
+        """Take messages of a queue, or of a topic for a group."""
+        asked = topic, group, member, max_count, lease, key, auto_ack, floor
+        return await self._pop(_FROM_TOPIC, asked, auto_ack=auto_ack)
+
+    async def pop_scope(
+        self, scope: Scope, *, group: str, member: str, max_count: int, lease: timedelta | None, auto_ack: bool
+    ) -> Pulled:
+        """Take messages for a group of one of the topics in a scope."""
+        asked = group, scope.namespace, scope.task, scope.pattern, member, max_count, lease, auto_ack
+        return await self._pop(_FROM_SCOPE, asked, auto_ack=auto_ack)
+
+    async def _pop(self, source: str, asked: Sequence[Any], *, auto_ack: bool) -> Pulled:
+        sql = _POP_AND_ACK if auto_ack else _POP_AND_LEASE
+        async with self.connection() as conn:
+            *rows, last = await conn.fetch(sql.format(source), *asked)
+        leases = [
+            PulledLease(
+                row["topic"],
+                row["token"],
+                row["ends_at"],
+                row["lease_length"],
+                row["remaining"],
+                messages_of(row["topic"], row),
+            )
+            for row in rows
+        ]
+        return Pulled(leases, bool(last["more"]), last["next_due"], last["next_floor"])
+
     async def extend(self, tokens: Sequence[UUID], lease: timedelta) -> set[UUID]:
         """Prolong leases; the answer holds those that are lost."""
         async with self.connection() as conn:
@@ -103,12 +175,21 @@ class QueueStore(Database):
         async with self.connection() as conn:
             return set(await conn.fetchval("select postbus.ack_leases($1)", tokens))
 
+    async def settle(self, statement: Statement, conn: Any = None) -> Any:
+        """A settlement's one value. In the transaction of `conn` where one is given, of whatever driver."""
+        if conn is None:
+            async with self.connection() as own:
+                return await own.fetchval(statement.sql, *statement.args)
+        driver = driver_of(conn)
+        try:
+            answer = driver.run(conn, *statement)
+            return await answer if driver.is_async else answer
+        except Exception as error:
+            raise translate_from(error) from error.__cause__
+
     async def ack(self, token: UUID, ids: Sequence[int], conn: Any = None) -> set[int]:
-        """Finish messages of a lease, in the transaction of `conn` where one is given."""
-        if conn is not None:
-            return set(await conn.fetchval("select postbus.ack($1, $2)", token, ids))
-        async with self.connection() as own:
-            return set(await own.fetchval("select postbus.ack($1, $2)", token, ids))
+        """Finish messages of a lease."""
+        return _settle_sql.lost(await self.settle(_settle_sql.ack(token, ids), conn))
 
     async def retry(
         self,
@@ -120,30 +201,19 @@ class QueueStore(Database):
         max_attempts: int | None = None,
     ) -> dict[int, str]:
         """What became of each message: 'retried', 'dead' or 'lost'."""
-        async with self.connection() as conn:
-            rows = await conn.fetch(
-                "select * from postbus.retry($1, $2, $3, $4, $5)",
-                token,
-                ids,
-                delay,
-                clean(error),
-                max_attempts,
-            )
-        return {row["message_id"]: row["outcome"] for row in rows}
+        statement = _settle_sql.retry(token, ids, delay=delay, error=error, max_attempts=max_attempts)
+        return _settle_sql.outcomes(await self.settle(statement))
 
     async def dead_letter(self, token: UUID, ids: Sequence[int], reason: str, error: str | None) -> set[int]:
-        async with self.connection() as conn:
-            lost = await conn.fetchval(
-                "select postbus.dead_letter($1, $2, $3, $4)", token, ids, clean(reason), clean(error)
-            )
-        return set(lost)
+        statement = _settle_sql.dead_letter(token, ids, reason=reason, error=error)
+        return _settle_sql.lost(await self.settle(statement))
 
     async def release(self, token: UUID, ids: Sequence[int]) -> set[int]:
-        async with self.connection() as conn:
-            return set(await conn.fetchval("select postbus.release($1, $2)", token, ids))
+        return _settle_sql.lost(await self.settle(_settle_sql.release(token, ids)))
 
 
-def _messages(topic: str, row: Any) -> list[Message]:
+def messages_of(topic: str, row: Any) -> list[Message]:
+    """Messages that come as columns."""
     return [
         Message(
             message_id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import msgspec
@@ -18,7 +18,9 @@ _MAX_BATCH = 1000
 _MAX_BATCH_BYTES = 16 << 20
 
 
-class _Waiting(NamedTuple):
+class Waiting(NamedTuple):
+    """A message that is to be sent, and who waits for its id."""
+
     topic: str
     message: Outgoing
     size: int
@@ -33,8 +35,10 @@ class Sender:
     """
 
     def __init__(self, store: Store, ring: Callable[[str], None]) -> None:
-        self._plain = _Lane(store, ring)
-        self._deduplicated = _Lane(store, ring)
+        self._store = store
+        self._ring = ring
+        self._plain = SendLane(self._commit)
+        self._deduplicated = SendLane(self._commit)
 
     async def send(self, topic: str, message: Outgoing) -> int:
         """Publish; returns the id when the message is committed."""
@@ -48,69 +52,7 @@ class Sender:
         await self._plain.close()
         await self._deduplicated.close()
 
-
-class _Lane:
-    """Gathers what is sent while a commit is under way, and commits it together next."""
-
-    def __init__(self, store: Store, ring: Callable[[str], None]) -> None:
-        self._store = store
-        self._ring = ring
-        self._waiting: list[_Waiting] = []
-        self._sending: asyncio.Task[None] | None = None
-
-    async def send(self, topic: str, message: Outgoing, size: int) -> int:
-        sent: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(topic, message, size, sent))
-        if self._sending is None:
-            self._sending = asyncio.create_task(self._send_all(), name="postbus-sender")
-        return await sent
-
-    async def close(self) -> None:
-        if self._sending is not None:
-            await self._sending
-
-    async def _send_all(self) -> None:
-        batch: list[_Waiting] = []
-        try:
-            while self._waiting:
-                batch = self._take()
-                if batch:
-                    await self._send_batch(batch)
-        except BaseException:
-            for one in (*batch, *self._waiting):  # nobody may wait forever for a task that is cancelled
-                one.sent.cancel()
-            self._waiting.clear()
-            raise
-        finally:
-            self._sending = None
-
-    def _take(self) -> list[_Waiting]:
-        """What is committed together next. What was cancelled before its turn is left out."""
-        size = count = 0
-        for one in self._waiting[:_MAX_BATCH]:
-            size += one.size
-            if count and size > _MAX_BATCH_BYTES:
-                break
-            count += 1
-        batch, self._waiting = self._waiting[:count], self._waiting[count:]
-        return [one for one in batch if not one.sent.done()]
-
-    async def _send_batch(self, batch: list[_Waiting]) -> None:
-        try:
-            ids = await self._commit(batch)
-        except Exception as error:
-            if len(batch) > 1 and _may_be_one_only(error):
-                half = len(batch) // 2
-                await self._send_batch(batch[:half])
-                await self._send_batch(batch[half:])
-            else:
-                _fail(batch, error)
-        else:
-            for one, message_id in zip(batch, ids, strict=True):
-                if not one.sent.done():
-                    one.sent.set_result(message_id)
-
-    async def _commit(self, batch: list[_Waiting]) -> list[int]:
+    async def _commit(self, batch: list[Waiting]) -> list[int]:
         by_topic: dict[str, list[int]] = {}
         for place, one in enumerate(batch):
             by_topic.setdefault(one.topic, []).append(place)
@@ -126,6 +68,72 @@ class _Lane:
         return ids
 
 
+class SendLane:
+    """Gathers what is sent while a commit is under way, and commits it together next."""
+
+    def __init__(self, commit: Callable[[list[Waiting]], Awaitable[list[int]]]) -> None:
+        self._commit = commit
+        """Commits all or nothing, and returns the ids."""
+        self._waiting: list[Waiting] = []
+        self._sending: asyncio.Task[None] | None = None
+
+    async def send(self, topic: str, message: Outgoing, size: int) -> int:
+        sent: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append(Waiting(topic, message, size, sent))
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send_all(), name="postbus-sender")
+        return await sent
+
+    @property
+    def is_idle(self) -> bool:
+        return self._sending is None
+
+    async def close(self) -> None:
+        if self._sending is not None:
+            await self._sending
+
+    async def _send_all(self) -> None:
+        batch: list[Waiting] = []
+        try:
+            while self._waiting:
+                batch = self._take()
+                if batch:
+                    await self._send_batch(batch)
+        except BaseException:
+            for one in (*batch, *self._waiting):  # nobody may wait forever for a task that is cancelled
+                one.sent.cancel()
+            self._waiting.clear()
+            raise
+        finally:
+            self._sending = None
+
+    def _take(self) -> list[Waiting]:
+        """What is committed together next. What was cancelled before its turn is left out."""
+        size = count = 0
+        for one in self._waiting[:_MAX_BATCH]:
+            size += one.size
+            if count and size > _MAX_BATCH_BYTES:
+                break
+            count += 1
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        return [one for one in batch if not one.sent.done()]
+
+    async def _send_batch(self, batch: list[Waiting]) -> None:
+        try:
+            ids = await self._commit(batch)
+        except Exception as error:
+            if len(batch) > 1 and _may_be_one_only(error):
+                half = len(batch) // 2
+                await self._send_batch(batch[:half])
+                await self._send_batch(batch[half:])
+            else:
+                _fail(batch, error)
+        else:
+            for one, message_id in zip(batch, ids, strict=True):
+                if not one.sent.done():
+                    one.sent.set_result(message_id)
+
+
 def _may_be_one_only(error: Exception) -> bool:
     """Whether parts of a batch can succeed where it failed as a whole: nothing of it was committed.
 
@@ -134,7 +142,7 @@ def _may_be_one_only(error: Exception) -> bool:
     return isinstance(error, InvalidInput) or str(getattr(error.__cause__, "sqlstate", "")).startswith("40")
 
 
-def _fail(batch: list[_Waiting], error: Exception) -> None:
+def _fail(batch: list[Waiting], error: Exception) -> None:
     for one in batch:
         if not one.sent.done():
             one.sent.set_exception(error)

@@ -53,6 +53,11 @@ class HeldLease:
         self.prolong_at = 0.0
         self.was_prolonged(remaining)
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether it is worth prolonging."""
+        return not self.is_lost
+
     def was_prolonged(self, remaining: timedelta | None = None) -> None:
         """The lease ends after its length from now, or after what remains of it."""
         self.prolong_at = time.monotonic() + (remaining or self.length).total_seconds() / 3

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Protocol
 from uuid import UUID
 
 from postbus._log import event
-from postbus._settle import Settler
+from postbus._settle import HeldLease
 from postbus._store import Store
 
 LOOK_AT_LEASES = 0.2  # seconds; leases are of 1 second at least
@@ -24,21 +26,27 @@ _LATE_COMMITS = timedelta(minutes=1)
 _FULL_LOOK = 60.0
 
 
+class Extends(Protocol):
+    """Prolongs leases by their tokens, and says which are lost."""
+
+    async def extend(self, tokens: Sequence[UUID], lease: timedelta) -> set[UUID]: ...
+
+
 class LeaseKeeper:
     """Prolongs the leases of what is still in hand, in one statement for all of the same length."""
 
-    def __init__(self, store: Store, settler: Settler) -> None:
+    def __init__(self, store: Extends, leases: Mapping[UUID, HeldLease]) -> None:
         self._store = store
-        self._settler = settler
+        self._leases = leases
 
     async def tick(self) -> None:
         due: defaultdict[timedelta, list[UUID]] = defaultdict(list)
-        for token, lease in self._settler.leases.items():
-            if time.monotonic() >= lease.prolong_at and not lease.is_lost:
+        for token, lease in self._leases.items():
+            if time.monotonic() >= lease.prolong_at and lease.is_needed:
                 due[lease.length].append(token)
         for length, tokens in due.items():
             lost = await self._store.extend(tokens, length)
-            for held in [self._settler.leases[token] for token in tokens if token in self._settler.leases]:
+            for held in [self._leases[token] for token in tokens if token in self._leases]:
                 held.was_prolonged()
                 if held.token in lost:
                     held.is_lost = True
@@ -55,7 +63,10 @@ class Sweeper:
         self._goes_on = self._log_goes_on = False
 
     async def return_expired(self) -> None:
-        """Mostly looks at what ended since the last look; at everything from time to time."""
+        await self.give_back()
+
+    async def give_back(self) -> int:
+        """How many messages came back. Mostly looks at what ended since the last look; at all from time to time."""
         is_full = time.monotonic() >= self._full_look_at
         returned, looked_at = await self._store.return_expired(None if is_full else self._since)
         if is_full:
@@ -63,6 +74,7 @@ class Sweeper:
         self._since = looked_at - _LATE_COMMITS
         if returned:
             event(logging.WARNING, "lease.expired", messages=returned)
+        return returned
 
     async def sweep_log(self) -> float | None:
         self._log_goes_on = await self._store.sweep_log(if_due=not self._log_goes_on)

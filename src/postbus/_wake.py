@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from postbus._connect import connect
 from postbus._log import event
@@ -40,25 +40,39 @@ def topic_id(name: str) -> int:
     return int.from_bytes(hashlib.md5(name.encode(), usedforsecurity=False).digest()[:8], "big", signed=True)
 
 
+class Bell(Protocol):
+    """Is told that something may have happened: an event, or what acts on it."""
+
+    def set(self) -> None: ...
+
+
 class Bells:
-    """The events that this process's consumers wait on, by topic, for as long as they do."""
+    """The bells that this process's consumers wait for, by topic, for as long as they do."""
 
     def __init__(self) -> None:
-        self._events: defaultdict[int, weakref.WeakSet[asyncio.Event]] = defaultdict(weakref.WeakSet)
+        self._events: defaultdict[int, weakref.WeakSet[Bell]] = defaultdict(weakref.WeakSet)
 
     def add(self, topic: str) -> asyncio.Event:
         bell = asyncio.Event()
-        self._events[topic_id(topic)].add(bell)
+        self.hang(topic, bell)
         return bell
+
+    def hang(self, topic: str, bell: Bell) -> None:
+        """Ring a bell of the caller's own for a topic, for as long as the caller keeps it."""
+        self._events[topic_id(topic)].add(bell)
 
     def add_for_scopes(self) -> asyncio.Event:
         """Rung when a topic has come into the scope of some group."""
         bell = asyncio.Event()
-        self._events[_SCOPES].add(bell)
+        self.hang_for_scopes(bell)
         return bell
 
+    def hang_for_scopes(self, bell: Bell) -> None:
+        """The same for a bell of the caller's own."""
+        self._events[_SCOPES].add(bell)
+
     def ring(self, topic: int) -> None:
-        for bell in self._events.get(topic, ()):
+        for bell in list(self._events.get(topic, ())):
             bell.set()
 
     def ring_all(self) -> None:

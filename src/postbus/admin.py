@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Unpack
 
 from postbus._group_admin import GroupAdmin
+from postbus._http_admin import HttpAdmin
 from postbus.errors import (
     InvalidInput,
     MessageNotFound,
@@ -19,7 +20,7 @@ from postbus.publish import check_topic_name
 from postbus.sweeping import SweepingOptions, sweeping_json
 
 
-class Admin(GroupAdmin):
+class Admin(GroupAdmin, HttpAdmin):
     """What operators do, as methods. Reached as `bus.admin`."""
 
     async def create_topic(self, name: str, **options: Unpack[TopicOptions]) -> None:
@@ -240,13 +241,14 @@ class Admin(GroupAdmin):
         """Run all jobs of sweeping now, whether they are due or not. Returns what they have removed, by job."""
         store = await self._store()
         returned, _ = await store.return_expired()
-        removed = {"messages_returned": returned, "finished_rows": 0, "dedup_keys": 0, "groups_died": 0, "leaves": 0}
+        of_queues = ("finished_rows", "dedup_keys", "inbox_records")
+        removed = {"messages_returned": returned, **dict.fromkeys(of_queues, 0), "groups_died": 0, "leaves": 0}
         more = True
         while more:
             swept = await store.sweep()
             storages = await store.sweep_storages()
-            removed["finished_rows"] += swept["finished_rows"]
-            removed["dedup_keys"] += swept["dedup_keys"]
+            for name in of_queues:
+                removed[name] += swept[name]
             removed["groups_died"] += sum(one["dead"] for one in storages)
             removed["leaves"] += sum(len(one["dropped"]) for one in storages)
             more = swept["more"] or any(one["more"] for one in storages)

@@ -9,23 +9,29 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack, overload
+from uuid import UUID
 
 import asyncpg
 
 from postbus import _migrate
 from postbus._database import connected
 from postbus._drivers import AsyncConnection, driver_of, translate_from
+from postbus._puller import Puller
 from postbus._send import Sender
 from postbus._store import Store
 from postbus._wake import Bells, Doorbell, ThreadDoorbell
 from postbus.admin import Admin
 from postbus.catch_up import CatchUp
 from postbus.errors import DuplicateHandler, InvalidHandler, InvalidInput, InvalidOption, PostbusError
+from postbus.events import emission
 from postbus.group import Filter, Group
 from postbus.message import Outgoing, PublishOptions
 from postbus.middleware import Middleware, publishing
 from postbus.options import Duration
 from postbus.publish import Statement, check_topic_name, outgoing, publish_many, publish_one
+from postbus.pull import Pop, PopOptions, pop
+from postbus.relay import Relay, RelayOptions, Sink
+from postbus.relay.plan import IN_ORDER, plan
 from postbus.scope import Scope
 from postbus.start import Default, Start
 from postbus.subscription import HandlerOptions, Subscription, maker
@@ -63,7 +69,9 @@ class Bus:
         self._store: Store | None = None
         self._doorbell: Doorbell | None = None
         self._sender: Sender | None = None
+        self._puller: Puller | None = None
         self._worker: Worker | None = None
+        self._relays: list[Relay] = []
         self.admin = Admin(self.connect, self.default)
 
     @classmethod
@@ -120,9 +128,7 @@ class Bus:
 
     def publish_many(self, conn: Any, topic: str, messages: Iterable[Any]) -> Any:
         """Publish payloads, or `Outgoing` messages, in the transaction of `conn`. Returns their ids."""
-        if isinstance(messages, str | bytes | Mapping):
-            raise InvalidInput(f"publish_many got one {type(messages).__name__}", remedy="give a list, or use publish")
-        given = list(messages)
+        given = _many(messages)
         if self._middleware:  # which sees all messages in one form
             given = [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in given]
         return self._publish(conn, topic, given, lambda given: publish_many(topic, given))
@@ -161,6 +167,29 @@ class Bus:
         driver.after_commit(conn, lambda: self._ring(topic))
         return answer
 
+    @overload
+    def emit(
+        self,
+        conn: AsyncConnection,
+        event: Any,
+        *,
+        aggregate_id: str | int | UUID,
+        **options: Unpack[PublishOptions],
+    ) -> Awaitable[int]: ...
+
+    @overload
+    def emit(
+        self, conn: object, event: Any, *, aggregate_id: str | int | UUID, **options: Unpack[PublishOptions]
+    ) -> int: ...
+
+    def emit(self, conn: Any, event: Any, *, aggregate_id: str | int | UUID, **options: Unpack[PublishOptions]) -> Any:
+        """Publish an event of a `Registry` to its topic, in the transaction of `conn`; checked before it is written.
+
+        Its key is the aggregate's id, so that those of one aggregate keep their order. Returns what `publish` does.
+        """
+        topic, message = emission(event, aggregate_id=aggregate_id, **options)
+        return self.publish(conn, topic, message)
+
     async def send(self, topic: str, payload: Any, **options: Unpack[PublishOptions]) -> int:
         """Publish without a transaction of one's own; returns the id once the message is committed.
 
@@ -174,14 +203,43 @@ class Bus:
             publish_one(topic, given)  # what is wrong with it is told here, not to those it shares a commit with
             return await self._sender.send(topic, given)
 
+    async def send_many(self, topic: str, messages: Iterable[Any]) -> list[int]:
+        """Publish payloads, or `Outgoing` messages, without a transaction of one's own: all of them, or none.
+
+        Returns their ids once they are committed.
+        """
+        given = [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in _many(messages)]
+        store = await self.connect()
+        with publishing(self._middleware, topic, given) as changed:
+            [ids] = await store.publish_batches([publish_many(topic, changed)])
+        self._ring(topic)
+        return ids
+
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
         """A transaction on a connection of the bus. Its COMMIT is not interrupted by cancellation."""
         store = await self.connect()
-        async with store.transaction() as conn:
-            yield conn
+        assert self._puller is not None
+        with self._puller.settlements.noting() as note:
+            async with store.transaction() as conn:
+                note(conn)
+                yield conn
 
     # consuming
+
+    def pop(self, topic: str | None = None, **options: Unpack[PopOptions]) -> Pop:
+        """Take messages of a QUEUE, or for a group: `await` it, or use it as `async with`.
+
+        A group's `topic` may be a pattern, or be left out for a `namespace` or a `task`; its first pop subscribes it.
+        The options are `group`, `batch`, `wait`, `lease`, `key`, `namespace`, `task`, `start`, `mode`, `look_back`,
+        `member`, `auto_ack` and `keep`: see `PopOptions`.
+        """
+        return pop(self._connected_puller, topic, options, self.default)
+
+    async def _connected_puller(self) -> Puller:
+        await self.connect()
+        assert self._puller is not None
+        return self._puller
 
     def subscribe(
         self,
@@ -274,6 +332,41 @@ class Bus:
         group = Group(self, name, scope, make, filter=filter, on_failure=on_failure, catch_up=catch_up)
         return self._add_group(group)
 
+    async def relay(
+        self,
+        topic: str,
+        sink: Sink,
+        *,
+        name: str | None = None,
+        start: Start | str | datetime | int = Start.BEGINNING,
+        **options: Unpack[RelayOptions],
+    ) -> Relay:
+        """Send the messages of a topic on to a sink, while the bus runs: by a group of its own, relay-… by default.
+
+        A QUEUE has no groups: its messages go to the sink and to nobody else. The options are explained at
+        `RelayOptions`.
+        """
+        planned = await plan(await self.connect(), topic, sink, name, options, is_stopping=lambda: self._is_stopping)
+        relay, handling = planned.relay, planned.handling
+        if planned.is_of_queue:
+            if Start.of(start) != Start.BEGINNING:
+                raise InvalidOption(f"topic {topic!r} is a QUEUE, which has no places to start", remedy="leave it out")
+            self.subscribe(topic, name=relay.name, **handling)(relay.handle)
+        else:
+            group = self.group(relay.name, topic, catch_up=IN_ORDER, **handling)
+            group.add_member("sink", relay.handle)
+            try:
+                await group.start(start)
+            except PostbusError:
+                del self._groups[topic, relay.name]  # so that it can be tried again
+                raise
+        self._relays.append(relay)
+        return relay
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._worker is not None and self._worker.is_stopping
+
     def _add_group(self, group: Group) -> Group:
         if (group.topic, group.name) in self._groups:
             raise DuplicateHandler(
@@ -319,8 +412,11 @@ class Bus:
         """What is registered, in that order."""
         return list(self._subscriptions.values())
 
-    async def run(self, *, name: str | None = None) -> bool:
-        """Consume until SIGTERM, SIGINT or `stop()`. Returns False if a second one cut the draining short."""
+    async def run(self, *, name: str | None = None, signals: bool = True) -> bool:
+        """Consume until SIGTERM, SIGINT or `stop()`. Returns False if a second one cut the draining short.
+
+        Without `signals` they are left to the caller.
+        """
         groups = [(group, start) for group, start in self._groups.values() if start is not None]
         if not self._subscriptions and not self._groups:
             raise InvalidHandler("nothing to run: no handler is registered", remedy="use @bus.subscribe(topic)")
@@ -329,10 +425,12 @@ class Bus:
         )
         try:
             await self.connect()
-            await self._worker.run()
+            await self._worker.run(signals=signals)
             return not self._worker.was_aborted
         finally:
             self._worker = None
+            for relay in self._relays:
+                await relay.close()
 
     def stop(self) -> None:
         """Let `run()` drain and return; called again: abort."""
@@ -358,7 +456,12 @@ class Bus:
         store = await Store.open(self.dsn, size=self._pool_size)
         self._doorbell = Doorbell(store, self._bells)
         self._sender = Sender(store, self._doorbell.ring)
+        self._puller = Puller(self.dsn, store, self._bells, self._doorbell.ring)
         self._store = store
+
+    def ring(self, topic: str) -> None:
+        """Let those look again who wait for messages of a topic: one may be free that was settled elsewhere."""
+        self._ring(topic)
 
     def _ring(self, topic: str) -> None:
         try:
@@ -373,13 +476,15 @@ class Bus:
 
     async def close(self) -> None:
         """Finish what is being sent, disconnect, and let go of an embedded server."""
+        if self._puller is not None:
+            await self._puller.close()
         if self._sender is not None:
             await self._sender.close()
         if self._doorbell is not None:
             await self._doorbell.close()
         if self._store is not None:
             await self._store.close()
-        self._store = self._sender = self._doorbell = None
+        self._store = self._sender = self._puller = self._doorbell = None
         await asyncio.to_thread(self.close_sync)
 
     def close_sync(self) -> None:
@@ -398,6 +503,12 @@ class Bus:
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+
+def _many(messages: Iterable[Any]) -> list[Any]:
+    if isinstance(messages, str | bytes | Mapping):
+        raise InvalidInput(f"publish_many got one {type(messages).__name__}", remedy="give a list, or use publish")
+    return list(messages)
 
 
 def _only(messages: Sequence[Outgoing]) -> Outgoing:

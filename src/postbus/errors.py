@@ -7,7 +7,8 @@
     │   ├── InvalidPayload
     │   │   ├── PayloadTooLarge
     │   │   ├── PayloadTooDeep
-    │   │   └── PayloadNotSerializable
+    │   │   ├── PayloadNotSerializable
+    │   │   └── InvalidEvent         an event that the registry does not know, or that breaks its own rules
     │   ├── InvalidHandler
     │   │   └── DuplicateHandler
     │   ├── TopicNotFound
@@ -17,10 +18,15 @@
     │   ├── GroupNotFound
     │   ├── InvalidGroup             a group without members, or a state that it cannot go to
     │   ├── WrongSemantics           a QUEUE where a PUB_SUB topic is needed
+    │   ├── TokenNotFound
+    │   ├── WebhookNotFound
+    │   ├── WebhookExists
     │   ├── NoActiveSubscriptions    the topic blocks writes while nobody is subscribed
     │   └── TransactionInUse         the call needs a transaction of its own
     ├── LeaseLost                    somebody else has the message now: drop what you did
+    ├── MessageInHand                another process has it: whether it will be done is not known yet
     ├── PayloadNotDecodable          a stored payload does not fit the handler's type
+    │   └── UnreadableEvent          a message is not an event that the registry knows
     ├── SchemaError                  the database needs another schema: migrate, or upgrade Postbus
     │   ├── SchemaMissing
     │   ├── SchemaTooOld
@@ -28,14 +34,22 @@
     │   └── RestoredElsewhere        the database was restored into another server: rebase it
     ├── AccessDenied                 the database refused the user or the right
     ├── DatabaseUnavailable          the database is away: try again (the only error loops retry)
+    ├── NotServed                    what only the HTTP server says
+    │   ├── NotAuthenticated
+    │   ├── NotAllowed               the token's roles or topics do not cover it
+    │   ├── TooManyRequests
+    │   ├── RequestTooLarge
+    │   └── RouteNotFound
     ├── CommitUnknown                the connection broke during COMMIT: it may have happened
-    └── EmbeddedError                the embedded PostgreSQL cannot run
+    ├── EmbeddedError                the embedded PostgreSQL cannot run
+    └── SinkUnavailable              where a relay sends to is away: it waits
 
 Errors that the database raises carry an SQLSTATE of class PB; `from_database` turns them into these.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -95,6 +109,12 @@ class PayloadNotSerializable(InvalidPayload):
     code = "PB413"
 
 
+class InvalidEvent(InvalidPayload):
+    """An event that the registry does not know, or whose payload is not what its class declares."""
+
+    code = "PB414"
+
+
 class InvalidHandler(InvalidInput):
     """A handler whose signature or options do not fit."""
 
@@ -137,6 +157,24 @@ class GroupNotFound(InvalidInput):
     code = "PB406"
 
 
+class TokenNotFound(InvalidInput):
+    """No token of the HTTP server has this id."""
+
+    code = "PB444"
+
+
+class WebhookNotFound(InvalidInput):
+    """No webhook has this name."""
+
+    code = "PB445"
+
+
+class WebhookExists(InvalidInput):
+    """A webhook of this name, or for the same consumer, exists already."""
+
+    code = "PB446"
+
+
 class NoActiveSubscriptions(InvalidInput):
     """The topic blocks writes while no group is ACTIVE."""
 
@@ -165,12 +203,30 @@ class LeaseLost(PostbusError):
     """The lease is no longer held: the message went to somebody else, or is finished."""
 
     code = "PB423"
+    ids: Sequence[int] = ()
+    """The messages that it was about, where they are known."""
+
+
+class MessageInHand(PostbusError):
+    """Another process has the message in hand, for `retry_after` seconds at most."""
+
+    code = "PB434"
+
+    def __init__(self, message: str, *, remedy: str = "", retry_after: float = 0.0) -> None:
+        super().__init__(message, remedy=remedy)
+        self.retry_after = retry_after
 
 
 class PayloadNotDecodable(PostbusError):
     """A stored payload does not fit the type that the handler asks for."""
 
     code = "PB422"
+
+
+class UnreadableEvent(PayloadNotDecodable):
+    """A message is not an event that the registry knows, or its payload is invalid. It is not tried again."""
+
+    code = "PB424"
 
 
 class SchemaError(PostbusError):
@@ -215,6 +271,46 @@ class DatabaseUnavailable(PostbusError):
     code = "PB504"
 
 
+class NotServed(PostbusError):
+    """The HTTP server does not do what it was asked for."""
+
+    code = "PB439"
+
+
+class NotAuthenticated(NotServed):
+    """The caller has not said who it is, or is not known."""
+
+    code = "PB440"
+
+
+class NotAllowed(NotServed):
+    """The caller has not the role, or its topics are others."""
+
+    code = "PB441"
+
+
+class TooManyRequests(NotServed):
+    """The caller asks more often, or more at the same time, than it may."""
+
+    code = "PB442"
+
+    def __init__(self, message: str, *, remedy: str = "", retry_after: float = 1.0) -> None:
+        super().__init__(message, remedy=remedy)
+        self.retry_after = retry_after
+
+
+class RequestTooLarge(NotServed):
+    """The body has more bytes, or more messages, than the server takes."""
+
+    code = "PB443"
+
+
+class RouteNotFound(NotServed):
+    """There is nothing at this address, or not by this method."""
+
+    code = "PB447"
+
+
 class CommitUnknown(PostbusError):
     """The connection broke while COMMIT was under way: the change may or may not have happened."""
 
@@ -225,6 +321,12 @@ class EmbeddedError(PostbusError):
     """The embedded PostgreSQL cannot be started or used."""
 
     code = "PB506"
+
+
+class SinkUnavailable(PostbusError):
+    """The sink of a relay cannot be reached at the moment."""
+
+    code = "PB520"
 
 
 def _all_errors(root: type[PostbusError]) -> list[type[PostbusError]]:

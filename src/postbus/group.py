@@ -10,12 +10,13 @@ from typing import Protocol
 
 from postbus.catch_up import CatchUp
 from postbus.errors import DuplicateHandler, InvalidGroup, InvalidOption, InvalidTopicName
+from postbus.events import Wanted
 from postbus.message import Message
 from postbus.options import Duration
 from postbus.publish import is_name
 from postbus.scope import Scope
 from postbus.start import Default, Start
-from postbus.subscription import Handler, Maker, Subscription
+from postbus.subscription import Handler, HandlerCall, Maker, Subscription
 
 Filter = Callable[[Message], bool]
 
@@ -127,7 +128,7 @@ class Group:
                 f"member {name!r} is transactional and others of group {self.name!r} are not, or the other way round",
                 remedy="make all of them alike",
             )
-        self.members[name] = Member(name, subscription, filter)
+        self.members[name] = Member(name, subscription, _both(filter, HandlerCall.of(subscription).events))
         for part in self.parts.values():
             part._share(self.members[name])
 
@@ -250,6 +251,13 @@ class Group:
 def _check_filter(filter: object) -> None:
     if filter is not None and not callable(filter):
         raise InvalidOption(f"filter {filter!r:.200} is not a function", remedy="give one that takes a message")
+
+
+def _both(filter: Filter | None, events: Wanted | None) -> Filter | None:
+    """A member gets what its filter takes, of the events that its handler takes."""
+    if events is None or filter is None:
+        return filter if events is None else events.takes
+    return lambda message: events.takes(message) and filter(message)
 
 
 def stable_hash(text: str) -> int:

@@ -8,14 +8,16 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from postbus._codec import Decoder, decoder_for
 from postbus.errors import InvalidHandler, InvalidOption
+from postbus.events import Wanted, wanted_events
 from postbus.message import Message
 from postbus.options import Duration, as_timedelta
 from postbus.retry import RetryPolicy
 
+T = TypeVar("T")
 Handler = Callable[..., Any]
 Maker = Callable[[str, Handler], "Subscription"]
 
@@ -60,13 +62,13 @@ class Subscription:
 
     def __post_init__(self) -> None:
         for name, is_right, rule in (
-            ("concurrency", _is_count(self.concurrency, 10_000), "concurrency goes from 1 to 10000"),
-            ("batch", self.batch is None or _is_count(self.batch, 10_000), "batch goes from 1 to 10000"),
+            ("concurrency", is_count(self.concurrency, 10_000), "concurrency goes from 1 to 10000"),
+            ("batch", self.batch is None or is_count(self.batch, 10_000), "batch goes from 1 to 10000"),
             ("lease", self.lease is None or self.lease >= timedelta(seconds=1), "lease is 1 second or more"),
             ("timeout", self.timeout is None or self.timeout > 0, "timeout is positive"),
             ("poll", self.poll > 0, "poll is positive"),
-            ("max_bytes", _is_count(self.max_bytes, 1 << 30), "max_bytes goes from 1 to 1 GiB"),
-            ("limit", self.limit is None or _is_count(self.limit, 1 << 62), "limit is 1 or more"),
+            ("max_bytes", is_count(self.max_bytes, 1 << 30), "max_bytes goes from 1 to 1 GiB"),
+            ("limit", self.limit is None or is_count(self.limit, 1 << 62), "limit is 1 or more"),
             ("retry", self.retry is None or isinstance(self.retry, RetryPolicy), "retry is a RetryPolicy"),
         ):
             if not is_right:
@@ -127,7 +129,8 @@ def maker(
     return make
 
 
-def _is_count(value: object, most: int) -> bool:
+def is_count(value: object, most: int) -> bool:
+    """Whether it is a whole number from 1 to `most`."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
@@ -141,15 +144,17 @@ class HandlerCall:
     """How a handler wants to be called, read from its signature."""
 
     decoder: Decoder | None
-    """None for a handler whose first argument is the message itself."""
+    """None for a handler whose first argument is the message itself, or an event."""
+    events: Wanted | None
+    """For a handler whose first argument is an event of a registry."""
     message_parameter: str | None
     connection_parameter: str | None
 
     @classmethod
     def of(cls, subscription: Subscription) -> HandlerCall:
         handler, name = subscription.handler, subscription.name
-        first, *others = _parameters(handler, name)
-        hints = _hints(handler, name)
+        first, *others = parameters_of(handler, name)
+        hints = hints_of(handler, name)
         wanted = hints.get(first.name, Any)
         if subscription.batch is not None:
             wanted = _element_of(wanted, first.name, name)
@@ -160,7 +165,7 @@ class HandlerCall:
                     f"{name} takes {parameter.name!r} by position only",
                     remedy="move the / behind the first parameter",
                 )
-            if _is_message(parameter, hints, is_batch=subscription.batch is not None):
+            if is_message(parameter, hints, is_batch=subscription.batch is not None):
                 message_parameter = parameter.name
             elif parameter.name in ("conn", "connection"):
                 connection_parameter = parameter.name
@@ -177,7 +182,15 @@ class HandlerCall:
                 else f"{name} is transactional but takes no connection",
                 remedy="use transactional=True together with a parameter named conn",
             )
-        return cls(_decoder(wanted, first.name, name), message_parameter, connection_parameter)
+        events = _decoded(wanted_events, wanted, first.name, name)
+        decoder = None if wanted is Message or events else _decoded(decoder_for, wanted, first.name, name)
+        return cls(decoder, events, message_parameter, connection_parameter)
+
+    def payload(self, message: Message) -> Any:
+        """What the handler is given of a message; raises what NOT_DECODABLE lists."""
+        if self.decoder is not None:
+            return self.decoder(message.payload, message.content_type)
+        return message if self.events is None else self.events.payload(message)
 
     def named_arguments(self, message: Any, conn: Any) -> dict[str, Any]:
         """What the handler gets beside the payload."""
@@ -189,7 +202,8 @@ class HandlerCall:
         return named
 
 
-def _parameters(handler: Handler, name: str) -> list[inspect.Parameter]:
+def parameters_of(handler: Handler, name: str) -> list[inspect.Parameter]:
+    """The parameters of a handler that can be given by name; the first is for the payload."""
     try:
         parameters = list(inspect.signature(handler).parameters.values())
     except (TypeError, ValueError) as error:
@@ -200,10 +214,13 @@ def _parameters(handler: Handler, name: str) -> list[inspect.Parameter]:
     return plain
 
 
-def _hints(handler: Handler, name: str) -> dict[str, Any]:
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    function = handler if inspect.isroutine(handler) else type(handler).__call__
+def hints_of(handler: Handler, name: str) -> dict[str, Any]:
+    """The types of a handler's parameters."""
+    function = inspect.unwrap(handler)
+    while isinstance(function, functools.partial):
+        function = inspect.unwrap(function.func)
+    if not inspect.isroutine(function):
+        function = type(function).__call__
     try:
         return typing.get_type_hints(inspect.unwrap(function))
     except Exception as error:  # anything: annotations are code
@@ -227,18 +244,17 @@ def _element_of(wanted: Any, parameter: str, name: str) -> Any:
     )
 
 
-def _is_message(parameter: inspect.Parameter, hints: dict[str, Any], *, is_batch: bool) -> bool:
+def is_message(parameter: inspect.Parameter, hints: dict[str, Any], *, is_batch: bool) -> bool:
+    """Whether a parameter beside the payload is for the message itself."""
     wanted = hints.get(parameter.name)
     if wanted is Message or (is_batch and Message in typing.get_args(wanted)):
         return True
     return wanted is None and parameter.name == ("messages" if is_batch else "message")
 
 
-def _decoder(wanted: Any, parameter: str, name: str) -> Decoder | None:
-    if wanted is Message:
-        return None
+def _decoded(how: Callable[[Any], T], wanted: Any, parameter: str, name: str) -> T:
     try:
-        return decoder_for(wanted)
+        return how(wanted)
     except Exception as error:  # anything: the annotations within the type are code
         raise InvalidHandler(
             f"{name} cannot get its parameter {parameter!r}: {error}",

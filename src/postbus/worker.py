@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import secrets
 import signal
-import socket
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
 from postbus._claim import Claimer
+from postbus._connect import process_name
 from postbus._consume import GroupConsumer
 from postbus._dispatch import Dispatcher
 from postbus._heartbeat import CONNECTIONS, TELL_COUNTS, Heartbeat
@@ -54,7 +53,7 @@ class Worker:
         middleware: Sequence[Middleware] = (),
         name: str | None = None,
     ) -> None:
-        self.name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+        self.name = name or process_name()
         self._dsn = dsn
         self._subscriptions = subscriptions
         self._middleware = middleware
@@ -86,7 +85,7 @@ class Worker:
     def was_aborted(self) -> bool:
         return self._abort.is_set()
 
-    async def run(self) -> None:
+    async def run(self, *, signals: bool = True) -> None:
         """Consume until stopped. Raises what made it impossible to go on."""
         handlers = [*self._subscriptions, *(one for group in self._groups for one in _subscriptions_of(group))]
         transactional = [one for one in handlers if one.transactional]
@@ -99,7 +98,7 @@ class Worker:
                 await self._patiently(partial(stores[0].ensure_topic, subscription.topic))
                 _check_is_queue(await self._patiently(partial(stores[0].topics, subscription.topic)), subscription)
             self._stores = stores[0], stores[1], stores[2]
-            with _signals(self.stop):
+            with _signals(self.stop) if signals else nullcontext():
                 await self._consume(*stores)
         finally:
             for task in self._beside:
@@ -128,7 +127,7 @@ class Worker:
         await self._patiently(heartbeat.tick)  # lanes go to processes that are known
         for group, start in list(self._groups.items()):  # others may start while these join
             await self._patiently(partial(self._join, group, start))
-        keeper, sweeper = LeaseKeeper(heartbeat_store, settler), Sweeper(upkeep_store)
+        keeper, sweeper = LeaseKeeper(heartbeat_store, settler.leases), Sweeper(upkeep_store)
         ended = asyncio.Event()
         upkeep = _started(
             settler.run(),

@@ -38,6 +38,7 @@ async def test_a_group_at_work_is_healthy(bus: Bus, conn: Any) -> None:
 
 
 async def test_a_dead_group_is_not_healthy(bus: Bus, conn: Any) -> None:
+    """The reason is its state."""
     await create_log(bus)
     await subscribed(bus)
     await conn.execute("update postbus.subscription set state = 'DEAD'")
@@ -183,6 +184,7 @@ async def test_the_rate_is_that_of_the_last_minute(bus: Bus, conn: Any) -> None:
 
 
 async def test_the_oldest_pending_message(bus: Bus) -> None:
+    """Its time is known before anything was handled; a rate and a duration are not."""
     await create_log(bus)
     await subscribed(bus)
     for n in range(2):
@@ -193,6 +195,7 @@ async def test_the_oldest_pending_message(bus: Bus) -> None:
 
 
 async def test_metrics_of_what_is_not_there(bus: Bus) -> None:
+    """The error says which part of it."""
     await create_log(bus)
     await bus.admin.create_topic("queue")
     for topic, kind in (("t", GroupNotFound), ("nowhere", TopicNotFound), ("queue", WrongSemantics)):

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
+from bench.reports import held, quick_report
 from postbus.bench.paper.pictures import pictures
 from postbus.bench.plan import Plan
 from postbus.bench.series import split
 
+pytestmark = pytest.mark.timeout(180)  # a busy machine takes its time
+
 
 @pytest.fixture(scope="module")
 def report() -> dict[str, Any]:
-    """A quick run, on a server of its own."""
-    command = [sys.executable, "-m", "postbus.bench", "curves", "--quick", "--json"]
-    finished = subprocess.run(command, check=False, capture_output=True, text=True, timeout=110)
-    assert finished.stdout, finished.stderr
-    found: dict[str, Any] = json.loads(finished.stdout)
-    assert finished.returncode == (0 if all(check["ok"] for check in found["checks"]) else 1)
-    return found
+    return quick_report("curves")
 
 
-@pytest.mark.timeout(120)
 def test_every_curve_has_a_point_for_each_value_of_its_parameter(report: dict[str, Any]) -> None:
     """Of the queue and of the log, and nothing but numbers above zero where something was measured."""
     _, series = split(report["figures"])
@@ -54,17 +47,15 @@ def test_the_largest_backlog_can_be_chosen() -> None:
     assert Plan().changed(messages=30_000).points.backlogs == (30_000,)
 
 
-@pytest.mark.timeout(120)
 def test_nothing_is_lost_on_the_way(report: dict[str, Any]) -> None:
     """A latency is of every message; memory stays flat; and dead rows beside an open transaction are counted."""
-    holds = {check["name"]: check["ok"] for check in report["checks"]}
+    holds = held(report)
 
     for name in ("latency_queue_lost_messages", "latency_log_lost_messages", "worker_memory_queue_growth_mb"):
         assert holds[name], name
     assert {"dead_queue_to_handwritten_rows_ratio", "read_log_largest_to_smallest_backlog_ratio"} <= set(holds)
 
 
-@pytest.mark.timeout(120)
 def test_every_curve_becomes_a_line_of_a_chart(report: dict[str, Any]) -> None:
     """Whose title says what it is about."""
     titles = [picture.title for picture in pictures(report)]

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from typing import Any
-
 import pytest
+
+from bench.reports import held, quick_report
+
+pytestmark = pytest.mark.timeout(180)  # a busy machine takes its time
 
 
 def _run(scenario: str, *options: str) -> tuple[dict[str, float], dict[str, bool]]:
     """A quick run. Returns its figures, and which checks hold."""
-    command = [sys.executable, "-m", "postbus.bench", scenario, "--quick", "--json", *options]
-    finished = subprocess.run(command, check=False, capture_output=True, text=True, timeout=80)
-    assert finished.stdout, finished.stderr
-    report: dict[str, Any] = json.loads(finished.stdout)
-    assert report["scenario"] == scenario
-    assert finished.returncode == (0 if all(check["ok"] for check in report["checks"]) else 1)
-    return report["figures"], {check["name"]: check["ok"] for check in report["checks"]}
+    report = quick_report(scenario, *options)
+    return report["figures"], held(report)
 
 
-@pytest.mark.timeout(90)
 def test_a_load_test_with_receipts_tells_of_each_message_who_had_it() -> None:
     """The ledger is folded while the load goes on, and nothing of it is lost on the way to the receipts."""
     figures, holds = _run("lt1", "--seconds", "7")
@@ -36,7 +29,6 @@ def test_a_load_test_with_receipts_tells_of_each_message_who_had_it() -> None:
     assert {"bloat_worst_table_percent", "fetch_p95_ms", "lag_max_s", "sweep_to_publish_rate_ratio"} <= set(holds)
 
 
-@pytest.mark.timeout(90)
 def test_a_late_group_loses_nothing_when_it_is_interrupted() -> None:
     """Whatever the application's latencies are on a busy machine: both are measured, and history is handled once."""
     figures, holds = _run("catch-up")
@@ -56,7 +48,6 @@ def test_a_late_group_loses_nothing_when_it_is_interrupted() -> None:
     } <= set(holds)
 
 
-@pytest.mark.timeout(90)
 def test_a_group_that_is_killed_holds_up_nobody_and_comes_back_within_bounds() -> None:
     """A verdict for each of: detection, cleaning up, growth, bounds, no stalls, recovery."""
     figures, holds = _run("kill-and-resurrect")

@@ -13,6 +13,7 @@ from running import running
 
 
 async def test_a_dry_run_tells_what_is_there(cli: Cli, bus: Bus) -> None:
+    """What would be left in the queue, now and for later, and what a log does not have."""
     await bus.send("jobs", 1)
     await bus.send("jobs", 2, delay=3600)
 
@@ -52,6 +53,7 @@ async def test_it_waits_for_the_queue_and_tells_of_it(cli: Cli, bus: Bus, conn: 
 
 
 async def test_handing_over_needs_no_consumer(cli: Cli, bus: Bus) -> None:
+    """What waits in the queue becomes the group's, and the move ends at once."""
     await bus.send("jobs", 1)
     moved = await cli("topics", "migrate", "jobs", "--to", "PUB_SUB", "--group", "g", "--hand-over", "--json")
     assert moved.done().json["ended_at"]
@@ -59,6 +61,7 @@ async def test_handing_over_needs_no_consumer(cli: Cli, bus: Bus) -> None:
 
 
 async def test_no_wait_leaves_it_to_others(cli: Cli, bus: Bus) -> None:
+    """The group stays paused, and what is left in the queue is shown."""
     await bus.send("jobs", 1)
     (await cli("topics", "migrate", "jobs", "--to", "PUB_SUB", "--group", "g", "--no-wait")).done()
     assert (await bus.admin.group("jobs", "g"))["state"] == "PAUSED"
@@ -81,6 +84,7 @@ async def test_tracking_changes_at_any_time(cli: Cli, bus: Bus) -> None:
 
 
 async def test_nonsense_is_refused_with_a_remedy(cli: Cli, bus: Bus) -> None:
+    """A way back, a move that was made, none at all, and a topic that does not exist."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
     await bus.admin.create_topic("jobs")
     back = await cli.quick("topics", "migrate", "events", "--to", "QUEUE")

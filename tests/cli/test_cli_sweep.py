@@ -56,6 +56,7 @@ async def test_run_removes_what_is_past_its_retention(cli: Cli, bus: Bus, conn: 
         "messages_returned": 0,
         "finished_rows": 1,
         "dedup_keys": 0,
+        "inbox_records": 0,
         "groups_died": 0,
         "leaves": 0,
         "subscriptions": 0,

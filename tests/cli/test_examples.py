@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +59,47 @@ async def test_order_events(dsn: str) -> None:
         "analytics: 0 before it",
         "email: 0 before it",
         "inventory: 0 before it",
+    ]
+
+
+async def test_license_notifications(dsn: str, bus: Bus, conn: Any) -> None:
+    """One notification for each event, though one delivery fails after its insert and all are delivered again."""
+    said = await run("license_notifications.py", dsn)
+
+    assert said[:2] == [
+        "failing after the insert: it is undone, and the event comes again",
+        "all events were delivered again",
+    ]
+    assert sorted(said[2:]) == [
+        "admin: license 1 waits for a review",
+        "admin: license 2 waits for a review",
+        "store 7: license 1 is verified",
+        "store 8: license 2 is rejected: the scan is not readable",
+    ]
+    assert await conn.fetchval("select count(*) from postbus.inbox where consumer = 'compliance'") == 4
+    assert [row["status"] for row in await conn.fetch("select status from license order by id")] == [
+        "verified",
+        "rejected",
+    ]
+    events = await bus.admin.log("domain-events")
+    assert [(row["key"], json.loads(row["payload"])["status"]) for row in events] == [
+        ("1", "pending"),
+        ("1", "verified"),
+        ("2", "pending"),
+        ("2", "rejected"),
+    ]
+
+
+async def test_relay_events(dsn: str, bus: Bus) -> None:
+    """Events of transactions that were committed reach the sink, in order, with what is told of them."""
+    said = await run("relay_events.py", dsn)
+
+    first, second = await bus.admin.log("shop.orders")
+    assert said == [
+        "connected",
+        f'orders.placed: {{"amount":150}} of order 7, event {first["id"]}',
+        f'orders.paid: {{"amount":150}} of order 7, event {second["id"]}',
+        "disconnected",
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +17,6 @@ from faults.servers.proxy import Proxy
 from faults.servers.run import USER, Servers
 from postbus import AccessDenied, Bus, DatabaseUnavailable, Message, _connect, _pool
 from running import running, send_surely
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[Servers]:
-    made = Servers()
-    yield made
-    asyncio.run(made.close())
 
 
 @dataclass

@@ -254,7 +254,7 @@ async def test_receipts_are_kept_once(runs: Runs) -> None:
 
 
 async def test_queues_are_swept(runs: Runs) -> None:
-    """Finished messages, deduplication keys, processes that are gone, names of topics; and expired leases."""
+    """Finished messages, deduplication keys, the inbox, gone processes, names of topics; and expired leases."""
 
     async def prepare(conn: Any) -> None:
         await conn.execute("""select postbus.create_topic('q', '{"retention": "1 hour", "max_attempts": 2}')""")
@@ -265,6 +265,7 @@ async def test_queues_are_swept(runs: Runs) -> None:
         await claim(conn, topic="q")
         await conn.execute("select postbus.heartbeat('w', 'h', 1, '{}')")
         await conn.execute("insert into postbus.topic_seen values (postbus.topic_id('q'), 'q')")
+        await conn.execute("select postbus.inbox_once('c', 'm', '1 hour'), postbus.inbox_once('c', 'n')")
 
     async def work(run: Run) -> None:
         for _ in range(2):
@@ -274,6 +275,7 @@ async def test_queues_are_swept(runs: Runs) -> None:
     done = await runs(prepare, work)
     assert [one.get("finished_rows") for one in done.told] == [1, None, 0, None]
     assert (done.told[0]["dedup_keys"], done.told[0]["workers"], done.told[1]["count"]) == (1, 1, 2)
+    assert done.told[0]["inbox_records"] == 1
 
 
 @pytest.mark.parametrize(

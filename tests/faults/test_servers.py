@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,15 +27,6 @@ from postbus import Bus
 
 T = TypeVar("T")
 TIMEOUTS = {"statement_timeout": asyncpg.QueryCanceledError, "lock_timeout": asyncpg.LockNotAvailableError}
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[Servers]:
-    """Servers that share a template."""
-    made = Servers()
-    yield made
-    asyncio.run(made.close())
-    assert not made.folder.exists()
 
 
 @pytest.fixture

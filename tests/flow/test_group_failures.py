@@ -11,8 +11,7 @@ import pytest
 
 from eventually import eventually
 from grouping import SOON, are_shared, create_log, group_row, has, in_order, is_through, publish_numbers
-from postbus import Bus, DeadLetter, Message, Outgoing, Retry, RetryPolicy, Start
-from postbus.message import Release
+from postbus import Ack, Bus, DeadLetter, Message, Outgoing, Release, Retry, RetryPolicy, Start
 from running import running
 
 LATER = RetryPolicy(initial=3600, factor=1, maximum=3600, jitter=0)  # when the test says so
@@ -119,6 +118,47 @@ async def test_outcomes_of_handlers(bus: Bus, conn: Any, options: dict[str, Any]
     assert [attempt for n, attempt in calls if n == 1] == [1, 2]
     assert [attempt for n, attempt in calls if n == 3] == [1, 1]
     assert await dead_of(conn) == [(2, "unwanted", 1)]
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_what_a_batch_did_behind_a_failure_comes_again(bus: Bus, conn: Any, concurrency: int) -> None:
+    """Messages of a key that a batch acked behind one that failed wait behind it; those of other keys are done."""
+    await create_log(bus, lanes=1)
+    got: list[tuple[str | None, bytes]] = []
+
+    @bus.subscribe("t", group="g", start=Start.BEGINNING, batch=50, retry=LATER, concurrency=concurrency)
+    async def handle(messages: list[Message]) -> list[Ack | Retry]:
+        got.extend((one.key, one.payload) for one in messages)
+        return [Retry() if one.payload == b"3" and one.attempt == 1 else Ack() for one in messages]
+
+    await publish_numbers(bus, range(9), keys=3)
+    async with running(bus):
+        await waits(conn, retrying=1, parked=1)
+        assert Counter(got) == {(f"k{n % 3}", b"%d" % n): 1 for n in range(9)}
+        await make_due(conn)
+        await is_through(conn, passed=9)
+    assert got[9:] == [("k0", b"3"), ("k0", b"6")]
+
+
+async def test_behind_what_a_batch_gave_up_nothing_waits(bus: Bus, conn: Any) -> None:
+    """A dead letter holds up nobody, and with on_failure="pass" neither does a failure."""
+    await create_log(bus, lanes=1)
+    got: list[bytes] = []
+
+    @bus.subscribe("t", group="g", start=Start.BEGINNING, batch=50, retry=LATER)
+    async def give_up(messages: list[Message]) -> list[Ack | DeadLetter]:
+        got.extend(one.payload for one in messages)
+        return [DeadLetter("no") if one.payload == b"0" else Ack() for one in messages]
+
+    @bus.subscribe("t", group="other", start=Start.BEGINNING, batch=50, retry=LATER, on_failure="pass")
+    async def fail(messages: list[Message]) -> list[Ack | Retry]:
+        return [Retry() if one.payload == b"0" else Ack() for one in messages]
+
+    await publish_numbers(bus, range(3), keys=1)
+    async with running(bus):
+        await is_through(conn, passed=3, dead=1)
+        await is_through(conn, "other", passed=3, retrying=1)
+    assert got == [b"0", b"1", b"2"]
 
 
 async def test_a_message_is_given_up_by_one_group_only(bus: Bus, conn: Any) -> None:

@@ -43,6 +43,7 @@ async def test_an_upgrade_ends_with_the_schema_of_a_new_database(empty_dsn: str,
 
 @pytest.mark.parametrize("released", RELEASED, ids=lambda path: path.name)
 async def test_a_queue_survives_an_upgrade(empty_dsn: str, released: Path) -> None:
+    """From each release: what waited and what was delayed is handled."""
     conn = await installed(empty_dsn, released)
     await conn.execute("select postbus.publish('q', '1'::jsonb), postbus.publish('q', '2'::jsonb, delay => '1 ms')")
     await migrate(conn)

@@ -99,6 +99,7 @@ async def test_a_transaction_that_is_prepared_is_waited_for(conn: Any, connect: 
 
 
 async def test_transactions_that_begin_later_are_not_waited_for(conn: Any, connect: Any) -> None:
+    """They see that the topic is a log, and publish to that."""
     await create_queue(conn)
     await move(conn, "g")
     first_look, later = await connect(), await connect()
@@ -137,6 +138,7 @@ async def test_what_an_old_snapshot_sends_to_the_queue_later_goes_to_the_first_g
 
 
 async def test_what_is_scheduled_is_not_waited_for_and_comes_when_it_is_due(conn: Any) -> None:
+    """The group gets it then, although it is in the queue."""
     await create_queue(conn)
     await conn.execute("select postbus.publish('t', 'later'::text, key => 'k', delay => '1 day')")
     assert (await move(conn, "g"))["scheduled"] == 1
@@ -193,6 +195,7 @@ async def test_one_that_is_given_back_after_others_were_handed_over_is_still_the
 
 
 async def test_dead_letters_of_the_queue_are_redriven_to_the_group_that_is_named(conn: Any) -> None:
+    """A queue had none, so one has to be named."""
     await create_queue(conn)
     [id] = await publish(conn, "one", key="k")
     held = await claim(conn)
@@ -207,6 +210,7 @@ async def test_dead_letters_of_the_queue_are_redriven_to_the_group_that_is_named
 
 
 async def test_a_dry_run_changes_nothing(conn: Any) -> None:
+    """It tells what would be left in the queue."""
     await create_queue(conn, ordered="true")
     await publish(conn, "one", key="k", priority=7)
     before = await conn.fetch("select t.*, t.xmin::text from postbus.topic t order by id")
@@ -237,6 +241,7 @@ async def test_a_move_may_be_repeated_until_the_queue_is_empty(conn: Any) -> Non
 
 
 async def test_nonsense_is_refused(conn: Any) -> None:
+    """With the command that helps."""
     assert "topics create" in await refused(move(conn, "g"), "PB404")
     await create_queue(conn)
     await refused(move(conn, "no spaces here"), "PB401")
@@ -265,11 +270,13 @@ async def test_what_was_not_seen_when_options_were_set_can_be_claimed(conn: Any,
 
 
 async def test_a_topic_that_was_always_a_log_has_no_queue_to_claim_from(conn: Any) -> None:
+    """Who tries is told of groups."""
     await create_topic(conn)
     assert "group" in await refused(claim(conn), "PB432")
 
 
 async def test_writes_are_not_blocked_while_groups_wait_for_the_queue(conn: Any) -> None:
+    """A group that waits is a subscription."""
     await create_queue(conn)
     await publish(conn, "old")
     await move(conn, "g")

@@ -79,11 +79,13 @@ async def settle_all(conn: Any, group: int, worker: str = "w") -> None:
 
 
 async def test_reference_counting_is_the_default_of_pub_sub(conn: Any) -> None:
+    """Who asks for nothing else has receipts."""
     await create_topic(conn)
     assert await conn.fetchval("select tracking from postbus.topics") == "REFERENCE_COUNTING"
 
 
 async def test_a_message_is_completed_when_every_required_group_has_its_receipt(conn: Any) -> None:
+    """At the time of the last one; each says who settled it, when, and with how many attempts."""
     await create_topic(conn)
     a, b = await subscribe(conn, "a"), await subscribe(conn, "b")
     [id] = await publish(conn, "one")
@@ -119,6 +121,7 @@ async def test_the_set_counts_and_not_the_number(conn: Any) -> None:
 
 
 async def test_completed_stays_completed_when_a_group_joins_later(conn: Any) -> None:
+    """What a message requires is what it required when it was committed."""
     await create_topic(conn)
     a = await subscribe(conn, "a")
     [id] = await publish(conn, "one")
@@ -130,6 +133,7 @@ async def test_completed_stays_completed_when_a_group_joins_later(conn: Any) -> 
 
 
 async def test_a_transaction_that_was_open_when_a_group_subscribed_is_required_for_it(conn: Any, connect: Any) -> None:
+    """Its messages were not there yet."""
     await create_topic(conn)
     writer = await connect()
     open_transaction = writer.transaction()
@@ -141,6 +145,7 @@ async def test_a_transaction_that_was_open_when_a_group_subscribed_is_required_f
 
 
 async def test_more_than_64_groups(conn: Any) -> None:
+    """A set has no largest size."""
     await create_topic(conn)
     groups = [await subscribe(conn, f"g{n}") for n in range(70)]
     [id] = await publish(conn, "one")
@@ -204,6 +209,7 @@ async def test_attempts_and_errors_are_kept(conn: Any) -> None:
 
 
 async def test_a_redriven_message_is_completed_after_all(conn: Any) -> None:
+    """Having been given up once is not for ever."""
     lane, id = await given_up(conn)
     await conn.execute("select postbus.redrive('t', group_name => 'g')")
     assert (await statuses(conn, id))["g"] == "RETRYING"
@@ -213,6 +219,7 @@ async def test_a_redriven_message_is_completed_after_all(conn: Any) -> None:
 
 
 async def test_a_dead_letter_that_is_purged_stays_given_up(conn: Any) -> None:
+    """The receipt remembers what the dead letter no longer says."""
     _, id = await given_up(conn)
     await conn.execute("select postbus.purge_dead_letters('t', group_name => 'g')")
     assert (await statuses(conn, id))["g"] == "DEAD"
@@ -276,6 +283,7 @@ async def test_receipts_outlive_the_folding_of_cursors(conn: Any) -> None:
 
 
 async def test_without_receipts_only_the_status_is_known(conn: Any) -> None:
+    """By position: neither who had it nor when, and nothing is kept for it."""
     storage = await create_topic(conn, tracking="OFFSET_WATERMARK")
     group = await subscribe(conn)
     [id] = await publish(conn, "one")
@@ -288,6 +296,7 @@ async def test_without_receipts_only_the_status_is_known(conn: Any) -> None:
 
 
 async def test_receipts_are_dropped_with_their_leaf(conn: Any) -> None:
+    """They go when the messages go that they are of."""
     storage = await create_topic(conn, retention="0", zero_subscription_retention="0", heartbeat_timeout="1 day")
     group = await subscribe(conn)
     [id] = await publish(conn, "one")

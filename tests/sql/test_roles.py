@@ -73,7 +73,7 @@ _GROUPS = [
     "select * from postbus.group_topics('g', pattern => '#')",
     "select * from postbus.scope_news('{g}', '{log}', '{null}', '{null}', '{null}', '{null}', '{}')",
     "select postbus.keys_of(1)",
-    "select * from postbus.pop_scope('popper', pattern => '#')",
+    "select * from postbus.pop_scope('g', pattern => '#')",
     "select * from postbus.read_log('log', '{0}', '(\"(1,3,3:3:)\",,,,,,,,)')",
     "select postbus.advance('{}', '{}', '{}', '{}', '{}', '{}', '{}')",
     "select postbus.put_off(1, 0, gen_random_uuid(), "
@@ -91,6 +91,9 @@ _GROUPS = [
     "select postbus.storages()",
     "select postbus.sweep_subscriptions()",
     "select postbus.note_failure('sweep', 0, 'no')",
+    "select postbus.inbox_once('c', 'm')",
+    "select postbus.inbox_once_many('c', array['m'])",
+    "select postbus.inbox_forget('c', 'm')",
 ]
 _GROUP_ADMIN = [
     "select * from postbus.subscribe('log', 'h')",
@@ -117,6 +120,14 @@ _ADMIN = [
     "select postbus.continue_moves()",
     "select postbus.delete_topic('u')",
     "select postbus.set_sweeping('{}')",
+    "select postbus.create_token('a', 'hash', 'shop', array['producer'])",
+    "select postbus.revoke_token('a')",
+    "select postbus.create_webhook('w', 'u', 'http://x', '0123456789abcdef')",
+    "select postbus.set_webhook('w', enabled => false)",
+    "select postbus.webhooks_to_run()",
+    "select postbus.delete_webhook('w')",
+    "select * from postbus.tokens",
+    "select * from postbus.webhooks",
     "select postbus_outbox.cleanup_completed_outbox_messages()",
 ]
 _VIEW_NAMES = (
@@ -130,6 +141,7 @@ _VIEW_NAMES = (
     "catch_ups",
     "sweep_jobs",
     "scopes",
+    "inbox",
 )
 _LAG = "select * from postbus.group_lag(1)"
 _LOOKS = [
@@ -183,6 +195,8 @@ _TABLES = [
     "scope",
     "receipt",
     "catch_up",
+    "token",
+    "webhook",
 ]
 _DIRECT = [f"select * from postbus.{table}" for table in _TABLES] + [
     f"delete from postbus.{table}" for table in _TABLES
@@ -218,7 +232,7 @@ _EVERYTHING = [
 ]  # fmt: skip
 _SHARED = (
     "return_expired", "sweep", "sweep_log", "storages", "subscribe", "subscribe_scope", "sweep_subscriptions",
-    "note_failure",
+    "note_failure", "inbox_forget",
 )  # fmt: skip
 
 

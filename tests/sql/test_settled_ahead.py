@@ -56,6 +56,7 @@ async def test_a_message_that_was_tried_again_before_the_cursor_moved_is_known_a
 
 
 async def test_it_is_remembered_until_the_cursor_is_past_it(conn: Any) -> None:
+    """A sweep before that leaves it, and one afterwards removes it."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
     await publish_many(conn, "given up", "other")
@@ -72,6 +73,7 @@ async def test_it_is_remembered_until_the_cursor_is_past_it(conn: Any) -> None:
 
 
 async def test_what_the_cursor_is_past_needs_no_memory(conn: Any) -> None:
+    """The log does not bring it again."""
     await create_topic(conn)
     group = await subscribe(conn)
     await publish_many(conn, "failing")
@@ -86,6 +88,7 @@ async def test_what_the_cursor_is_past_needs_no_memory(conn: Any) -> None:
 
 
 async def test_who_seeks_gets_it_again(conn: Any) -> None:
+    """What was settled before is not held against a group that wants it once more."""
     await create_topic(conn)
     group = await subscribe(conn)
     await publish_many(conn, "given up")

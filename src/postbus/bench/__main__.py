@@ -8,11 +8,12 @@ from __future__ import annotations
 import argparse
 import sys
 
-from postbus.bench.run import SCENARIOS, run
-from postbus.errors import PostbusError
+# Scenarios are imported when one is run: this module is imported by every process that one of them starts.
 
 
 def _parser() -> argparse.ArgumentParser:
+    from postbus.bench.run import SCENARIOS
+
     parser = argparse.ArgumentParser(prog="python -m postbus.bench", description="Measure Postbus beside its peers.")
     parser.add_argument("scenario", choices=SCENARIOS)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -28,6 +29,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Run a scenario. Returns the exit code: 0 if all checks hold, 1 if not, 2 if it could not be run."""
+    from postbus.bench.run import run
+    from postbus.errors import PostbusError
+
     given = vars(_parser().parse_args())
     try:
         return run(given.pop("scenario"), as_json=given.pop("json"), **given)

@@ -56,13 +56,13 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
         async with Bus.open(dsn) as bus:
             for topic in (_QUIET, _NOISY):
                 await bus.admin.create_topic(topic, semantics="PUB_SUB", tracking="OFFSET_WATERMARK", lanes=1)
-        consuming = asyncio.create_task(elsewhere(partial(_consumer, dsn)))
+        consuming = asyncio.create_task(elsewhere(partial(_consume, dsn)))
         await all_hold_their_lane(dsn, _QUIET_GROUPS + _NOISY_GROUPS, consuming)
-        quiet = asyncio.create_task(elsewhere(partial(_quiet_publisher, dsn, alone + beside)))
+        quiet = asyncio.create_task(elsewhere(partial(_publish_quietly, dsn, alone + beside)))
         await until(dsn, _HAS_BEGUN, _QUIET, worker=quiet)
         began = time.monotonic()
         await asyncio.sleep(alone)
-        noisy = asyncio.create_task(elsewhere(partial(_noisy_publisher, dsn, beside)))
+        noisy = asyncio.create_task(elsewhere(partial(_publish_noisily, dsn, beside)))
         await until(dsn, _HAS_BEGUN, _NOISY, worker=noisy)
         noise_began = time.monotonic()
         noisy_published, noisy_seconds = await noisy
@@ -107,10 +107,6 @@ def _report(
     report.check("quiet_handled_to_published_ratio", min(handled) / published, ">=", 1)
 
 
-def _quiet_publisher(dsn: str, seconds: float) -> int:
-    return asyncio.run(_publish_quietly(dsn, seconds))
-
-
 async def _publish_quietly(dsn: str, seconds: float) -> int:
     """One message per transaction, each at its time. Returns how many there were."""
     rng = random.Random(6)
@@ -122,10 +118,6 @@ async def _publish_quietly(dsn: str, seconds: float) -> int:
             async with conn.transaction():
                 await bus.publish(conn, _QUIET, {**load.payload(rng, number), "sent_at": time.monotonic_ns()})
     return count
-
-
-def _noisy_publisher(dsn: str, seconds: float) -> tuple[int, float]:
-    return asyncio.run(_publish_noisily(dsn, seconds))
 
 
 async def _publish_noisily(dsn: str, seconds: float) -> tuple[int, float]:
@@ -141,10 +133,6 @@ async def _publish_noisily(dsn: str, seconds: float) -> tuple[int, float]:
         taken = time.monotonic() - began
         await announce_end(conn)
     return count, taken
-
-
-def _consumer(dsn: str) -> _Seen:
-    return asyncio.run(_consume(dsn))
 
 
 async def _consume(dsn: str) -> _Seen:

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import asyncpg
 
@@ -26,11 +26,9 @@ _WARM_SECONDS = 1.0
 _LONGEST = 60.0
 _CONCURRENCY = 10
 _TURNS = 2
-_IS_LISTENING = """
+IS_LISTENING = """
     select exists (select from pg_stat_activity where datname = current_database() and query ilike 'listen%')
 """
-
-T = TypeVar("T")
 
 
 class Sent(NamedTuple):
@@ -55,8 +53,9 @@ async def measure(lab: Lab, plan: Plan, report: Report, *, semantics: str, p50_m
     ours: list[Times] = []
     notified: list[Times] = []
     peers: list[Times] = []
-    seconds = plan.latency_seconds / _TURNS
-    for _ in range(_TURNS):
+    turns = min(_TURNS, plan.rounds)
+    seconds = plan.latency_seconds / turns
+    for _ in range(turns):
         handle = partial(_handle, semantics=semantics)
         ours += await _turn(lab, seconds, _publish, handle, semantics)
         notified += await _turn(lab, seconds, _publish, handle, semantics, notify=True)
@@ -89,15 +88,11 @@ async def _turn(
         async with connection(dsn) as conn, Bus.open(dsn) as bus:
             await bus.admin.create_topic(_TOPIC, semantics=semantics, notify=notify)
             await peer.create(conn)
-        worker = asyncio.create_task(elsewhere(partial(_run, handle, dsn, count)))
-        await until(dsn, _IS_LISTENING, worker=worker)
-        sent = await elsewhere(partial(_run, publish, dsn, count))
+        worker = asyncio.create_task(elsewhere(partial(handle, dsn, count)))
+        await until(dsn, IS_LISTENING, worker=worker)
+        sent = await elsewhere(partial(publish, dsn, count))
         started = await worker
     return [(one, started[number]) for number, one in enumerate(sent)][warm:]
-
-
-def _run(work: Callable[[str, int], Coroutine[Any, Any, T]], dsn: str, count: int) -> T:
-    return asyncio.run(work(dsn, count))
 
 
 def percentiles(name: str, nanoseconds: Sequence[int]) -> dict[str, float]:

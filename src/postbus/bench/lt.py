@@ -57,14 +57,14 @@ async def _measure(test: _Test, lab: Lab, plan: Plan, report: Report) -> None:
                                          zero_subscription_retention="1 minute")  # fmt: skip
         async with connection(dsn) as conn:
             await conn.execute("create table published (messages bigint not null)")
-        consuming = asyncio.create_task(elsewhere(partial(_consumer, dsn, test.groups)))
+        consuming = asyncio.create_task(elsewhere(partial(_follow, dsn, test.groups)))
         await all_hold_their_lane(dsn, plan.lanes * test.groups, consuming)
         if test.has_receipts:
             async with connection(dsn) as conn:
                 await receipts.age_ledger(conn)
         upkeep = Upkeep(dsn)
         async with beside(upkeep.watch()):
-            rate = await elsewhere(partial(_publisher, dsn, test.rate, plan.load_seconds))
+            rate = await elsewhere(partial(_publish, dsn, test.rate, plan.load_seconds))
             followed = await consuming
         async with connection(dsn) as conn:
             published: int = await conn.fetchval("select messages from published")
@@ -140,10 +140,6 @@ SCENARIOS = (
 )
 
 
-def _publisher(dsn: str, rate: int, seconds: float) -> float:
-    return asyncio.run(_publish(dsn, rate, seconds))
-
-
 async def _publish(dsn: str, rate: int, seconds: float) -> float:
     """Publish at a pace, and then say how much that was: the database's own count, by the sweep."""
     published_per_s = await publish_paced(dsn, _TOPIC, rate, seconds, batch=max(rate // 100, 1))
@@ -154,10 +150,6 @@ async def _publish(dsn: str, rate: int, seconds: float) -> float:
             await conn.execute("select postbus.sweep_log($1)", _STORAGE)
         await conn.execute("insert into published select sum(messages) from postbus.topic_count")
     return published_per_s
-
-
-def _consumer(dsn: str, groups: int) -> Followed:
-    return asyncio.run(_follow(dsn, groups))
 
 
 async def _follow(dsn: str, groups: int) -> Followed:

@@ -33,14 +33,23 @@ def _cpu() -> str:
     return names[0] if names else platform.machine()
 
 
-def resident_mb() -> float:
-    """The memory of this process now; where /proc does not tell, the most that it ever had."""
+def resident_mb(pid: int | None = None) -> float:
+    """The memory of a process now, or of this one; where /proc does not tell, the most that this one ever had."""
     try:
-        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+        pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text("ascii").split()[1])
     except OSError:
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def cpu_seconds(pid: int) -> float:
+    """The processor time that a process has used. 0 where /proc does not show it."""
+    try:
+        ticks = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[_OWN_TICKS]
+    except OSError:
+        return 0.0
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 def server_cpu_seconds(backend: int) -> float:

@@ -74,6 +74,8 @@ class Plan:
     """That it drains, per round; slow ones a part of them."""
     peer_latency_seconds: float = 3.0
     """How long its latency is measured, per turn."""
+    polls: int = 1_000
+    """That wait on an HTTP server at the same time."""
     peers_at_once: bool = False
     """Whether all of them are measured at the same time: shows that they work, not how fast they are."""
 
@@ -81,12 +83,12 @@ class Plan:
     def quick(cls) -> Self:
         """Some seconds for each part: shows that it works, not how fast it is."""
         return cls(messages=10_000, per_round=3_000, few=1_000, singles=100, rounds=1,
-                   latency_seconds=0.6, old_seconds=2.0, log_messages=10_000, log_old_seconds=1.0, topics=50, groups=20,
+                   latency_seconds=0.3, old_seconds=1.0, log_messages=10_000, log_old_seconds=1.0, topics=50, groups=20,
                    load_seconds=8.0, history=20_000, history_rate=10_000.0, catch_up_seconds=4.0,
                    minute=1.0, isolation_seconds=3.0, named_lanes=2_000, active_lanes=50, per_lane=5,
                    day=0.7, day_rate=2_000, points=Points.quick(),
                    peer_rounds=1, peer_seconds=0.05, peer_messages=400, peer_latency_seconds=0.1,
-                   peers_at_once=True)  # fmt: skip
+                   polls=50, peers_at_once=True)  # fmt: skip
 
     @classmethod
     def short(cls) -> Self:

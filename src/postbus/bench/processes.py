@@ -7,7 +7,7 @@ import contextlib
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -27,8 +27,12 @@ class ProcessFailed(PostbusError):
     """A process ended without a result. It has told why on standard error."""
 
 
-async def elsewhere(work: Callable[[], T]) -> T:
-    """Run a function in a fresh process, which ends with it: also when we are cancelled, or killed."""
+Work = Callable[[], Coroutine[Any, Any, T]]
+"""What a process does, in an event loop of its own; it is sent there by its name."""
+
+
+async def elsewhere(work: Work[T]) -> T:
+    """Do some work in a fresh process, which ends with it: also when we are cancelled, or killed."""
     fresh = multiprocessing.get_context("spawn")
     ours, theirs = fresh.Pipe(duplex=False)
     process = fresh.Process(target=_run, args=(theirs, work), daemon=True)
@@ -97,7 +101,7 @@ def helpers(count: int) -> Iterator[Executor]:
 
 
 @contextlib.contextmanager
-def doomed(work: Callable[[], object]) -> Iterator[SpawnProcess]:
+def doomed(work: Work[object]) -> Iterator[SpawnProcess]:
     """A process that is to be killed."""
     process = multiprocessing.get_context("spawn").Process(target=_run_alone, args=(work,), daemon=True)
     process.start()
@@ -118,14 +122,14 @@ async def _readable(connection: Connection) -> None:
         loop.remove_reader(connection.fileno())
 
 
-def _run(answer: Connection, work: Callable[[], object]) -> None:
+def _run(answer: Connection, work: Work[object]) -> None:
     _begin_to_watch()
-    answer.send(work())
+    answer.send(asyncio.run(work()))
 
 
-def _run_alone(work: Callable[[], object]) -> None:
+def _run_alone(work: Work[object]) -> None:
     _begin_to_watch()
-    work()
+    asyncio.run(work())
 
 
 def _begin_to_watch() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from postbus.bench import catch_up, curves, isolation, kill, lanes, log, lt, partitions, peers, queue
+from postbus.bench import catch_up, curves, http, isolation, kill, lanes, log, lt, partitions, peers, queue, relay
 from postbus.bench.lab import Lab
 from postbus.bench.plan import Plan
 from postbus.bench.progress import Progress
@@ -24,6 +24,8 @@ SCENARIOS = {
         partitions.SCENARIO,
         lanes.SCENARIO,
         curves.SCENARIO,
+        relay.SCENARIO,
+        http.SCENARIO,
     )
 }
 

@@ -15,16 +15,23 @@ from postbus.cli import (
     consume,
     dead_letters,
     doctor,
+    events,
     group_checks,
     groups,
     import_,
+    leases,
     messages,
     migrate,
+    pop,
     publish,
     rebase,
+    relay,
+    relay_admin,
     scopes,
+    serve,
     sweep,
     tail,
+    tokens,
     topics,
     up,
     worker,
@@ -71,12 +78,16 @@ def print_version(cli: Cli) -> None:
 
 
 command(app, "up")(up.up)
+command(app, "serve")(serve.serve)
+app.add_typer(tokens.app)
 command(app, "migrate")(migrate.migrate)
 command(app, "doctor")(doctor.doctor)
 app.add_typer(topics.app)
 command(app, "publish")(publish.publish)
 command(app, "tail")(tail.tail)
 command(app, "consume")(consume.consume)
+command(app, "pop")(pop.pop)
+app.add_typer(leases.app)
 command(groups.app, "catch-up")(catch_up.catch_up)
 command(groups.app, "check")(group_checks.check)
 command(groups.app, "force-complete")(group_checks.force_complete)
@@ -87,6 +98,11 @@ app.add_typer(groups.app)
 app.add_typer(messages.app)
 app.add_typer(dead_letters.app)
 app.add_typer(sweep.app)
+app.add_typer(events.app)
+command(relay.app, "status", options=relay_admin.ALERT_OPTIONS)(relay_admin.status)
+command(relay.app, "replay", options=relay.ROUTE_OPTIONS)(relay_admin.replay)
+command(relay.app, "rewind")(relay_admin.rewind)
+app.add_typer(relay.app)
 command(app, "worker")(worker.worker)
 command(app, "import")(import_.import_)
 command(app, "rebase")(rebase.rebase)

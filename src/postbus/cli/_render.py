@@ -61,12 +61,13 @@ _STORED = ("txid", "topic_id", "segment_count", "position", "index")  # how, whi
 def message_json(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of messages or dead letters: the payload decoded, or `payload_base64` if it is no text."""
     fields = {name: value for name, value in row.items() if name not in (*_CONTENT, *_STORED)}
-    fields["headers"] = _headers(row["headers"])
+    fields["headers"] = headers_of(row["headers"])
     payload = decoded(row["payload"], row["content_type"])
     return fields | ({"payload_base64": payload} if isinstance(payload, bytes) else {"payload": payload})
 
 
-def _headers(stored: Any) -> dict[str, str]:
+def headers_of(stored: Any) -> dict[str, str]:
+    """Headers as a row has them."""
     return dict(json.loads(stored) if isinstance(stored, str) else stored or {})
 
 

@@ -102,12 +102,14 @@ _scenario(
     "Partitions are made and dropped under load, in short days.",
     _seconds(12, "How long all of it takes, about."),
 )
+_scenario("relay", "Relaying to NATS JetStream and to nowhere, beside reading the log alone.")
 _scenario("lanes", "Pops from a topic with 100,000 named lanes, of which 1,000 have messages.")
 _scenario(
     "curves",
     "Throughput, latency, space and memory by batch, groups, lanes, backlog, payload and load.",
     _messages("Messages in the largest backlog."),
 )
+_scenario("http", "The HTTP server: batches and single messages by 50 connections, and 1,000 polls that wait.")
 
 
 @app.command("all", help="All scenarios, each in a short form, and a report with charts.")

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -17,89 +13,72 @@ from postbus._loop import pause
 from postbus._translate import translated_errors
 from postbus.bus import Bus
 from postbus.cli._command import Cli
+from postbus.cli._ending import Ending, stops_by_signal
 from postbus.cli._exits import INTERRUPTED, OK, usage_error
 from postbus.cli._render import write_json
+from postbus.cli.serve import Door, served
 from postbus.demo.stage import perform
 from postbus.demo.views import view_for, write_summary
 from postbus.embedded import default_data_dir
 from postbus.errors import DatabaseUnavailable
-
-# A hangup is not for us if whoever started us (nohup) lets us ignore it.
-_IGNORES_HANGUP = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-_ENDINGS = (signal.SIGINT, signal.SIGTERM, *([] if _IGNORES_HANGUP else [signal.SIGHUP]))
 
 
 def up(
     cli: Cli,
     demo: Annotated[bool, typer.Option("--demo", help="Run a small shop that shows what Postbus does.")] = False,
     seconds: Annotated[float | None, typer.Option(min=0, help="End by itself after this long.")] = None,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="The port of the HTTP server. 8472 by default, or, if that is taken, any.",
+            show_default=False,
+        ),
+    ] = None,
+    no_http: Annotated[bool, typer.Option("--no-http", help="Do not serve HTTP.")] = False,
 ) -> int:
     """Run the embedded PostgreSQL until Ctrl-C, for all processes of this machine that use the same folder.
 
-    With --demo it shows what Postbus does; on a server of yours with --dsn.
+    Beside it this machine is served by HTTP, as postbus serve does. With --demo it shows what Postbus does; on a server
+    of yours with --dsn.
     """
     if cli.server_dsn is not None and not demo:
         raise usage_error(
             "up runs the embedded server, but a DSN is given",
             remedy="leave out --dsn and POSTBUS_DSN, or add --demo to run the demo there",
         )
-    with _stops_by_signal():
+    with stops_by_signal():
         try:
             if cli.server_dsn is None:
                 cli.note("starting PostgreSQL …")
-            return asyncio.run(_run(cli.open_bus(), cli, demo, seconds))
+            return asyncio.run(_run(cli.open_bus(), cli, demo, seconds, None if no_http else Door(http_port)))
         except KeyboardInterrupt:
             return OK
 
 
-@contextmanager
-def _stops_by_signal() -> Iterator[None]:
-    """While there is no event loop yet that could be told, all signals that end us are as Ctrl-C."""
-
-    def interrupt(*_: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in _ENDINGS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@dataclass
-class _Ending:
-    """Set by the first signal, and by the second."""
-
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
-    abort: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def listen(self) -> None:
-        for number in _ENDINGS:
-            asyncio.get_running_loop().add_signal_handler(number, self._hear)
-
-    def _hear(self) -> None:
-        (self.abort if self.stop.is_set() else self.stop).set()
-
-
-async def _run(bus: Bus, cli: Cli, demo: bool, seconds: float | None) -> int:
-    ending = _Ending()
+async def _run(bus: Bus, cli: Cli, demo: bool, seconds: float | None, door: Door | None) -> int:
+    ending = Ending()
     ending.listen()
     try:
         await bus.connect()
-        if demo:
-            await _demo(bus, cli, ending, seconds)
-        else:
-            _tell_address(bus, cli)
-            await _serve(bus, ending.stop, seconds)
+        async with served(bus, cli, door) as url:
+            if demo:
+                await _demo(bus, cli, ending, seconds, url)
+            else:
+                _tell_address(bus, cli, url)
+                await _serve(bus, ending.stop, seconds)
     finally:
         await bus.close()
     return INTERRUPTED if ending.abort.is_set() else OK
 
 
-async def _demo(bus: Bus, cli: Cli, ending: _Ending, seconds: float | None) -> None:
+async def _demo(bus: Bus, cli: Cli, ending: Ending, seconds: float | None, url: str | None) -> None:
     target = _target(cli)
-    view = view_for(as_json=cli.as_json, title=_shown(bus.dsn), target=target)
+    title = _shown(bus.dsn) if url is None else f"{_shown(bus.dsn)}  {url}"
+    if url is not None:
+        cli.note(f"HTTP is served at {url}")
+    view = view_for(as_json=cli.as_json, title=title, target=target)
     tally = await perform(bus, view, stop=ending.stop, abort=ending.abort, seconds=seconds)
     write_summary(tally, as_json=cli.as_json, target=target)
 
@@ -118,14 +97,16 @@ def _shown(dsn: str) -> str:
     return f"{scheme}{separator}{login.partition(':')[0]}{at}{after}"
 
 
-def _tell_address(bus: Bus, cli: Cli) -> None:
+def _tell_address(bus: Bus, cli: Cli, url: str | None) -> None:
     data_dir = cli.data_dir or default_data_dir()
     if cli.as_json:
-        write_json({"dsn": bus.dsn, "data_dir": str(data_dir)})
+        write_json({"dsn": bus.dsn, "data_dir": str(data_dir), "http": url})
         return
     print(f"PostgreSQL runs, with the schema of Postbus. Its data is in {data_dir}\n")
     print(f"  export POSTBUS_DSN={shlex.quote(bus.dsn)}")
     print(f"  psql {shlex.quote(bus.dsn)}\n")
+    if url is not None:
+        print(f"HTTP is served at {url}, and told of at {url}/openapi.json\n")
     print("Other postbus commands find it by themselves. Ctrl-C ends it.", flush=True)
 
 

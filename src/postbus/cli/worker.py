@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
-import sys
-import traceback
-from pathlib import Path
-from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from postbus.bus import Bus
 from postbus.cli._command import Cli
-from postbus.cli._exits import FAILED, INTERRUPTED, OK, CommandError, usage_error
+from postbus.cli._exits import FAILED, INTERRUPTED, OK, usage_error
+from postbus.cli._load import load
 from postbus.cli._logging import LogFormat, LogLevel, configure_logging
 from postbus.errors import PostbusError
 
@@ -72,66 +68,4 @@ def _check_database(cli: Cli, bus: Bus, target: str) -> None:
 
 def load_bus(target: str) -> Bus:
     """The bus that `module:attribute` names."""
-    module_name, _, attribute = target.partition(":")
-    attribute = attribute or "bus"
-    parts = f"{module_name}.{attribute}".split(".")
-    if module_name.endswith(".py") or not all(part.isidentifier() for part in parts):
-        suggestion = module_name.removesuffix(".py").replace(os.sep, ".").strip(".") or "shop"
-        raise usage_error(f"{target!r} is not module:bus", remedy=f"such as: postbus worker {suggestion}:bus")
-    module = _import(module_name)
-    found: Any = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise usage_error(f"{module_name} has no {attribute!r}", remedy=_suggestion(module))
-        found = getattr(found, part)
-    if not isinstance(found, Bus):
-        kind = type(found).__name__
-        raise usage_error(f"{module_name}:{attribute} is no Bus but of type {kind}", remedy=_suggestion(module))
-    return found
-
-
-def _suggestion(module: ModuleType) -> str:
-    buses = [f"{module.__name__}:{name}" for name, value in vars(module).items() if isinstance(value, Bus)]
-    return f"name the bus: {' or '.join(buses)}" if buses else "give the module a bus: bus = Bus.open()"
-
-
-def _import(name: str) -> ModuleType:
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise usage_error(
-                f"there is no module {error.name!r}",
-                remedy=f"run it from the folder that holds it ({Path.cwd()} has none), or set PYTHONPATH",
-            ) from error
-        raise _import_failed(name, error) from error
-    except PostbusError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise _import_failed(name, error) from error
-
-
-def _import_failed(name: str, error: BaseException) -> CommandError:
-    last_line = traceback.format_exception_only(error)[-1].strip()
-    return CommandError(
-        f"importing {name} failed: {last_line}",
-        remedy=f"see {_where(error)}",
-        code="import",
-        exit_code=FAILED,
-    )
-
-
-def _where(error: BaseException) -> str:
-    """The place in the user's code: the innermost below the current directory, else the innermost."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}, line {error.lineno}"
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<frozen") and frame.filename not in (__file__, importlib.__file__)
-    ]
-    here = f"{Path.cwd()}{os.sep}"
-    own = [one for one in frames if one.filename.startswith(here) and "site-packages" not in one.filename]
-    place = (own or frames or traceback.extract_tb(error.__traceback__))[-1]
-    return f"{place.filename}, line {place.lineno}"
+    return load(target, Bus, default="bus", usage="postbus worker", example="bus = Bus.open()")

@@ -64,7 +64,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
         await until(dsn, "select max(id) > $1 from orders", oltp.ORDERS, worker=application)
         await run.phase("alone")
         live = asyncio.create_task(elsewhere(partial(groups.follow, dsn)))
-        publishing = asyncio.create_task(elsewhere(partial(_publish, dsn)))
+        publishing = asyncio.create_task(elsewhere(partial(publish_paced, dsn, TOPIC, LIVE_RATE, _LONGEST, batch=10)))
         await until(dsn, _ALL_ARE_LIVE, len(LIVE), worker=live)
         await run.phase("baseline")
         late = asyncio.create_task(elsewhere(partial(groups.come_late, dsn, _options(plan), plan.history)))
@@ -110,7 +110,7 @@ class _Run:
         await self._resume(late)
         await self._watch("catch-up", seconds / 6, lambda now: now.processed >= 0.45 * plan.history)
         self.rate_before_load = self.seen[-1].allowed_rate or plan.history_rate  # until it says something else
-        hogs = asyncio.create_task(elsewhere(partial(_hog, self._dsn, seconds / 8)))
+        hogs = asyncio.create_task(elsewhere(partial(_keep_busy, self._dsn, seconds / 8)))
         await self._watch("load", seconds, lambda _: hogs.done())
         await hogs
         await self._watch("recovery", seconds / 4, lambda now: (now.allowed_rate or 0.0) >= self.rate_before_load)
@@ -221,14 +221,6 @@ def _report_history(report: Report, plan: Plan, run: _Run, end: Progress, handle
         report.check("history_handled_to_published_ratio", handled.once / plan.history, ">=", 1)
     report.check("history_handled_again_messages", handled.again, "<", 2 * _options(plan).batch_size)
     report.check("processed_while_cancelled_messages", run.while_cancelled, "<", 1)
-
-
-def _publish(dsn: str) -> float:
-    return asyncio.run(publish_paced(dsn, TOPIC, LIVE_RATE, _LONGEST, batch=10))
-
-
-def _hog(dsn: str, seconds: float) -> None:
-    asyncio.run(_keep_busy(dsn, seconds))
 
 
 async def _keep_busy(dsn: str, seconds: float) -> None:

@@ -40,11 +40,7 @@ class Handled(NamedTuple):
     """Those that were published while the run went on."""
 
 
-def fill(dsn: str, count: int) -> None:
-    asyncio.run(_fill(dsn, count))
-
-
-async def _fill(dsn: str, count: int) -> None:
+async def fill(dsn: str, count: int) -> None:
     given = [{**one, "number": _FIRST} for one in load.payloads(10_000)]
     for one in given:  # as long as before
         one["note"] = one["note"][: -(len(load.encode(one)) - load.PAYLOAD_BYTES)]
@@ -55,11 +51,7 @@ async def _fill(dsn: str, count: int) -> None:
                 await bus.publish_many(conn, TOPIC, [{**given[n % len(given)], "number": _FIRST + n} for n in numbers])
 
 
-def follow(dsn: str) -> list[Lag]:
-    return asyncio.run(_follow(dsn))
-
-
-async def _follow(dsn: str) -> list[Lag]:
+async def follow(dsn: str) -> list[Lag]:
     """The live groups, until the run is over."""
     sent_at = [0] * len(LIVE)
     lags: list[Lag] = []
@@ -80,11 +72,7 @@ async def _follow(dsn: str) -> list[Lag]:
     return lags
 
 
-def come_late(dsn: str, options: CatchUp, count: int) -> Handled:
-    return asyncio.run(_come_late(dsn, options, count))
-
-
-async def _come_late(dsn: str, options: CatchUp, count: int) -> Handled:
+async def come_late(dsn: str, options: CatchUp, count: int) -> Handled:
     """The late group, until the run is over."""
     times = bytearray(count)
     later = 0

@@ -45,11 +45,7 @@ async def create(conn: asyncpg.Connection) -> None:
     await conn.execute("vacuum analyze orders")
 
 
-def run(dsn: str, rate: float) -> list[Done]:
-    return asyncio.run(_run(dsn, rate))
-
-
-async def _run(dsn: str, rate: float) -> list[Done]:
+async def run(dsn: str, rate: float) -> list[Done]:
     """Inserts, updates and queries by turns, each begun at its time, until the run is over."""
     rng = random.Random(4)
     done: list[Done] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from functools import partial
 
@@ -41,6 +40,6 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
     report.check("deliveries_to_most_groups_to_one_ratio", ratio, ">=", 1)
 
 
-def _read(dsn: str, groups: int, count: int, number: int) -> float:
+async def _read(dsn: str, groups: int, count: int, number: int) -> float:
     given = load.payloads(count)
-    return asyncio.run(deliver_at_once(dsn, f"bench.groups-{number}", groups, BATCHES, given, batch=BATCH))
+    return await deliver_at_once(dsn, f"bench.groups-{number}", groups, BATCHES, given, batch=BATCH)

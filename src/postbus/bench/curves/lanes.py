@@ -44,7 +44,7 @@ async def _rate(dsn: str, lanes: int, processes: int, count: int) -> float:
     given = load.payloads(count)
     async with Bus.open(dsn) as bus, connection(dsn) as conn:
         await bus.admin.create_topic(topic, semantics="PUB_SUB", tracking="OFFSET_WATERMARK", lanes=lanes)
-        members = [asyncio.create_task(elsewhere(partial(_member, dsn, topic, over))) for _ in range(processes)]
+        members = [asyncio.create_task(elsewhere(partial(_consume, dsn, topic, over))) for _ in range(processes)]
         await until(dsn, _ARE_SHARED, topic, processes, lanes, worker=members[0])
         committed = await publish_at_once(bus, conn, topic, given, batch=BATCH)
         await until(dsn, _HAS_ALL, topic, count, worker=members[0])
@@ -53,10 +53,6 @@ async def _rate(dsn: str, lanes: int, processes: int, count: int) -> float:
     if sum(handled for handled, _ in had) != count:
         raise DrainFailed(f"{sum(handled for handled, _ in had)} messages were handled instead of {count}")
     return count / (max(last for _, last in had) - committed)
-
-
-def _member(dsn: str, topic: str, over: str) -> tuple[int, float]:
-    return asyncio.run(_consume(dsn, topic, over))
 
 
 async def _consume(dsn: str, topic: str, over: str) -> tuple[int, float]:

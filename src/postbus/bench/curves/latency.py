@@ -16,6 +16,7 @@ from postbus.bench import load
 from postbus.bench.consume import running
 from postbus.bench.curves.place import LOG, QUEUE
 from postbus.bench.lab import Lab, connection
+from postbus.bench.latency import IS_LISTENING
 from postbus.bench.plan import Plan
 from postbus.bench.points import Points
 from postbus.bench.processes import announce_end, elsewhere, until, until_over_or_ended, until_true
@@ -28,9 +29,6 @@ _MOST_CONNECTIONS = 16
 _PER_CONNECTION = 100  # messages per second
 _CONCURRENCY = 10
 _PATIENCE = 10.0  # seconds for a backlog to go, before the next load
-_IS_LISTENING = """
-    select exists (select from pg_stat_activity where datname = current_database() and query ilike 'listen%')
-"""
 _IS_DONE = {
     QUEUE: "select $1::bigint > 0 and not exists (select from postbus.queued union all select from postbus.lease)",
     LOG: "select passed >= $1 from postbus.groups",
@@ -57,9 +55,9 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
         async with lab.database() as dsn:
             async with Bus.open(dsn) as bus:
                 await bus.admin.create_topic(topic, semantics="PUB_SUB" if topic == LOG else "QUEUE")
-            worker = asyncio.create_task(elsewhere(partial(_worker, dsn, topic)))
-            await until(dsn, _IS_LISTENING, worker=worker)
-            loads = await elsewhere(partial(_publisher, dsn, topic, plan.points))
+            worker = asyncio.create_task(elsewhere(partial(_handle, dsn, topic)))
+            await until(dsn, IS_LISTENING, worker=worker)
+            loads = await elsewhere(partial(_publish, dsn, topic, plan.points))
             async with connection(dsn) as conn:
                 await announce_end(conn)
             started = await worker
@@ -72,10 +70,6 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
             report.add(**{point(f"achieved_rate_{kind}_per_s", "rate_per_s", one.rate): one.messages / one.seconds})
         lost = sum(1 for one in loads for number in one.due_ns if number not in started)
         report.check(f"latency_{kind}_lost_messages", lost, "<", 1)
-
-
-def _publisher(dsn: str, topic: str, points: Points) -> list[_Load]:
-    return asyncio.run(_publish(dsn, topic, points))
 
 
 async def _publish(dsn: str, topic: str, points: Points) -> list[_Load]:
@@ -119,10 +113,6 @@ async def _publish_load(
     await asyncio.gather(*map(caller, range(len(connections))))
     taken = (time.monotonic_ns() - began) / 1e9
     return _Load(rate, {first + number: due[number] for number in range(warm, count)}, taken, count)
-
-
-def _worker(dsn: str, topic: str) -> dict[int, int]:
-    return asyncio.run(_handle(dsn, topic))
 
 
 async def _handle(dsn: str, topic: str) -> dict[int, int]:

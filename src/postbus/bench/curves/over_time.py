@@ -44,9 +44,9 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
             await bus.admin.create_topic(LOG, semantics="PUB_SUB", lanes=1)
         await peer.create(conn)
         workers = {
-            kind: asyncio.create_task(elsewhere(partial(_worker, dsn, kind, seconds))) for kind in ("queue", "log")
+            kind: asyncio.create_task(elsewhere(partial(_consume, dsn, kind, seconds))) for kind in ("queue", "log")
         }
-        publishing = asyncio.create_task(elsewhere(partial(_publisher, dsn)))
+        publishing = asyncio.create_task(elsewhere(partial(_publish, dsn)))
         await until(dsn, _IS_AT_WORK, worker=publishing)
         await old.execute("begin isolation level repeatable read; select pg_current_xact_id()")
         dead = await _watch(conn, seconds)
@@ -78,10 +78,6 @@ async def _watch(conn: asyncpg.Connection, seconds: float) -> list[tuple[float, 
     return seen
 
 
-def _publisher(dsn: str) -> None:
-    asyncio.run(_publish(dsn))
-
-
 async def _publish(dsn: str) -> None:
     """Batches to all three, until this process is ended; of the third also the consumer."""
     rng = random.Random(9)
@@ -96,10 +92,6 @@ async def _publish(dsn: str) -> None:
             await peer.fill(conn, given, _BATCH)
             await peer.lease_and_delete(conn, batch=_BATCH)
             sent += _BATCH
-
-
-def _worker(dsn: str, kind: str, seconds: float) -> _Memory:
-    return asyncio.run(_consume(dsn, kind, seconds))
 
 
 async def _consume(dsn: str, kind: str, seconds: float) -> _Memory:

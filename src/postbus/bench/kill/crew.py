@@ -27,11 +27,7 @@ class Worked(NamedTuple):
     """The age of the last message that it has handled, many times a second."""
 
 
-def publish(dsn: str, rate: int) -> None:
-    asyncio.run(_publish(dsn, rate))
-
-
-async def _publish(dsn: str, rate: int) -> None:
+async def publish(dsn: str, rate: int) -> None:
     """Messages with rising numbers, until this process is ended."""
     rng = random.Random(5)
     given = [load.payload(rng, 0) for _ in range(_BATCH)]
@@ -47,11 +43,7 @@ async def _publish(dsn: str, rate: int) -> None:
             number += _BATCH
 
 
-def work(dsn: str, group: str, catch_up: CatchUp | None = None) -> Worked:
-    return asyncio.run(_work(dsn, group, catch_up))
-
-
-async def _work(dsn: str, group: str, catch_up: CatchUp | None) -> Worked:
+async def work(dsn: str, group: str, catch_up: CatchUp | None = None) -> Worked:
     """Work for a group until the run is over."""
     numbers: list[int] = []
     lags: list[float] = []

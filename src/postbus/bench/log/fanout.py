@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Coroutine
 from functools import partial
+from typing import Any
 
 from postbus import Bus, Start
 from postbus.bench import load
@@ -29,9 +31,9 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
     count = 4 * plan.per_round
     async with filled(lab, count) as (dsn, _):
         names = [f"group-{number}" for number in range(_GROUPS)]
-        together = (await elsewhere(partial(_groups, dsn, names, count))).per_s
-        apart = await _at_once([partial(_groups, dsn, [f"apart-{n}" for n in mine], count) for mine in _shares()])
-        rows = await _at_once([partial(_rows, dsn, len(mine), count) for mine in _shares()])
+        together = (await elsewhere(_groups(dsn, names, count))).per_s
+        apart = await _at_once([_groups(dsn, [f"apart-{n}" for n in mine], count) for mine in _shares()])
+        rows = await _at_once([partial(_read_rows, dsn, len(mine), count) for mine in _shares()])
     report.add(
         ten_groups_one_process_deliveries_per_s=together,
         ten_groups_five_processes_deliveries_per_s=apart,
@@ -46,19 +48,15 @@ def _shares() -> list[range]:
     return [range(start, start + each) for start in range(0, _GROUPS, each)]
 
 
-async def _at_once(works: list[partial[Consumed]]) -> float:
+async def _at_once(works: list[partial[Coroutine[Any, Any, Consumed]]]) -> float:
     """Deliveries per second of processes that run at the same time, from the first delivery to the last."""
     parts = await asyncio.gather(*(elsewhere(work) for work in works))
     seconds = max(one.ended for one in parts) - min(one.began for one in parts)
     return sum(one.deliveries for one in parts) / seconds
 
 
-def _groups(dsn: str, names: list[str], count: int) -> Consumed:
-    return asyncio.run(consume_all(dsn, TOPIC, names, BATCHES, count=count))
-
-
-def _rows(dsn: str, readers: int, count: int) -> Consumed:
-    return asyncio.run(_read_rows(dsn, readers, count))
+def _groups(dsn: str, names: list[str], count: int) -> partial[Coroutine[Any, Any, Consumed]]:
+    return partial(consume_all, dsn, TOPIC, names, BATCHES, count=count)
 
 
 async def _read_rows(dsn: str, readers: int, count: int) -> Consumed:
@@ -76,9 +74,9 @@ async def measure_publishing(lab: Lab, plan: Plan, report: Report) -> None:
         async with lab.database() as dsn:
             async with Bus.open(dsn) as bus:
                 await bus.admin.create_topic(TOPIC, semantics="PUB_SUB", lanes=1)
-            consumer = asyncio.create_task(elsewhere(partial(_follow, dsn, groups)))
+            consumer = asyncio.create_task(elsewhere(partial(_consume, dsn, groups)))
             await all_hold_their_lane(dsn, groups, consumer)
-            rates[groups] = await elsewhere(partial(_publish_paced, dsn, plan.latency_seconds))
+            rates[groups] = await elsewhere(partial(publish_paced, dsn, TOPIC, _PACED, plan.latency_seconds))
             await until(dsn, _ALL_HAVE_READ, groups, worker=consumer)
             consumer.cancel()
             await asyncio.wait([consumer])
@@ -87,10 +85,6 @@ async def measure_publishing(lab: Lab, plan: Plan, report: Report) -> None:
         publish_paced_beside_10_groups_per_s=rates[_GROUPS],
     )
     report.check("publish_beside_10_groups_to_1_ratio", rates[_GROUPS] / rates[1], ">=", 0.9)
-
-
-def _follow(dsn: str, groups: int) -> None:
-    asyncio.run(_consume(dsn, groups))
 
 
 async def _consume(dsn: str, groups: int) -> None:
@@ -102,10 +96,6 @@ async def _consume(dsn: str, groups: int) -> None:
                 return
 
         await bus.run()
-
-
-def _publish_paced(dsn: str, seconds: float) -> float:
-    return asyncio.run(publish_paced(dsn, TOPIC, _PACED, seconds))
 
 
 async def publish_paced(dsn: str, topic: str, rate: float, seconds: float, *, batch: int = 100) -> float:

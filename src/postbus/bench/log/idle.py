@@ -32,16 +32,12 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
             async with Bus.open(dsn) as bus, connection(dsn) as conn:
                 for number in range(10):
                     await load.fill(bus, conn, f"bench.{1 + number}", load.payloads(1000), plan.few)
-            seconds = await elsewhere(partial(_idle, dsn, group_count, plan.latency_seconds))
+            seconds = await elsewhere(partial(_run, dsn, group_count, plan.latency_seconds))
             name = "few" if dsn == few else "many"
             report.add(**{f"idle_{name}_groups_client_cpu_percent": 100 * seconds[0]})
             report.add(**{f"idle_{name}_groups_server_cpu_percent": 100 * seconds[1]})
             report.add(**{f"idle_{name}_groups": group_count, f"idle_{name}_topics": topic_count})
     report.check("idle_many_groups_client_cpu_percent", report.figures["idle_many_groups_client_cpu_percent"], "<", 50)
-
-
-def _idle(dsn: str, groups: int, seconds: float) -> tuple[float, float]:
-    return asyncio.run(_run(dsn, groups, seconds))
 
 
 async def _run(dsn: str, groups: int, wanted_seconds: float) -> tuple[float, float]:

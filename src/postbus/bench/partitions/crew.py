@@ -43,11 +43,7 @@ class Worked(NamedTuple):
     reads: list[Read]
 
 
-def publish(dsn: str, rate: int) -> Published:
-    return asyncio.run(_publish(dsn, rate))
-
-
-async def _publish(dsn: str, rate: int) -> Published:
+async def publish(dsn: str, rate: int) -> Published:
     """Batches with rising numbers, at a pace, until there are enough. What fails is counted, and sent again."""
     rng = random.Random(8)
     size = max(rate // _BATCHES, 1)
@@ -72,11 +68,7 @@ async def _publish(dsn: str, rate: int) -> Published:
     return Published(number, failures, calls)
 
 
-def work(dsn: str, group: str, pause: float) -> Worked:
-    return asyncio.run(_work(dsn, group, pause))
-
-
-async def _work(dsn: str, group: str, pause: float) -> Worked:
+async def work(dsn: str, group: str, pause: float) -> Worked:
     """Work for a group until the run is over, with a pause for each hundred messages."""
     times = bytearray()
     async with Bus.open(dsn) as bus:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -103,7 +103,7 @@ class _Days:
                 await watch.has_looked.wait_for(is_so)
 
 
-def _worker(dsn: str, group: str) -> partial[Worked]:
+def _worker(dsn: str, group: str) -> partial[Coroutine[Any, Any, Worked]]:
     return partial(crew.work, dsn, group, _PAUSES[group])
 
 

@@ -43,7 +43,7 @@ _INSIDE: Mapping[str, tuple[type[System], tuple[str, ...]]] = {
     "procrastinate": (Procrastinate, ("procrastinate", "psycopg")),
 }
 _INSIDE_15: Mapping[str, type[System]] = {QUEUE_15: PostbusQueue, LOG_15: PostbusLog, "pgq": Pgq}
-_OUTSIDE: Mapping[str, tuple[type[System], str, Callable[[], AbstractAsyncContextManager[str]]]] = {
+_OUTSIDE: Mapping[str, tuple[type[System], str, Callable[[], AbstractAsyncContextManager[servers.Server]]]] = {
     "nats_jetstream": (JetStream, "nats", servers.nats),
     "redis_streams": (RedisStreams, "redis", servers.redis),
     "rabbitmq": (RabbitMq, "aio_pika", servers.rabbitmq),
@@ -119,7 +119,7 @@ async def _add_outside(found: Gathering, stack: AsyncExitStack, name: str) -> No
     kind, needed, server = _OUTSIDE[name]
     with found.unless_absent(name):
         _need(needed)
-        await found.add(kind(name, await stack.enter_async_context(server())))
+        await found.add(kind(name, (await stack.enter_async_context(server())).address))
 
 
 @contextlib.contextmanager

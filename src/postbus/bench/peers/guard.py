@@ -1,7 +1,8 @@
 """The parent of a server that ends with us, also when we are killed.
 
 It is a process of its own. Standard input tells what to run, and stays open as long as the server is wanted: the kernel
-closes it when its other end dies, in whatever way. Then the server's processes are ended and its folder is removed.
+closes it when its other end dies, in whatever way. Then the server's processes are ended and its folder is removed. The
+lines KILL and START in between end it, and start it again with what is in its folder.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from postbus._keeper import spawn
+
+KILL, START = "kill", "start"
 
 
 def main() -> None:
@@ -24,8 +28,19 @@ def main() -> None:
         signal.signal(number, lambda *_: None)
     plan = json.loads(sys.stdin.readline())
     folder = Path(plan["folder"])
+    servers = _started(plan, folder)
+    for line in sys.stdin:
+        for server in servers:
+            _end(server)
+        servers = _started(plan, folder) if line.strip() == START else []
+    for server in servers:
+        _end(server)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _started(plan: dict[str, Any], folder: Path) -> list[subprocess.Popen[bytes]]:
     with (folder / "server.log").open("ab") as log:
-        servers = [
+        return [
             spawn(
                 command,
                 death_signal=signal.SIGKILL,
@@ -36,10 +51,6 @@ def main() -> None:
             )
             for command in plan["commands"]
         ]
-    sys.stdin.read()
-    for server in servers:
-        _end(server)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:

@@ -5,52 +5,41 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 from postbus.bench import peer
 from postbus.bench.lab import connection
 from postbus.bench.load import Payload, encode
-from postbus.bench.peers.system import Handle, InPostgres, Publisher, Style
+from postbus.bench.peers.system import Handle, InTables, Publisher, Style
 
 _BATCH = {Style.BULK: 500, Style.PROMPT: 10}
 
 
-class Handwritten(InPostgres):
+class Handwritten(InTables):
     """One table; a message is leased by an update and deleted when it is done. NOTIFY wakes the consumer."""
+
+    tables = ("handwritten",)
 
     async def install(self) -> None:
         async with connection(self.address) as conn:
             await peer.create(conn)
 
-    async def create(self, groups: Sequence[str]) -> None:
-        async with connection(self.address) as conn:
-            await conn.execute("truncate handwritten")
-
     @contextlib.asynccontextmanager
-    async def publishers(self, count: int, style: Style = Style.BULK) -> AsyncIterator[list[Publisher]]:
-        async with contextlib.AsyncExitStack() as stack:
-
-            async def publisher() -> Publisher:
-                conn = await stack.enter_async_context(connection(self.address))
-
-                async def one(payload: Payload) -> None:
-                    async with conn.transaction():
-                        if style is Style.PROMPT:
-                            await peer.publish_and_notify(conn, payload)
-                        else:
-                            await conn.execute(peer.INSERT_ONE, encode(payload))
-
-                async def many(batch: Sequence[Payload]) -> None:
-                    async with conn.transaction():
-                        await conn.execute(peer.INSERT, [encode(one) for one in batch])
-
-                return Publisher(one, many)
-
-            yield [await publisher() for _ in range(count)]
-
-    async def fill(self, given: Sequence[Payload], count: int) -> None:
-        await super().fill(given, count)
+    async def publisher(self, shared: Any, style: Style) -> AsyncIterator[Publisher]:
         async with connection(self.address) as conn:
-            await conn.execute("analyze handwritten")
+
+            async def one(payload: Payload) -> None:
+                async with conn.transaction():
+                    if style is Style.PROMPT:
+                        await peer.publish_and_notify(conn, payload)
+                    else:
+                        await conn.execute(peer.INSERT_ONE, encode(payload))
+
+            async def many(batch: Sequence[Payload]) -> None:
+                async with conn.transaction():
+                    await conn.execute(peer.INSERT, [encode(one) for one in batch])
+
+            yield Publisher(one, many)
 
     async def consume(self, group: str, count: int, handle: Handle, style: Style) -> None:
         async with connection(self.address) as conn, connection(self.address) as listening:

@@ -42,21 +42,16 @@ class JetStream(System):
             await stream.delete_stream(self.topic)
 
     @contextlib.asynccontextmanager
-    async def publishers(self, count: int, style: Style = Style.BULK) -> AsyncIterator[list[Publisher]]:
-        async with contextlib.AsyncExitStack() as stack:
+    async def publisher(self, shared: Any, style: Style) -> AsyncIterator[Publisher]:
+        async with self._connection() as stream:
 
-            async def publisher() -> Publisher:
-                stream = await stack.enter_async_context(self._connection())
+            async def one(payload: Payload) -> None:
+                await stream.publish(self.topic, encode(payload))
 
-                async def one(payload: Payload) -> None:
-                    await stream.publish(self.topic, encode(payload))
+            async def many(batch: Sequence[Payload]) -> None:
+                await asyncio.gather(*[await stream.publish_async(self.topic, encode(each)) for each in batch])
 
-                async def many(batch: Sequence[Payload]) -> None:
-                    await asyncio.gather(*[await stream.publish_async(self.topic, encode(each)) for each in batch])
-
-                return Publisher(one, many)
-
-            yield [await publisher() for _ in range(count)]
+            yield Publisher(one, many)
 
     async def consume(self, group: str, count: int, handle: Handle, style: Style) -> None:
         async with self._connection() as stream:

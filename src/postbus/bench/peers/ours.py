@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 
 from postbus import Bus, Start
 from postbus.bench.consume import AT_FULL_SPEED
@@ -20,25 +21,22 @@ class Ours(InPostgres):
 
     client = "postbus"
 
+    def shared(self) -> AbstractAsyncContextManager[Bus]:
+        return Bus.open(self.address)
+
     @contextlib.asynccontextmanager
-    async def publishers(self, count: int, style: Style = Style.BULK) -> AsyncIterator[list[Publisher]]:
-        async with contextlib.AsyncExitStack() as stack:
-            bus = await stack.enter_async_context(Bus.open(self.address))
+    async def publisher(self, shared: Bus, style: Style) -> AsyncIterator[Publisher]:
+        async with connection(self.address) as conn:
 
-            async def publisher() -> Publisher:
-                conn = await stack.enter_async_context(connection(self.address))
+            async def one(payload: Payload) -> None:
+                async with conn.transaction():
+                    await shared.publish(conn, self.topic, payload)
 
-                async def one(payload: Payload) -> None:
-                    async with conn.transaction():
-                        await bus.publish(conn, self.topic, payload)
+            async def many(batch: Sequence[Payload]) -> None:
+                async with conn.transaction():
+                    await shared.publish_many(conn, self.topic, batch)
 
-                async def many(batch: Sequence[Payload]) -> None:
-                    async with conn.transaction():
-                        await bus.publish_many(conn, self.topic, batch)
-
-                return Publisher(one, many)
-
-            yield [await publisher() for _ in range(count)]
+            yield Publisher(one, many)
 
     async def _run(self, groups: Sequence[str | None], count: int, handle: Handle, batch: int | None) -> None:
         left = count * len(groups)

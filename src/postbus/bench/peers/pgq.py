@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import asyncpg
 
@@ -43,30 +44,23 @@ class Pgq(InPostgres):
             await conn.execute("select pgq.drop_queue($1, true)", self.topic)
 
     @contextlib.asynccontextmanager
-    async def publishers(self, count: int, style: Style = Style.BULK) -> AsyncIterator[list[Publisher]]:
-        async with contextlib.AsyncExitStack() as stack:
+    async def publisher(self, shared: Any, style: Style) -> AsyncIterator[Publisher]:
+        async with connection(self.address) as conn:
+            schema, table = (await conn.fetchval("select pgq.current_event_table($1)", self.topic)).split(".")
 
-            async def publisher() -> Publisher:
-                conn = await stack.enter_async_context(connection(self.address))
-                schema, table = (await conn.fetchval("select pgq.current_event_table($1)", self.topic)).split(".")
+            async def one(payload: Payload) -> None:
+                async with conn.transaction():
+                    await conn.execute("select pgq.insert_event($1, 'order', $2)", self.topic, encode(payload).decode())
 
-                async def one(payload: Payload) -> None:
-                    async with conn.transaction():
-                        await conn.execute(
-                            "select pgq.insert_event($1, 'order', $2)", self.topic, encode(payload).decode()
-                        )
+            async def many(batch: Sequence[Payload]) -> None:
+                now = datetime.now(UTC)
+                records = [(now, "order", encode(each).decode()) for each in batch]
+                async with conn.transaction():
+                    await conn.copy_records_to_table(
+                        table, schema_name=schema, records=records, columns=["ev_time", "ev_type", "ev_data"]
+                    )
 
-                async def many(batch: Sequence[Payload]) -> None:
-                    now = datetime.now(UTC)
-                    records = [(now, "order", encode(each).decode()) for each in batch]
-                    async with conn.transaction():
-                        await conn.copy_records_to_table(
-                            table, schema_name=schema, records=records, columns=["ev_time", "ev_type", "ev_data"]
-                        )
-
-                return Publisher(one, many)
-
-            yield [await publisher() for _ in range(count)]
+            yield Publisher(one, many)
 
     async def fill(self, given: Sequence[Payload], count: int) -> None:
         async with self.publishers(1) as (publisher,), connection(self.address) as conn:

@@ -11,16 +11,17 @@ import asyncpg
 
 from postbus.bench.lab import connection
 from postbus.bench.load import Payload, encode
-from postbus.bench.peers.system import Handle, InPostgres, Publisher, Style, decode
+from postbus.bench.peers.system import Handle, InTables, Publisher, Style, decode
 
 _BATCH = {Style.BULK: 500, Style.PROMPT: 10}
 
 
-class Pgqueuer(InPostgres):
+class Pgqueuer(InTables):
     """Tables as installed (durable), autovacuum as it recommends; enqueue() in a transaction; a QueueManager."""
 
     client = "pgqueuer"
     share = 0.2
+    tables = ("pgqueuer", "pgqueuer_log")
 
     async def install(self) -> None:
         from pgqueuer.db import AsyncpgDriver
@@ -31,38 +32,24 @@ class Pgqueuer(InPostgres):
             await queries.install()
             await queries.optimize_autovacuum()
 
-    async def create(self, groups: Sequence[str]) -> None:
-        async with connection(self.address) as conn:
-            await conn.execute("truncate pgqueuer, pgqueuer_log")
-
     @contextlib.asynccontextmanager
-    async def publishers(self, count: int, style: Style = Style.BULK) -> AsyncIterator[list[Publisher]]:
+    async def publisher(self, shared: Any, style: Style) -> AsyncIterator[Publisher]:
         from pgqueuer.db import AsyncpgDriver
         from pgqueuer.queries import Queries
 
-        async with contextlib.AsyncExitStack() as stack:
-
-            async def publisher() -> Publisher:
-                conn = await stack.enter_async_context(connection(self.address))
-                queries = Queries(AsyncpgDriver(conn))
-
-                async def one(payload: Payload) -> None:
-                    async with conn.transaction():
-                        await queries.enqueue(self.topic, encode(payload))
-
-                async def many(batch: Sequence[Payload]) -> None:
-                    size = len(batch)
-                    async with conn.transaction():
-                        await queries.enqueue([self.topic] * size, [encode(each) for each in batch], [0] * size)
-
-                return Publisher(one, many)
-
-            yield [await publisher() for _ in range(count)]
-
-    async def fill(self, given: Sequence[Payload], count: int) -> None:
-        await super().fill(given, count)
         async with connection(self.address) as conn:
-            await conn.execute("analyze pgqueuer")
+            queries = Queries(AsyncpgDriver(conn))
+
+            async def one(payload: Payload) -> None:
+                async with conn.transaction():
+                    await queries.enqueue(self.topic, encode(payload))
+
+            async def many(batch: Sequence[Payload]) -> None:
+                size = len(batch)
+                async with conn.transaction():
+                    await queries.enqueue([self.topic] * size, [encode(each) for each in batch], [0] * size)
+
+            yield Publisher(one, many)
 
     async def consume(self, group: str, count: int, handle: Handle, style: Style) -> None:
         from pgqueuer.db import AsyncpgPoolDriver

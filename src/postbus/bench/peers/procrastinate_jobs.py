@@ -9,58 +9,47 @@ from typing import Any
 
 import msgspec
 
-from postbus.bench.lab import connection
 from postbus.bench.load import Order, Payload
-from postbus.bench.peers.system import Handle, InPostgres, Publisher, Style
+from postbus.bench.peers.system import Handle, InTables, Publisher, Style
 
 _CONCURRENCY = {Style.BULK: 30, Style.PROMPT: 10}
 
 
-class Procrastinate(InPostgres):
+class Procrastinate(InTables):
     """defer() in a transaction on the caller's connection; one worker, jobs deleted when they are done."""
 
     client = "procrastinate"
     share = 0.02
+    tables = ("procrastinate_jobs",)
 
     async def install(self) -> None:
         app = self._app(1)
         async with app.open_async():
             await app.schema_manager.apply_schema_async()
 
-    async def create(self, groups: Sequence[str]) -> None:
-        async with connection(self.address) as conn:
-            await conn.execute("truncate procrastinate_jobs cascade")
+    @contextlib.asynccontextmanager
+    async def shared(self) -> AsyncIterator[Any]:
+        app = self._app(1)
+        async with app.open_async():
+            yield app
 
     @contextlib.asynccontextmanager
-    async def publishers(self, count: int, style: Style = Style.BULK) -> AsyncIterator[list[Publisher]]:
+    async def publisher(self, shared: Any, style: Style) -> AsyncIterator[Publisher]:
         import psycopg
         from psycopg.rows import dict_row
 
-        app = self._app(1)
-        async with app.open_async(), contextlib.AsyncExitStack() as stack:
+        async with await psycopg.AsyncConnection.connect(self.address, autocommit=True, row_factory=dict_row) as conn:
+            task = shared.configure_task(self.topic, connection=conn)
 
-            async def publisher() -> Publisher:
-                conn = await stack.enter_async_context(
-                    await psycopg.AsyncConnection.connect(self.address, autocommit=True, row_factory=dict_row)
-                )
-                task = app.configure_task(self.topic, connection=conn)
+            async def one(payload: Payload) -> None:
+                async with conn.transaction():
+                    await task.defer_async(**payload)
 
-                async def one(payload: Payload) -> None:
-                    async with conn.transaction():
-                        await task.defer_async(**payload)
+            async def many(batch: Sequence[Payload]) -> None:
+                async with conn.transaction():
+                    await task.batch_defer_async(*batch)
 
-                async def many(batch: Sequence[Payload]) -> None:
-                    async with conn.transaction():
-                        await task.batch_defer_async(*batch)
-
-                return Publisher(one, many)
-
-            yield [await publisher() for _ in range(count)]
-
-    async def fill(self, given: Sequence[Payload], count: int) -> None:
-        await super().fill(given, count)
-        async with connection(self.address) as conn:
-            await conn.execute("analyze procrastinate_jobs")
+            yield Publisher(one, many)
 
     async def consume(self, group: str, count: int, handle: Handle, style: Style) -> None:
         left, enough = count, asyncio.Event()

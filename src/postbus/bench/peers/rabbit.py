@@ -45,24 +45,19 @@ class RabbitMq(System):
             await channel.exchange_delete(self.topic)
 
     @contextlib.asynccontextmanager
-    async def publishers(self, count: int, style: Style = Style.BULK) -> AsyncIterator[list[Publisher]]:
+    async def publisher(self, shared: Any, style: Style) -> AsyncIterator[Publisher]:
         from aio_pika import DeliveryMode, Message
 
-        async with contextlib.AsyncExitStack() as stack:
+        async with self._channel() as channel:
+            exchange = await channel.get_exchange(self.topic)
 
-            async def publisher() -> Publisher:
-                channel = await stack.enter_async_context(self._channel())
-                exchange = await channel.get_exchange(self.topic)
+            async def one(payload: Payload) -> None:
+                await exchange.publish(Message(encode(payload), delivery_mode=DeliveryMode.PERSISTENT), "")
 
-                async def one(payload: Payload) -> None:
-                    await exchange.publish(Message(encode(payload), delivery_mode=DeliveryMode.PERSISTENT), "")
+            async def many(batch: Sequence[Payload]) -> None:
+                await asyncio.gather(*map(one, batch))
 
-                async def many(batch: Sequence[Payload]) -> None:
-                    await asyncio.gather(*map(one, batch))
-
-                return Publisher(one, many)
-
-            yield [await publisher() for _ in range(count)]
+            yield Publisher(one, many)
 
     async def consume(self, group: str, count: int, handle: Handle, style: Style) -> None:
         batch = _BATCH[style]

@@ -34,24 +34,19 @@ class RedisStreams(System):
             await redis.delete(self.topic)
 
     @contextlib.asynccontextmanager
-    async def publishers(self, count: int, style: Style = Style.BULK) -> AsyncIterator[list[Publisher]]:
-        async with contextlib.AsyncExitStack() as stack:
+    async def publisher(self, shared: Any, style: Style) -> AsyncIterator[Publisher]:
+        async with self._connection() as redis:
 
-            async def publisher() -> Publisher:
-                redis = await stack.enter_async_context(self._connection())
+            async def one(payload: Payload) -> None:
+                await redis.xadd(self.topic, {"payload": encode(payload)})
 
-                async def one(payload: Payload) -> None:
-                    await redis.xadd(self.topic, {"payload": encode(payload)})
+            async def many(batch: Sequence[Payload]) -> None:
+                async with redis.pipeline(transaction=False) as pipeline:
+                    for each in batch:
+                        pipeline.xadd(self.topic, {"payload": encode(each)})
+                    await pipeline.execute()
 
-                async def many(batch: Sequence[Payload]) -> None:
-                    async with redis.pipeline(transaction=False) as pipeline:
-                        for each in batch:
-                            pipeline.xadd(self.topic, {"payload": encode(each)})
-                        await pipeline.execute()
-
-                return Publisher(one, many)
-
-            yield [await publisher() for _ in range(count)]
+            yield Publisher(one, many)
 
     async def consume(self, group: str, count: int, handle: Handle, style: Style) -> None:
         async with self._connection() as redis:

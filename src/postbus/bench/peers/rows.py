@@ -11,12 +11,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from postbus.bench import load
 from postbus.bench.consume import Counter, DrainFailed
 from postbus.bench.latency import Started, sleep_until
 from postbus.bench.load import Order
+from postbus.bench.log.groups import Consumed
 from postbus.bench.peers.system import GROUP, Publisher, Style, System
 
 BATCH = 100
@@ -28,14 +29,6 @@ _LONGEST = 120.0
 
 _numbers = itertools.count(1)
 T = TypeVar("T")
-
-
-class _Consumed(NamedTuple):
-    """Deliveries between two points in time, by time.monotonic(), which the processes of a machine share."""
-
-    deliveries: int
-    began: float
-    ended: float
 
 
 def fresh(system: System) -> System:
@@ -81,10 +74,10 @@ async def drain(system: System, given: Sequence[load.Payload], count: int) -> fl
     async with fresh(system).created([GROUP]) as topic:
         await topic.fill(given, count)
         taken = await _take(topic, count, partial(topic.consume, GROUP, count, style=Style.BULK))
-    return taken.deliveries / (taken.ended - taken.began)
+    return taken.per_s
 
 
-async def _take(system: System, wanted: int, consume: Callable[..., Coroutine[Any, Any, None]]) -> _Consumed:
+async def _take(system: System, wanted: int, consume: Callable[..., Coroutine[Any, Any, None]]) -> Consumed:
     """What the first delivery brings is not counted, since the time that it took is not known."""
     counter, called_at = Counter(wanted), time.monotonic()
     async with asyncio.timeout(_LONGEST):
@@ -93,8 +86,8 @@ async def _take(system: System, wanted: int, consume: Callable[..., Coroutine[An
     if counter.handled != wanted:
         raise DrainFailed(f"{system.name}: {counter.handled} messages were handled instead of {wanted}")
     if counter.first == wanted:  # so few that one delivery brings all: with the time of starting, then
-        return _Consumed(wanted, called_at, ended)
-    return _Consumed(wanted - counter.first, counter.first_at, ended)
+        return Consumed(wanted, called_at, ended)
+    return Consumed(wanted - counter.first, counter.first_at, ended)
 
 
 async def fan_out(
@@ -113,7 +106,7 @@ async def fan_out(
     return sum(one.deliveries for one in parts) / (max(one.ended for one in parts) - min(one.began for one in parts))
 
 
-async def _read(system: System, groups: list[str], count: int) -> _Consumed:
+async def _read(system: System, groups: list[str], count: int) -> Consumed:
     return await _take(system, count * len(groups), partial(system.consume_all, groups, count))
 
 

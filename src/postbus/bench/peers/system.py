@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
 
@@ -79,9 +79,20 @@ class System(abc.ABC):
         """Remove the topic and what is in it."""
         return
 
-    @abc.abstractmethod
-    def publishers(self, count: int, style: Style = Style.BULK) -> AbstractAsyncContextManager[list[Publisher]]:
+    @contextlib.asynccontextmanager
+    async def publishers(self, count: int, style: Style = Style.BULK) -> AsyncIterator[list[Publisher]]:
         """Open connections to publish by; with PROMPT, somebody waits for the messages."""
+        async with contextlib.AsyncExitStack() as stack:
+            shared = await stack.enter_async_context(self.shared())
+            yield [await stack.enter_async_context(self.publisher(shared, style)) for _ in range(count)]
+
+    def shared(self) -> AbstractAsyncContextManager[Any]:
+        """What the publishers of a process have in common."""
+        return contextlib.nullcontext()
+
+    @abc.abstractmethod
+    def publisher(self, shared: Any, style: Style) -> AbstractAsyncContextManager[Publisher]:
+        """One of them."""
 
     @abc.abstractmethod
     async def consume(self, group: str, count: int, handle: Handle, style: Style) -> None:
@@ -113,3 +124,19 @@ class InPostgres(System):
     async def version(self) -> str:
         async with connection(self.address) as conn:
             return f"{await super().version()}, PostgreSQL {await conn.fetchval('show server_version')}"
+
+
+class InTables(InPostgres):
+    """A system whose messages are rows of a table."""
+
+    tables: ClassVar[tuple[str, ...]]
+    """That one, and others that grow with it."""
+
+    async def create(self, groups: Sequence[str]) -> None:
+        async with connection(self.address) as conn:
+            await conn.execute(f"truncate {', '.join(self.tables)} cascade")
+
+    async def fill(self, given: Sequence[Payload], count: int) -> None:
+        await super().fill(given, count)
+        async with connection(self.address) as conn:
+            await conn.execute(f"analyze {self.tables[0]}")

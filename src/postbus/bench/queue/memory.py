@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
 from postbus import Bus
@@ -39,13 +38,9 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
     async with lab.database() as dsn:
         async with Bus.open(dsn) as bus, connection(dsn) as conn:
             await load.fill(bus, conn, _TOPIC, load.payloads(min(plan.messages, 50_000)), plan.messages)
-        start, tenth, end = await elsewhere(partial(_worker, dsn, plan.messages))
+        start, tenth, end = await elsewhere(partial(_drain, dsn, plan.messages))
     report.add(worker_memory_start_mb=start, worker_memory_tenth_mb=tenth, worker_memory_end_mb=end)
     report.check("worker_memory_growth_mb", end - tenth, "<", max(_MOST_GROWTH_MB, _MOST_GROWTH_PART * tenth))
-
-
-def _worker(dsn: str, count: int) -> list[float]:
-    return asyncio.run(_drain(dsn, count))
 
 
 async def _drain(dsn: str, count: int) -> list[float]:

@@ -29,26 +29,27 @@ begin
         select role.name, f.oid::regprocedure as signature
           from (values
             (array['postbus_producer', 'postbus_consumer', 'postbus_observer', 'postbus_admin'],
-             array['schema_state', 'topic_id']),
+             array['schema_state', 'topic_id', 'check_token', 'source_name']),
             (array['postbus_producer'],
              array['publish', 'publish_many', 'ring']),
             (array['postbus_consumer'],
-             array['claim', 'pop', 'extend', 'ack', 'ack_leases', 'retry', 'dead_letter', 'release', 'heartbeat', 'sign_off', 'ring',
+             array['claim', 'pop', 'pop_scope', 'extend', 'ack', 'ack_leases', 'retry', 'dead_letter', 'release', 'heartbeat', 'sign_off', 'ring',
                    'read_log', 'advance', 'put_off', 'claim_retrying', 'retrying_of', 'settle_retrying', 'lease_lanes', 'release_lanes',
                    'leave_groups', 'hold_lane', 'calm_lane', 'group_heartbeat', 'report_catch_up',
-                   'pop_scope', 'group_topics', 'scope_news', 'keys_of']),
+                   'group_topics', 'scope_news', 'keys_of', 'inbox_once', 'inbox_once_many']),
             (array['postbus_consumer', 'postbus_admin'],
              array['ensure_topic', 'subscribe', 'subscribe_scope', 'sweep', 'sweep_log', 'sweep_subscriptions', 'storages', 'return_expired',
-                   'note_failure']),
+                   'note_failure', 'inbox_forget']),
             (array['postbus_observer', 'postbus_admin'],
              array['sweeping', 'sweep_health', 'payload_json', 'first_id', 'group_lag', 'group_metrics', 'deliveries_of', 'message_state',
                    'delivery', 'state_of', 'first_wanted', 'log_message', 'copies_of', 'groups_near_timeout', 'stuck_messages',
-                   'zero_subscription_messages', 'inconsistencies', 'in_scope', 'pattern_regex']),
+                   'zero_subscription_messages', 'inconsistencies', 'in_scope', 'pattern_regex', 'retained']),
             (array['postbus_admin'],
              array['create_topic', 'set_topic', 'move_topic', 'continue_moves', 'pause_topic', 'resume_topic', 'purge_topic', 'delete_topic',
                    'set_group_state', 'set_scope_state', 'forget_scope', 'seek', 'resurrect', 'set_catch_up', 'force_complete', 'remove_group',
                    'redrive', 'purge_dead_letters',
-                   'set_sweeping', 'rebase', 'import_messages', 'import_group', 'import_retrying', 'import_seen'])
+                   'set_sweeping', 'rebase', 'import_messages', 'import_group', 'import_retrying', 'import_seen', 'create_token', 'revoke_token', 'create_webhook',
+                   'set_webhook', 'delete_webhook', 'webhooks_to_run'])
           ) as g (roles, functions)
          cross join unnest(g.roles) as role (name)
           join pg_roles on pg_roles.rolname = role.name
@@ -61,7 +62,7 @@ begin
     foreach _role in array array['postbus_observer', 'postbus_admin'] loop
         if exists (select from pg_roles where rolname = _role) then
             foreach _view in array array['topics', 'messages', 'dead_letters', 'workers', 'log', 'groups', 'members', 'catch_ups', 'deliveries', 'message_states',
-                                         'imported', 'imported_group', 'sweep_jobs', 'scopes'] loop
+                                         'imported', 'imported_group', 'sweep_jobs', 'scopes', 'inbox'] loop
                 execute format('grant select on postbus.%I to %I', _view, _role);
             end loop;
             execute format('grant usage on schema postbus_outbox to %I', _role);
@@ -70,5 +71,6 @@ begin
     end loop;
     if exists (select from pg_roles where rolname = 'postbus_admin') then
         grant execute on function postbus_outbox.cleanup_completed_outbox_messages() to postbus_admin;
+        grant select on postbus.tokens, postbus.webhooks to postbus_admin;
     end if;
 end $$;

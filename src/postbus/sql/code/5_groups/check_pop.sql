@@ -1,4 +1,4 @@
--- Refuses what cannot be popped with.
+-- Refuses a pop that asks for nothing.
 create or replace function postbus.check_pop(max_count integer, lease interval) returns void
 language plpgsql as $$
 begin

@@ -1,5 +1,6 @@
 -- Subscribes a group to a scope: to all topics in it, and to those that come into it later. Where it starts is recorded once, at
--- the first call; later calls change on_failure and catch_up, bring DEAD ones back, and join what is not joined yet.
+-- the first call; later calls change on_failure and catch_up, if they give them, bring DEAD ones back, and join what is not
+-- joined yet.
 -- Returns what the group is subscribed to in the scope. To be called in a transaction of its own.
 --
 -- mode new: messages of the last look_back, and all that are committed after this has returned; all: what is retained;
@@ -16,8 +17,8 @@ create or replace function postbus.subscribe_scope(
     mode       text default 'all',
     start_at   timestamptz default null,
     look_back  interval default '4 seconds',
-    on_failure text default 'block',
-    catch_up   jsonb default '{}'
+    on_failure text default null,       -- block
+    catch_up   jsonb default null
 ) returns table (
     topic_name      text,
     subscription_id bigint,
@@ -43,7 +44,7 @@ declare
     _joined    record;
     _told      jsonb := '{}';       -- by subscription: whether it is new, what it missed, and what of that is skipped
 begin
-    perform postbus.check_group(group_name, on_failure, catch_up);
+    perform postbus.check_group(group_name, coalesce(on_failure, 'block'), coalesce(catch_up, '{}'));
     perform postbus.check_scope(topic, key, namespace, task, pattern);
     if topic is not null then
         perform postbus.check_is_log(postbus.topic_options(topic), topic, group_name);
@@ -68,13 +69,16 @@ begin
         perform pg_advisory_xact_lock(hashtext('postbus.scope'));       -- see join_scopes
         insert into postbus.scope (group_name, topic, key, namespace, task, pattern, mode, start_at, recorded_at, snapshot, on_failure, catch_up)
         values (_scope.group_name, _scope.topic, _scope.key, _scope.namespace, _scope.task, _scope.pattern, _scope.mode, _scope.start_at,
-                _scope.recorded_at, _scope.snapshot, subscribe_scope.on_failure, subscribe_scope.catch_up)
+                _scope.recorded_at, _scope.snapshot, coalesce(subscribe_scope.on_failure, 'block'), coalesce(subscribe_scope.catch_up, '{}'))
         on conflict do nothing;
         _is_new := found;
         _scope := postbus.as_scope(group_name, topic, key, namespace, task, pattern);       -- ours, or that of who was faster
     else
-        update postbus.scope c set on_failure = subscribe_scope.on_failure, catch_up = subscribe_scope.catch_up
-         where c.id = _scope.id and (c.on_failure, c.catch_up) is distinct from (subscribe_scope.on_failure, subscribe_scope.catch_up);
+        update postbus.scope c
+           set on_failure = coalesce(subscribe_scope.on_failure, c.on_failure), catch_up = coalesce(subscribe_scope.catch_up, c.catch_up)
+         where c.id = _scope.id
+           and (c.on_failure, c.catch_up)
+               <> (coalesce(subscribe_scope.on_failure, c.on_failure), coalesce(subscribe_scope.catch_up, c.catch_up));
     end if;
     for _topic in
         select t.* from postbus.topics_in_scope(_scope) as f join postbus.topic t on t.id = f.topic_id
@@ -90,8 +94,8 @@ begin
     return query
     with known as (
         update postbus.subscription s
-           set seen_at = clock_timestamp(), on_failure = subscribe_scope.on_failure, catch_up = subscribe_scope.catch_up, missed = 0,
-               missed_at = null
+           set seen_at = clock_timestamp(), on_failure = coalesce(subscribe_scope.on_failure, s.on_failure),
+               catch_up = coalesce(subscribe_scope.catch_up, s.catch_up), missed = 0, missed_at = null
           from postbus.topics_in_scope(_scope) as f
          where s.id = f.subscription_id
         returning s.id, s.topic_id, s.state, s.keys

@@ -1,16 +1,18 @@
--- Removes what is no longer needed: finished messages past their retention, deduplication keys past
+-- Removes what is no longer needed: finished messages past their retention, deduplication keys and records of the inbox past
 -- their window, processes that have not been seen for a day. One at a time; a second caller returns
 -- at once, and so does one that asks whether it is due before the interval of set_sweeping has passed. Works in pieces of
 -- max_count rows, or of batch_size; returns what it removed, and whether more is left. Each time, due or not, it goes on
 -- with queues that became PUB_SUB: see continue_moves.
 --
--- Writes: finished, dedup, worker, topic_seen, sweep_job, sweep_sample; see continue_moves.  Locks: an advisory lock for the transaction.
+-- Writes: finished, dedup, inbox, worker, topic_seen, sweep_job, sweep_sample; see continue_moves.
+-- Locks: an advisory lock for the transaction; dedup and inbox rows (skip locked).
 create or replace function postbus.sweep(
     max_count integer default null,
     as_of     timestamptz default clock_timestamp(),
     if_due    boolean default false,
     out finished_rows bigint,
     out dedup_keys    bigint,
+    out inbox_records bigint,
     out workers       bigint,
     out more          boolean
 )
@@ -22,6 +24,7 @@ declare
 begin
     finished_rows := 0;
     dedup_keys := 0;
+    inbox_records := 0;
     workers := 0;
     more := false;
     select * into _setting from postbus.sweep_setting;
@@ -48,6 +51,12 @@ begin
                                 order by old.expires_at limit max_count for update skip locked));
     get diagnostics dedup_keys = row_count;
 
+    -- Not those that somebody uses again just now, being past their window.
+    delete from postbus.inbox i
+     where i.ctid = any (array(select old.ctid from postbus.inbox old where old.expires_at <= as_of
+                                order by old.expires_at limit max_count for update skip locked));
+    get diagnostics inbox_records = row_count;
+
     delete from postbus.worker w where w.seen_at < as_of - interval '1 day';
     get diagnostics workers = row_count;
 
@@ -55,9 +64,9 @@ begin
     delete from postbus.topic_seen s
      where exists (select from postbus.topic t where t.id = s.topic_id)
         or exists (select from postbus.topic_seen twin where twin.topic_id = s.topic_id and twin.ctid < s.ctid);
-    more := greatest(finished_rows, dedup_keys) >= max_count;
+    more := greatest(finished_rows, dedup_keys, inbox_records) >= max_count;
     if postbus.is_due('sweep', 0, _setting.interval, as_of) then
         perform postbus.sample_sweeping(as_of);
     end if;
-    perform postbus.note_run('sweep', 0, finished_rows + dedup_keys, _setting.interval, _began, as_of);
+    perform postbus.note_run('sweep', 0, finished_rows + dedup_keys + inbox_records, _setting.interval, _began, as_of);
 end $$;

@@ -1,0 +1,59 @@
+"""Statements for the HTTP server: who may call it, and where it pushes messages to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from postbus._database import Database
+
+
+class HttpStore(Database):
+    """What tokens and webhooks ask of the database."""
+
+    async def create_token(
+        self,
+        token_id: str,
+        digest: bytes,
+        name: str,
+        roles: Sequence[str],
+        topics: Sequence[str],
+        expires_in: timedelta | None,
+    ) -> datetime | None:
+        expires_at: datetime | None = await self._run(
+            "select postbus.create_token($1, $2, $3, $4, $5, $6)", token_id, digest, name, roles, topics, expires_in
+        )
+        return expires_at
+
+    async def tokens(self) -> list[dict[str, Any]]:
+        return await self._rows("select * from postbus.tokens order by created_at, id")
+
+    async def revoke_token(self, token_id: str) -> None:
+        await self._run("select postbus.revoke_token($1)", token_id)
+
+    async def check_token(self, token_id: str, digest: bytes) -> dict[str, Any] | None:
+        """None for a token that does not work."""
+        rows = await self._rows("select * from postbus.check_token($1, $2)", token_id, digest)
+        return rows[0] if rows else None
+
+    async def create_webhook(self, given: Mapping[str, Any]) -> None:
+        await self._run(f"select postbus.create_webhook({_named(given)})", *given.values())
+
+    async def set_webhook(self, given: Mapping[str, Any]) -> None:
+        await self._run(f"select postbus.set_webhook({_named(given)})", *given.values())
+
+    async def delete_webhook(self, name: str) -> None:
+        await self._run("select postbus.delete_webhook($1)", name)
+
+    async def webhooks(self, name: str | None = None) -> list[dict[str, Any]]:
+        return await self._rows(
+            "select * from postbus.webhooks where $1::text is null or name = $1 order by name", name
+        )
+
+    async def webhooks_to_run(self) -> list[dict[str, Any]]:
+        return await self._rows("select * from postbus.webhooks_to_run()")
+
+
+def _named(given: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} => ${place}" for place, name in enumerate(given, 1))

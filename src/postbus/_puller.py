@@ -1,0 +1,242 @@
+"""Popping, for all pops of a process: asking the database, waiting for messages, and what is done beside that."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import partial
+from typing import Any
+
+from postbus._connect import process_name
+from postbus._floor import Floor
+from postbus._holder import Holder, Wish
+from postbus._line import Place
+from postbus._log import event
+from postbus._queue_store import Pulled, PulledLease
+from postbus._sql_door import SqlDoor
+from postbus._store import Store
+from postbus._translate import DRIVER_ERRORS
+from postbus._upkeep import RETURN_EXPIRED, SWEEP, SWEEP_SUBSCRIPTIONS, Sweeper
+from postbus._wake import Bells, Listener, topic_id
+from postbus.errors import DatabaseUnavailable, PostbusError
+from postbus.scope import Scope
+
+_LINGER = 30.0  # seconds that it is listened for rings after the last one who waited
+
+
+class Puller(Holder):
+    """Pops for a process."""
+
+    def __init__(self, dsn: str, store: Store, bells: Bells, ring: Callable[[str], None]) -> None:
+        super().__init__(SqlDoor(store, bells, ring))
+        self._store = store
+        self._bells = bells
+        self._member = process_name()
+        self._floors: defaultdict[tuple[Scope, str | None], Floor] = defaultdict(Floor)
+        self._places: dict[tuple[Scope, str | None], Place] = {}
+        self._known: set[tuple[Scope, str | None]] = set()
+        """What groups have asked for before, in this process: they are subscribed."""
+        self._ear = _Ear(dsn, store, bells)
+        self._tending = _Tending(store, bells)
+
+    async def pop(self, wish: Wish) -> list[PulledLease]:
+        """Take messages; wait for them if there are none."""
+        if wish.start is not None and wish.group is not None and (wish.scope, wish.group) not in self._known:
+            await self._store.subscribe_scope(wish.group, wish.scope, wish.start)
+            self._known.add((wish.scope, wish.group))
+        if wish.wait > 0:
+            return await self._wait(wish)
+        began = time.monotonic()
+        pulled = await self._take(wish)
+        if not pulled.leases and await self._tending.has_returned_some(since=began):
+            pulled = await self._take(wish)
+        return pulled.leases
+
+    async def _wait(self, wish: Wish) -> list[PulledLease]:
+        whole = Scope(wish.scope.topic) if wish.scope.key is not None else wish.scope
+        name = whole, wish.group
+        place = self._places.get(name)
+        if place is None:
+            place = self._places[name] = Place()
+        joins = _Joins(partial(self._hang_again, wish, place))
+        if wish.scope.is_wide:
+            self._bells.hang_for_scopes(joins)
+            await self._hang(wish, place)
+        else:
+            self._bells.hang(str(whole), place)
+        with self._ear.listening():
+            try:
+                return await place.wait(wish.scope.key, wish.wait, partial(self._take, wish))
+            finally:
+                if place.is_empty and self._places.get(name) is place:
+                    del self._places[name]
+
+    async def _hang(self, wish: Wish, place: Place) -> None:
+        """Let the rings of all topics in a scope be heard by those who wait for them."""
+        assert wish.group is not None
+        for topic in await self._store.group_topics(wish.group, wish.scope):
+            self._bells.hang(topic, place)
+        place.set()
+
+    def _hang_again(self, wish: Wish, place: Place) -> None:
+        self._start(self._hang(wish, place), "join")
+
+    async def _take(self, wish: Wish) -> Pulled:
+        """Ask once. Who is cancelled meanwhile gets nothing, so what comes after all is given back."""
+        self._tending.begin(self._start)
+        asking = self._start(self._ask(wish), "pop")
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            self._start(self._give_back(asking), "give-back")
+            raise
+
+    async def _ask(self, wish: Wish) -> Pulled:
+        if wish.scope.is_wide:
+            assert wish.group is not None
+            return await self._store.pop_scope(
+                wish.scope,
+                group=wish.group,
+                member=wish.member or self._member,
+                max_count=wish.batch,
+                lease=wish.lease,
+                auto_ack=wish.auto_ack,
+            )
+        began = time.monotonic()
+        # A pop of one key knows nothing of where others begin.
+        floor = self._floors[wish.scope, wish.group] if wish.scope.key is None else Floor()
+        given = floor.current()
+        try:
+            pulled = await self._store.pop(
+                str(wish.scope),
+                group=wish.group,
+                member=wish.member or self._member,
+                max_count=wish.batch,
+                lease=wish.lease,
+                key=wish.scope.key,
+                auto_ack=wish.auto_ack,
+                floor=given,
+            )
+        except DatabaseUnavailable:
+            floor.forget()
+            raise
+        floor.moved(pulled.floor, given=given, began=began)
+        return pulled
+
+    async def _give_back(self, asking: asyncio.Task[Pulled]) -> None:
+        with contextlib.suppress(PostbusError):  # then the lease ends by itself
+            for lease in (await asking).leases:
+                if lease.token is not None:
+                    await self._store.release(lease.token, [one.id for one in lease.messages])
+                    self._bells.ring(topic_id(lease.topic))
+
+    async def close(self) -> None:
+        """Let those who wait go with nothing, and finish what has begun."""
+        for place in self._places.values():
+            place.send_away()
+        await super().close()
+        await self._ear.close()
+
+
+class _Joins:
+    """A bell that is rung when a topic has come into the scope of some group."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self.set = ring
+
+
+class _Ear:
+    """Listens for rings while somebody waits, on one connection for all."""
+
+    def __init__(self, dsn: str, store: Store, bells: Bells) -> None:
+        self._dsn = dsn
+        self._bells = bells
+        self._is_possible = not store.is_pooled  # who listens there leaves that to whoever gets the connection next
+        self._waiting = 0
+        self._listening: asyncio.Task[None] | None = None
+        self._ending: asyncio.TimerHandle | None = None
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        self._waiting += 1
+        if self._ending is not None:
+            self._ending.cancel()
+            self._ending = None
+        if self._is_possible and (self._listening is None or self._listening.done()):
+            listener = Listener(self._dsn, self._bells).run(asyncio.Event())
+            self._listening = asyncio.create_task(listener, name="postbus-listener")
+            self._listening.add_done_callback(_tell_failure)
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            if self._waiting == 0 and self._listening is not None:
+                self._ending = asyncio.get_running_loop().call_later(_LINGER, self._listening.cancel)
+
+    async def close(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+
+
+def _tell_failure(listening: asyncio.Task[None]) -> None:
+    if not listening.cancelled() and (error := listening.exception()) is not None:
+        event(logging.WARNING, "wake.by_polling", reason=error)
+
+
+class _Tending:
+    """Does beside popping what workers do beside consuming: whoever only pops may be the only one there is."""
+
+    def __init__(self, store: Store, bells: Bells) -> None:
+        self._sweeper = Sweeper(store)
+        self._bells = bells
+        self._every: dict[Callable[[], Awaitable[float | None]], float] = {
+            self._sweeper.sweep: SWEEP,
+            self._sweeper.sweep_log: SWEEP,
+            self._sweeper.sweep_subscriptions: SWEEP_SUBSCRIPTIONS,
+        }
+        self._due_at = dict.fromkeys(self._every, 0.0)
+        self._began = 0.0
+        self._returning: asyncio.Task[bool] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+
+    def begin(self, start: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]]) -> None:
+        """See to what is due, beside whatever the caller does. Looks once a second whether leases have ended."""
+        now = time.monotonic()
+        if self._returning is None or (self._returning.done() and now >= self._began + RETURN_EXPIRED):
+            self._began = now
+            self._returning = start(self._return_expired(), "return-expired")
+        if (self._sweeping is None or self._sweeping.done()) and now >= min(self._due_at.values()):
+            self._sweeping = start(self._sweep(), "sweep")
+
+    async def has_returned_some(self, *, since: float) -> bool:
+        """Whether messages came back since then, whose lease has ended."""
+        if self._returning is None or (self._returning.done() and self._began < since):
+            return False
+        return await asyncio.shield(self._returning)
+
+    async def _return_expired(self) -> bool:
+        returned = await self._quietly(self._sweeper.give_back)
+        if returned:
+            self._bells.ring_all()
+        return bool(returned)
+
+    async def _sweep(self) -> None:
+        for job, every in self._every.items():
+            if time.monotonic() >= self._due_at[job]:
+                again = await self._quietly(job)
+                self._due_at[job] = time.monotonic() + (every if again is None else again)
+
+    async def _quietly(self, job: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return await job()
+        except (PostbusError, *DRIVER_ERRORS) as error:
+            level = logging.DEBUG if isinstance(error, DatabaseUnavailable) else logging.WARNING
+            event(level, "upkeep.failed", error=error)
+            return None

@@ -1,0 +1,149 @@
+"""postbus events …"""
+
+from __future__ import annotations
+
+import enum
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from postbus.bus import Bus
+from postbus.cli._command import Cli, command, group
+from postbus.cli._exits import FAILED, OK, CommandError, usage_error
+from postbus.cli._load import load
+from postbus.cli._render import counted, headers_of, write_json, write_table
+from postbus.errors import TopicNotFound, UnreadableEvent
+from postbus.events import Registry, asyncapi, breaking_changes, json_schema
+from postbus.message import Message
+
+app = group("events", "Look at a registry of events, check it, and export it.")
+
+_Target = Annotated[
+    str, typer.Argument(metavar="MODULE[:REGISTRY]", help="The module, and its Registry.", show_default=False)
+]
+
+
+class Format(enum.StrEnum):
+    """What a registry is exported as."""
+
+    JSON_SCHEMA = "json-schema"
+    ASYNCAPI = "asyncapi"
+
+
+def load_registry(target: str) -> Registry:
+    return load(target, Registry, default="registry", usage="postbus events list", example="registry = Registry()")
+
+
+@command(app, "list")
+def list_(cli: Cli, target: _Target) -> None:
+    """List the event types of a registry."""
+    registry = load_registry(target)
+    rows = [
+        {
+            "event_type": name,
+            "version": one.version,
+            "reads": registry.readable_versions(name),
+            "topic": one.topic,
+            "aggregate": one.aggregate,
+            "payload": f"{one.payload.__module__}.{one.payload.__qualname__}",
+        }
+        for name, one in registry.types.items()
+    ]
+    if cli.as_json:
+        write_json(rows)
+        return
+    columns = ["event type", "version", "reads", "topic", "aggregate", "payload"]
+    told = [{**row, "reads": ", ".join(map(str, registry.readable_versions(str(row["event_type"]))))} for row in rows]
+    write_table(columns, [list(row.values()) for row in told], right=("version",))
+
+
+@command(app, "export")
+def export(
+    cli: Cli,
+    target: _Target,
+    format: Annotated[Format, typer.Option(help="What to write.")] = Format.JSON_SCHEMA,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; by default standard output.")] = None,
+) -> None:
+    """Export a registry, as JSON Schema (for `check --against`, and for validators) or as AsyncAPI 3.0."""
+    registry = load_registry(target)
+    document = asyncapi(registry) if format is Format.ASYNCAPI else json_schema(registry)
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    if output is None:
+        print(text, end="")
+        return
+    try:
+        output.write_text(text, "utf-8")
+    except OSError as error:
+        raise CommandError(f"cannot write {output}: {error.strerror}", remedy="write elsewhere") from error
+    cli.note(f"wrote {counted(len(registry.types), 'event type')} to {output}")
+
+
+@command(app, "check")
+async def check(
+    cli: Cli,
+    target: _Target,
+    against: Annotated[
+        Path | None, typer.Option(help="A file that `export` wrote earlier: look for breaking changes.")
+    ] = None,
+    stored: Annotated[bool, typer.Option("--stored", help="Look at messages that the topics hold.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="The newest so many of each topic.")] = 1000,
+) -> int:
+    """Check a registry in itself; against an earlier export; against stored messages. Exit code 1: problems."""
+    registry = load_registry(target)
+    problems = registry.problems()
+    looked_at = None
+    if not problems:
+        document = json_schema(registry)
+        if against is not None:
+            problems += breaking_changes(_read(against), document)
+        if stored:
+            async with cli.open_bus() as bus:
+                looked_at, unreadable = await _unreadable(bus, registry, limit)
+            problems += unreadable
+    if cli.as_json:
+        write_json(
+            {"ok": not problems, "event_types": len(registry.types), "messages": looked_at, "problems": problems}
+        )
+    else:
+        for problem in problems:
+            print(problem)
+        told = "" if looked_at is None else f", {counted(looked_at, 'message')}"
+        cli.note(f"{counted(len(registry.types), 'event type')}{told}: {counted(len(problems), 'problem')}")
+    return FAILED if problems else OK
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise usage_error(f"cannot read {path}: {error.strerror}", remedy="name a file that export wrote") from error
+    except ValueError as error:
+        raise usage_error(f"{path} is not JSON: {error}", remedy="name a file that export wrote") from error
+
+
+async def _unreadable(bus: Bus, registry: Registry, limit: int) -> tuple[int, list[str]]:
+    """How many messages there are in the registry's topics, and what is wrong with which."""
+    count, found = 0, []
+    for topic in dict.fromkeys(one.topic for one in registry.types.values()):
+        for message in await _newest(bus, topic, limit):
+            count += 1
+            try:
+                registry.check(message)
+            except UnreadableEvent as error:
+                found.append(f"message {message.id} of {topic}: {error}")
+    return count, found
+
+
+async def _newest(bus: Bus, topic: str, limit: int) -> list[Message]:
+    try:
+        is_log = (await bus.admin.topic(topic))["semantics"] == "PUB_SUB"
+    except TopicNotFound:  # nothing was ever published to it
+        return []
+    rows = await (bus.admin.log if is_log else bus.admin.messages)(topic, limit=limit, newest=True)
+    names = ("id", "topic", "payload", "content_type", "key", "correlation_id", "published_at")
+    return [
+        Message(**{name: row[name] for name in names}, headers=headers_of(row["headers"]), priority=4, attempt=1)
+        for row in rows
+    ]

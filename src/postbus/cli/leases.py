@@ -1,0 +1,116 @@
+"""postbus leases …"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+from postbus._held import lease_lost
+from postbus.cli._command import Cli, command, group
+from postbus.cli._inputs import as_duration
+from postbus.cli._render import counted, write_json
+from postbus.errors import LeaseLost
+from postbus.pull import check_lease
+
+app = group("leases", "Settle what postbus pop has taken: by the token that it printed.")
+
+_BIGINT = 2**63 - 1
+Token = Annotated[UUID, typer.Argument(metavar="TOKEN", help="The token of the lease.", show_default=False)]
+Ids = Annotated[
+    list[int], typer.Argument(metavar="ID...", help="Messages of it.", min=1, max=_BIGINT, show_default=False)
+]
+SomeIds = Annotated[
+    list[int] | None,
+    typer.Argument(metavar="[ID]...", help="Only these of it.", min=1, max=_BIGINT, show_default=False),
+]
+Error = Annotated[str | None, typer.Option("--error", metavar="TEXT", help="What went wrong, kept with it.")]
+
+
+@command(app, "ack")
+async def ack(cli: Cli, token: Token, ids: SomeIds = None) -> None:
+    """The messages are done: all of the lease, or those that are named."""
+    async with cli.open_bus() as bus:
+        store = await bus.connect()
+        if ids:
+            _tell(cli, "acked", token, ids, await store.ack(token, ids))
+        elif await store.ack_leases([token]):
+            raise _lost(token)
+        else:
+            write_json({"token": str(token), "outcome": "acked"}) if cli.as_json else cli.note("acked the lease")
+
+
+@command(app, "retry")
+async def retry(
+    cli: Cli,
+    token: Token,
+    ids: Ids,
+    delay: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="After this long; by default as the topic says.")
+    ] = None,
+    error: Error = None,
+) -> None:
+    """Let messages be tried again; after their last attempt they become dead letters."""
+    wait = as_duration(delay, name="--delay")
+    async with cli.open_bus() as bus:
+        outcomes = await (await bus.connect()).retry(token, ids, delay=wait, error=error)
+    for message_id, outcome in outcomes.items():
+        if outcome != "lost":
+            write_json({"id": message_id, "outcome": outcome}) if cli.as_json else print(message_id, outcome)
+    if lost := [message_id for message_id, outcome in outcomes.items() if outcome == "lost"]:
+        raise lease_lost(lost)
+
+
+@command(app, "dead-letter")
+async def dead_letter(
+    cli: Cli,
+    token: Token,
+    ids: Ids,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why they are given up.")],
+    error: Error = None,
+) -> None:
+    """Give messages up, at once."""
+    async with cli.open_bus() as bus:
+        lost = await (await bus.connect()).dead_letter(token, ids, reason, error)
+    _tell(cli, "dead", token, ids, lost)
+
+
+@command(app, "release")
+async def release(cli: Cli, token: Token, ids: Ids) -> None:
+    """Give messages back as if they had not been popped."""
+    async with cli.open_bus() as bus:
+        lost = await (await bus.connect()).release(token, ids)
+    _tell(cli, "released", token, ids, lost)
+
+
+@command(app, "extend")
+async def extend(
+    cli: Cli,
+    token: Token,
+    lease: Annotated[str, typer.Option("--lease", metavar="DURATION", help="Hold it for this long from now.")],
+) -> None:
+    """Hold all messages of a lease for longer."""
+    length = check_lease(lease)
+    async with cli.open_bus() as bus:
+        if await (await bus.connect()).extend([token], length):
+            raise _lost(token)
+    write_json({"token": str(token), "outcome": "extended"}) if cli.as_json else cli.note("extended the lease")
+
+
+def _tell(cli: Cli, outcome: str, token: UUID, ids: list[int], lost: set[int]) -> None:
+    settled = [one for one in ids if one not in lost]
+    if cli.as_json:
+        told: dict[str, Any] = {"token": str(token), "outcome": outcome, "ids": settled}
+        write_json(told)
+    elif settled:
+        cli.note(f"{outcome}: {counted(len(settled), 'message')}")
+    if lost:
+        raise lease_lost(lost)
+
+
+def _lost(token: UUID) -> LeaseLost:
+    return LeaseLost(
+        f"the lease {token} is lost: its messages are somebody else's, or done",
+        remedy="pop again, with a longer lease",
+    )

@@ -1,0 +1,64 @@
+"""postbus pop"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from postbus.cli._command import Cli
+from postbus.cli._inputs import as_duration
+from postbus.cli._render import duration, message_line, payload_line, write_json
+from postbus.cli.consume import as_json
+from postbus.pull import Delivery, Popped
+
+
+async def pop(
+    cli: Cli,
+    *,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)],
+    group: Annotated[str | None, typer.Option(metavar="NAME", help="Pop for this group, from a PUB_SUB topic.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only messages of this key; for groups.")] = None,
+    batch: Annotated[int, typer.Option("--batch", "-n", min=1, max=10_000, help="At most this many.")] = 1,
+    wait: Annotated[str, typer.Option(metavar="DURATION", help="Wait this long for the first one.")] = "0",
+    lease: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Hold them for this long; by default as the topic says.")
+    ] = None,
+    auto_ack: Annotated[bool, typer.Option("--auto-ack", help="Ack them at once: nobody gets them again.")] = False,
+) -> None:
+    """Take messages and print them, with the token of their lease: settle them with postbus leases.
+
+    What is not settled when the lease ends comes again.
+    """
+    seconds, length = as_duration(wait, name="--wait"), as_duration(lease, name="--lease")
+    async with cli.open_bus() as bus:
+        popped = await bus.pop(
+            topic, group=group, key=key, batch=batch, wait=seconds or 0, lease=length, auto_ack=auto_ack
+        )
+        if cli.as_json:
+            for one in popped:
+                write_json(as_json(one.message) | {"token": _token(one), "lease_ends_at": one.ends_at})
+        else:
+            _print(cli, popped)
+
+
+def _print(cli: Cli, popped: Popped) -> None:
+    if not popped:
+        cli.note("nothing is there")
+    token = ""
+    for one in popped:
+        if one.token is not None and _token(one) != token:
+            token = _token(one) or ""
+            print(f"lease {token}, for {duration(one.remaining)}")
+        message = one.message
+        remark = "" if message.attempt == 1 else f"attempt {message.attempt}"
+        payload = payload_line(message.payload, message.content_type)
+        print(
+            message_line(
+                message_id=message.id, at=message.published_at, key=message.key, remark=remark, payload=payload
+            )
+        )
+
+
+def _token(one: Delivery) -> str | None:
+    return None if one.token is None else str(one.token)

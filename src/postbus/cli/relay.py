@@ -1,0 +1,151 @@
+"""postbus relay …"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from postbus.cli._command import Cli, command, group, option
+from postbus.cli._exits import FAILED, INTERRUPTED, OK, usage_error
+from postbus.cli._load import load
+from postbus.cli._logging import LogFormat, LogLevel, configure_logging
+from postbus.errors import InvalidOption, PostbusError, SinkUnavailable
+from postbus.relay import Registry, RelayOptions, Sink
+from postbus.relay.settings import Route, Settings, read
+from postbus.relay.sinks import sink_of
+
+app = group("relay", "Send messages on to other brokers, once they are committed.")
+_logger = logging.getLogger("postbus")
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="A TOML file with routes. (env POSTBUS_RELAY_CONFIG)"),
+]
+SinkOptions = Annotated[
+    list[str] | None,
+    typer.Option("--sink-option", metavar="NAME=VALUE", help="An option of the sink; may be given several times."),
+]
+OF_THE_ROUTE = (
+    option("topic", str, "The topic; with a file, those of its routes."),
+    option("group", str, "The relay's group; relay-… by default."),
+)
+ROUTE_OPTIONS = (
+    *OF_THE_ROUTE,
+    option("sink", str, "nats://, kafka://, amqp://, redis://, pubsub://, https://, postgresql:// or module:name."),
+    option("target", str, "Where in the sink: orders.{event_type}; {topic}, {key}, {aggregate_type}, {aggregate_id}."),
+    option("form", str, "attributes, cloudevents or cloudevents-structured (attributes)."),
+    option("source", str, "Who sends, for CloudEvents and for another Postbus."),
+    option("registry", str, "module:name of the events that may be sent; all others are dead letters."),
+    option("batch", int, "Messages that are sent at a time (50)."),
+    option("concurrency", int, "Batches under way at the same time; those of one key are in one of them (1)."),
+    option("poll", str, "How often to look for messages while nobody rings (500ms)."),
+    option("max_attempts", int, "Attempts before a message becomes a dead letter (25)."),
+    option("retention", str, "How long sent messages should be kept to be sent again (30d)."),
+)  # fmt: skip
+
+
+@command(app, "run", options=ROUTE_OPTIONS)
+async def run(
+    cli: Cli,
+    config: Config = None,
+    sink_option: SinkOptions = None,
+    name: Annotated[str | None, typer.Option(help="How the process is listed.")] = None,
+    log_level: Annotated[LogLevel, typer.Option(case_sensitive=False)] = LogLevel.INFO,
+    log_format: Annotated[LogFormat | None, typer.Option(help="By default text, or json with --json.")] = None,
+    **options: Any,
+) -> int:
+    """Relay until Ctrl-C or SIGTERM, which finishes what is under way. Any number of these share the work.
+
+    Options count more than POSTBUS_RELAY_… (such as POSTBUS_RELAY_BATCH), and those more than the file.
+    """
+    configure_logging(log_level.value, log_format or (LogFormat.JSON if cli.as_json else LogFormat.TEXT))
+    settings = settings_of(config, options, sink_option)
+    routes = [(route, sink_of_route(route), registry_of(route)) for route in needed(settings)]
+    async with cli.open_bus() as bus:
+        for route, sink, registry in routes:
+            await _try_to_open(route, sink)
+            await bus.relay(route.topic, sink, name=route.group, **relay_options(route, registry))
+        try:
+            return OK if await bus.run(name=name) else INTERRUPTED
+        except PostbusError:
+            raise
+        except Exception:
+            _logger.exception("relay.failed")
+            return FAILED
+
+
+async def _try_to_open(route: Route, sink: Sink) -> None:
+    """Tell at once what will never work. A sink that is away is waited for later."""
+    try:
+        await sink.open()
+    except SinkUnavailable as error:
+        _logger.warning("sink.away relay=%s error=%s", route.group, error)
+    finally:
+        await sink.close()
+
+
+def relay_options(route: Route, registry: Registry | None) -> RelayOptions:
+    """What a route says, for `bus.relay()`."""
+    return RelayOptions(
+        target=route.target,
+        form=route.form,
+        source=route.source,
+        registry=registry,
+        batch=route.batch,
+        concurrency=route.concurrency,
+        poll=route.poll,
+        max_attempts=route.max_attempts,
+        retention=route.retention,
+    )
+
+
+def settings_of(config: Path | None, options: dict[str, Any], sink_options: list[str] | None) -> Settings:
+    """What the file, the environment and the options say."""
+    return read(config, os.environ, options, dict(map(_sink_option, sink_options or ())))
+
+
+def needed(settings: Settings) -> list[Route]:
+    """The routes; at least one, each with a sink."""
+    if not settings.routes:
+        raise usage_error("nothing to relay", remedy="give --topic and --sink, or --config FILE")
+    for route in settings.routes:
+        if route.sink is None:
+            raise usage_error(f"where is {route.topic} to be relayed to?", remedy="give --sink, or --config FILE")
+    return settings.routes
+
+
+def _sink_option(given: str) -> tuple[str, Any]:
+    name, separator, value = given.partition("=")
+    if not separator or not name:
+        raise usage_error(f"--sink-option {given!r} is not name=value", remedy="such as --sink-option timeout=5s")
+    try:
+        return name, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name, value
+
+
+def sink_of_route(route: Route) -> Sink:
+    """What the route names, not opened yet."""
+    assert route.sink is not None
+    return sink_of(route.sink.url, route.sink.options, _load)
+
+
+def registry_of(route: Route) -> Registry | None:
+    """What the route names, if it does."""
+    if route.registry is None:
+        return None
+    example = "registry = Registry()"
+    found = load(route.registry, object, default="registry", usage="postbus relay run --registry", example=example)
+    if not callable(getattr(found, "check", None)):
+        raise InvalidOption(f"{route.registry} is no registry: it has no check()", remedy="name one: module:name")
+    return cast(Registry, found)
+
+
+def _load(target: str) -> object:
+    usage = "postbus relay run --sink"
+    return load(target, object, default="sink", usage=usage, example="sink = MySink()")

@@ -1,0 +1,155 @@
+"""postbus relay status, replay and rewind"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated, Any
+
+import typer
+
+from postbus.cli._command import Cli, option
+from postbus.cli._exits import FAILED, OK, usage_error
+from postbus.cli._inputs import as_past_moment, confirm
+from postbus.cli._render import counted, printable, write_json, write_table
+from postbus.cli.groups import Yes, seek
+from postbus.cli.relay import Config, SinkOptions, needed, registry_of, relay_options, settings_of, sink_of_route
+from postbus.relay.plan import plan
+from postbus.relay.replay import Replay, Replayed, Wanted
+from postbus.relay.settings import Route
+from postbus.relay.status import statuses
+
+ALERT_OPTIONS = (
+    option("max_backlog", int, "Alert above so many messages that are not sent (10000)."),
+    option("max_age", str, "Alert when the oldest of them is older (5m)."),
+    option("max_dead", int, "Alert above so many dead letters (0)."),
+)
+Topic = Annotated[str | None, typer.Option(help="The topic; with a file, that of one of its routes.")]
+Group = Annotated[str | None, typer.Option(help="The relay's group; relay-… by default.")]
+
+
+async def status(cli: Cli, config: Config = None, topic: Topic = None, group: Group = None, **options: Any) -> int:
+    """Show what relays have not sent, and what somebody should look at. Exit code 0 if that is nothing, else 1.
+
+    Without a topic or a file: all groups that are called relay-…
+    """
+    settings = settings_of(config, {"topic": topic, "group": group, **options}, None)
+    async with cli.open_bus() as bus:
+        found = await statuses(bus.admin, settings.routes, settings.alerts)
+    if cli.as_json:
+        write_json({"ok": not any(one.alerts for one in found), "relays": [vars(one) for one in found]})
+    elif not found:
+        cli.note("no relay has run yet: postbus relay run")
+    else:
+        columns = ("topic", "group", "state", "backlog", "oldest", "retrying", "dead", "workers")
+        write_table(
+            [*columns, "alerts"],
+            [[*(getattr(one, name) for name in columns), "; ".join(one.alerts)] for one in found],
+            right=("backlog", "oldest", "retrying", "dead", "workers"),
+        )
+    return FAILED if any(one.alerts for one in found) else OK
+
+
+async def replay(
+    cli: Cli,
+    config: Config = None,
+    sink_option: SinkOptions = None,
+    since: Annotated[
+        str | None, typer.Option("--from", metavar="WHEN", help="Published since this time, or since 2h, 7d ago.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Published before this time, or 2h, 7d ago.")
+    ] = None,
+    event_type: Annotated[str | None, typer.Option(help="Of this type (header event-type).")] = None,
+    aggregate_type: Annotated[str | None, typer.Option(help="Of these aggregates (header aggregate-type).")] = None,
+    aggregate_id: Annotated[str | None, typer.Option(help="Of this aggregate (header aggregate-id).")] = None,
+    all_of_them: Annotated[bool, typer.Option("--all", help="All that the topic still has.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    yes: Yes = False,
+    **options: Any,
+) -> int:
+    """Send again what a topic still has, to the sink of a route. The relay goes on as it was.
+
+    Messages keep their event_id; sinks that recognise duplicates take them nevertheless. Exit code 1 if some were
+    refused.
+    """
+    wanted = Wanted(
+        since=as_past_moment(since, name="--from"),
+        until=as_past_moment(until, name="--until"),
+        event_type=event_type,
+        aggregate_type=aggregate_type,
+        aggregate_id=aggregate_id,
+    )
+    if bool(wanted.filters()) is all_of_them:
+        raise usage_error("which messages?", remedy="give --from, --until, --event-type, --aggregate-id, … or --all")
+    routes = needed(settings_of(config, options, sink_option))
+    if len(routes) > 1:
+        raise usage_error(f"which of the {len(routes)} routes?", remedy="give --topic and --group")
+    route = routes[0]
+    told = await _replay(cli, route, wanted, dry_run=dry_run, yes=yes)
+    if told is None:
+        return OK
+    if cli.as_json:
+        refused = [{"id": message_id, "reason": why} for message_id, why in told.refused]
+        write_json(
+            {"topic": route.topic, "group": route.group, "found": told.found, "sent": told.sent, "refused": refused}
+        )
+    else:
+        print(f"sent {counted(told.sent, 'message')} of {route.topic} again")
+        for message_id, why in told.refused:
+            print(f"refused {message_id}: {printable(why)}")
+    return FAILED if told.refused else OK
+
+
+async def _replay(cli: Cli, route: Route, wanted: Wanted, *, dry_run: bool, yes: bool) -> Replayed | None:
+    """None if it was only counted."""
+    suffix = f"/replay-{secrets.token_hex(4)}"
+    async with cli.open_bus() as bus:
+        store = await bus.connect()
+        sink = sink_of_route(route)
+        planned = await plan(
+            store, route.topic, sink, route.group, relay_options(route, registry_of(route)), suffix=suffix
+        )
+        retry = planned.handling["retry"]
+        assert retry is not None
+        replaying = Replay(store, route.topic, planned.relay, batch=route.batch, retry=retry)
+        try:
+            if dry_run or not yes:
+                count = await replaying.count(wanted)
+                if dry_run:
+                    _tell_count(cli, route, count)
+                    return None
+                confirm(f"Send {counted(count, 'message')} of {route.topic} again to {planned.relay.name}?")
+            return await replaying.run(wanted)
+        finally:
+            await planned.relay.close()
+
+
+def _tell_count(cli: Cli, route: Route, count: int) -> None:
+    if cli.as_json:
+        write_json({"topic": route.topic, "group": route.group, "found": count, "dry_run": True})
+    else:
+        print(f"would send {counted(count, 'message')} of {route.topic} again")
+
+
+async def rewind(
+    cli: Cli,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="PLACE",
+            help="now, beginning, a message's id, a time such as 2030-01-31T18:00, or how long ago: 2h.",
+            show_default=False,
+        ),
+    ],
+    config: Config = None,
+    topic: Topic = None,
+    group: Group = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Move a relay to another place: it goes on from there, and sends again all that lies behind it."""
+    routes = settings_of(config, {"topic": topic, "group": group}, None).routes
+    if len(routes) != 1 or (config is None and group is None and routes[0].sink is None):
+        raise usage_error("which relay?", remedy="give --topic and --group, or --config with --topic")
+    await seek(cli, routes[0].topic, routes[0].group, to, dry_run, yes)

@@ -1,0 +1,177 @@
+"""postbus serve"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from postbus.bus import Bus
+from postbus.cli._command import Cli
+from postbus.cli._ending import Ending, stops_by_signal
+from postbus.cli._exits import INTERRUPTED, OK, CommandError, usage_error
+from postbus.cli._render import write_json
+from postbus.errors import InvalidOption, PostbusError
+
+if TYPE_CHECKING:
+    from postbus.server.serve import HttpServer
+    from postbus.server.settings import Settings
+
+_LIMITS = "Limits, for each token"
+_JWT = "JWT"
+_PATIENCE = 2.0  # seconds, when it is to end at once
+
+
+def serve(
+    cli: Cli,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")] = 8472,
+    auth: Annotated[bool, typer.Option("--auth", help="Ask for tokens: see postbus tokens.")] = False,
+    cors_origin: Annotated[
+        list[str] | None, typer.Option(help="A web page that may call, such as https://app.example.org; or *.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Serve https: the certificate, as PEM …")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="… and its key.")] = None,
+    max_body: Annotated[int, typer.Option(help="Bytes of a request.", rich_help_panel=_LIMITS)] = 16 << 20,
+    max_batch: Annotated[int, typer.Option(help="Messages of a request.", rich_help_panel=_LIMITS)] = 1000,
+    max_polls: Annotated[
+        int, typer.Option(help="Pops and streams that wait at the same time.", rich_help_panel=_LIMITS)
+    ] = 1000,
+    rate: Annotated[
+        float | None, typer.Option(help="Requests per second. Any number by default.", rich_help_panel=_LIMITS)
+    ] = None,
+    jwt_issuer: Annotated[str | None, typer.Option(help="Take JWTs of this issuer …", rich_help_panel=_JWT)] = None,
+    jwt_audience: Annotated[str | None, typer.Option(help="… for this audience …", rich_help_panel=_JWT)] = None,
+    jwt_jwks: Annotated[
+        str | None, typer.Option(help="… by its keys: an address, or a file.", rich_help_panel=_JWT)
+    ] = None,
+    jwt_roles_claim: Annotated[str, typer.Option(help="The claim with roles.", rich_help_panel=_JWT)] = "postbus_roles",
+    jwt_topics_claim: Annotated[
+        str, typer.Option(help="The claim with patterns of topics.", rich_help_panel=_JWT)
+    ] = "postbus_topics",
+) -> int:
+    """Serve HTTP until Ctrl-C: push, pop, topics, groups, and all that /openapi.json tells.
+
+    Without authentication it serves this machine only. A second Ctrl-C does not wait for requests that go on.
+    """
+    require_server()
+    from postbus.server.settings import JwtSettings, Limits, Settings
+
+    jwt = None
+    if jwt_issuer and jwt_audience and jwt_jwks:
+        jwt = JwtSettings(jwt_issuer, jwt_audience, jwt_jwks, jwt_roles_claim, jwt_topics_claim)
+    elif jwt_issuer or jwt_audience or jwt_jwks:
+        raise usage_error(
+            "JWTs need an issuer, an audience and keys",
+            remedy="give all of --jwt-issuer, --jwt-audience and --jwt-jwks",
+        )
+    settings = Settings(
+        host=host, port=port, auth=auth, jwt=jwt, limits=Limits(max_body, max_batch, max_polls, rate),
+        cors_origins=tuple(cors_origin or ()), tls_cert=tls_cert, tls_key=tls_key,
+    )  # fmt: skip
+    with stops_by_signal():
+        try:
+            return run_fast(_run(cli.open_bus(), cli, settings))
+        except KeyboardInterrupt:
+            return OK
+
+
+def require_server() -> None:
+    """Say what to install where the server's packages are not there."""
+    for name in ("litestar", "uvicorn", "httptools"):
+        if find_spec(name) is None:
+            raise CommandError(f"{name} is not installed", remedy="pip install 'postbus[server]'")
+
+
+def run_fast(main: Coroutine[Any, Any, int]) -> int:
+    """Run it in an event loop that is faster than Python's own, where there is one."""
+    try:
+        import uvloop
+
+        new_loop = uvloop.new_event_loop
+    except ModuleNotFoundError:
+        new_loop = None
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(main)
+
+
+async def _run(bus: Bus, cli: Cli, settings: Settings) -> int:
+    from postbus.server.serve import HttpServer
+
+    ending = Ending()
+    ending.listen()
+    try:
+        await bus.connect()
+        server = HttpServer(bus, settings)
+        if cli.as_json:
+            write_json({"url": server.url})
+        else:
+            print(f"serving {server.url}", flush=True)
+        await _serve_until_told(server, ending)
+    finally:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE if ending.abort.is_set() else None):
+                await bus.close()
+    return INTERRUPTED if ending.abort.is_set() else OK
+
+
+async def _serve_until_told(server: HttpServer, ending: Ending) -> None:
+    """Serve until the first signal; the second ends it at once."""
+    serving = asyncio.create_task(server.run(ending.stop))
+    aborted = asyncio.create_task(ending.abort.wait())
+    await asyncio.wait([serving, aborted], return_when=asyncio.FIRST_COMPLETED)
+    aborted.cancel()
+    if not serving.done():
+        server.abort()
+        await asyncio.wait([serving], timeout=_PATIENCE)
+    if serving.done():
+        serving.result()
+
+
+@dataclass(frozen=True)
+class Door:
+    """Where another command serves HTTP beside what it does."""
+
+    port: int | None
+    """None for the usual one, or any if that is taken."""
+
+
+@asynccontextmanager
+async def served(bus: Bus, cli: Cli, door: Door | None) -> AsyncIterator[str | None]:
+    """Serve HTTP to this machine within the block. The address, or None where that is not wanted or not installed."""
+    try:
+        if door is not None:
+            require_server()
+    except CommandError as error:
+        cli.note(f"HTTP is not served: {error.message} ({error.remedy})")
+        door = None
+    if door is None:
+        yield None
+        return
+    server = _open(bus, door)
+    stop = asyncio.Event()
+    serving = asyncio.create_task(server.run(stop))
+    try:
+        yield server.url
+    finally:
+        stop.set()
+        with suppress(PostbusError):  # what ends the command is told by the command
+            await serving
+
+
+def _open(bus: Bus, door: Door) -> HttpServer:
+    from postbus.server.serve import HttpServer
+    from postbus.server.settings import DEFAULT_PORT, Settings
+
+    try:
+        return HttpServer(bus, Settings(port=DEFAULT_PORT if door.port is None else door.port))
+    except InvalidOption:
+        if door.port is not None:
+            raise
+        return HttpServer(bus, Settings(port=0))

@@ -1,0 +1,80 @@
+"""postbus tokens …"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from postbus.cli._command import Cli, command, group
+from postbus.cli._inputs import as_duration
+from postbus.cli._render import write_facts, write_json, write_table
+
+app = group("tokens", "Make, list and revoke tokens for the HTTP server.")
+
+
+@command(app, "create")
+async def create(
+    cli: Cli,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is for.", show_default=False)],
+    roles: Annotated[
+        list[str],
+        typer.Option("--role", help="producer, consumer, observer or admin; may be repeated.", show_default=False),
+    ],
+    topics: Annotated[
+        list[str] | None,
+        typer.Option("--topic", help="Topics that it is for: names, in which * stands for any text. All by default."),
+    ] = None,
+    expires_in: Annotated[
+        str | None, typer.Option("--expires-in", help="How long it works: 90d, 12h. Forever by default.")
+    ] = None,
+) -> None:
+    """Make a token. It is shown here, once: the database keeps only a hash of it."""
+    lifetime = as_duration(expires_in, name="--expires-in")
+    async with cli.open_bus() as bus:
+        made = await bus.admin.create_token(name, roles, topics=topics or ["*"], expires_in=lifetime)
+    if cli.as_json:
+        write_json({"id": made.id, "token": made.token, "expires_at": made.expires_at})
+        return
+    write_facts({"id": made.id, "token": made.token, "expires": made.expires_at or "never"})
+    cli.note("keep the token: it cannot be shown again")
+
+
+@command(app, "list")
+async def list_tokens(cli: Cli) -> None:
+    """Show all tokens, also those that are revoked or expired, without their secrets."""
+    async with cli.open_bus() as bus:
+        tokens = await bus.admin.tokens()
+    if cli.as_json:
+        write_json(tokens)
+    elif not tokens:
+        cli.note("no tokens yet: postbus tokens create NAME --role producer")
+    else:
+        write_table(
+            ["id", "name", "roles", "topics", "created", "expires", "state"],
+            [
+                [
+                    one["id"],
+                    one["name"],
+                    ", ".join(one["roles"]),
+                    ", ".join(one["topics"]),
+                    one["created_at"],
+                    one["expires_at"],
+                    one["state"],
+                ]
+                for one in tokens
+            ],
+        )
+
+
+@command(app, "revoke")
+async def revoke(
+    cli: Cli, token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's id.", show_default=False)]
+) -> None:
+    """End a token for good. Servers that know it forget it within seconds."""
+    async with cli.open_bus() as bus:
+        await bus.admin.revoke_token(token_id)
+    if cli.as_json:
+        write_json({"revoked": token_id})
+    else:
+        print(f"revoked {token_id}")

@@ -1,0 +1,31 @@
+"""The registry of events: what each type means, checked when it is emitted and when it is read."""
+
+from postbus.events._asyncapi import asyncapi
+from postbus.events._compare import breaking_changes
+from postbus.events._registry import (
+    AGGREGATE_ID,
+    AGGREGATE_TYPE,
+    EVENT_TYPE,
+    EVENT_VERSION,
+    EventType,
+    Registry,
+    Wanted,
+    emission,
+    wanted_events,
+)
+from postbus.events._schema import json_schema
+
+__all__ = [
+    "AGGREGATE_ID",
+    "AGGREGATE_TYPE",
+    "EVENT_TYPE",
+    "EVENT_VERSION",
+    "EventType",
+    "Registry",
+    "Wanted",
+    "asyncapi",
+    "breaking_changes",
+    "emission",
+    "json_schema",
+    "wanted_events",
+]

@@ -1,0 +1,287 @@
+"""Event types, by name and by the class of their payload."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypeVar, Unpack
+from uuid import UUID
+
+import msgspec
+
+from postbus._codec import Decoder, decoder_for, encode, is_pydantic, is_storable
+from postbus.errors import InvalidEvent, InvalidOption, PayloadNotDecodable, UnreadableEvent
+from postbus.message import Message, Outgoing, PublishOptions
+from postbus.publish import check_topic_name, outgoing
+
+C = TypeVar("C", bound=type)
+Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
+U = TypeVar("U", bound=Upcaster)
+
+EVENT_TYPE, EVENT_VERSION = "event-type", "event-version"
+AGGREGATE_TYPE, AGGREGATE_ID = "aggregate-type", "aggregate-id"
+_HEADERS = (EVENT_TYPE, EVENT_VERSION, AGGREGATE_TYPE, AGGREGATE_ID)
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EventType:
+    """What a registry knows of one type of event."""
+
+    name: str
+    topic: str
+    aggregate: str
+    """The type of what the event is about: an order, a license."""
+    version: int
+    payload: type
+    registry: Registry
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        """Made when it is first needed: a class may refer to itself, or to others that come later."""
+        try:
+            return decoder_for(self.payload)
+        except Exception as error:  # anything: annotations are code
+            raise InvalidEvent(
+                f"the payload of event type {self.name!r} cannot be decoded: {error}",
+                remedy="annotate its fields with types that JSON can express",
+            ) from error
+
+
+class Registry:
+    """The events of an application: their topics, their aggregates, their payloads and their versions.
+
+    `title` and `version` are for exported documents.
+    """
+
+    def __init__(self, *, title: str = "Events", version: str = "1.0.0") -> None:
+        self.title = title
+        self.version = version
+        self._types: dict[str, EventType] = {}
+        self._upcasters: dict[tuple[str, int], Upcaster] = {}
+
+    def event(self, name: str, *, topic: str, aggregate: str, version: int = 1) -> Callable[[C], C]:
+        """Register a class as the payload of an event type: a msgspec Struct, a dataclass or a pydantic model."""
+        _check_name("event type", name)
+        _check_name("aggregate", aggregate)
+        check_topic_name(topic)
+        _check_version(version)
+
+        def register(payload: C) -> C:
+            if not _is_payload(payload):
+                raise InvalidEvent(
+                    f"{payload!r:.200} is not a class for payloads",
+                    remedy="use a msgspec Struct, a dataclass or a pydantic model",
+                )
+            if name in self._types:
+                raise InvalidEvent(
+                    f"event type {name!r} is registered already, for {self._types[name].payload.__qualname__}",
+                    remedy="raise its version and give an upcaster, or use another name",
+                )
+            if payload in _of_class:
+                raise InvalidEvent(
+                    f"{payload.__qualname__} is the payload of event type {_of_class[payload].name!r} already",
+                    remedy="give each event type a class of its own",
+                )
+            self._types[name] = _of_class[payload] = EventType(name, topic, aggregate, version, payload, self)
+            return payload
+
+        return register
+
+    def upcast(self, name: str, *, from_version: int) -> Callable[[U], U]:
+        """Register what brings an older payload, a dict, to the next version. One for each step; they are chained."""
+        _check_name("event type", name)
+        _check_version(from_version)
+
+        def register(upcaster: U) -> U:
+            if not callable(upcaster):
+                raise InvalidOption(f"{upcaster!r:.200} is not a function", remedy="give one that takes a dict")
+            if (name, from_version) in self._upcasters:
+                raise InvalidOption(
+                    f"event type {name!r} has an upcaster from version {from_version} already", remedy="remove one"
+                )
+            self._upcasters[name, from_version] = upcaster
+            return upcaster
+
+        return register
+
+    @property
+    def types(self) -> Mapping[str, EventType]:
+        """The event types by name, as they were registered."""
+        return types.MappingProxyType(self._types)
+
+    def readable_versions(self, name: str) -> list[int]:
+        """The versions of an event type that can be read: the current one, and those that upcasters lead from."""
+        oldest = current = self._types[name].version
+        while (name, oldest - 1) in self._upcasters:
+            oldest -= 1
+        return list(range(oldest, current + 1))
+
+    def problems(self) -> list[str]:
+        """What does not fit together: upcasters that lead nowhere, classes that have no decoder."""
+        found = []
+        for name, from_version in sorted(self._upcasters):
+            if name not in self._types:
+                found.append(f"{name}: an upcaster from version {from_version}, but no such event type")
+            elif from_version not in self.readable_versions(name)[:-1]:
+                current = self._types[name].version
+                found.append(f"{name}: the upcaster from version {from_version} does not lead to version {current}")
+        for event_type in self._types.values():
+            try:
+                _ = event_type.decoder
+            except InvalidEvent as error:
+                found.append(f"{event_type.name}: {error}")
+        return found
+
+    def check(self, message: Message) -> Any:
+        """The event of a message, in its current version. Raises UnreadableEvent: it will not be better next time."""
+        event_type = self.type_of(message)
+        for name, wanted in ((AGGREGATE_TYPE, event_type.aggregate), (AGGREGATE_ID, None)):
+            found = message.headers.get(name)
+            if not found or (wanted is not None and found != wanted):
+                raise UnreadableEvent(
+                    f"event {event_type.name!r} has the header {name} {found!r}",
+                    remedy=f"it is {wanted!r}" if wanted else "it names what the event is about",
+                )
+        try:
+            return event_type.decoder(*self._current(event_type, message))
+        except UnreadableEvent:
+            raise
+        except PayloadNotDecodable as error:
+            raise UnreadableEvent(f"the payload of event {event_type.name!r} is invalid: {error}") from error
+
+    def type_of(self, message: Message) -> EventType:
+        """The type of a message's event."""
+        name = message.headers.get(EVENT_TYPE)
+        event_type = self._types.get(name or "")
+        if event_type is None:
+            raise UnreadableEvent(
+                f"event type {name!r} is not in the registry" if name else f"the message has no header {EVENT_TYPE}",
+                remedy="register it, or publish by bus.emit()",
+            )
+        return event_type
+
+    def _current(self, event_type: EventType, message: Message) -> tuple[bytes, str]:
+        """The payload in its current version, with its content type."""
+        version = self._version_of(event_type, message)
+        if version == event_type.version:
+            return message.payload, message.content_type
+        payload = _AS_DICT(message.payload, message.content_type)
+        for step in range(version, event_type.version):
+            try:
+                payload = self._upcasters[event_type.name, step](payload)
+            except Exception as error:  # anything: it is the user's code
+                raise UnreadableEvent(
+                    f"event {event_type.name!r} cannot be brought from version {step} to {step + 1}: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+        try:
+            return encode(payload)
+        except Exception as error:
+            raise UnreadableEvent(f"the upcasters of event {event_type.name!r} gave no payload: {error}") from error
+
+    def _version_of(self, event_type: EventType, message: Message) -> int:
+        told = message.headers.get(EVENT_VERSION, "1")
+        readable = self.readable_versions(event_type.name)
+        if not told.isascii() or not told.isdecimal() or int(told) not in readable:
+            raise UnreadableEvent(
+                f"event {event_type.name!r} has version {told}, of which nothing is known here",
+                remedy=f"known is {', '.join(map(str, readable))}: register an upcaster, or update this program",
+            )
+        return int(told)
+
+
+_of_class: dict[type, EventType] = {}
+_AS_DICT = decoder_for(dict[str, Any])
+
+
+def emission(event: Any, *, aggregate_id: str | int | UUID, **options: Unpack[PublishOptions]) -> tuple[str, Outgoing]:
+    """The topic of an event, and the message that tells of it. Raises InvalidEvent before anything is written."""
+    event_type = _of_class.get(type(event))
+    if event_type is None:
+        raise InvalidEvent(
+            f"{type(event).__qualname__} is not an event", remedy="put @registry.event(…) above its class"
+        )
+    about = _aggregate_text(aggregate_id)
+    headers = options.get("headers") or {}
+    if isinstance(headers, Mapping) and (taken := [name for name in _HEADERS if name in headers]):
+        raise InvalidOption(f"header {taken[0]} is given", remedy="leave it out: the registry sets it")
+    try:
+        event_type.decoder(*encode(event))  # constructors do not check types
+    except PayloadNotDecodable as error:
+        raise InvalidEvent(
+            f"the payload of event {event_type.name!r} is invalid: {error}", remedy="give what its class declares"
+        ) from error
+    message = outgoing(event, **options)
+    own = dict(zip(_HEADERS, (event_type.name, str(event_type.version), event_type.aggregate, about), strict=True))
+    key = about if message.key is None else message.key  # so that the order is kept for each aggregate
+    return event_type.topic, msgspec.structs.replace(message, headers={**headers, **own}, key=key)
+
+
+class Wanted:
+    """The event types that a handler takes, by the classes that its parameter is annotated with."""
+
+    def __init__(self, event_types: Sequence[EventType]) -> None:
+        self._registry = event_types[0].registry
+        self._names = {one.name for one in event_types}
+
+    def takes(self, message: Message) -> bool:
+        """Not others of its registry. What is no event, or of no known type, is taken: and found out to be bad."""
+        name = message.headers.get(EVENT_TYPE, "")
+        return name in self._names or name not in self._registry.types
+
+    def payload(self, message: Message) -> Any:
+        """The event of a message. Raises UnreadableEvent."""
+        event = self._registry.check(message)
+        if not self.takes(message):
+            raise UnreadableEvent(
+                f"event {message.headers[EVENT_TYPE]!r} is not one that this handler takes",
+                remedy=f"it takes {', '.join(sorted(self._names))}; annotate it with a union of event classes",
+            )
+        return event
+
+
+def wanted_events(annotation: Any) -> Wanted | None:
+    """What a handler's parameter is annotated with, if that is a registered class, or a union of such."""
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    classes = typing.get_args(annotation) if is_union else (annotation,)
+    known = [_of_class[one] for one in classes if isinstance(one, type) and one in _of_class]
+    if not known:
+        return None
+    if len(known) < len(classes) or len({id(one.registry) for one in known}) > 1:
+        raise TypeError(f"{annotation} is a union of events with something else, or with events of another registry")
+    return Wanted(known)
+
+
+def _is_payload(kind: Any) -> bool:
+    return isinstance(kind, type) and (
+        hasattr(kind, "__struct_fields__") or dataclasses.is_dataclass(kind) or is_pydantic(kind)
+    )
+
+
+def _check_name(what: str, name: object) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidOption(
+            f"bad {what} {name!r:.220}",
+            remedy="a name has 1 to 100 letters, digits or . _ - and starts with a letter, a digit or _",
+        )
+
+
+def _check_version(version: object) -> None:
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise InvalidOption(f"bad version {version!r}", remedy="versions are whole numbers from 1 on")
+
+
+def _aggregate_text(aggregate_id: object) -> str:
+    if isinstance(aggregate_id, str | int | UUID) and not isinstance(aggregate_id, bool):
+        text = str(aggregate_id)
+        if 1 <= len(text) <= 500 and is_storable(text):
+            return text
+    raise InvalidEvent(
+        f"bad aggregate id {aggregate_id!r:.220}", remedy="give a UUID, a number, or a text of 1 to 500 characters"
+    )

@@ -1,0 +1,105 @@
+"""A bus over HTTP: the same calls, through a server of Postbus, from programs that cannot reach the database."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, Self, Unpack
+
+from postbus.errors import InvalidOption
+from postbus.http_client.admin import HttpAdmin
+from postbus.http_client.pull import HttpPuller, HttpTransaction
+from postbus.http_client.send import HttpSender
+from postbus.http_client.wire import Wire
+from postbus.message import PublishOptions
+from postbus.options import Duration, as_timedelta
+from postbus.publish import outgoing
+from postbus.pull import Delivery, Pop, PopOptions, Popped, pop
+
+__all__ = ["Delivery", "HttpBus", "HttpTransaction", "Popped"]
+
+
+class HttpBus:
+    """Sends to, and pops from, a server of Postbus. Needs httpx: pip install 'postbus[client]'.
+
+    `send` gathers what is sent at the same time into requests. While more than `max_pending` messages, or
+    `max_pending_bytes` of them, have not been answered, it waits: memory is bounded.
+
+    A request that fails is made again for up to `patience` seconds. So that none is published twice, each message gets
+    a deduplication key, unless it has one; with `dedup` False it gets none, and where the outcome is unknown, that is
+    told: CommitUnknown.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        dedup: bool = True,
+        patience: Duration = 30.0,
+        timeout: Duration = 30.0,
+        max_pending: int = 10_000,
+        max_pending_bytes: int = 64 << 20,
+    ) -> None:
+        self._wire = Wire(
+            url,
+            token=token,
+            patience=as_timedelta(patience, name="patience").total_seconds(),
+            timeout=as_timedelta(timeout, name="timeout").total_seconds(),
+        )
+        self._sender = HttpSender(self._wire, dedup=dedup, most=max_pending, most_bytes=max_pending_bytes)
+        self._puller = HttpPuller(self._wire)
+        self.admin = HttpAdmin(self._wire)
+
+    # publishing
+
+    async def send(self, topic: str, payload: Any, **options: Unpack[PublishOptions]) -> int:
+        """Publish a message; returns its id once it is committed."""
+        return await self._sender.send(topic, outgoing(payload, **options))
+
+    async def send_many(self, topic: str, messages: Iterable[Any]) -> list[int]:
+        """Publish payloads, or `Outgoing` messages: all of them are committed, or none is. Returns their ids."""
+        return await self._sender.send_many(topic, messages)
+
+    async def publish(self, tx: HttpTransaction, topic: str, payload: Any, **options: Unpack[PublishOptions]) -> None:
+        """Publish a message in a transaction: it exists exactly if that commits. Then its id is in `tx.ids`."""
+        tx.publish(topic, [outgoing(payload, **options)])
+
+    async def publish_many(self, tx: HttpTransaction, topic: str, messages: Iterable[Any]) -> None:
+        """The same for payloads, or `Outgoing` messages."""
+        tx.publish(topic, messages)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[HttpTransaction]:
+        """Ack and publish together, also across topics. It is sent at the end of the block, unless that raises.
+
+        A message that is somebody else's by then lets all of it fail: LeaseLost.
+        """
+        with self._puller.settlements.noting() as note:
+            tx = HttpTransaction(self._wire)
+            note(tx)
+            yield tx
+            await tx.commit()
+
+    # consuming
+
+    def pop(self, topic: str | None = None, **options: Unpack[PopOptions]) -> Pop:
+        """Take messages, with the options of `Bus.pop`, but `member`: who has them is told by the token."""
+        if "member" in options:
+            raise InvalidOption("over HTTP the token tells who pops", remedy="leave member out")
+        return pop(self._connected_puller, topic, options)
+
+    async def _connected_puller(self) -> HttpPuller:
+        return self._puller
+
+    async def close(self) -> None:
+        """Finish what has begun, and disconnect."""
+        await self._sender.close()
+        await self._puller.close()
+        await self._wire.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()

@@ -1,0 +1,63 @@
+"""Looking at topics, groups and messages over HTTP, and subscribing groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from postbus.http_client.wire import Wire, path_of
+from postbus.start import Start
+
+
+class HttpAdmin:
+    """What can be looked at, as the server tells it. Reached as `bus.admin`."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    async def topics(self) -> list[dict[str, Any]]:
+        """All topics that the caller may see, with options and what they hold."""
+        return list((await self._wire.get(path_of("topics")))["topics"])
+
+    async def topic(self, name: str) -> dict[str, Any]:
+        """A topic."""
+        return dict(await self._wire.get(path_of("topics", name)))
+
+    async def groups(self, topic: str | None = None) -> list[dict[str, Any]]:
+        """Groups, of all topics or of one, with lag and state."""
+        path = path_of("groups") if topic is None else path_of("topics", topic, "groups")
+        return list((await self._wire.get(path))["groups"])
+
+    async def group(self, topic: str, name: str) -> dict[str, Any]:
+        """A group of a topic."""
+        return dict(await self._wire.get(path_of("topics", topic, "groups", name)))
+
+    async def subscribe_group(
+        self, group: str, topic: str, *, start: Start | str | int = Start.NOW, on_failure: str = "block"
+    ) -> dict[str, Any]:
+        """Subscribe a group to a PUB_SUB topic. One that is subscribed keeps its place."""
+        place = Start.of(start)
+        body = {
+            "start": place.kind,
+            "timestamp": place.timestamp,
+            "message_id": None if place.message_id is None else str(place.message_id),
+            "on_failure": on_failure,
+        }
+        path = path_of("topics", topic, "groups", group)
+        return dict((await self._wire.ask("PUT", path, body, is_repeatable=True)).as_json())
+
+    async def messages(
+        self, topic: str, *, after_id: int = 0, limit: int = 100, newest: bool = False
+    ) -> list[dict[str, Any]]:
+        """Messages of a topic that are still there, by id: the first ones, or the newest."""
+        path = path_of("topics", topic, "messages")
+        found = await self._wire.get(path, after_id=after_id, limit=limit, newest=newest)
+        return list(found["messages"])
+
+    async def message(self, topic: str, message_id: int) -> dict[str, Any]:
+        """The story of a message."""
+        return dict(await self._wire.get(path_of("topics", topic, "messages", str(message_id))))
+
+    async def dead_letters(self, topic: str, *, after_id: int = 0, limit: int = 100) -> list[dict[str, Any]]:
+        """Messages of a topic that were given up."""
+        path = path_of("topics", topic, "dead-letters")
+        return list((await self._wire.get(path, after_id=after_id, limit=limit))["dead_letters"])

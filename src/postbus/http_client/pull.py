@@ -1,0 +1,226 @@
+"""Popping and settling over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from postbus._held import Held
+from postbus._holder import Holder, Wish
+from postbus._queue_store import PulledLease
+from postbus._settlements import How
+from postbus.errors import InvalidInput, LeaseLost
+from postbus.http_client.send import as_outgoing, as_wire
+from postbus.http_client.wire import Answer, Wire, path_of
+from postbus.message import Message
+from postbus.publish import publish_one
+
+_LONGEST_POLL = 20.0  # seconds that one request waits: proxies cut longer ones off
+_PATHS = {"ack": "ack", "retry": "retry", "release": "release", "dead_letter": "dead-letter"}
+
+
+class Delivered(msgspec.Struct, kw_only=True):
+    """A message as the server hands it out."""
+
+    id: str
+    topic: str
+    token: UUID | None
+    lease_ends_at: datetime | None
+    attempt: int
+    priority: int
+    key: str | None
+    headers: dict[str, str]
+    correlation_id: str | None
+    published_at: datetime
+    content_type: str
+    payload: msgspec.Raw | UnsetType = UNSET
+    base64: str | UnsetType = UNSET
+
+    def as_message(self) -> Message:
+        payload = base64.b64decode(str(self.base64)) if isinstance(self.payload, UnsetType) else bytes(self.payload)
+        return Message(
+            int(self.id), self.topic, payload, self.content_type, self.key, self.headers, self.correlation_id,
+            self.priority, self.attempt, self.published_at,
+        )  # fmt: skip
+
+
+class _Popped(msgspec.Struct):
+    messages: list[Delivered]
+
+
+class _Settled(msgspec.Struct):
+    lost: list[str] = []
+
+
+class HttpPuller(Holder):
+    """Pops for a process, from a server."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__(HttpDoor(wire))
+        self._wire = wire
+
+    async def pop(self, wish: Wish) -> list[PulledLease]:
+        """Take messages; wait for them if there are none, a poll at a time."""
+        until = time.monotonic() + wish.wait
+        while True:
+            left = max(until - time.monotonic(), 0.0)
+            pulled = await self._poll(wish, min(left, _LONGEST_POLL))
+            if pulled or time.monotonic() >= until:
+                return pulled
+
+    async def _poll(self, wish: Wish, wait: float) -> list[PulledLease]:
+        body = {
+            "group": wish.group,
+            "count": wish.batch,
+            "wait": wait,
+            "lease": None if wish.lease is None else wish.lease.total_seconds(),
+            "key": wish.scope.key,
+            "auto_ack": wish.auto_ack,
+            "mode": None if wish.start is None else wish.start.mode,
+            "timestamp": None if wish.start is None else wish.start.timestamp,
+        }
+        path = path_of("topics", str(wish.scope), "pop")
+        if wish.scope.is_wide:
+            path = path_of("pop")
+            body |= {"namespace": wish.scope.namespace, "task": wish.scope.task, "pattern": wish.scope.pattern}
+        # What an answer that got lost has taken comes again when its lease ends.
+        answer = await self._wire.ask("POST", path, body, is_repeatable=not wish.auto_ack, takes=wait)
+        return _leases(answer, wish)
+
+
+def _leases(answer: Answer, wish: Wish) -> list[PulledLease]:
+    by_token: dict[UUID | None, list[Delivered]] = {}
+    for one in msgspec.json.decode(answer.body, type=_Popped).messages:
+        by_token.setdefault(one.token, []).append(one)
+    return [_lease(some, answer, wish) for some in by_token.values()]
+
+
+def _lease(some: list[Delivered], answer: Answer, wish: Wish) -> PulledLease:
+    first = some[0]
+    length = wish.lease
+    if length is None and first.lease_ends_at is not None:
+        # How long that is, by the server's clock: it tells the time in whole seconds, and a second late.
+        now = parsedate_to_datetime(answer.date) if answer.date else datetime.now(UTC)
+        length = max(first.lease_ends_at - now - timedelta(seconds=2), timedelta(seconds=1))
+    messages = [one.as_message() for one in some]
+    return PulledLease(first.topic, first.token, first.lease_ends_at, length, length, messages)
+
+
+class HttpDoor:
+    """Settles by requests to a server, which wakes who waits."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    async def settle(self, how: How, lease: Held, ids: list[int], conn: Any) -> set[int]:
+        held = _held(lease, ids)
+        if conn is not None:
+            _transaction(conn).settle(how, held)
+            return set()
+        body: dict[str, Any] = {"messages": held}
+        if how.kind == "retry":
+            body |= {"delay": None if how.delay is None else how.delay.total_seconds(), "error": how.error}
+        elif how.kind == "dead_letter":
+            body |= {"reason": how.reason, "error": how.error}
+        return await self._settle(_PATHS[how.kind], body, ids)
+
+    async def ack_leases(self, leases: Sequence[Held]) -> set[UUID]:
+        ids = {lease: [one.id for one in lease.messages] for lease in leases}
+        body = {"messages": [one for lease in leases for one in _held(lease, ids[lease])]}
+        lost = await self._settle("ack", body, [one for some in ids.values() for one in some]) if leases else set()
+        return {lease.token for lease, some in ids.items() if lost.issuperset(some)}
+
+    async def extend(self, leases: Sequence[Held], length: timedelta) -> set[UUID]:
+        one_of = {lease.messages[0].id: lease.token for lease in leases}
+        held = [one for lease in leases for one in _held(lease, [lease.messages[0].id])]
+        body = {"messages": held, "lease": length.total_seconds()}
+        return {one_of[one] for one in await self._settle("extend", body, list(one_of), is_repeatable=True)}
+
+    async def _settle(self, path: str, body: Any, ids: list[int], *, is_repeatable: bool = False) -> set[int]:
+        """Returns those that are lost. The server says so by an error where all are."""
+        try:
+            answer = await self._wire.ask("POST", path_of(path), body, is_repeatable=is_repeatable)
+        except LeaseLost:
+            return set(ids)
+        return {int(one) for one in msgspec.json.decode(answer.body, type=_Settled).lost}
+
+    def when_ended(self, conn: Any, action: Callable[[], None]) -> None:
+        """The bus notes what becomes of its transactions: there are no others."""
+
+    def was_settled(self, how: How, lease: Held) -> None:
+        """The server wakes them."""
+
+
+def _held(lease: Held, ids: Iterable[int]) -> list[dict[str, str]]:
+    return [{"id": str(one), "token": str(lease.token)} for one in ids]
+
+
+class HttpTransaction:
+    """What is to be acked and published together. It is sent as one request, at the end of the block."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._ack: list[dict[str, str]] = []
+        self._push: list[dict[str, Any]] = []
+        self._has_ended = False
+        self.ids: list[list[int]] = []
+        """After the commit: the ids of each publish call, in their order."""
+
+    def publish(self, topic: str, messages: Iterable[Any]) -> None:
+        """Publish messages, if it commits. Use `bus.publish(tx, …)`."""
+        self._check_open()
+        given = as_outgoing(messages)
+        for one in given:
+            publish_one(topic, one)
+        if given:
+            self._push.append({"topic": topic, "messages": [as_wire(one) for one in given]})
+
+    def settle(self, how: How, held: list[dict[str, str]]) -> None:
+        """Ack messages, if it commits. Use `delivery.ack(tx)`."""
+        self._check_open()
+        if how.kind != "ack":
+            raise InvalidInput(f"a transaction over HTTP cannot {how.kind}", remedy="ack in it, or settle without it")
+        self._ack += held
+
+    async def commit(self) -> None:
+        """Send it, once."""
+        self._check_open()
+        self._has_ended = True
+        if self._ack or self._push:
+            body = {"ack": self._ack, "push": self._push}
+            sending = asyncio.ensure_future(self._wire.ask("POST", path_of("transaction"), body, is_repeatable=False))
+            answer = await _to_the_end(sending)
+            self.ids = [[int(one) for one in part["ids"]] for part in answer.as_json()["pushed"]]
+
+    def _check_open(self) -> None:
+        if self._has_ended:
+            raise InvalidInput("this transaction has ended", remedy="begin another one: bus.transaction()")
+
+
+async def _to_the_end(sending: asyncio.Future[Answer]) -> Answer:
+    """Hold a cancellation back until the outcome is known, as a COMMIT does."""
+    cancelled: asyncio.CancelledError | None = None
+    while not sending.done():
+        try:
+            await asyncio.wait([sending])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    answer = sending.result()
+    if cancelled is not None:
+        raise cancelled
+    return answer
+
+
+def _transaction(conn: Any) -> HttpTransaction:
+    if not isinstance(conn, HttpTransaction):
+        raise InvalidInput(f"{type(conn).__name__} is no transaction of this bus", remedy="use: bus.transaction()")
+    return conn

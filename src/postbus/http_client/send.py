@@ -1,0 +1,176 @@
+"""Sending over HTTP: what is sent at the same time shares requests, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from postbus._codec import JSON, TEXT, encode
+from postbus._send import SendLane, Waiting
+from postbus.errors import InvalidInput, InvalidOption
+from postbus.http_client.wire import Answer, Wire, path_of
+from postbus.message import Outgoing
+from postbus.publish import publish_one
+
+_MOST_LANES = 1000  # after which those that are idle are forgotten
+
+
+class WireMessage(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A message as the server takes it."""
+
+    payload: msgspec.Raw | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    base64: str | UnsetType = UNSET
+    content_type: str | None = None
+    key: str | None = None
+    headers: Mapping[str, str] | None = None
+    priority: int | None = None
+    delay: float | None = None
+    deliver_at: datetime | None = None
+    dedup_key: str | None = None
+    correlation_id: str | None = None
+
+
+class HttpSender:
+    """Sends messages, a request at a time for each topic: what comes meanwhile shares the next one."""
+
+    def __init__(self, wire: Wire, *, dedup: bool, most: int, most_bytes: int) -> None:
+        self._wire = wire
+        self._dedup = dedup
+        self._lanes: dict[str, SendLane] = {}
+        self._room = Room(most, most_bytes)
+
+    async def send(self, topic: str, message: Outgoing) -> int:
+        """Publish; returns the id when the message is committed."""
+        message = self._checked(topic, message)
+        size = len(encode(message.payload)[0])
+        async with self._room.taken(size):
+            if len(self._lanes) >= _MOST_LANES:
+                self._lanes = {name: lane for name, lane in self._lanes.items() if not lane.is_idle}
+            lane = self._lanes.setdefault(topic, SendLane(self._commit))
+            return await lane.send(topic, message, size)
+
+    async def send_many(self, topic: str, messages: Iterable[Any]) -> list[int]:
+        """Publish all in one request."""
+        given = [self._checked(topic, one) for one in as_outgoing(messages)]
+        return await self._push(topic, given) if given else []
+
+    async def close(self) -> None:
+        """Wait until all that was sent is answered."""
+        for lane in list(self._lanes.values()):
+            await lane.close()
+
+    def _checked(self, topic: str, message: Outgoing) -> Outgoing:
+        publish_one(topic, message)  # what is wrong with it is told here, not to those it shares a request with
+        if message.dedup_key is None and self._dedup:
+            return msgspec.structs.replace(message, dedup_key=f"http:{uuid4().hex}")
+        return message
+
+    async def _commit(self, batch: list[Waiting]) -> list[int]:
+        return await self._push(batch[0].topic, [one.message for one in batch])
+
+    async def _push(self, topic: str, messages: list[Outgoing]) -> list[int]:
+        body = [as_wire(one) for one in messages]
+        is_repeatable = all(one.dedup_key is not None for one in messages)
+        answer = await self._wire.ask("POST", path_of("topics", topic, "messages"), body, is_repeatable=is_repeatable)
+        return ids_of(answer)
+
+
+class Room:
+    """How much may be under way. Who finds no room waits for it, in order."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        if most < 1 or most_bytes < 1:
+            raise InvalidOption(f"room for {most} messages of {most_bytes} bytes is none", remedy="give 1 or more")
+        self._most = most
+        self._most_bytes = most_bytes
+        self.count = self.size = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def taken(self, size: int) -> AsyncIterator[None]:
+        """Room for one message, for as long as the block runs."""
+        if self._waiting or not self._fits(size):
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append((size, turn))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._free(size)
+                raise
+        else:
+            self._take(size)
+        try:
+            yield
+        finally:
+            self._free(size)
+
+    def _fits(self, size: int) -> bool:
+        """One message always does, however large it is."""
+        return self.count == 0 or (self.count < self._most and self.size + size <= self._most_bytes)
+
+    def _take(self, size: int) -> None:
+        self.count += 1
+        self.size += size
+
+    def _free(self, size: int) -> None:
+        self.count -= 1
+        self.size -= size
+        while self._waiting and (self._waiting[0][1].done() or self._fits(self._waiting[0][0])):
+            wanted, turn = self._waiting.popleft()
+            if not turn.done():
+                self._take(wanted)
+                turn.set_result(None)
+
+
+def as_outgoing(messages: Iterable[Any]) -> list[Outgoing]:
+    """Payloads, or `Outgoing`s, as messages."""
+    if isinstance(messages, str | bytes | Mapping):
+        raise InvalidInput(f"many messages are one {type(messages).__name__}", remedy="give a list")
+    return [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in messages]
+
+
+def as_wire(message: Outgoing) -> WireMessage:
+    """A message as the server takes it: JSON as it is, text as text, anything else in base64."""
+    encoded, own = encode(message.payload)
+    content_type = message.content_type
+    wire = WireMessage(
+        key=message.key,
+        headers=message.headers,
+        priority=message.priority,
+        delay=None if message.delay is None else message.delay.total_seconds(),
+        deliver_at=message.deliver_at,
+        dedup_key=message.dedup_key,
+        correlation_id=message.correlation_id,
+    )
+    if own == JSON and content_type in (None, JSON):
+        wire.payload = msgspec.Raw(encoded)
+    elif own == TEXT and content_type in (None, TEXT) and _is_plain(encoded):
+        wire.text = encoded.decode()
+    else:
+        wire.base64 = base64.b64encode(encoded).decode()
+        wire.content_type = content_type or own
+    return wire
+
+
+def _is_plain(encoded: bytes) -> bool:
+    """Whether it is UTF-8: lone surrogates, which a text may hold, are not."""
+    try:
+        encoded.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def ids_of(answer: Answer) -> list[int]:
+    return [int(one) for one in answer.as_json()["ids"]]

@@ -1,0 +1,50 @@
+"""What the inbox knows consumers and messages by."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+from postbus._codec import is_storable
+from postbus.errors import InvalidOption
+from postbus.message import Message
+from postbus.options import Duration, as_timedelta
+
+MessageId = str | int | UUID | Message
+"""What a broker calls a message; or a message of Postbus, which is known by its topic and its id."""
+
+WINDOW = timedelta(hours=720)
+"""How long it is remembered that a message is done. A copy that comes later has its effect again."""
+
+
+def as_text(message_id: MessageId) -> str:
+    """A message's id as the inbox keeps it."""
+    if isinstance(message_id, Message):
+        return f"{message_id.topic}:{message_id.id}"
+    if isinstance(message_id, bool) or not isinstance(message_id, str | int | UUID):
+        raise InvalidOption(
+            f"{message_id!r:.200} is not the id of a message", remedy="give a str, an int, a UUID or a Message"
+        )
+    return checked("id of a message", str(message_id), most=500)
+
+
+def checked(what: str, name: str, *, most: int) -> str:
+    """A name that can be kept, in either inbox."""
+    if not isinstance(name, str) or not 1 <= len(name) <= most or not is_storable(name):
+        raise InvalidOption(
+            f"bad {what}: {name!r:.220}",
+            remedy=f"give 1 to {most} characters, without NUL and lone surrogates",
+        )
+    return name
+
+
+def checked_consumer(consumer: str) -> str:
+    return checked("name of a consumer", consumer, most=200)
+
+
+def as_window(length: Duration, *, name: str, least: timedelta) -> timedelta:
+    """How long something is kept."""
+    kept = as_timedelta(length, name=name)
+    if not least <= kept <= timedelta(days=36600):
+        raise InvalidOption(f"{name} {kept} is out of range", remedy=f"give {least.total_seconds():g} s to 100 years")
+    return kept

@@ -1,0 +1,32 @@
+"""Relaying: messages go on to other brokers, by groups whose handler is a sink."""
+
+from postbus.relay.envelope import Envelope, Form
+from postbus.relay.kafka import KafkaSink
+from postbus.relay.nats import NatsSink
+from postbus.relay.plan import RelayOptions
+from postbus.relay.postbus import PostbusSink
+from postbus.relay.pubsub import PubSubSink
+from postbus.relay.rabbitmq import RabbitSink
+from postbus.relay.redis import RedisSink
+from postbus.relay.relay import Registry, Relay
+from postbus.relay.sink import Parcel, Sink
+from postbus.relay.sinks import NullSink
+from postbus.relay.webhook import WebhookSink
+
+__all__ = [
+    "Envelope",
+    "Form",
+    "KafkaSink",
+    "NatsSink",
+    "NullSink",
+    "Parcel",
+    "PostbusSink",
+    "PubSubSink",
+    "RabbitSink",
+    "RedisSink",
+    "Registry",
+    "Relay",
+    "RelayOptions",
+    "Sink",
+    "WebhookSink",
+]

@@ -1,0 +1,149 @@
+"""NATS JetStream: the target is a subject, which a stream has to listen to."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from postbus.errors import InvalidOption, SinkUnavailable
+from postbus.message import Ack, DeadLetter, Outcome, Release, Retry
+from postbus.options import Duration, as_timedelta
+from postbus.relay.fields import HTTP, encoded
+from postbus.relay.sink import Parcel, client
+
+_OWN = "nats-"  # headers that begin so mean something to the server
+_TOO_LARGE = 10054  # error code of JetStream: message size exceeds maximum allowed
+_Answer = asyncio.Future[Outcome]
+
+
+class NatsSink:
+    """Publishes to JetStream, with the message's id as Nats-Msg-Id, and waits for the stream's acknowledgement.
+
+    The stream forgets ids after its duplicate_window, 2 minutes unless it says otherwise.
+    """
+
+    keeps_order = False
+    kind = "nats"
+
+    def __init__(
+        self,
+        url: str = "nats://127.0.0.1:4222",
+        *,
+        stream: str | None = None,
+        credentials: str | None = None,
+        timeout: Duration = 10.0,
+    ) -> None:
+        """`url` may be several, with commas. `stream` refuses subjects of others; `credentials` names a file."""
+        self._nats: Any = client("nats", "nats")
+        self._url = url
+        self._stream = stream
+        self._credentials = credentials
+        self._timeout = as_timedelta(timeout, name="timeout").total_seconds()
+        self._client: Any = None
+        self._inbox = ""
+        self._numbers = itertools.count()
+        self._answers: dict[str, _Answer] = {}
+        """Of what is published, by the subject that the stream answers to."""
+
+    async def open(self) -> None:
+        await self.close()
+        options = {} if self._credentials is None else {"user_credentials": self._credentials}
+        try:
+            # Without reconnecting: what is left in the client's buffer would overtake what we send again.
+            self._client = await self._nats.connect(
+                self._url.split(","),
+                allow_reconnect=False,
+                max_reconnect_attempts=1,  # which holds for connecting, too
+                reconnect_time_wait=0.05,
+                connect_timeout=self._timeout,
+                closed_cb=self._was_closed,
+                error_cb=_ignore,
+                **options,
+            )
+            self._inbox = self._client.new_inbox()
+            await self._client.subscribe(f"{self._inbox}.*", cb=self._was_answered)
+        except (self._nats.errors.Error, OSError) as error:
+            raise SinkUnavailable(f"NATS does not answer: {type(error).__name__}: {error}") from error
+        except ValueError as error:
+            raise InvalidOption(f"the address of NATS is wrong: {error}", remedy="such as nats://host:4222") from error
+
+    async def close(self) -> None:
+        client_to_close, self._client = self._client, None
+        if client_to_close is not None and not client_to_close.is_closed:
+            await client_to_close.close()
+
+    async def send(self, parcels: Sequence[Parcel]) -> Sequence[Outcome]:
+        told = [await self._publish(one) for one in parcels]
+        answers = [one for one in told if isinstance(one, asyncio.Future)]
+        if answers:
+            await asyncio.wait(answers, timeout=self._timeout)
+        return [_outcome(one) if isinstance(one, asyncio.Future) else one for one in told]
+
+    async def _publish(self, parcel: Parcel) -> Outcome | _Answer:
+        if any(character.isspace() or character in "*>" for character in parcel.target):
+            return DeadLetter(reason=f"{parcel.target!r} is not a subject: it has a space, * or >")
+        try:
+            headers = encoded(parcel.headers, HTTP)
+        except ValueError as error:
+            return DeadLetter(reason=str(error))
+        headers = {name: value for name, value in headers.items() if not name.lower().startswith(_OWN)}
+        headers |= {"Nats-Msg-Id": parcel.id, "Content-Type": parcel.content_type}
+        if self._stream is not None:
+            headers["Nats-Expected-Stream"] = self._stream
+        size, most = _size(headers, parcel.body), self._client.max_payload
+        if size > most:  # which would make the server close the connection
+            return DeadLetter(reason=f"{size} bytes, headers included, are more than the server's max_payload, {most}")
+        subject = f"{self._inbox}.{next(self._numbers)}"
+        answer: _Answer = asyncio.get_running_loop().create_future()
+        self._answers[subject] = answer
+        answer.add_done_callback(lambda _: self._answers.pop(subject, None))
+        errors = self._nats.errors
+        try:
+            await self._client.publish(parcel.target, parcel.body, reply=subject, headers=headers)
+        except errors.BadSubjectError:
+            _set(answer, DeadLetter(reason=f"{parcel.target!r} is not a subject"))
+        except (errors.Error, OSError):
+            _set(answer, Release())
+        return answer
+
+    async def _was_answered(self, answered: Any) -> None:
+        answer = self._answers.get(answered.subject)
+        if answer is not None:
+            _set(answer, self._told(answered))
+
+    def _told(self, answered: Any) -> Outcome:
+        if answered.headers and answered.headers.get("Status") == "503":
+            return Retry(error="no stream listens to the subject")
+        error = json.loads(answered.data).get("error")
+        if error is None:
+            return Ack()
+        told = f"JetStream refused it: {error.get('description')} ({error.get('err_code')})"
+        return DeadLetter(reason=told) if error.get("err_code") == _TOO_LARGE else Retry(error=told)
+
+    async def _was_closed(self) -> None:
+        """Nothing that was not answered by now ever will be."""
+        for answer in list(self._answers.values()):
+            _set(answer, Release())
+
+
+def _size(headers: Mapping[str, str], body: bytes) -> int:
+    return len("NATS/1.0\r\n\r\n") + sum(len(f"{name}: {value}\r\n") for name, value in headers.items()) + len(body)
+
+
+def _set(answer: _Answer, outcome: Outcome) -> None:
+    if not answer.done():
+        answer.set_result(outcome)
+
+
+def _outcome(answer: _Answer) -> Outcome:
+    if answer.done():
+        return answer.result()
+    answer.cancel()
+    return Release()
+
+
+async def _ignore(error: Exception) -> None:
+    """What concerns a message is told by its answer, and what concerns the connection closes it."""

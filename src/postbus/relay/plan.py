@@ -1,0 +1,128 @@
+"""Planning a relay: what is asked for, what the topic is, and the handler that comes of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypedDict
+
+from postbus._log import event
+from postbus._store import Store
+from postbus.catch_up import CatchUp
+from postbus.errors import InvalidOption, TopicNotFound
+from postbus.options import Duration, as_timedelta
+from postbus.publish import check_topic_name
+from postbus.relay.envelope import Envelope, Form
+from postbus.relay.relay import Registry, Relay
+from postbus.relay.sink import Sink
+from postbus.retry import RetryPolicy
+from postbus.subscription import HandlerOptions
+
+BATCH, CONCURRENCY, POLL, MAX_ATTEMPTS, RETENTION = 50, 1, timedelta(milliseconds=500), 25, timedelta(days=30)
+IN_ORDER = CatchUp(max_messages=None, max_rate=None, beside_from=2**62)
+"""A relay that is behind skips nothing, and sends what is old before what is new."""
+
+
+class RelayOptions(TypedDict, total=False):
+    """How messages are relayed. What is left out has the default named here."""
+
+    target: str | None
+    """Where in the sink they go: a template with {topic}, {key}, {event_type}, {aggregate_type}, {aggregate_id}
+    ({topic}; a sink with an address of its own: that one)."""
+    form: Form | str
+    """attributes, cloudevents or cloudevents-structured (attributes)."""
+    source: str | None
+    """Who sends, for CloudEvents, and for another Postbus to recognise duplicates by (database and topic)."""
+    registry: Registry | None
+    """Says which messages must not be sent: these are dead letters at once (none)."""
+    batch: int
+    """Messages that are sent at a time (50)."""
+    concurrency: int
+    """Batches that are under way at the same time; messages of one key are in one of them (1)."""
+    poll: Duration
+    """How often to look for messages while nobody rings (500 ms)."""
+    max_attempts: int
+    """Attempts before a message that the sink refuses becomes a dead letter (25); the topic says how long apart."""
+    retention: Duration
+    """How long sent messages should be kept, to be sent again; a topic that keeps them for less is told (30 days)."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A relay, and how the bus is to run it."""
+
+    relay: Relay
+    handling: HandlerOptions
+    is_of_queue: bool
+
+
+async def plan(
+    store: Store,
+    topic: str,
+    sink: Sink,
+    name: str | None,
+    options: RelayOptions,
+    *,
+    is_stopping: Callable[[], bool] = lambda: False,
+    suffix: str = "",
+) -> Planned:
+    """What becomes of a topic and a sink."""
+    check_topic_name(topic)
+    _check(options)
+    kept = as_timedelta(options.get("retention", RETENTION), name="retention")
+    found = await store.topics(topic)
+    if not found:
+        raise TopicNotFound(
+            f"there is no topic {topic!r} to relay",
+            remedy=f"create it: postbus topics create {topic} --semantics PUB_SUB "
+            f"--retention {kept.total_seconds():.0f}s",
+        )
+    if (short := short_retention(found[0]["retention"], kept)) is not None:
+        event(logging.WARNING, "relay.retention", topic=topic, problem=short)
+    source = options.get("source") or f"/{await store.source_name()}/{topic}"
+    target = options.get("target") or getattr(sink, "target", None) or "{topic}"
+    quote = getattr(sink, "quote", str)
+    envelope = Envelope(target, form=options.get("form", Form.ATTRIBUTES), source=source, suffix=suffix, quote=quote)
+    relay = Relay(
+        name or f"relay-{kind_of(sink)}", sink, envelope, registry=options.get("registry"), is_stopping=is_stopping
+    )
+    handling: HandlerOptions = {
+        "batch": options.get("batch", BATCH),
+        "concurrency": options.get("concurrency", CONCURRENCY),
+        "poll": options.get("poll", POLL),
+        "retry": retry_of(found[0], options.get("max_attempts", MAX_ATTEMPTS)),
+    }
+    return Planned(relay, handling, found[0]["semantics"] == "QUEUE")
+
+
+def retry_of(topic: Mapping[str, Any], max_attempts: int) -> RetryPolicy:
+    """The topic's own waits, with another number of attempts."""
+    return RetryPolicy(
+        max_attempts=max_attempts,
+        initial=topic["retry_initial"].total_seconds(),
+        factor=topic["retry_factor"],
+        maximum=topic["retry_max"].total_seconds(),
+        jitter=topic["retry_jitter"],
+    )
+
+
+def _check(options: RelayOptions) -> None:
+    unknown = sorted(set(options) - set(RelayOptions.__annotations__))
+    if unknown:
+        raise InvalidOption(
+            f"a relay has no option {unknown[0]!r}", remedy=f"use {', '.join(RelayOptions.__annotations__)}"
+        )
+
+
+def short_retention(has: timedelta, wanted: timedelta) -> str | None:
+    """What is wrong with how long a topic keeps messages, for a relay that wants to send them again."""
+    if has >= wanted:
+        return None
+    return f"the topic keeps sent messages for {has}, and the relay wants {wanted}"
+
+
+def kind_of(sink: object) -> str:
+    """What a sink is called where nobody named it."""
+    return str(getattr(sink, "kind", type(sink).__name__.lower()))

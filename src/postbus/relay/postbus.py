@@ -1,0 +1,77 @@
+"""Another Postbus: the target is a topic there, and a batch is one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from postbus._store import Store
+from postbus._wake import topic_id
+from postbus.errors import CommitUnknown, DatabaseUnavailable, InvalidInput, InvalidPayload, SinkUnavailable
+from postbus.message import Ack, DeadLetter, Outcome, Outgoing, Retry
+from postbus.publish import publish_many
+from postbus.relay.envelope import CLOUD_EVENTS_PREFIX
+from postbus.relay.sink import Parcel, one_by_one
+
+
+class PostbusSink:
+    """Publishes with the source and the message's id as deduplication key: within its topic's window, exactly once."""
+
+    keeps_order = True
+    kind = "postbus"
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._store: Store | None = None
+
+    async def open(self) -> None:
+        await self.close()
+        try:
+            self._store = await Store.open(self._dsn, size=4)
+        except DatabaseUnavailable as error:
+            raise SinkUnavailable(f"the other Postbus does not answer: {error.message}") from error
+
+    async def close(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            store.terminate()
+
+    async def send(self, parcels: Sequence[Parcel]) -> Sequence[Outcome]:
+        try:
+            await self._publish(parcels)
+            return [Ack()] * len(parcels)
+        except InvalidInput:  # something in the batch was refused, and with it all of it: find out what
+            return await one_by_one(self._send_one, parcels)
+
+    async def _send_one(self, parcel: Parcel) -> Outcome:
+        try:
+            await self._publish([parcel])
+            return Ack()
+        except InvalidPayload as error:
+            return DeadLetter(reason=str(error))
+        except InvalidInput as error:
+            return Retry(error=str(error))
+
+    async def _publish(self, parcels: Sequence[Parcel]) -> None:
+        assert self._store is not None
+        batches = [
+            publish_many(topic, [_outgoing(one) for one in some])
+            for topic, some in groupby(parcels, key=lambda one: one.target)
+        ]
+        try:
+            await self._store.publish_batches(batches)
+            await self._store.ring(sorted({topic_id(one.target) for one in parcels}))
+        except (DatabaseUnavailable, CommitUnknown) as error:
+            raise SinkUnavailable(f"the other Postbus is away: {error.message}") from error
+
+
+def _outgoing(parcel: Parcel) -> Outgoing:
+    told = {name: value for name, value in parcel.headers.items() if name.startswith(CLOUD_EVENTS_PREFIX)}
+    return Outgoing(
+        payload=parcel.body,
+        content_type=parcel.content_type,
+        key=parcel.key,
+        headers={**parcel.message.headers, **told},
+        correlation_id=parcel.message.correlation_id,
+        dedup_key=f"{parcel.source}:{parcel.id}",
+    )

@@ -1,0 +1,79 @@
+"""Redis Streams: the target is a stream, and a batch is one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from postbus.errors import InvalidOption, SinkUnavailable
+from postbus.message import Ack, Outcome, Release, Retry
+from postbus.options import Duration, as_timedelta
+from postbus.relay.sink import Parcel, client
+
+
+class RedisSink:
+    """XADD with the fields event_id, payload, content_type, key and the headers.
+
+    A stream does not recognise duplicates: its readers do, by event_id. How safe an acknowledged message is follows
+    from the server's appendfsync.
+    """
+
+    keeps_order = True
+    kind = "redis"
+
+    def __init__(
+        self,
+        url: str = "redis://127.0.0.1:6379/0",
+        *,
+        max_length: int | None = None,
+        timeout: Duration = 10.0,
+    ) -> None:
+        """`max_length` lets the server drop the oldest messages of a stream that has about so many."""
+        if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
+            raise InvalidOption(f"max_length {max_length!r} is not 1 or more", remedy="give a number, or leave it out")
+        self._redis: Any = client("redis", "redis")
+        self._max_length = max_length
+        timeout_seconds = as_timedelta(timeout, name="timeout").total_seconds()
+        asyncio_redis = client("redis.asyncio", "redis")
+        no_retry = client("redis.asyncio.retry", "redis").Retry(client("redis.backoff", "redis").NoBackoff(), 0)
+        try:
+            self._client: Any = asyncio_redis.from_url(
+                url, socket_timeout=timeout_seconds, socket_connect_timeout=timeout_seconds, retry=no_retry
+            )
+        except ValueError as error:
+            raise InvalidOption(
+                f"the address of Redis is wrong: {error}", remedy="such as redis://host:6379/0"
+            ) from error
+
+    async def open(self) -> None:
+        try:
+            await self._client.ping()
+        except (self._redis.RedisError, OSError) as error:
+            raise SinkUnavailable(f"Redis does not answer: {error}") from error
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def send(self, parcels: Sequence[Parcel]) -> Sequence[Outcome]:
+        errors = self._redis.exceptions
+        # MULTI … EXEC: either all of them reach the log that Redis recovers from, or none.
+        async with self._client.pipeline(transaction=True) as pipeline:
+            for one in parcels:
+                pipeline.xadd(one.target, _fields(one), maxlen=self._max_length, approximate=True)
+            try:
+                told = await pipeline.execute(raise_on_error=False)
+            except (errors.ConnectionError, errors.TimeoutError, errors.ExecAbortError, OSError) as error:
+                raise SinkUnavailable(f"Redis did not take them: {error}") from error
+        return [self._outcome(one) for one in told]
+
+    def _outcome(self, told: Any) -> Outcome:
+        if isinstance(told, self._redis.exceptions.ReadOnlyError):  # another server is the primary by now
+            return Release()
+        return Retry(error=f"Redis refused it: {told}") if isinstance(told, Exception) else Ack()
+
+
+def _fields(parcel: Parcel) -> dict[str, str | bytes]:
+    own: dict[str, str | bytes] = {"payload": parcel.body, "content_type": parcel.content_type}
+    if parcel.key is not None:
+        own["key"] = parcel.key
+    return {**parcel.headers, "event_id": str(parcel.message.id), **own}

@@ -1,0 +1,163 @@
+"""The relay: the handler of a group, which sends messages to a sink and says what became of each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from postbus._log import event
+from postbus._loop import Backoff
+from postbus.errors import InvalidOption, PostbusError, SinkUnavailable
+from postbus.message import DeadLetter, Message, Outcome, Release, Retry
+from postbus.relay.envelope import Envelope, Unfit
+from postbus.relay.sink import Parcel, Sink, one_by_one
+
+_LOOK = 0.2  # seconds between looks at whether the process is to end, while the sink is away
+
+
+class Registry(Protocol):
+    """Knows the types of events, and what their payloads look like."""
+
+    def check(self, message: Message) -> object:
+        """Raises a PostbusError for a message that nobody could read. What it returns does not matter."""
+
+
+class Relay:
+    """Sends messages to one sink.
+
+    A message is acked when the sink has acknowledged it. Of messages of one key none is sent before the one before it
+    was taken, or given up. While the sink is away this waits; that counts as no attempt.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sink: Sink,
+        envelope: Envelope,
+        *,
+        registry: Registry | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        for method in ("open", "send", "close"):
+            if not callable(getattr(sink, method, None)):
+                raise InvalidOption(f"{sink!r:.100} is no sink: it has no {method}()", remedy="see postbus.relay.Sink")
+        self.name = name
+        """Of its group."""
+        self.sink = sink
+        self._envelope = envelope
+        self._registry = registry
+        self._is_stopping = is_stopping
+        self._opening = asyncio.Lock()
+        self._is_open = False
+
+    async def handle(self, messages: list[Message]) -> Sequence[Outcome]:
+        """Send messages; an outcome for each."""
+        outcomes: list[Outcome] = [Release()] * len(messages)
+        parcels: dict[int, Parcel] = {}
+        for place, message in enumerate(messages):
+            packed = self._pack(message)
+            if isinstance(packed, Parcel):
+                parcels[place] = packed
+            else:
+                outcomes[place] = packed
+        held_up: set[str | None] = set()
+        for wave in [list(parcels)] if getattr(self.sink, "keeps_order", False) else _waves(parcels):
+            places = [place for place in wave if parcels[place].key not in held_up]
+            told = await self._deliver([parcels[place] for place in places]) if places else []
+            for place, outcome in zip(places, told, strict=True):
+                outcomes[place] = outcome
+                if isinstance(outcome, Retry | Release) and parcels[place].key is not None:
+                    held_up.add(parcels[place].key)
+        return outcomes
+
+    def _pack(self, message: Message) -> Parcel | Outcome:
+        try:
+            if self._registry is not None:
+                self._registry.check(message)
+            return self._envelope.parcel(message)
+        except PostbusError as error:
+            return DeadLetter(reason=f"the registry refused it: {error}")
+        except Unfit as error:
+            return DeadLetter(reason=str(error))
+
+    async def _deliver(self, parcels: Sequence[Parcel]) -> list[Outcome]:
+        """Send parcels, again and again while the sink is away. Released are only those left when the process ends."""
+        outcomes: dict[str, Outcome] = {}
+        left = list(parcels)
+        failures = 0
+        while left and await self._opened():
+            told, error = await self._send(left)
+            outcomes |= {one.id: outcome for one, outcome in zip(left, told, strict=True)}
+            left = [one for one in left if isinstance(outcomes[one.id], Release)]
+            if left:
+                await self._closed()
+                failures += 1
+            if left and failures == 2 and len(left) > 1:
+                # It opens, and goes away again: one of these may be the reason, and is to be found out.
+                told = await one_by_one(self._deliver_one, left)
+                outcomes |= {one.id: outcome for one, outcome in zip(left, told, strict=True)}
+                break
+            if left and failures == 2:
+                outcomes[left[0].id] = Retry(error=f"the sink goes away when it gets this: {error}")
+                break
+        return [outcomes.get(one.id, Release()) for one in parcels]
+
+    async def _deliver_one(self, parcel: Parcel) -> Outcome:
+        return (await self._deliver([parcel]))[0]
+
+    async def _send(self, parcels: Sequence[Parcel]) -> tuple[Sequence[Outcome], str]:
+        try:
+            told = await self.sink.send(parcels)
+        except SinkUnavailable as error:
+            return [Release()] * len(parcels), error.message
+        if len(told) != len(parcels):
+            raise InvalidOption(f"{self.sink!r:.100} told {len(told)} outcomes of {len(parcels)} messages")
+        return told, "it was not reached"
+
+    async def _opened(self) -> bool:
+        """Wait until the sink is open. False if the process is to end first."""
+        backoff = Backoff()
+        async with self._opening:
+            while not self._is_open:
+                if self._is_stopping():
+                    return False
+                try:
+                    await self.sink.open()
+                    self._is_open = True
+                    event(logging.INFO, "sink.opened", relay=self.name)
+                except PostbusError as error:
+                    wait = backoff.next()
+                    event(logging.WARNING, "sink.away", relay=self.name, error=str(error), retry_in=f"{wait:.2f}s")
+                    await self._pause(wait)
+        return True
+
+    async def _pause(self, seconds: float) -> None:
+        while seconds > 0 and not self._is_stopping():
+            await asyncio.sleep(min(seconds, _LOOK))
+            seconds -= _LOOK
+
+    async def _closed(self) -> None:
+        async with self._opening:
+            if self._is_open:
+                self._is_open = False
+                await self.sink.close()
+
+    async def close(self) -> None:
+        """Let go of the sink; it is opened again when there is something to send."""
+        await self._closed()
+
+
+def _waves(parcels: dict[int, Parcel]) -> list[list[int]]:
+    """Places of parcels, in steps none of which has two of a key."""
+    waves: defaultdict[int, list[int]] = defaultdict(list)
+    seen: Counter[str] = Counter()
+    for place, parcel in parcels.items():
+        if parcel.key is None:
+            waves[0].append(place)
+        else:
+            waves[seen[parcel.key]].append(place)
+            seen[parcel.key] += 1
+    return [waves[step] for step in sorted(waves)]

@@ -1,0 +1,103 @@
+"""How relays stand: what they have not sent, since when, what was given up, and what somebody should look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from postbus.admin import Admin
+from postbus.relay.plan import short_retention
+from postbus.relay.settings import Alerts, Route
+
+
+@dataclass
+class RelayStatus:
+    """One relay."""
+
+    topic: str
+    group: str | None
+    """None for a QUEUE, which has no groups."""
+    state: str
+    backlog: int
+    """Messages that are not sent."""
+    oldest: timedelta | None
+    """Age of the oldest of them."""
+    retrying: int
+    dead: int
+    """Messages at their last attempt, or refused for good."""
+    workers: int
+    alerts: list[str] = field(default_factory=list)
+
+
+async def statuses(admin: Admin, routes: Sequence[Route], alerts: Alerts) -> list[RelayStatus]:
+    """Of these routes; without any, of all groups that are called relay-…"""
+    topics = {one["name"]: one for one in await admin.topics()}
+    groups = await admin.groups()
+    if not routes:
+        found = [_of_group(one) for one in groups if one["group_name"].startswith("relay-")]
+    else:
+        found = [_of_route(route, topics.get(route.topic), groups) for route in routes]
+    for one in found:
+        one.alerts += _alerts(one, alerts)
+    return found
+
+
+def _of_route(route: Route, topic: dict[str, Any] | None, groups: Sequence[dict[str, Any]]) -> RelayStatus:
+    if topic is None:
+        return RelayStatus(route.topic, route.group, "MISSING", 0, None, 0, 0, 0, ["there is no such topic"])
+    status = _of_queue(topic) if topic["semantics"] == "QUEUE" else _of_log(route, groups)
+    if (short := short_retention(topic["retention"], route.retention)) is not None:
+        status.alerts.append(short)
+    return status
+
+
+def _of_queue(topic: dict[str, Any]) -> RelayStatus:
+    backlog = topic["waiting"] + topic["delayed"] + topic["leased"]
+    oldest = None if topic["oldest_at"] is None else datetime.now(UTC) - topic["oldest_at"]
+    return RelayStatus(topic["name"], None, "QUEUE", backlog, oldest, topic["delayed"], topic["dead"], 0)
+
+
+def _of_log(route: Route, groups: Sequence[dict[str, Any]]) -> RelayStatus:
+    for one in groups:
+        if (one["topic"], one["group_name"]) == (route.topic, route.group):
+            return _of_group(one)
+    why = "it has never run: postbus relay run"
+    return RelayStatus(route.topic, route.group, "MISSING", 0, None, 0, 0, 0, [why])
+
+
+def _of_group(row: dict[str, Any]) -> RelayStatus:
+    seconds = row["lag_seconds"]
+    status = RelayStatus(
+        topic=row["topic"],
+        group=row["group_name"],
+        state=row["state"],
+        backlog=row["pending"],
+        oldest=None if seconds is None else timedelta(seconds=max(float(seconds), 0.0)),
+        retrying=row["retrying"] + row["parked"],
+        dead=row["dead"],
+        workers=len(row["workers"] or ()),
+    )
+    if row["state"] == "DEAD":
+        status.alerts.append("it is DEAD: what it has not sent is kept for the topic's retention only")
+    elif status.backlog and not status.workers and row["state"] == "ACTIVE":
+        status.alerts.append("no process works for it")
+    if row["lost"]:
+        status.alerts.append(f"{row['lost']} messages were dropped before they were sent")
+    return status
+
+
+def _alerts(status: RelayStatus, alerts: Alerts) -> list[str]:
+    found = []
+    if status.backlog > alerts.max_backlog:
+        found.append(f"{status.backlog} messages are not sent (max_backlog {alerts.max_backlog})")
+    if status.oldest is not None and status.oldest > alerts.max_age:
+        found.append(f"the oldest is not sent for {_rounded(status.oldest)} (max_age {_rounded(alerts.max_age)})")
+    if status.dead > alerts.max_dead:
+        found.append(f"{status.dead} messages are dead letters (max_dead {alerts.max_dead})")
+    return found
+
+
+def _rounded(length: timedelta) -> timedelta:
+    return timedelta(seconds=round(length.total_seconds()))

@@ -1,0 +1,208 @@
+"""Routes: popping messages, and settling them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from litestar import Request
+from litestar.params import JSONBody
+
+from postbus.errors import InvalidInput, LeaseLost, NotAllowed
+from postbus.options import as_timedelta
+from postbus.pull import Delivery
+from postbus.server.messages import message_of
+from postbus.server.routing import InCall, TopicName, route
+from postbus.server.shapes import Extend, GiveUp, Held, Pop, PopScope, RetryLater, Settle, Transaction
+from postbus.server.views import Committed, Delivered, Popped, Pushed, Retried, Settled, payload_of
+
+_TAG = "consuming"
+
+
+@route("POST", "/v1/topics/{topic:str}/pop", "consumer", errors=(404, 409, 413), tag=_TAG)
+async def pop(call: InCall, request: Request[Any, Any, Any], topic: TopicName, data: JSONBody[Pop]) -> Popped:
+    """Take messages of a QUEUE, or for a group of a PUB_SUB topic. They are yours until their lease ends.
+
+    The first pop of a group subscribes it.
+    """
+    return await _popped(call, request, data, topic)
+
+
+@route("POST", "/v1/pop", "consumer", errors=(404, 409, 413), tag=_TAG)
+async def pop_scope(call: InCall, request: Request[Any, Any, Any], data: JSONBody[PopScope]) -> Popped:
+    """Take messages for a group of all topics of a namespace, of a task, or whose names fit a pattern.
+
+    Topics that are created later join by themselves. It takes a token for all topics.
+    """
+    if "*" not in call.caller.topics:
+        raise NotAllowed(
+            f"your topics are {', '.join(call.caller.topics)}, and a scope may have any",
+            remedy="pop from one topic after the other, or use a token for all of them",
+        )
+    return await _popped(call, request, data, data.pattern, data.namespace, data.task)
+
+
+async def _popped(
+    call: InCall,
+    request: Request[Any, Any, Any],
+    data: Pop,
+    topic: str | None,
+    namespace: str | None = None,
+    task: str | None = None,
+) -> Popped:
+    call.desk.gate.check_batch(data.count)
+    popping = call.bus.pop(
+        topic, group=data.group, batch=data.count, wait=data.wait, lease=data.lease, key=data.key,
+        member=call.caller.name, auto_ack=data.auto_ack, mode=data.mode, start=data.timestamp,
+        namespace=namespace, task=task,
+    )  # fmt: skip
+    if data.wait:
+        with call.desk.gate.polling(call.caller.name):
+            found: Sequence[Delivery] = await call.desk.polls.wait(request, popping)
+    else:
+        found = await popping
+    for one in found:
+        call.desk.polls.note(one)
+    return Popped(messages=[_delivered(one) for one in found])
+
+
+@route("POST", "/v1/ack", "consumer", errors=(409, 413), tag=_TAG)
+async def ack(call: InCall, data: JSONBody[Settle]) -> Settled:
+    """The messages are done. Those of several leases are settled together."""
+    leases = _leases(call, data.messages)
+    store = await call.bus.connect()
+    if len(leases) == 1:
+        [(token, ids)] = leases.items()
+        lost = await store.ack(token, ids)
+    else:
+        async with call.bus.transaction() as conn:
+            lost = {one for token, ids in leases.items() for one in await store.ack(token, ids, conn=conn)}
+    call.desk.polls.go_on(call.bus, leases)
+    return _settled(data.messages, lost)
+
+
+@route("POST", "/v1/retry", "consumer", errors=(409, 413), tag=_TAG)
+async def retry(call: InCall, data: JSONBody[RetryLater]) -> Retried:
+    """Try the messages again, later. Those whose attempts are used up become dead letters."""
+    delay = None if data.delay is None else as_timedelta(data.delay, name="delay")
+    store = await call.bus.connect()
+    outcomes: dict[int, str] = {}
+    leases = _leases(call, data.messages)
+    for token, ids in leases.items():
+        outcomes |= await store.retry(token, ids, delay=delay, error=data.error)
+    call.desk.polls.go_on(call.bus, leases)
+    settled = _settled(data.messages, [one for one, outcome in outcomes.items() if outcome == "lost"])
+    dead = [str(one) for one, outcome in outcomes.items() if outcome == "dead"]
+    return Retried(settled=settled.settled, lost=settled.lost, dead=dead)
+
+
+@route("POST", "/v1/dead-letter", "consumer", errors=(409, 413), tag=_TAG)
+async def dead_letter(call: InCall, data: JSONBody[GiveUp]) -> Settled:
+    """Give the messages up, at once."""
+    store = await call.bus.connect()
+    lost: set[int] = set()
+    leases = _leases(call, data.messages)
+    for token, ids in leases.items():
+        lost |= await store.dead_letter(token, ids, data.reason, data.error)
+    call.desk.polls.go_on(call.bus, leases)
+    return _settled(data.messages, lost)
+
+
+@route("POST", "/v1/release", "consumer", errors=(409, 413), tag=_TAG)
+async def release(call: InCall, data: JSONBody[Settle]) -> Settled:
+    """Give the messages back, as if they had not been popped."""
+    store = await call.bus.connect()
+    lost: set[int] = set()
+    leases = _leases(call, data.messages)
+    for token, ids in leases.items():
+        lost |= await store.release(token, ids)
+    call.desk.polls.go_on(call.bus, leases, gives_back=True)
+    return _settled(data.messages, lost)
+
+
+@route("POST", "/v1/extend", "consumer", errors=(409, 413), tag=_TAG)
+async def extend(call: InCall, data: JSONBody[Extend]) -> Settled:
+    """Hold the messages for longer: so long from now. All messages of a lease are held together."""
+    leases = _leases(call, data.messages)
+    store = await call.bus.connect()
+    lost = await store.extend(list(leases), as_timedelta(data.lease, name="lease"))
+    return _settled(data.messages, [one for token in lost for one in leases[token]])
+
+
+@route("POST", "/v1/transaction", "consumer", "producer", errors=(409, 413), tag=_TAG)
+async def transaction(call: InCall, data: JSONBody[Transaction]) -> Committed:
+    """Ack and push together, also across topics: all of it is committed, or nothing is.
+
+    A message that is not yours any more lets all of it fail.
+    """
+    _check_parts(call, data)
+    store = await call.bus.connect()
+    pushed = []
+    leases = _leases(call, data.ack)
+    async with call.bus.transaction() as conn:
+        for token, ids in leases.items():
+            if await store.ack(token, ids, conn=conn):
+                raise _lost()
+        for part in data.push:
+            found = await call.bus.publish_many(conn, part.topic, [message_of(one) for one in part.messages])
+            pushed.append(Pushed(ids=[str(one) for one in found]))
+    call.desk.polls.go_on(call.bus, leases)
+    return Committed(acked=len(data.ack), pushed=pushed)
+
+
+def _delivered(one: Delivery) -> Delivered:
+    message = one.message
+    return Delivered(
+        id=str(message.id),
+        topic=message.topic,
+        key=message.key,
+        headers=dict(message.headers),
+        correlation_id=message.correlation_id,
+        published_at=message.published_at,
+        content_type=message.content_type,
+        token=None if one.token is None else str(one.token),
+        lease_ends_at=one.ends_at,
+        attempt=message.attempt,
+        priority=message.priority,
+        **payload_of(message.payload, message.content_type),
+    )
+
+
+def _check_parts(call: InCall, data: JSONBody[Transaction]) -> None:
+    if not data.ack and not data.push:
+        raise InvalidInput("the transaction does nothing", remedy="give ack, push, or both")
+    if data.ack:
+        call.caller.check_role(("consumer",))
+    if data.push:
+        call.caller.check_role(("producer",))
+    for part in data.push:
+        call.caller.check_topic(part.topic)
+    call.desk.gate.check_batch(len(data.ack) + sum(len(part.messages) for part in data.push))
+
+
+def _leases(call: InCall, held: list[Held]) -> dict[UUID, list[int]]:
+    """Messages by the token of their lease."""
+    call.desk.gate.check_batch(len(held))
+    leases: dict[UUID, list[int]] = {}
+    for one in held:
+        leases.setdefault(one.token, []).append(int(one.id))
+    return leases
+
+
+def _settled(held: list[Held], lost: Iterable[int]) -> Settled:
+    """What became of it. Where nothing was done at all, that is an error."""
+    names = [str(one) for one in sorted(set(lost))]
+    if len(names) == len({int(one.id) for one in held}):
+        raise _lost()
+    return Settled(settled=len({int(one.id) for one in held}) - len(names), lost=names)
+
+
+def _lost() -> LeaseLost:
+    return LeaseLost(
+        "the lease is not held any more: it has ended, or was settled before",
+        remedy="drop what you did: the message goes to somebody else, unless it is done; extend leases in time",
+    )
+
+
+ROUTES = [pop, pop_scope, ack, retry, dead_letter, release, extend, transaction]

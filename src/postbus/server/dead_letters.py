@@ -1,0 +1,73 @@
+"""Routes: dead letters."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from litestar.params import FromQuery, JSONBody, QueryParameter
+
+from postbus.server.routing import InCall, MessageId, TopicName, route
+from postbus.server.shapes import PurgeDeadLetters, Redrive
+from postbus.server.views import Count, DeadLetters, DeadLetterView, view
+
+_TAG = "dead letters"
+_LETTERS = "/v1/topics/{topic:str}/dead-letters"
+AfterId = Annotated[str, QueryParameter(pattern="^[0-9]{1,19}$", description="Only those with a higher id.")]
+Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="How many, at most.")]
+
+
+@route("GET", "/v1/dead-letters", "observer", tag=_TAG)
+async def list_all_dead_letters(call: InCall, after_id: AfterId = "0", limit: Limit = 100) -> DeadLetters:
+    """Dead letters of all topics that you may see, by id. One message's of several groups are not parted."""
+    after, seen = int(after_id), []
+    while True:
+        rows = await call.admin.dead_letters(after_id=after, limit=limit)
+        seen += [row for row in rows if call.caller.sees(row["topic"])]
+        if len(rows) < limit or len(seen) >= limit:
+            return DeadLetters(dead_letters=[view(DeadLetterView, row) for row in seen])
+        after = rows[-1]["id"]
+
+
+@route("GET", _LETTERS, "observer", errors=(404,), tag=_TAG)
+async def list_dead_letters(
+    call: InCall, topic: TopicName, group: FromQuery[str | None] = None, after_id: AfterId = "0", limit: Limit = 100
+) -> DeadLetters:
+    """Dead letters of a topic, or of one of its groups, by id."""
+    await call.admin.topic(topic)
+    rows = await call.admin.dead_letters(topic, group=group, after_id=int(after_id), limit=limit)
+    return DeadLetters(dead_letters=[view(DeadLetterView, row) for row in rows])
+
+
+@route("GET", f"{_LETTERS}/{{message_id:str}}", "observer", errors=(404,), tag=_TAG)
+async def show_dead_letter(
+    call: InCall, topic: TopicName, message_id: MessageId, group: FromQuery[str | None] = None
+) -> DeadLetterView:
+    """One dead letter, with reason and last error; group says whose, where several groups gave it up."""
+    return view(DeadLetterView, await call.admin.dead_letter(int(message_id), topic=topic, group=group))
+
+
+@route("POST", f"{_LETTERS}/redrive", "admin", errors=(404, 409), tag=_TAG)
+async def redrive_dead_letters(call: InCall, topic: TopicName, data: JSONBody[Redrive]) -> Count:
+    """Put dead letters back: some by id, some by filter, or all. Those of a PUB_SUB topic go back to one group."""
+    count = await call.admin.redrive(
+        topic, ids=_numbers(data.ids), reason_like=data.reason_like, died_after=data.died_after,
+        died_before=data.died_before, key=data.key, max_count=data.max_count, rate=data.rate, dry_run=data.dry_run,
+        group=data.group,
+    )  # fmt: skip
+    return Count(count=count, dry_run=data.dry_run)
+
+
+@route("POST", f"{_LETTERS}/purge", "admin", errors=(404, 409), tag=_TAG)
+async def purge_dead_letters(call: InCall, topic: TopicName, data: JSONBody[PurgeDeadLetters]) -> Count:
+    """Delete dead letters for good."""
+    count = await call.admin.purge_dead_letters(
+        topic, ids=_numbers(data.ids), died_before=data.died_before, dry_run=data.dry_run
+    )
+    return Count(count=count, dry_run=data.dry_run)
+
+
+def _numbers(ids: list[str] | None) -> list[int] | None:
+    return None if ids is None else [int(one) for one in ids]
+
+
+ROUTES = [list_all_dead_letters, list_dead_letters, show_dead_letter, redrive_dead_letters, purge_dead_letters]

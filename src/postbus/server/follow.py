@@ -1,0 +1,64 @@
+"""Following a topic by server-sent events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from postbus._follow import Follower, Place
+from postbus._loop import pause
+from postbus.errors import DatabaseUnavailable, NotServed
+from postbus.server.desk import Call
+from postbus.server.views import Browsed, view
+
+_EVERY = 0.25  # seconds between two looks
+_AWAY = 2.0  # seconds between two looks while the database is away
+_SIGN_OF_LIFE = 15.0  # seconds after which something is said, so that a dead connection is noticed
+_WHO = 30.0  # seconds after which it is asked again whether the caller may still follow
+
+
+async def follow(call: Call, topic: str, last_event_id: str | None) -> AsyncIterator[bytes]:
+    """Each new message as an event.
+
+    An event's id tells up to where all was found, so who goes on from there misses nothing; what came in the last
+    seconds before the break may come again.
+    """
+    with call.desk.gate.polling(call.caller.name):
+        follower = Follower(call.admin, topic, is_log=(await call.admin.topic(topic))["semantics"] == "PUB_SUB")
+        if last_event_id is None:
+            async for _ in follower.newest(0):
+                pass
+        else:
+            follower.go_on_after(_place(last_event_id))
+        yield b": following\n\n"
+        said = asked = time.monotonic()
+        while not call.desk.stopping.is_set():
+            wait = _EVERY
+            try:
+                async for row in follower.new_messages():
+                    yield _event(follower.floor, view(Browsed, row))
+                    said = time.monotonic()
+                if time.monotonic() - asked > _WHO:
+                    await call.check_again()
+                    asked = time.monotonic()
+            except DatabaseUnavailable:
+                wait = _AWAY
+            except NotServed:
+                return
+            if time.monotonic() - said > _SIGN_OF_LIFE:
+                yield b":\n\n"
+                said = time.monotonic()
+            await pause(wait, call.desk.stopping)
+
+
+def _event(floor: Place, message: Browsed) -> bytes:
+    # A payload goes out as it came, and may be written on several lines.
+    data = msgspec.json.encode(message).replace(b"\r", b" ").replace(b"\n", b"\ndata: ")
+    return b"id: %d.%d\nevent: message\ndata: %b\n\n" % (floor[0], max(floor[1], 0), data)
+
+
+def _place(event_id: str) -> Place:
+    position, _, index = event_id.partition(".")
+    return int(position), int(index)

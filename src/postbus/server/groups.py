@@ -1,0 +1,150 @@
+"""Routes: groups, their life cycle, and the history that they work through."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from litestar.params import FromQuery, JSONBody, QueryParameter
+
+from postbus.errors import InvalidOption
+from postbus.server.routing import GroupName, InCall, TopicName, route
+from postbus.server.shapes import Place, Seek, Subscribe
+from postbus.server.views import (
+    CatchUps,
+    CatchUpView,
+    Count,
+    GroupMetrics,
+    Groups,
+    GroupView,
+    Removed,
+    Resurrected,
+    Subscribed,
+    view,
+)
+from postbus.start import Start
+
+_TAG = "groups"
+_GROUP = "/v1/topics/{topic:str}/groups/{group:str}"
+
+
+@route("GET", "/v1/groups", "observer", tag=_TAG)
+async def list_all_groups(call: InCall) -> Groups:
+    """The groups of all topics that you may see, with lag and state."""
+    found = await call.admin.groups()
+    return Groups(groups=[view(GroupView, row) for row in found if call.caller.sees(row["topic"])])
+
+
+@route("GET", "/v1/topics/{topic:str}/groups", "observer", errors=(404,), tag=_TAG)
+async def list_groups(call: InCall, topic: TopicName) -> Groups:
+    """The groups of a topic, with lag and state."""
+    await call.admin.topic(topic)
+    return Groups(groups=[view(GroupView, row) for row in await call.admin.groups(topic)])
+
+
+@route("PUT", _GROUP, "consumer", "admin", errors=(404, 409), tag=_TAG)
+async def subscribe_group(call: InCall, topic: TopicName, group: GroupName, data: JSONBody[Subscribe]) -> Subscribed:
+    """Register a group on a PUB_SUB topic. One that exists keeps its place; one that is DEAD comes back."""
+    store = await call.bus.connect()
+    info = await store.subscribe(topic, group, _start(data), data.on_failure)
+    return Subscribed(
+        subscription_id=str(info.id), state=info.state, is_new=info.is_new, missed=info.missed, skipped=info.skipped
+    )
+
+
+@route("GET", _GROUP, "observer", errors=(404, 409), tag=_TAG)
+async def show_group(call: InCall, topic: TopicName, group: GroupName) -> GroupView:
+    """A group of a topic, with lag and state."""
+    return view(GroupView, await call.admin.group(topic, group))
+
+
+@route("GET", f"{_GROUP}/metrics", "observer", errors=(404, 409), tag=_TAG)
+async def group_metrics(call: InCall, topic: TopicName, group: GroupName) -> GroupMetrics:
+    """What a group has done, how fast it is, and what is before it."""
+    return view(GroupMetrics, await call.admin.group_metrics(topic, group))
+
+
+@route("DELETE", _GROUP, "admin", errors=(404, 409), tag=_TAG)
+async def remove_group(
+    call: InCall, topic: TopicName, group: GroupName, wait: Annotated[float, QueryParameter(ge=0, le=60)] = 5.0
+) -> Removed:
+    """Remove a group with all that belongs to it, once processes have settled what they have in hand, or after wait."""
+    told = await call.admin.remove_group(topic, group, wait=wait)
+    return Removed(removed=told["removed"], held=told["held"])
+
+
+@route("POST", f"{_GROUP}/pause", "admin", errors=(404, 409), tag=_TAG)
+async def pause_group(call: InCall, topic: TopicName, group: GroupName) -> GroupView:
+    """Stop delivery to a group. It keeps its place, and what is published meanwhile."""
+    await call.admin.pause_group(topic, group)
+    return view(GroupView, await call.admin.group(topic, group))
+
+
+@route("POST", f"{_GROUP}/resume", "admin", errors=(404, 409), tag=_TAG)
+async def resume_group(call: InCall, topic: TopicName, group: GroupName) -> GroupView:
+    """Start delivery to a paused group again."""
+    await call.admin.resume_group(topic, group)
+    return view(GroupView, await call.admin.group(topic, group))
+
+
+@route("POST", f"{_GROUP}/cancel", "admin", status=204, errors=(404, 409), tag=_TAG)
+async def cancel_group(call: InCall, topic: TopicName, group: GroupName) -> None:
+    """End a group's subscription for good. Subscribing again makes a new one."""
+    await call.admin.cancel_group(topic, group)
+
+
+@route("POST", f"{_GROUP}/resurrect", "admin", errors=(404, 409), tag=_TAG)
+async def resurrect_group(
+    call: InCall, topic: TopicName, group: GroupName, catch_up: FromQuery[bool] = True
+) -> Resurrected:
+    """Bring a DEAD group back: where it stood, or, without catch_up, with what comes from now on."""
+    told = await call.admin.resurrect_group(topic, group, catch_up=catch_up)
+    return Resurrected(missed=told["missed"], skipped=told["skipped"])
+
+
+@route("POST", f"{_GROUP}/seek", "admin", errors=(404, 409), tag=_TAG)
+async def seek_group(call: InCall, topic: TopicName, group: GroupName, data: JSONBody[Seek]) -> Count:
+    """Move a group to another place. Answers how many messages it has before it then."""
+    count = await call.admin.seek(topic, group, _start(data), dry_run=data.dry_run)
+    return Count(count=count, dry_run=data.dry_run)
+
+
+@route("GET", "/v1/catch-ups", "observer", tag=_TAG)
+async def list_catch_ups(call: InCall) -> CatchUps:
+    """History that groups work through, or have: how much of it, how fast, and when it ends at that rate."""
+    found = await call.admin.catch_ups()
+    return CatchUps(catch_ups=[view(CatchUpView, row) for row in found if call.caller.sees(row["topic"])])
+
+
+@route("GET", f"{_GROUP}/catch-ups", "observer", errors=(404, 409), tag=_TAG)
+async def group_catch_ups(call: InCall, topic: TopicName, group: GroupName) -> CatchUps:
+    """The history that a group works through, or has."""
+    await call.admin.group(topic, group)
+    return CatchUps(catch_ups=[view(CatchUpView, row) for row in await call.admin.catch_ups(topic, group)])
+
+
+@route("POST", f"{_GROUP}/catch-ups/cancel", "admin", status=204, errors=(404, 409), tag=_TAG)
+async def cancel_catch_up(call: InCall, topic: TopicName, group: GroupName) -> None:
+    """Stop working through a group's history. The group itself goes on."""
+    await call.admin.cancel_catch_up(topic, group)
+
+
+@route("POST", f"{_GROUP}/catch-ups/resume", "admin", status=204, errors=(404, 409), tag=_TAG)
+async def resume_catch_up(call: InCall, topic: TopicName, group: GroupName) -> None:
+    """Go on with a history that was cancelled."""
+    await call.admin.resume_catch_up(topic, group)
+
+
+def _start(place: Place) -> Start:
+    if (place.timestamp is not None) != (place.start == "FROM_TIMESTAMP"):
+        raise InvalidOption(f"{place.start} and a timestamp do not go together", remedy="use FROM_TIMESTAMP with one")
+    if (place.message_id is not None) != (place.start == "FROM_MESSAGE_ID"):
+        raise InvalidOption(f"{place.start} and an id do not go together", remedy="use FROM_MESSAGE_ID with message_id")
+    if place.timestamp is not None:
+        return Start.at(place.timestamp)
+    return Start.of(place.start) if place.message_id is None else Start.from_message(int(place.message_id))
+
+
+ROUTES = [
+    list_all_groups, list_groups, subscribe_group, show_group, group_metrics, remove_group, pause_group, resume_group,
+    cancel_group, resurrect_group, seek_group, list_catch_ups, group_catch_ups, cancel_catch_up, resume_catch_up,
+]  # fmt: skip

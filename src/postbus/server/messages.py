@@ -1,0 +1,107 @@
+"""Routes: pushing messages, and looking at them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated
+
+from litestar.params import FromQuery, HeaderParameter, JSONBody
+from litestar.response import Stream
+from msgspec import UNSET, UnsetType
+
+from postbus._codec import BYTES, JSON, TEXT, check_json, is_json
+from postbus.errors import InvalidPayload
+from postbus.message import Outgoing
+from postbus.options import as_timedelta
+from postbus.publish import outgoing
+from postbus.server.dead_letters import AfterId, Limit
+from postbus.server.follow import follow
+from postbus.server.routing import InCall, MessageId, TopicName, route
+from postbus.server.shapes import NewMessage
+from postbus.server.views import Browsed, Messages, Pushed, Story, view
+
+_TAG = "messages"
+
+
+@route("POST", "/v1/topics/{topic:str}/messages", "producer", status=201, errors=(409, 413), tag=_TAG)
+async def push(call: InCall, topic: TopicName, data: JSONBody[NewMessage | list[NewMessage]]) -> Pushed:
+    """Push a message, or a list of them: all of the list are committed together, or none is."""
+    if isinstance(data, NewMessage):
+        return Pushed(ids=[str(await call.bus.send(topic, message_of(data)))])
+    call.desk.gate.check_batch(len(data))
+    ids = await call.bus.send_many(topic, [message_of(one) for one in data])
+    return Pushed(ids=[str(one) for one in ids])
+
+
+@route("GET", "/v1/topics/{topic:str}/messages", "observer", errors=(404,), tag=_TAG)
+async def browse_messages(
+    call: InCall, topic: TopicName, after_id: AfterId = "0", limit: Limit = 100, newest: FromQuery[bool] = False
+) -> Messages:
+    """Messages of a topic that are still there, by id: the first ones, or the newest."""
+    is_log = (await call.admin.topic(topic))["semantics"] == "PUB_SUB"
+    look = call.admin.log if is_log else call.admin.messages
+    rows = await look(topic, after_id=int(after_id), limit=limit, newest=newest)
+    return Messages(messages=[view(Browsed, row) for row in rows])
+
+
+@route("GET", "/v1/topics/{topic:str}/messages/{message_id:str}", "observer", errors=(404,), tag=_TAG)
+async def show_message(call: InCall, topic: TopicName, message_id: MessageId) -> Story:
+    """The story of a message: what it is, where it is, and of a PUB_SUB topic's what became of it at each group."""
+    return view(Story, await call.admin.message(topic, int(message_id)))
+
+
+@route("GET", "/v1/topics/{topic:str}/follow", "observer", errors=(404,), tag=_TAG, media_type="text/event-stream")
+async def follow_topic(
+    call: InCall,
+    topic: TopicName,
+    last_event_id: Annotated[
+        str | None,
+        HeaderParameter(name="last-event-id", pattern=r"^\d{1,19}\.\d{1,9}$", description="Go on from there."),
+    ] = None,
+) -> Stream:
+    """New messages of a topic as server-sent events, without changing anybody's position."""
+    await call.admin.topic(topic)
+    call.desk.gate.check_polls(call.caller.name)  # as long as it can still be told
+    return Stream(follow(call, topic, last_event_id), media_type="text/event-stream", headers=_UNBUFFERED)
+
+
+_UNBUFFERED = {"cache-control": "no-store", "x-accel-buffering": "no"}
+
+
+def message_of(given: NewMessage) -> Outgoing:
+    """What a caller pushes, as publishing takes it."""
+    payload, content_type = _payload_of(given)
+    return outgoing(
+        payload,
+        key=given.key,
+        headers=given.headers,
+        priority=given.priority,
+        delay=None if given.delay is None else as_timedelta(given.delay, name="delay"),
+        deliver_at=given.deliver_at,
+        dedup_key=given.dedup_key,
+        correlation_id=given.correlation_id,
+        content_type=given.content_type or content_type,
+    )
+
+
+def _payload_of(given: NewMessage) -> tuple[bytes, str]:
+    if [given.payload, given.text, given.base64].count(UNSET) != 2:
+        raise InvalidPayload("a message has one payload", remedy="give one of payload (JSON), text and base64")
+    if not isinstance(given.payload, UnsetType):
+        payload = bytes(given.payload)
+        check_json(payload)
+        if given.content_type is not None and not is_json(given.content_type):
+            raise InvalidPayload(
+                f"payload is JSON, and content_type {given.content_type!r} is not", remedy="use text or base64 for it"
+            )
+        return payload, JSON
+    if not isinstance(given.text, UnsetType):
+        return given.text.encode(), TEXT
+    try:
+        return base64.b64decode(str(given.base64), validate=True), BYTES
+    except (binascii.Error, ValueError) as error:
+        raise InvalidPayload(f"base64 is not valid: {error}", remedy="encode the bytes as RFC 4648 says") from error
+
+
+ROUTES = [push, browse_messages, show_message, follow_topic]

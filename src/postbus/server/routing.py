@@ -1,0 +1,202 @@
+"""Routes: who may use them, how their bodies are read, and what they can answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Annotated, Any, ClassVar
+from urllib.parse import unquote
+
+import msgspec
+from litestar.connection import ASGIConnection
+from litestar.di import NamedDependency
+from litestar.dto import AbstractDTO, DTOConfig
+from litestar.dto.data_structures import DTOFieldDefinition
+from litestar.exceptions import ValidationException
+from litestar.handlers import HTTPRouteHandler
+from litestar.handlers.base import BaseRouteHandler
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.openapi.spec import Example, Reference, Schema
+from litestar.params import PathParameter, SkipValidation
+from litestar.plugins import OpenAPISchemaPlugin
+from litestar.types import ASGIApp, Method, Receive, Scope, Send
+from litestar.typing import FieldDefinition
+
+from postbus.errors import NotAllowed
+from postbus.server.desk import Call, Desk
+from postbus.server.problems import MEDIA_TYPE, problem
+from postbus.server.settings import is_loopback
+from postbus.server.shapes import ID, NAME, Given
+from postbus.server.views import Problem
+
+TopicName = Annotated[str, PathParameter(pattern=NAME, examples=[Example(value="orders")], description="The topic.")]
+GroupName = Annotated[str, PathParameter(pattern=NAME, examples=[Example(value="mail")], description="The group.")]
+MessageId = Annotated[str, PathParameter(pattern=ID, examples=[Example(value="4096")], description="The message's id.")]
+InCall = NamedDependency[SkipValidation[Call]]
+
+_SLASH = "\x1f"
+"""Stands for an encoded slash within a name, while routes are looked up."""
+_MEANINGS = {
+    400: "The request is wrong: change it.",
+    401: "Say who you are.",
+    403: "You may not do this.",
+    404: "There is nothing of this name.",
+    409: "It does not go with the state that things are in.",
+    413: "That is too much at once.",
+    429: "That is too often, or too many at the same time: see Retry-After.",
+    503: "The database is away: see Retry-After.",
+}
+_ALWAYS = (400, 401, 403, 429, 503)
+
+
+def route(
+    method: Method,
+    path: str,
+    *roles: str,
+    status: int = 200,
+    errors: tuple[int, ...] = (),
+    tag: str,
+    media_type: str | None = None,
+) -> Callable[[Callable[..., Any]], HTTPRouteHandler]:
+    """A route for callers with one of these roles; without any, for everybody. `errors` are those beyond the usual."""
+    told = {
+        code: ResponseSpec(Problem, description=_MEANINGS[code], media_type=MEDIA_TYPE, generate_examples=False)
+        for code in sorted((*_ALWAYS, *errors) if roles else errors)
+    }
+
+    def register(function: Callable[..., Any]) -> HTTPRouteHandler:
+        name = function.__name__
+        return HTTPRouteHandler(
+            path,
+            http_method=method,
+            status_code=status,
+            guards=[let_in] if roles else [],
+            opt={"roles": roles},
+            responses=told,
+            operation_id=name,
+            summary=name.replace("_", " ").capitalize(),
+            tags=[tag],
+            security=[{"token": []}] if roles else [{}],
+            media_type=media_type,
+        )(function)
+
+    return register
+
+
+async def let_in(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Find out who calls, and refuse those who may not: by role, by the topic in the path, by their limits."""
+    desk: Desk = connection.app.state.desk
+    authorization = connection.headers.get("authorization")
+    caller = await desk.authenticator.caller(authorization)
+    desk.gate.admit(caller.name)
+    caller.check_role(handler.opt["roles"])
+    names = {name: _with_slashes(value) for name, value in connection.scope["path_params"].items()}
+    connection.scope["path_params"] = names
+    if "topic" in names:
+        caller.check_topic(names["topic"])
+    connection.state.call = Call(desk, caller, authorization)
+
+
+def _with_slashes(value: Any) -> Any:
+    return value.replace(_SLASH, "/") if isinstance(value, str) else value
+
+
+class Body(AbstractDTO[Any]):
+    """Reads a body by its type, without a detour: what is raw stays as it came."""
+
+    model_type = object
+    config = DTOConfig()
+    _decoders: ClassVar[dict[str, msgspec.json.Decoder[Any]]] = {}
+
+    @classmethod
+    def create_for_field_definition(
+        cls, field_definition: FieldDefinition, handler_id: str, backend_cls: Any = None
+    ) -> None:
+        cls._decoders[handler_id] = msgspec.json.Decoder(field_definition.annotation)
+
+    def decode_bytes(self, value: bytes) -> Any:
+        handler_id = self.asgi_connection.route_handler.handler_id
+        try:
+            return self._decoders[handler_id].decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ValidationException(extra=[{"key": "body", "message": str(error)}]) from error
+
+    @classmethod
+    def create_openapi_schema(
+        cls, field_definition: FieldDefinition, handler_id: str, schema_creator: Any
+    ) -> Reference | Schema:
+        schema: Reference | Schema = schema_creator.for_field_definition(field_definition)
+        for kind in (field_definition, *field_definition.inner_types):
+            if kind.is_subclass_of(Given):
+                component = schema_creator.schema_registry.from_reference(schema_creator.for_field_definition(kind))
+                component.schema.examples = [kind.annotation.EXAMPLE]
+        return schema
+
+    @classmethod
+    def generate_field_definitions(cls, model_type: type[Any]) -> Generator[DTOFieldDefinition, None, None]:
+        raise NotImplementedError("bodies are not taken apart")
+
+    @classmethod
+    def detect_nested_field(cls, field_definition: FieldDefinition) -> bool:
+        return False
+
+
+class RawSchema(OpenAPISchemaPlugin):
+    """JSON that is passed on as it is may be anything."""
+
+    def is_plugin_supported_field(self, field_definition: FieldDefinition) -> bool:
+        return field_definition.annotation is msgspec.Raw
+
+    def to_openapi_schema(self, field_definition: FieldDefinition, schema_creator: Any) -> Schema:
+        return Schema()
+
+    @staticmethod
+    def is_undefined_sentinel(value: Any) -> bool:
+        return value is msgspec.UNSET
+
+
+class FrontDoor:
+    """What is looked at before anything else.
+
+    Names of topics and groups may hold slashes, which come encoded. And a server that asks nobody who they are must
+    not be used by web pages that its user looks at: neither under a name that leads here, nor from another origin.
+    """
+
+    def __init__(self, app: ASGIApp, *, is_open: bool, origins: tuple[str, ...]) -> None:
+        self._app = app
+        self._is_open = is_open
+        self._origins = origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if str(scope["type"]) == "http":
+            if self._is_open and (error := self._why_not(dict(scope["headers"]))) is not None:
+                await _refuse(error, send)
+                return
+            raw = scope.get("raw_path", b"")
+            if b"%2f" in raw.lower():
+                path = raw.decode("ascii", "replace").replace("%2f", "%2F").replace("%2F", "%1F")
+                scope["path"] = unquote(path)
+        await self._app(scope, receive, send)
+
+    def _why_not(self, headers: Mapping[bytes, bytes]) -> NotAllowed | None:
+        host = headers.get(b"host", b"localhost").decode("latin-1")
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        if not is_loopback(name.strip("[]")):
+            return NotAllowed(
+                f"this server is not {host}", remedy="call it by the address that it tells when it starts"
+            )
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        if origin and origin.partition("://")[2] != host and not {origin, "*"}.intersection(self._origins):
+            return NotAllowed(f"pages of {origin} may not call this server", remedy="allow them: --cors-origin")
+        return None
+
+
+async def _refuse(error: NotAllowed, send: Send) -> None:
+    answer = problem(error)
+    await send(
+        {
+            "type": "http.response.start",
+            "status": answer.status_code or 403,
+            "headers": [(b"content-type", MEDIA_TYPE.encode())],
+        }
+    )
+    await send({"type": "http.response.body", "body": answer.content, "more_body": False})

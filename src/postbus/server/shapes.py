@@ -1,0 +1,294 @@
+"""What callers send, as JSON."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+NAME = "^[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}$"
+ID = "^[0-9]{1,19}$"
+
+Id = Annotated[str, Meta(pattern=ID, description="An id, as a text: it has up to 64 bits.", examples=["4096"])]
+Seconds = float | str
+"""A duration: seconds, or a text such as "30s", "5 minutes" or "24h"."""
+
+
+_HELD = {"id": "4096", "token": "5f6a7b8c-0d1e-4f20-8a3b-4c5d6e7f8091"}
+
+
+class Given(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What is not known is refused: a misspelt option would do nothing."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {}
+
+
+class NewMessage(Given, kw_only=True):
+    """A message to be pushed, with one of payload, text and base64."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {
+        "payload": {"order": 1},
+        "key": "customer-7",
+        "headers": {"tenant": "acme"},
+        "dedup_key": "order-1",
+    }
+
+    payload: Annotated[
+        msgspec.Raw | UnsetType, Meta(description="Any JSON; stored byte for byte.", examples=[{"order": 1}])
+    ] = UNSET
+    text: str | UnsetType = UNSET
+    base64: str | UnsetType = UNSET
+    content_type: Annotated[str | None, Meta(description="What the bytes are; otherwise told by the field used.")] = (
+        None
+    )
+    key: Annotated[str | None, Meta(description="What order is kept by.", examples=["customer-7"])] = None
+    headers: dict[str, str] | None = None
+    priority: Annotated[int, Meta(ge=0, le=9)] | None = None
+    delay: Annotated[Seconds | None, Meta(description="Deliver after this long.", examples=["30s"])] = None
+    deliver_at: Annotated[datetime, Meta(tz=True)] | None = None
+    dedup_key: Annotated[
+        str | None, Meta(description="Pushing again with it, within the topic's window, only returns the first id.")
+    ] = None
+    correlation_id: str | None = None
+
+
+class Pop(Given, kw_only=True):
+    """What to take, and for how long to wait for it."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {"count": 10, "wait": 1, "lease": "30s"}
+
+    group: Annotated[str | None, Meta(description="Whose messages, of a PUB_SUB topic.", examples=[None])] = None
+    count: Annotated[int, Meta(ge=1, description="Messages, at most.")] = 1
+    wait: Annotated[float, Meta(ge=0, le=60, description="Seconds to wait for the first one.", examples=[0])] = 0.0
+    lease: Annotated[
+        Seconds | None, Meta(description="How long they are yours, unless you extend it; the topic's otherwise.")
+    ] = None
+    key: Annotated[str | None, Meta(description="Only messages of this key, of a PUB_SUB topic.")] = None
+    auto_ack: Annotated[bool, Meta(description="Settle them at once: each is delivered at most once.")] = False
+    mode: Annotated[
+        Literal["new", "all", "timestamp"] | None,
+        Meta(description="Where a group begins that has never asked for these messages before; all by default."),
+    ] = None
+    timestamp: Annotated[
+        Annotated[datetime, Meta(tz=True)] | None, Meta(description="For mode timestamp: what was published since.")
+    ] = None
+
+
+class PopScope(Pop, kw_only=True):
+    """The same for a group and all topics of a namespace, of a task, or whose names fit a pattern."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {"group": "audit", "pattern": "orders.*", "count": 10, "wait": 1}
+
+    group: Annotated[str, Meta(pattern=NAME, description="Whose messages.", examples=["audit"])]
+    namespace: str | None = None
+    task: str | None = None
+    pattern: Annotated[
+        str | None,
+        Meta(description="Words with dots between them; * is one word, # any number.", examples=["orders.*"]),
+    ] = None
+
+
+class Held(msgspec.Struct, kw_only=True):
+    """A message that was popped: its id and its lease's token. Other fields are passed over."""
+
+    id: Id
+    token: Annotated[UUID, Meta(examples=["5f6a7b8c-0d1e-4f20-8a3b-4c5d6e7f8091"])]
+
+
+HeldMessages = Annotated[list[Held], Meta(min_length=1)]
+
+
+class Settle(Given, kw_only=True):
+    """Messages to be acked, or released."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {"messages": [_HELD]}
+
+    messages: HeldMessages
+
+
+class RetryLater(Given, kw_only=True):
+    """Messages to be tried again."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {
+        "messages": [_HELD],
+        "delay": "1 minute",
+        "error": "the printer is out of paper",
+    }
+
+    messages: HeldMessages
+    delay: Annotated[Seconds | None, Meta(description="After this long; by the topic's policy otherwise.")] = None
+    error: str | None = None
+
+
+class GiveUp(Given, kw_only=True):
+    """Messages that become dead letters."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {"messages": [_HELD], "reason": "no such customer"}
+
+    messages: HeldMessages
+    reason: Annotated[str, Meta(min_length=1, examples=["invalid address"])]
+    error: str | None = None
+
+
+class Extend(Given, kw_only=True):
+    """Messages to be held for longer, counted from now."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {"messages": [_HELD], "lease": "1 minute"}
+
+    messages: HeldMessages
+    lease: Annotated[Seconds, Meta(examples=["30s"])]
+
+
+class PushTo(Given, kw_only=True):
+    """Messages for one topic."""
+
+    topic: Annotated[str, Meta(pattern=NAME, examples=["invoices"])]
+    messages: Annotated[list[NewMessage], Meta(min_length=1)]
+
+
+class Transaction(Given, kw_only=True):
+    """What happens together, or not at all."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {
+        "ack": [_HELD],
+        "push": [{"topic": "invoices", "messages": [{"payload": {"order": 1}}]}],
+    }
+
+    ack: list[Held] = []
+    push: list[PushTo] = []
+
+
+class TopicSettings(Given, kw_only=True, omit_defaults=True):
+    """Options of a topic: what is left out stays, or has its default."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {"max_attempts": 5, "lease": "1 minute"}
+
+    semantics: Literal["QUEUE", "PUB_SUB"] | UnsetType = UNSET
+    tracking: Literal["REFERENCE_COUNTING", "OFFSET_WATERMARK"] | UnsetType = UNSET
+    lanes: int | UnsetType = UNSET
+    storage: Literal["shared", "own"] | UnsetType = UNSET
+    segment_size: int | UnsetType = UNSET
+    zero_subscription_retention: Seconds | UnsetType = UNSET
+    block_writes_on_zero_subscriptions: bool | UnsetType = UNSET
+    max_retention: Seconds | UnsetType = UNSET
+    zombie_time: Seconds | UnsetType = UNSET
+    heartbeat_interval: Seconds | UnsetType = UNSET
+    heartbeat_timeout: Seconds | UnsetType = UNSET
+    ordered: bool | UnsetType = UNSET
+    lease: Seconds | UnsetType = UNSET
+    max_attempts: int | UnsetType = UNSET
+    retry_initial: Seconds | UnsetType = UNSET
+    retry_factor: float | UnsetType = UNSET
+    retry_max: Seconds | UnsetType = UNSET
+    retry_jitter: float | UnsetType = UNSET
+    retention: Seconds | UnsetType = UNSET
+    dedup_window: Seconds | UnsetType = UNSET
+    max_payload_bytes: int | UnsetType = UNSET
+    notify: bool | UnsetType = UNSET
+
+
+class NewTopic(Given, kw_only=True):
+    """A topic to be created."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {"name": "orders", "options": {"semantics": "PUB_SUB", "retention": "7 days"}}
+
+    name: Annotated[str, Meta(pattern=NAME, examples=["orders"])]
+    options: TopicSettings = msgspec.field(default_factory=TopicSettings)
+
+
+class Place(Given, kw_only=True):
+    """A place in a log."""
+
+    start: Literal["FROM_NOW", "FROM_BEGINNING", "FROM_TIMESTAMP", "FROM_MESSAGE_ID"] = "FROM_NOW"
+    timestamp: Annotated[datetime, Meta(tz=True)] | None = None
+    message_id: Id | None = None
+
+
+class Subscribe(Place, kw_only=True):
+    """Where a new group starts; one that exists keeps its place."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {"start": "FROM_BEGINNING"}
+
+    on_failure: Annotated[
+        Literal["block", "pass"], Meta(description="What a failing message does to the others of its key.")
+    ] = "block"
+
+
+class Seek(Place, kw_only=True):
+    """Where a group goes to."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {
+        "start": "FROM_TIMESTAMP",
+        "timestamp": "2030-01-31T18:00:00Z",
+        "dry_run": True,
+    }
+
+    dry_run: bool = False
+
+
+class Redrive(Given, kw_only=True):
+    """Which dead letters are put back: all, unless something is said."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {"reason_like": "timeout%", "rate": 10}
+
+    ids: list[Id] | None = None
+    group: str | None = None
+    reason_like: Annotated[str | None, Meta(description="% stands for any text.")] = None
+    died_after: Annotated[datetime, Meta(tz=True)] | None = None
+    died_before: Annotated[datetime, Meta(tz=True)] | None = None
+    key: str | None = None
+    max_count: Annotated[int, Meta(ge=1)] | None = None
+    rate: Annotated[float | None, Meta(description="Per second, to spread them.")] = None
+    dry_run: bool = False
+
+
+class PurgeDeadLetters(Given, kw_only=True):
+    """Which dead letters are deleted for good: all, unless something is said."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {"died_before": "2030-01-31T18:00:00Z"}
+
+    ids: list[Id] | None = None
+    died_before: Annotated[datetime, Meta(tz=True)] | None = None
+    dry_run: bool = False
+
+
+class Purge(Given, kw_only=True):
+    """Whether messages are deleted, or only counted."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {"dry_run": True}
+
+    dry_run: bool = False
+
+
+class NewWebhook(Given, kw_only=True):
+    """Where a topic's messages are to be sent."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {
+        "name": "billing",
+        "topic": "orders",
+        "url": "https://billing.example.org/hook",
+    }
+
+    name: Annotated[str, Meta(examples=["billing"])]
+    topic: Annotated[str, Meta(pattern=NAME, examples=["orders"])]
+    group: str | None = None
+    url: Annotated[str, Meta(examples=["https://billing.example.org/hook"])]
+    secret: str | None = None
+    concurrency: int = 4
+    timeout: Seconds = 10.0
+    enabled: bool = True
+
+
+class WebhookSettings(Given, kw_only=True):
+    """What is left out stays."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {"enabled": False}
+
+    url: str | None = None
+    secret: str | None = None
+    concurrency: int | None = None
+    timeout: Seconds | None = None
+    enabled: bool | None = None

@@ -1,0 +1,83 @@
+"""Routes: topics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from litestar.params import FromQuery, JSONBody
+
+from postbus.errors import InvalidOption
+from postbus.server.routing import InCall, TopicName, route
+from postbus.server.shapes import NewTopic, Purge, TopicSettings
+from postbus.server.views import Count, Topics, TopicView, view
+
+_TAG = "topics"
+
+
+@route("GET", "/v1/topics", "observer", tag=_TAG)
+async def list_topics(call: InCall) -> Topics:
+    """All topics that you may see, with their options and what they hold."""
+    return Topics(topics=[view(TopicView, row) for row in await call.admin.topics() if call.caller.sees(row["name"])])
+
+
+@route("POST", "/v1/topics", "admin", status=201, errors=(409,), tag=_TAG)
+async def create_topic(call: InCall, data: JSONBody[NewTopic]) -> TopicView:
+    """Create a topic. Needed only where its options differ from the defaults."""
+    call.caller.check_topic(data.name)
+    await call.admin.create_topic(data.name, **_given(data.options))
+    return await _shown(call, data.name)
+
+
+@route("GET", "/v1/topics/{topic:str}", "observer", errors=(404,), tag=_TAG)
+async def show_topic(call: InCall, topic: TopicName) -> TopicView:
+    """A topic, with its options and what it holds."""
+    return await _shown(call, topic)
+
+
+@route("PATCH", "/v1/topics/{topic:str}", "admin", errors=(404, 409), tag=_TAG)
+async def set_topic(call: InCall, topic: TopicName, data: JSONBody[TopicSettings]) -> TopicView:
+    """Change options of a topic: those that are left out stay."""
+    given = _given(data)
+    if not given:
+        raise InvalidOption("nothing is to be changed", remedy='give an option, such as {"max_attempts": 5}')
+    await call.admin.set_topic(topic, **given)
+    return await _shown(call, topic)
+
+
+@route("DELETE", "/v1/topics/{topic:str}", "admin", status=204, errors=(404, 409), tag=_TAG)
+async def delete_topic(call: InCall, topic: TopicName, force: FromQuery[bool] = False) -> None:
+    """Delete a topic; with force also its messages and groups."""
+    await call.admin.delete_topic(topic, force=force)
+
+
+@route("POST", "/v1/topics/{topic:str}/pause", "admin", errors=(404, 409), tag=_TAG)
+async def pause_topic(call: InCall, topic: TopicName) -> TopicView:
+    """Stop delivery of a QUEUE; pushing goes on."""
+    await call.admin.pause_topic(topic)
+    return await _shown(call, topic)
+
+
+@route("POST", "/v1/topics/{topic:str}/resume", "admin", errors=(404, 409), tag=_TAG)
+async def resume_topic(call: InCall, topic: TopicName) -> TopicView:
+    """Start delivery of a paused QUEUE again."""
+    await call.admin.resume_topic(topic)
+    return await _shown(call, topic)
+
+
+@route("POST", "/v1/topics/{topic:str}/purge", "admin", errors=(404, 409), tag=_TAG)
+async def purge_topic(call: InCall, topic: TopicName, data: JSONBody[Purge]) -> Count:
+    """Delete what waits in a QUEUE."""
+    return Count(count=await call.admin.purge_topic(topic, dry_run=data.dry_run), dry_run=data.dry_run)
+
+
+def _given(settings: TopicSettings) -> Any:
+    given: dict[str, Any] = msgspec.to_builtins(settings)
+    return given
+
+
+async def _shown(call: InCall, topic: str) -> TopicView:
+    return view(TopicView, await call.admin.topic(topic))
+
+
+ROUTES = [list_topics, create_topic, show_topic, set_topic, delete_topic, pause_topic, resume_topic, purge_topic]

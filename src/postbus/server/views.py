@@ -1,0 +1,336 @@
+"""What the server answers, as JSON. Ids are texts, since they have up to 64 bits; durations are seconds."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from postbus._codec import holds_json
+from postbus.server.shapes import Id
+
+V = TypeVar("V", bound=msgspec.Struct)
+
+
+class View(msgspec.Struct, kw_only=True):
+    """The root of all answers."""
+
+
+class Problem(View, kw_only=True):
+    """What went wrong, as RFC 9457 has it, with the code that SQL and Python have for it too."""
+
+    type: Annotated[str, Meta(examples=["urn:postbus:PB404"])]
+    title: str
+    status: int
+    detail: str
+    code: Annotated[str, Meta(examples=["PB404"])]
+    remedy: str
+
+
+class Payload(View, kw_only=True):
+    """A payload: JSON where it is that, base64 otherwise."""
+
+    content_type: str
+    payload: Annotated[msgspec.Raw | UnsetType, Meta(description="Where the payload is JSON.")] = UNSET
+    base64: Annotated[str | UnsetType, Meta(description="Where it is not.")] = UNSET
+
+
+class MessageView(Payload, kw_only=True):
+    """What a message is."""
+
+    id: Id
+    topic: str
+    key: str | None
+    headers: dict[str, str]
+    correlation_id: str | None
+    published_at: datetime
+
+
+class Delivered(MessageView, kw_only=True):
+    """A message that is yours until its lease ends."""
+
+    token: Annotated[str | None, Meta(description="Settles it; null with auto_ack.")]
+    lease_ends_at: datetime | None
+    attempt: int
+    priority: int
+
+
+class Popped(View, kw_only=True):
+    messages: list[Delivered]
+
+
+class Pushed(View, kw_only=True):
+    ids: Annotated[list[str], Meta(examples=[["4096"]])]
+
+
+class Settled(View, kw_only=True):
+    settled: Annotated[int, Meta(description="Messages that this was done to.")]
+    lost: Annotated[list[str], Meta(description="Those that are not yours any more: nothing was done to them.")]
+
+
+class Retried(Settled, kw_only=True):
+    dead: Annotated[list[str], Meta(description="Those whose attempts are used up: they are dead letters now.")]
+
+
+class Committed(View, kw_only=True):
+    acked: int
+    pushed: Annotated[list[Pushed], Meta(description="In the order of push.")]
+
+
+class Count(View, kw_only=True):
+    count: int
+    dry_run: bool
+
+
+class Browsed(MessageView, kw_only=True):
+    """A message as those see it who only look."""
+
+    state: Annotated[str | UnsetType, Meta(description="Of a QUEUE: where it is.")] = UNSET
+    at: Annotated[datetime | UnsetType | None, Meta(description="Due, lease ends, finished or died.")] = UNSET
+    attempts: int | UnsetType = UNSET
+    priority: int | UnsetType = UNSET
+    member: Annotated[str | UnsetType | None, Meta(description="Who has it, or had it.")] = UNSET
+    last_error: str | UnsetType | None = UNSET
+    lane: Annotated[int | UnsetType | None, Meta(description="Of a PUB_SUB topic.")] = UNSET
+
+
+class Messages(View, kw_only=True):
+    messages: list[Browsed]
+
+
+class DeliveryView(View, kw_only=True):
+    """What became of a message at a group."""
+
+    group_name: str
+    status: str
+    required: bool
+    settled_at: datetime | None
+    worker: str | None
+    attempts: int | None
+    last_error: str | None
+    holder: str | None
+
+
+class Story(Browsed, kw_only=True):
+    """A message with all that happened to it."""
+
+    required: list[str] | UnsetType = UNSET
+    completed: list[str] | UnsetType = UNSET
+    status: str | UnsetType = UNSET
+    settled_at: datetime | UnsetType | None = UNSET
+    retained: bool | UnsetType = UNSET
+    deliveries: list[DeliveryView] | UnsetType = UNSET
+
+
+class DeadLetterView(MessageView, kw_only=True):
+    """A message that was given up."""
+
+    group_name: str | None
+    died_at: datetime
+    reason: str
+    last_error: str | None
+    attempts: int
+    priority: int
+
+
+class DeadLetters(View, kw_only=True):
+    dead_letters: list[DeadLetterView]
+
+
+class TopicView(View, kw_only=True):
+    """A topic, with its options and what it holds."""
+
+    name: str
+    semantics: str
+    tracking: str | None
+    paused_at: datetime | None
+    configured: bool
+    created_at: datetime | None
+    ordered: bool
+    lease: float
+    max_attempts: int
+    retry_initial: float
+    retry_factor: float
+    retry_max: float
+    retry_jitter: float
+    retention: float
+    dedup_window: float
+    max_payload_bytes: int
+    notify: bool
+    lanes: int
+    storage: str
+    segment_size: int
+    zero_subscription_retention: float
+    block_writes_on_zero_subscriptions: bool
+    max_retention: float
+    zombie_time: float
+    heartbeat_interval: float
+    heartbeat_timeout: float
+    published: int | None
+    groups: int
+    waiting: int
+    delayed: int
+    leased: int
+    dead: int
+    oldest_at: datetime | None
+
+
+class Topics(View, kw_only=True):
+    topics: list[TopicView]
+
+
+class GroupView(View, kw_only=True):
+    """A group of a topic, with lag and state."""
+
+    topic: str
+    group_name: str
+    subscription_id: Id
+    state: str
+    start: str
+    on_failure: str
+    subscribed_at: datetime
+    state_changed_at: datetime | None
+    seen_at: datetime | None
+    lanes: int
+    lanes_held: int
+    workers: list[str] | None
+    members: list[str] | None
+    processed: int
+    failed: int
+    filtered: int
+    in_flight: int
+    passed: int | None
+    retrying: int
+    parked: int
+    dead: int
+    lost: int
+    lag: int | None
+    lag_seconds: float | None
+    pending: int | None
+    catch_up: str | None
+    healthy: bool | None
+    problem: str | None
+
+
+class Groups(View, kw_only=True):
+    groups: list[GroupView]
+
+
+class GroupMetrics(View, kw_only=True):
+    """What a group has done, how fast it is, and what is before it."""
+
+    processed: int
+    failed: int
+    filtered: int
+    in_flight: int
+    handling_ms: float | None
+    rate: float
+    lag: int
+    pending: int
+    oldest_pending_at: datetime | None
+
+
+class Subscribed(View, kw_only=True):
+    subscription_id: Id
+    state: str
+    is_new: bool
+    missed: int | None
+    skipped: int | None
+
+
+class Removed(View, kw_only=True):
+    removed: bool
+    held: Annotated[int, Meta(description="Lanes that processes still held.")]
+
+
+class Resurrected(View, kw_only=True):
+    missed: int
+    skipped: int
+
+
+class CatchUpView(View, kw_only=True):
+    """History that a group works through."""
+
+    topic: str
+    group_name: str
+    reason: str
+    status: str
+    total: int
+    processed: int
+    skipped: int
+    started_at: datetime
+    ended_at: datetime | None
+    rate: float | None
+    eta: datetime | None
+
+
+class CatchUps(View, kw_only=True):
+    catch_ups: list[CatchUpView]
+
+
+class WebhookView(View, kw_only=True):
+    """A webhook, without its secret."""
+
+    name: str
+    topic: str
+    group_name: str | None
+    url: str
+    concurrency: int
+    timeout: float
+    enabled: bool
+    created_at: datetime
+    changed_at: datetime
+
+
+class CreatedWebhook(WebhookView, kw_only=True):
+    """A webhook with its secret, which is told once."""
+
+    secret: str
+
+
+class Webhooks(View, kw_only=True):
+    webhooks: list[WebhookView]
+
+
+class Health(View, kw_only=True):
+    status: str
+
+
+_IDS = ("id", "subscription_id")
+
+
+def view(kind: type[V], row: Mapping[str, Any]) -> V:
+    """A row as one of these answers."""
+    plain = {name: str(value) if name in _IDS else _plain(value) for name, value in row.items()}
+    if issubclass(kind, MessageView):
+        plain["headers"] = headers_of(row["headers"])
+        plain.pop("payload", None)
+        return msgspec.structs.replace(msgspec.convert(plain, kind), **payload_of(row["payload"], row["content_type"]))
+    return msgspec.convert(plain, kind)
+
+
+def payload_of(payload: bytes, content_type: str) -> dict[str, Any]:
+    """A payload's field: JSON goes out byte for byte."""
+    if holds_json(payload, content_type):
+        return {"payload": msgspec.Raw(payload)}
+    return {"base64": base64.b64encode(payload).decode()}
+
+
+def headers_of(headers: Any) -> dict[str, str]:
+    return json.loads(headers) if isinstance(headers, str) else dict(headers or {})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, list):
+        return [{key: _plain(one) for key, one in item.items()} if isinstance(item, dict) else item for item in value]
+    return value

@@ -1,0 +1,82 @@
+"""Routes: webhooks."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Annotated
+
+import msgspec
+from litestar.params import JSONBody, PathParameter
+
+from postbus.errors import InvalidOption, NotServed
+from postbus.relay.webhook import check_secret
+from postbus.server.routing import InCall, route
+from postbus.server.shapes import NewWebhook, WebhookSettings
+from postbus.server.views import CreatedWebhook, Webhooks, WebhookView, view
+
+_TAG = "webhooks"
+Name = Annotated[str, PathParameter(description="The webhook.")]
+
+
+@route("GET", "/v1/webhooks", "admin", tag=_TAG)
+async def list_webhooks(call: InCall) -> Webhooks:
+    """All webhooks of topics that you may see."""
+    found = await call.admin.webhooks()
+    return Webhooks(webhooks=[view(WebhookView, row) for row in found if call.caller.sees(row["topic"])])
+
+
+@route("POST", "/v1/webhooks", "admin", status=201, errors=(409,), tag=_TAG)
+async def create_webhook(call: InCall, data: JSONBody[NewWebhook]) -> CreatedWebhook:
+    """Let the server send a topic's messages to an address. The secret that signs them is told here, once."""
+    call.caller.check_topic(data.topic)
+    _check(data.secret)
+    secret = await call.admin.create_webhook(
+        data.name, data.topic, data.url, group=data.group, secret=data.secret, concurrency=data.concurrency,
+        timeout=data.timeout, enabled=data.enabled,
+    )  # fmt: skip
+    await call.desk.webhooks_changed()
+    return view(CreatedWebhook, await call.admin.webhook(data.name) | {"secret": secret})
+
+
+@route("GET", "/v1/webhooks/{webhook:str}", "admin", errors=(404,), tag=_TAG)
+async def show_webhook(call: InCall, webhook: Name) -> WebhookView:
+    """A webhook, without its secret."""
+    return await _own(call, webhook)
+
+
+@route("PATCH", "/v1/webhooks/{webhook:str}", "admin", errors=(404, 409), tag=_TAG)
+async def set_webhook(call: InCall, webhook: Name, data: JSONBody[WebhookSettings]) -> WebhookView:
+    """Change a webhook: what is left out stays. What it is being sent is finished first."""
+    await _own(call, webhook)
+    given = {name: value for name, value in msgspec.structs.asdict(data).items() if value is not None}
+    if not given:
+        raise InvalidOption("nothing is to be changed", remedy='give something, such as {"enabled": false}')
+    _check(data.secret)
+    await call.admin.set_webhook(webhook, **given)
+    await call.desk.webhooks_changed()
+    return await _own(call, webhook)
+
+
+@route("DELETE", "/v1/webhooks/{webhook:str}", "admin", status=204, errors=(404,), tag=_TAG)
+async def delete_webhook(call: InCall, webhook: Name) -> None:
+    """Remove a webhook. Its group stays, with its place."""
+    await _own(call, webhook)
+    await call.admin.delete_webhook(webhook)
+    await call.desk.webhooks_changed()
+
+
+def _check(secret: str | None) -> None:
+    if find_spec("httpx") is None:
+        raise NotServed("webhooks need httpx on the server", remedy="pip install 'postbus[webhook]'")
+    if secret is not None:
+        check_secret(secret)
+
+
+async def _own(call: InCall, name: str) -> WebhookView:
+    """A webhook of one of the caller's topics."""
+    row = await call.admin.webhook(name)
+    call.caller.check_topic(row["topic"])
+    return view(WebhookView, row)
+
+
+ROUTES = [list_webhooks, create_webhook, show_webhook, set_webhook, delete_webhook]

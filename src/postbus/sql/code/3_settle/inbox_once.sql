@@ -1,0 +1,31 @@
+-- Whether a consumer has this message for the first time within the window. If so, that is noted in the caller's transaction:
+-- effects that commit with it happen once, however often the message is delivered.
+--
+-- Waits while another transaction has the same message of the same consumer in hand. If that one commits, the answer is
+-- false; if it rolls back, it is true. In REPEATABLE READ and SERIALIZABLE, who has waited for a commit gets a
+-- serialization failure (40001) and has to try again, as with other writes.
+--
+-- Writes: inbox.  Locks: the inbox row of the message.
+create or replace function postbus.inbox_once(
+    consumer   text,
+    message_id text,
+    keep       interval default '720 hours',
+    as_of      timestamptz default clock_timestamp()
+) returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+begin
+    perform postbus.check_inbox(consumer, message_id, keep);
+    insert into postbus.inbox (consumer, message_id, done_at, expires_at)
+    values (inbox_once.consumer, inbox_once.message_id, as_of, as_of + keep)
+    on conflict on constraint inbox_pkey do nothing;
+    if found then
+        return true;
+    end if;
+    -- A record past its window counts as none. One that the sweep, or inbox_forget, removes just now was there a moment ago:
+    -- the answer is the one that it would have been then. Nothing is locked where nothing has expired.
+    update postbus.inbox i
+       set done_at = as_of, expires_at = as_of + keep
+     where i.consumer = inbox_once.consumer and i.message_id = inbox_once.message_id and i.expires_at <= as_of;
+    return found;
+end $$;

@@ -1,0 +1,31 @@
+-- Changes a webhook: what is null stays as it is.
+--
+-- Writes: webhook.  Locks: its row.
+create or replace function postbus.set_webhook(
+    name        text,
+    url         text default null,
+    secret      text default null,
+    concurrency integer default null,
+    timeout     interval default null,
+    enabled     boolean default null
+) returns void
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _webhook postbus.webhook;
+begin
+    select * into _webhook from postbus.webhook w where w.name = set_webhook.name for update;
+    if not found then
+        perform postbus.refuse('PB445', format('there is no webhook %L', set_webhook.name), 'list them: GET /v1/webhooks');
+    end if;
+    _webhook.url := coalesce(set_webhook.url, _webhook.url);
+    _webhook.secret := coalesce(set_webhook.secret, _webhook.secret);
+    _webhook.concurrency := coalesce(set_webhook.concurrency, _webhook.concurrency);
+    _webhook.timeout := coalesce(set_webhook.timeout, _webhook.timeout);
+    _webhook.enabled := coalesce(set_webhook.enabled, _webhook.enabled);
+    perform postbus.check_webhook(_webhook);
+    update postbus.webhook w
+       set url = _webhook.url, secret = _webhook.secret, concurrency = _webhook.concurrency, timeout = _webhook.timeout,
+           enabled = _webhook.enabled, changed_at = clock_timestamp()
+     where w.name = set_webhook.name;
+end $$;

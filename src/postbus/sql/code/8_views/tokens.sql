@@ -1,0 +1,5 @@
+-- The tokens of the HTTP server, and whether they still work.
+create or replace view postbus.tokens as
+select t.id, t.name, t.roles, t.topics, t.created_at, t.expires_at, t.revoked_at,
+       case when t.revoked_at is not null then 'revoked' when t.expires_at <= clock_timestamp() then 'expired' else 'valid' end as state
+  from postbus.token t;

@@ -1,0 +1,172 @@
+"""bus.pop() for groups: a PUB_SUB topic, popped in order per key."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from grouping import create_log, publish_numbers
+from postbus import Bus, GroupNotFound, LeaseLost, Start, WrongSemantics
+
+
+@pytest.fixture
+def dsn(module_dsn: str) -> str:
+    return module_dsn
+
+
+@pytest.fixture
+async def log(bus: Bus, topic: str) -> str:
+    """A PUB_SUB topic with the groups g and h."""
+    await create_log(bus, topic, lease="30s")
+    store = await bus.connect()
+    for group in ("g", "h"):
+        await store.subscribe(topic, group, Start.NOW, "block")
+    return topic
+
+
+async def pending(conn: Any, topic: str, group: str = "g") -> int:
+    """How many messages a group has before it or in hand."""
+    count = await conn.fetchval("select pending from postbus.groups where topic = $1 and group_name = $2", topic, group)
+    return int(count)
+
+
+async def test_each_group_gets_each_message(bus: Bus, conn: Any, log: str) -> None:
+    """What one group has popped and acked is still there for another."""
+    await publish_numbers(bus, range(5), log)
+
+    async with bus.pop(log, group="g", batch=10) as first:
+        assert first.payloads == [0, 1, 2, 3, 4]
+    async with bus.pop(log, group="h", batch=3) as second:
+        assert second.payloads == [0, 1, 2]
+
+    assert (await pending(conn, log, "g"), await pending(conn, log, "h")) == (0, 2)
+
+
+async def test_a_pop_waits_for_what_is_published(bus: Bus, log: str) -> None:
+    """A group that waits is woken, and so is one that waits for a key of its own."""
+    waiting = asyncio.gather(_pop(bus, log, group="g"), _pop(bus, log, group="h", key="k1"))
+    await asyncio.sleep(0)
+    await publish_numbers(bus, [0, 1], log, keys=2)
+
+    of_g, of_h = await asyncio.wait_for(waiting, 10)
+
+    assert (of_g.payloads, of_h.payloads) == ([0], [1])
+
+
+async def _pop(bus: Bus, topic: str, **options: Any) -> Any:
+    return await bus.pop(topic, wait=30, **options)
+
+
+async def test_a_key_is_in_one_hand_at_a_time(bus: Bus, log: str) -> None:
+    """The next message of a key wakes who waits for it when the one before is settled."""
+    await publish_numbers(bus, [0, 1], log, keys=1)
+    first = await bus.pop(log, group="g")
+    assert not await bus.pop(log, group="g")
+    waiting = asyncio.create_task(_pop(bus, log, group="g"))
+    await asyncio.sleep(0)
+
+    await first.ack()
+
+    assert (await asyncio.wait_for(waiting, 10)).payloads == [1]
+
+
+async def test_only_messages_of_a_key_come(bus: Bus, log: str) -> None:
+    """With `key` others stay for whoever asks for them, or for all."""
+    await publish_numbers(bus, range(6), log, keys=2)
+
+    async with bus.pop(log, group="g", batch=10, key="k1") as popped:
+        assert popped.payloads == [1, 3, 5]
+    async with bus.pop(log, group="g", batch=10) as popped:
+        assert popped.payloads == [0, 2, 4]
+
+
+async def test_what_goes_back_takes_its_key_along(bus: Bus, conn: Any, log: str) -> None:
+    """Messages behind one that is tried again are no longer open, and come again after it; others are acked."""
+    await publish_numbers(bus, range(6), log, keys=2)
+
+    async with bus.pop(log, group="g", batch=6) as popped:
+        by_number = {one.payload: one for one in popped}
+        await by_number[0].ack()
+        await by_number[2].retry(delay=0)
+        assert sorted(number for number, one in by_number.items() if one.is_open) == [1, 3, 5]
+        with pytest.raises(LeaseLost):
+            await by_number[4].ack()
+
+    async with bus.pop(log, group="g", batch=6) as again:
+        assert [(one.payload, one.message.attempt) for one in again] == [(2, 2), (4, 1)]
+    assert await pending(conn, log) == 0
+
+
+async def test_what_may_pass_can_be_acked(bus: Bus, conn: Any, topic: str) -> None:
+    """In a group that lets others pass, those behind a failed one stay in hand; what is not acked goes back."""
+    await create_log(bus, topic)
+    await (await bus.connect()).subscribe(topic, "g", Start.NOW, "pass")
+    await publish_numbers(bus, range(3), topic, keys=1)
+
+    async with bus.pop(topic, group="g", batch=3) as popped:
+        await popped[0].retry(delay=timedelta(minutes=1))
+        await popped[1].ack()
+
+    rows = await conn.fetch(
+        "select payload, attempts, token from postbus.retrying r "
+        "join postbus.subscription s on s.id = r.subscription_id where s.topic_id = postbus.topic_id($1) order by r.id",
+        topic,
+    )
+    assert [tuple(row) for row in rows] == [(b"0", 1, None), (b"2", 0, None)]
+
+
+async def test_an_error_gives_all_back_in_order(bus: Bus, conn: Any, log: str) -> None:
+    """Leaving the block by an exception counts the attempt of what was open."""
+    await bus.admin.set_topic(log, retry_initial="1ms", retry_max="1ms")
+    await publish_numbers(bus, range(4), log, keys=1)
+
+    with pytest.raises(ZeroDivisionError):
+        async with bus.pop(log, group="g", batch=4) as popped:
+            await popped[0].ack()
+            raise ZeroDivisionError
+
+    async with bus.pop(log, group="g", batch=4, wait=10) as again:
+        assert again.payloads == [1, 2, 3]
+        assert again[0].message.attempt == 2
+
+
+async def test_auto_ack_for_a_group(bus: Bus, conn: Any, log: str) -> None:
+    """Each message comes at most once."""
+    await publish_numbers(bus, range(3), log)
+
+    popped = await bus.pop(log, group="g", batch=10, auto_ack=True)
+
+    assert popped.payloads == [0, 1, 2]
+    assert await pending(conn, log) == 0
+
+
+async def test_extending_and_losing(bus: Bus, conn: Any, log: str) -> None:
+    """Leases of groups are prolonged, and lost, as those of queues are."""
+    await publish_numbers(bus, range(2), log)
+    first = await bus.pop(log, group="g", lease=5)
+    await first.extend("1h")
+    assert first[0].remaining > timedelta(minutes=59)
+    ends = "select due_at - clock_timestamp() from postbus.retrying where token = $1"
+    assert await conn.fetchval(ends, first[0].token) > timedelta(minutes=59)
+
+    await conn.execute("update postbus.retrying set due_at = clock_timestamp() where token = $1", first[0].token)
+    second = await bus.pop(log, group="g", batch=2)
+
+    assert sorted(second.payloads) == [0, 1]
+    for settle in (first.extend, first[0].ack, first[0].extend):
+        with pytest.raises(LeaseLost):
+            await settle()
+
+
+async def test_a_group_that_was_cancelled_is_refused(bus: Bus, log: str) -> None:
+    """With what to do; also for one who waits, at once. And a queue has no groups."""
+    await bus.pop(log, group="g")
+    await bus.admin.cancel_group(log, "g")
+    for wait in (0, 30):
+        with pytest.raises(GroupNotFound):
+            await bus.pop(log, group="g", wait=wait)
+    with pytest.raises(WrongSemantics):
+        await bus.pop("a.queue", group="g")

@@ -1,0 +1,387 @@
+"""bus.pop(wait=…): many wait at little cost, and are woken at once."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from eventually import eventually
+from fix_proxy import Proxy, proxy
+from postbus import Bus, DatabaseUnavailable, _line, _puller
+from pulling import leased, lose, send_numbers, states_of
+from running import tasks_are
+
+__all__ = ["proxy"]  # a fixture
+
+NEVER = 3600.0
+
+
+@pytest.fixture
+async def other(dsn: str) -> AsyncIterator[Bus]:
+    """A bus of another process, as far as wake-ups are concerned."""
+    async with Bus.open(dsn) as opened:
+        yield opened
+
+
+@pytest.fixture
+def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks unless there is a reason to."""
+    monkeypatch.setattr(_line, "_SOON", NEVER)
+    monkeypatch.setattr(_line, "_POLL", NEVER)
+
+
+async def waiting(bus: Bus, count: int = 1, *, listening: int = 1, **options: Any) -> list[asyncio.Task[Any]]:
+    """Pops that wait, and have found nothing so far. So many connections listen by then."""
+
+    async def pop() -> Any:
+        return await bus.pop("t", **{"wait": 60, **options})
+
+    tasks = []
+    for _ in range(count):
+        tasks.append(asyncio.create_task(pop()))
+        await asyncio.sleep(0)
+    await eventually(listen, bus, listening)
+    await eventually(all_wait, bus, count)
+    return tasks
+
+
+async def all_wait(bus: Bus, count: int) -> None:
+    assert bus._puller is not None
+    lines = [line for place in bus._puller._places.values() for line in place._lines.values()]
+    assert sum(len(line.waiting) for line in lines) == count
+    assert not any(line.looking for line in lines)
+
+
+async def listeners(bus: Bus) -> int:
+    store = await bus.connect()
+    rows = await store._rows(
+        "select count(*) as n from pg_stat_activity where datname = current_database() and query ilike 'listen %'"
+    )
+    return int(rows[0]["n"])
+
+
+async def listen(bus: Bus, count: int) -> None:
+    assert await listeners(bus) == count
+
+
+async def end(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_what_is_there_comes_at_once(bus: Bus) -> None:
+    """A pop that would wait looks first."""
+    await bus.send("t", 1)
+
+    async with asyncio.timeout(10):
+        popped = await bus.pop("t", wait=NEVER)
+
+    assert popped.payloads == [1]
+
+
+async def test_when_the_time_is_over_nothing_comes(bus: Bus) -> None:
+    """A pop waits as long as it says, and not longer."""
+    began = time.monotonic()
+
+    popped = await bus.pop("t", wait="300ms")
+
+    assert not popped
+    assert 0.3 <= time.monotonic() - began < 10
+
+
+async def test_a_message_of_this_process_wakes(bus: Bus, no_polling: None) -> None:
+    """Without any poll: the one who publishes rings."""
+    (task,) = await waiting(bus)
+
+    await bus.send("t", 1)
+
+    assert (await asyncio.wait_for(task, 10)).payloads == [1]
+
+
+async def test_a_message_of_another_process_wakes(bus: Bus, other: Bus, no_polling: None) -> None:
+    """Without any poll: the ring comes through the database."""
+    (task,) = await waiting(bus)
+
+    await other.send("t", 1)
+
+    assert (await asyncio.wait_for(task, 10)).payloads == [1]
+
+
+async def test_waking_takes_milliseconds(bus: Bus, other: Bus) -> None:
+    """From the commit to the message in hand: a small part of the time between two polls."""
+    took = []
+    for number in range(20):
+        (task,) = await waiting(bus)
+        began = time.monotonic()
+        await other.send("t", number)
+        sent = time.monotonic()
+        popped = await asyncio.wait_for(task, 10)
+        took.append(time.monotonic() - sent)
+        assert time.monotonic() - began < 10
+        await popped.ack()
+
+    assert statistics.median(took) < _line._POLL / 10
+
+
+async def test_a_message_that_nobody_rings_for_is_found_by_polling(bus: Bus, conn: Any) -> None:
+    """Plain SQL in a topic without the option notify wakes nobody."""
+    (task,) = await waiting(bus)
+
+    await conn.execute("select postbus.publish('t', 'x'::text)")
+
+    assert (await asyncio.wait_for(task, 10)).payloads == ["x"]
+
+
+async def test_what_is_due_later_comes_when_it_is_due(bus: Bus, no_polling: None) -> None:
+    """A delayed message is looked for at its time: who waits knows when that is."""
+    (task,) = await waiting(bus)
+    began = time.monotonic()
+
+    await bus.send("t", 1, delay=0.5)
+
+    assert (await asyncio.wait_for(task, 10)).payloads == [1]
+    assert time.monotonic() - began >= 0.5
+
+
+async def test_what_is_given_back_wakes(bus: Bus, other: Bus, no_polling: None) -> None:
+    """Whoever waits, in this process or in another, gets what somebody releases, or wants to be tried again."""
+    await bus.send("t", 1)
+    popped = await bus.pop("t")
+    (task,) = await waiting(other)
+    await popped.release()
+    popped = await asyncio.wait_for(task, 10)
+    (task,) = await waiting(bus, listening=2)
+    await popped.retry(delay=0.2)
+
+    assert (await asyncio.wait_for(task, 10))[0].message.attempt == 2
+
+
+async def test_a_lease_that_ends_wakes(bus: Bus, conn: Any) -> None:
+    """In a program that only pops, somebody who waits gets what another one left to expire."""
+    await bus.send("t", 1)
+    first = await bus.pop("t")
+    (task,) = await waiting(bus)
+
+    await conn.execute("update postbus.lease set ends_at = clock_timestamp()")
+
+    assert (await asyncio.wait_for(task, 10))[0].message.id == first[0].message.id
+
+
+async def test_who_waits_longest_is_served_first(bus: Bus, no_polling: None) -> None:
+    """Pops of one process get messages in the order in which they came."""
+    tasks = await waiting(bus, 5)
+    async with bus.transaction() as tx:
+        await bus.publish_many(tx, "t", [0, 1, 2])
+
+    popped = await asyncio.wait_for(asyncio.gather(*tasks[:3]), 10)
+
+    assert [one.payloads for one in popped] == [[0], [1], [2]]
+    await eventually(all_wait, bus, 2)
+    await end(tasks)
+
+
+async def calls_of_pop(conn: Any) -> int:
+    """How often the server has run the function, by its own statistics."""
+    await conn.execute("select pg_stat_clear_snapshot()")
+    return int(await conn.fetchval("select coalesce(sum(calls), 0) from pg_stat_user_functions where funcname = 'pop'"))
+
+
+async def test_a_thousand_who_wait_ask_as_seldom_as_one(dsn: str, conn: Any) -> None:
+    """They share one listening connection and one poll; a message wakes the first of them, and no herd."""
+    await conn.execute(
+        "do $$ begin execute format('alter database %I set track_functions = pl', current_database()); end $$"
+    )
+    async with Bus.open(dsn) as bus:
+        tasks = await waiting(bus, 1000)
+        connections = await conn.fetchval(
+            "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        )
+        joined = await eventually(_is_steady, conn)
+        began = time.monotonic()
+        for number in range(10):
+            await bus.send("t", number)
+        done, _ = await asyncio.wait(tasks, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+        await eventually(_are_done, tasks, 10)
+        await eventually(all_wait, bus, 990)
+        called = await eventually(_is_steady, conn) - joined
+        seconds = time.monotonic() - began
+        assert done
+        await end(tasks)
+
+    assert connections <= 12
+    assert joined < 100
+    # For each message somebody finds it, the next one does not, nor does who hears our own ring through the database;
+    # then polls, soon at first. All together wake up as many as one alone would.
+    assert called <= 6 * 10 + 2 * seconds
+
+
+async def _is_steady(conn: Any) -> int:
+    """How often `pop` was called, when all backends have told."""
+    first = await calls_of_pop(conn)
+    await asyncio.sleep(1.5)
+    second = await calls_of_pop(conn)
+    assert first > 0
+    assert second - first <= 4
+    return second
+
+
+async def _are_done(tasks: list[asyncio.Task[Any]], count: int) -> None:
+    assert sum(task.done() for task in tasks) == count
+
+
+async def test_many_messages_go_to_many_who_wait(bus: Bus, no_polling: None) -> None:
+    """One ring for many messages serves as many as there are messages for."""
+    tasks = await waiting(bus, 50)
+    async with bus.transaction() as tx:
+        await bus.publish_many(tx, "t", list(range(50)))
+
+    popped = await asyncio.wait_for(asyncio.gather(*tasks), 20)
+
+    assert sorted(one.payloads[0] for one in popped) == list(range(50))
+
+
+async def test_nobody_listens_when_nobody_waits(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is there while somebody waits, and a while longer; it comes again when it is needed."""
+    monkeypatch.setattr(_puller, "_LINGER", 0.05)
+    await bus.pop("t")
+    assert await listeners(bus) == 0
+
+    for _ in range(2):
+        tasks = await waiting(bus, 3)
+        await end(tasks)
+        await eventually(listen, bus, 0)
+
+
+async def test_a_pop_that_is_cancelled_while_it_waits_takes_nothing(bus: Bus, conn: Any, no_polling: None) -> None:
+    """The message goes to the next one in line, or stays in its queue."""
+    first, second = await waiting(bus, 2)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+
+    await bus.send("t", 1)
+    popped = await asyncio.wait_for(second, 10)
+    await bus.send("t", 2)
+
+    assert popped.payloads == [1]
+    assert await states_of(conn, "t") == {"leased": 1, "waiting": 1}
+
+
+@pytest.mark.parametrize("wait", [0, 60])
+async def test_a_pop_that_is_cancelled_while_the_database_answers_gives_back(
+    bus: Bus, conn: Any, connect: Any, wait: float
+) -> None:
+    """What it takes then is released: the attempt does not count, and the next one gets it."""
+    blocker = await connect()
+    await bus.send("t", 1)
+    async with blocker.transaction():
+        await blocker.execute("lock table postbus.lease in access exclusive mode")
+
+        async def pop() -> Any:
+            return await bus.pop("t", wait=wait)
+
+        task = asyncio.create_task(pop())
+        await eventually(_a_pop_waits_for, conn, blocker.get_server_pid())
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    await tasks_are("postbus-give-back", 0)
+    assert await states_of(conn, "t") == {"waiting": 1}
+    assert (await bus.pop("t"))[0].message.attempt == 1
+
+
+async def _a_pop_waits_for(conn: Any, pid: int) -> None:
+    assert await conn.fetchval(
+        "select exists (select from pg_stat_activity where $1 = any (pg_blocking_pids(pid)) and query like '%.pop(%')",
+        pid,
+    )
+
+
+async def test_closing_lets_those_who_wait_go(dsn: str, conn: Any) -> None:
+    """With nothing, at once; and nothing of theirs stays behind."""
+    bus = Bus(dsn)
+    tasks = await waiting(bus, 3)
+
+    await bus.close()
+
+    assert [len(await asyncio.wait_for(task, 5)) for task in tasks] == [0, 0, 0]
+    assert await leased(conn, "t") == 0
+
+
+async def test_who_waits_outlives_broken_connections(bus: Bus, conn: Any) -> None:
+    """A pop that waits goes on waiting while the database is away for a moment."""
+    (task,) = await waiting(bus)
+    await conn.execute(
+        "select pg_terminate_backend(pid, 5000) from pg_stat_activity "
+        "where datname = current_database() and pid <> pg_backend_pid()"
+    )
+
+    await conn.execute("select postbus.publish('t', 'x'::text)")
+
+    assert (await asyncio.wait_for(task, 20)).payloads == ["x"]
+
+
+async def test_a_database_that_stays_away_is_told(proxy: Proxy) -> None:
+    """When the time is over and nobody could be asked, that is an error and not an empty queue."""
+    bus = Bus(proxy.dsn)
+    (task,) = await waiting(bus, wait=3)
+    await proxy.stop()
+
+    with pytest.raises(DatabaseUnavailable):
+        await asyncio.wait_for(task, 20)
+    await bus.close()
+
+
+async def test_two_programs_share_what_is_there(bus: Bus, other: Bus, conn: Any) -> None:
+    """Each message goes to one of those who wait, wherever they are."""
+    tasks = [*await waiting(bus, 10), *await _waiting_beside(other, 10)]
+    await send_numbers(bus, "t", 20)
+
+    popped = await asyncio.wait_for(asyncio.gather(*tasks), 20)
+
+    assert sorted(one.payloads[0] for one in popped) == list(range(20))
+    await lose(conn, popped[0])
+
+
+async def _waiting_beside(other: Bus, count: int) -> list[asyncio.Task[Any]]:
+    async def pop() -> Any:
+        return await other.pop("t", wait=60)
+
+    tasks = [asyncio.create_task(pop()) for _ in range(count)]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_pops_begin_where_the_last_one_ended(bus: Bus, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside an old transaction finished messages stay behind: the floor keeps pops from stepping over them."""
+    store = await bus.connect()
+    given: list[str | None] = []
+    original = store.pop
+
+    async def pop(topic: str, **options: Any) -> Any:
+        given.append(options["floor"])
+        return await original(topic, **options)
+
+    monkeypatch.setattr(store, "pop", pop)
+    old = await connect()
+    await old.execute("begin")
+    await old.execute("select pg_current_xact_id()")
+    async with bus.transaction() as tx:
+        await bus.publish_many(tx, "t", list(range(100)))
+
+    for _ in range(10):
+        await (await bus.pop("t", batch=10)).ack()
+    late = await bus.pop("t")
+    await old.execute("select postbus.publish('t', 'late'::text)")
+    await old.execute("commit")
+
+    assert given[0] is None
+    assert all(floor is not None for floor in given[1:])
+    assert not late
+    assert (await bus.pop("t")).payloads == ["late"]

@@ -1,0 +1,236 @@
+"""Handlers that the inbox makes idempotent: in the bus's transaction, in one of their own, and with Redis."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from eventually import eventually
+from grouping import SOON, create_log, has, is_through
+from postbus import Ack, Bus, DeadLetter, InvalidHandler, Message, Retry
+from postbus.inbox import Inbox, RedisInbox
+from running import running
+
+pytest_plugins = ["fix_redis"]
+
+INBOX = Inbox()
+
+
+def by_payload(message: Message) -> str:
+    """What copies of a message have in common."""
+    return message.payload.decode()
+
+
+async def count(conn: Any) -> int:
+    return int(await conn.fetchval("select count(*) from effect"))
+
+
+@pytest.fixture(autouse=True)
+async def effect(conn: Any) -> None:
+    await conn.execute("create table effect (n int)")
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_copies_have_no_effect_in_the_bus_s_transaction(bus: Bus, conn: Any, group: str | None) -> None:
+    """A transactional handler's effect, note and settlement commit together; copies are settled without effect."""
+    if group:
+        await create_log(bus)
+    attempts = []
+
+    @bus.subscribe("t", group=group, transactional=True, retry=SOON)
+    @INBOX.idempotent("books", message_id=by_payload)
+    async def book(n: int, message: Message, conn: Any) -> None:
+        await conn.execute("insert into effect values ($1)", n)
+        attempts.append(message.attempt)
+        if len(attempts) == 1:
+            raise ConnectionError("undone, and tried again")
+
+    async with running(bus):
+        if group:
+            await eventually_listed(conn)
+        for n in (7, 7, 8, 7):
+            await bus.send("t", n)
+
+        async def both_are_there() -> None:
+            assert await count(conn) == 2
+            left = "select count(*) from postbus.messages" if group is None else "select max(lag) from postbus.groups"
+            assert await conn.fetchval(left) == 0
+
+        await eventually(both_are_there)
+        if group:
+            await is_through(conn)
+    assert len(attempts) == 3
+    assert await count(conn) == 2
+
+
+async def eventually_listed(conn: Any) -> None:
+    async def listed() -> None:
+        assert await conn.fetchval("select count(*) from postbus.subscription") == 1
+
+    await eventually(listed)
+
+
+async def test_a_handler_in_a_transaction_of_its_own(bus: Bus, conn: Any) -> None:
+    """It gets a connection of the transaction that was given; what it does not call done is undone."""
+    tried: list[int] = []
+
+    @bus.subscribe("t", retry=SOON)
+    @INBOX.idempotent("books", transaction=bus.transaction, message_id=by_payload)
+    async def book(n: int, conn: Any) -> Ack | Retry | DeadLetter:
+        await conn.execute("insert into effect values ($1)", n)
+        tried.append(n)
+        if n == 3:
+            return DeadLetter(reason="no 3")
+        return Retry(delay=0) if tried.count(n) == 1 else Ack()
+
+    for n in (1, 2, 3, 1, 2):
+        await bus.send("t", n)
+
+    async def all_is_settled() -> None:
+        assert await conn.fetchval("select count(*) from postbus.messages where state <> 'dead'") == 0
+
+    async with running(bus):
+        await eventually(all_is_settled)
+    assert sorted(row["n"] for row in await conn.fetch("select n from effect")) == [1, 2]
+    assert [row["reason"] for row in await bus.admin.dead_letters("t")] == ["no 3"]
+    kept = await conn.fetch("select message_id from postbus.inbox order by 1")
+    assert [row["message_id"] for row in kept] == ["1", "2"]
+
+
+async def test_a_message_is_known_by_its_topic_and_id(bus: Bus, conn: Any) -> None:
+    """Unless something else is named; so a redelivery of the same message is recognised."""
+
+    @bus.subscribe("t", transactional=True)
+    @INBOX.idempotent("books")
+    async def book(message: Message, conn: Any) -> None:
+        await conn.execute("insert into effect values (1)")
+
+    async with conn.transaction():
+        known = await bus.publish(conn, "t", 1)
+        await bus.publish(conn, "t", 2)
+        async with INBOX.once(conn, "books", f"t:{known}"):
+            pass
+
+    async def all_is_settled() -> None:
+        assert await conn.fetchval("select count(*) from postbus.messages") == 0
+
+    async with running(bus):
+        await eventually(all_is_settled)
+    assert await count(conn) == 1
+
+
+async def test_a_handler_that_is_not_async(bus: Bus, conn: Any, dsn: str) -> None:
+    """It runs in a thread, with a connection that is not async either."""
+
+    @contextmanager
+    def transaction() -> Any:
+        with psycopg.connect(dsn) as connection:  # commits at the end
+            yield connection
+
+    @bus.subscribe("t", retry=SOON)
+    @INBOX.idempotent("books", transaction=transaction, message_id=by_payload)
+    def book(n: int, message: Message, connection: Any) -> Retry | None:
+        connection.execute("insert into effect values (%s)", [n])
+        return Retry(delay=0) if message.attempt == 1 else None
+
+    for n in (1, 2, 1):
+        await bus.send("t", n)
+
+    async def all_is_settled() -> None:
+        assert await conn.fetchval("select count(*) from postbus.messages") == 0
+
+    async with running(bus):
+        await eventually(all_is_settled)
+    assert await count(conn) == 2
+
+
+async def test_a_handler_with_redis(bus: Bus, redis_client: Any) -> None:
+    """Copies have no effect; one that comes while the first is in hand is tried again when that one's claim ends."""
+    inbox = RedisInbox(redis_client, claim="300ms")
+    done: list[int] = []
+
+    @bus.subscribe("t", concurrency=5, retry=SOON)
+    @inbox.idempotent("books", message_id=by_payload)
+    async def book(n: int, message: Message) -> None:
+        if n == 2 and message.attempt == 1:
+            raise ConnectionError("given back")
+        done.append(n)
+
+    assert await inbox.once("books", "1").__aenter__()  # by a process that has died since
+    for n in (1, 2, 2):
+        await bus.send("t", n)
+    async with running(bus):
+        await has(done, 2)
+        for n in (1, 3):
+            await bus.send("t", n)
+        await has(done, 3)
+    assert sorted(done) == [1, 2, 3]
+
+
+class Books:
+    """An object that is a handler, and has one."""
+
+    def __init__(self) -> None:
+        self.booked: list[tuple[str, int]] = []
+
+    async def __call__(self, n: int, conn: Any) -> None:
+        self.booked.append(("object", n))
+
+    async def book(self, n: int, message: Message, conn: Any) -> None:
+        self.booked.append(("method", n))
+
+    async def book_for(self, account: str, n: int, connection: Any) -> None:
+        self.booked.append((account, n))
+
+
+async def test_handlers_of_all_kinds(bus: Bus, conn: Any) -> None:
+    """Methods, objects and functions with some arguments given are wrapped as functions are."""
+    books = Books()
+    for topic, handler in (("a", books), ("b", books.book), ("c", functools.partial(books.book_for, "ada"))):
+        bus.subscribe(topic, transactional=True, name=topic)(INBOX.idempotent(topic, message_id=by_payload)(handler))
+        for n in (1, 1):
+            await bus.send(topic, n)
+
+    async def all_is_settled() -> None:
+        assert await conn.fetchval("select count(*) from postbus.messages") == 0
+
+    async with running(bus):
+        await eventually(all_is_settled)
+    assert sorted(books.booked) == [("ada", 1), ("method", 1), ("object", 1)]
+
+
+def test_handlers_that_it_cannot_serve_are_refused() -> None:
+    """With what to do instead, when they are decorated."""
+
+    async def without_connection(n: int) -> None: ...
+
+    async def batches(numbers: list[int], conn: Any) -> None: ...
+
+    async def payload_by_the_name_of_message(message: int, conn: Any) -> None: ...
+
+    for handler, match in (
+        (without_connection, "transactional=True"),
+        (batches, "batches"),
+        (payload_by_the_name_of_message, "call that parameter otherwise"),
+    ):
+        with pytest.raises(InvalidHandler, match=match):
+            INBOX.idempotent("books")(handler)
+
+
+def test_a_handler_that_gets_its_connection_otherwise_is_not_transactional(bus_without_server: Bus) -> None:
+    """The bus does not see the connection that the inbox gives, and refuses to give one too."""
+
+    @INBOX.idempotent("books", transaction=bus_without_server.transaction)
+    async def book(n: int, conn: Any) -> None: ...
+
+    with pytest.raises(InvalidHandler, match="takes no connection"):
+        bus_without_server.subscribe("t", transactional=True)(book)
+
+
+@pytest.fixture
+def bus_without_server() -> Bus:
+    return Bus("postgresql://nobody@localhost/nowhere")

@@ -1,0 +1,18 @@
+"""A server on the test's database."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from http_api.serving import client, serving
+from postbus import Bus
+
+
+@pytest.fixture
+async def http(bus: Bus) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server that asks nobody who they are."""
+    async with serving(bus) as url, client(url) as opened:
+        yield opened

@@ -1,0 +1,54 @@
+"""A real server within a test, and ways to call it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from postbus import Bus
+from postbus.server.serve import HttpServer
+from postbus.server.settings import Settings
+
+
+@asynccontextmanager
+async def serving(bus: Bus, **settings: Any) -> AsyncIterator[str]:
+    """The address of a server on the test's bus, which ends with the block."""
+    server = HttpServer(bus, Settings(port=0, **settings))
+    stop = asyncio.Event()
+    running = asyncio.create_task(server.run(stop))
+    try:
+        yield server.url
+    finally:
+        stop.set()
+        await running
+
+
+@asynccontextmanager
+async def client(url: str, token: str | None = None) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server."""
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=30, trust_env=False) as opened:
+        yield opened
+
+
+async def new_token(bus: Bus, *roles: str, topics: tuple[str, ...] = ("*",)) -> str:
+    """A token with these roles."""
+    return (await bus.admin.create_token("test", list(roles), topics=list(topics))).token
+
+
+def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """What an answer tells as an error, if it is this one."""
+    told: dict[str, Any] = answer.json()
+    assert answer.status_code == status, told
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert told["status"] == status
+    assert told["code"] == code
+    assert told["type"] == f"urn:postbus:{code}"
+    assert told["title"]
+    assert told["detail"]
+    assert told["remedy"]
+    return told

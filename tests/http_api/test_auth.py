@@ -1,0 +1,243 @@
+"""Who may do what: tokens, roles, patterns of topics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from litestar.handlers import HTTPRouteHandler
+
+from http_api.serving import client, new_token, problem, serving
+from postbus import Bus, InvalidOption, TokenNotFound
+from postbus.server.app import PARTS
+from postbus.server.callers import Authenticator, matches
+from postbus.server.settings import Settings
+
+ROLES = ("producer", "consumer", "observer", "admin")
+P, C, OA, A, CA = ({"producer"}, {"consumer"}, {"observer", "admin"}, {"admin"}, {"consumer", "admin"})
+EVERYBODY: set[str] = set()
+_ONE = [{"id": "1", "token": "00000000-0000-0000-0000-000000000000"}]
+_T, _G = "/v1/topics/t", "/v1/topics/t/groups/g"
+
+# Each route: its operation, a request for it, and the roles that may send that. No roles: everybody may.
+TABLE: dict[str, tuple[str, str, Any, set[str]]] = {
+    "push": ("POST", f"{_T}/messages", {"payload": 1}, P),
+    "browse_messages": ("GET", f"{_T}/messages", None, OA),
+    "show_message": ("GET", f"{_T}/messages/1", None, OA),
+    "follow_topic": ("GET", "/v1/topics/none/follow", None, OA),
+    "pop": ("POST", f"{_T}/pop", {}, C),
+    "pop_scope": ("POST", "/v1/pop", {"group": "g", "pattern": "none.*"}, C),
+    "ack": ("POST", "/v1/ack", {"messages": _ONE}, C),
+    "retry": ("POST", "/v1/retry", {"messages": _ONE}, C),
+    "dead_letter": ("POST", "/v1/dead-letter", {"messages": _ONE, "reason": "no"}, C),
+    "release": ("POST", "/v1/release", {"messages": _ONE}, C),
+    "extend": ("POST", "/v1/extend", {"messages": _ONE, "lease": 5}, C),
+    "transaction": ("POST", "/v1/transaction", {"push": [{"topic": "t", "messages": [{"text": "x"}]}]}, P),
+    "list_topics": ("GET", "/v1/topics", None, OA),
+    "create_topic": ("POST", "/v1/topics", {"name": "t"}, A),
+    "show_topic": ("GET", _T, None, OA),
+    "set_topic": ("PATCH", _T, {"max_attempts": 3}, A),
+    "delete_topic": ("DELETE", _T, None, A),
+    "pause_topic": ("POST", f"{_T}/pause", None, A),
+    "resume_topic": ("POST", f"{_T}/resume", None, A),
+    "purge_topic": ("POST", f"{_T}/purge", {}, A),
+    "list_all_groups": ("GET", "/v1/groups", None, OA),
+    "list_groups": ("GET", f"{_T}/groups", None, OA),
+    "subscribe_group": ("PUT", _G, {}, CA),
+    "show_group": ("GET", _G, None, OA),
+    "group_metrics": ("GET", f"{_G}/metrics", None, OA),
+    "remove_group": ("DELETE", _G, None, A),
+    "pause_group": ("POST", f"{_G}/pause", None, A),
+    "resume_group": ("POST", f"{_G}/resume", None, A),
+    "cancel_group": ("POST", f"{_G}/cancel", None, A),
+    "resurrect_group": ("POST", f"{_G}/resurrect", None, A),
+    "seek_group": ("POST", f"{_G}/seek", {}, A),
+    "list_catch_ups": ("GET", "/v1/catch-ups", None, OA),
+    "group_catch_ups": ("GET", f"{_G}/catch-ups", None, OA),
+    "cancel_catch_up": ("POST", f"{_G}/catch-ups/cancel", None, A),
+    "resume_catch_up": ("POST", f"{_G}/catch-ups/resume", None, A),
+    "list_all_dead_letters": ("GET", "/v1/dead-letters", None, OA),
+    "list_dead_letters": ("GET", f"{_T}/dead-letters", None, OA),
+    "show_dead_letter": ("GET", f"{_T}/dead-letters/1", None, OA),
+    "redrive_dead_letters": ("POST", f"{_T}/dead-letters/redrive", {}, A),
+    "purge_dead_letters": ("POST", f"{_T}/dead-letters/purge", {}, A),
+    "list_webhooks": ("GET", "/v1/webhooks", None, A),
+    "create_webhook": ("POST", "/v1/webhooks", {"name": "w", "topic": "t", "url": "http://127.0.0.1:9/"}, A),
+    "show_webhook": ("GET", "/v1/webhooks/none", None, A),
+    "set_webhook": ("PATCH", "/v1/webhooks/none", {"enabled": False}, A),
+    "delete_webhook": ("DELETE", "/v1/webhooks/none", None, A),
+    "livez": ("GET", "/livez", None, EVERYBODY),
+    "readyz": ("GET", "/readyz", None, EVERYBODY),
+}
+
+
+def test_the_table_has_every_route() -> None:
+    """A route that is added has to say here who may use it."""
+    handlers: list[HTTPRouteHandler] = [route for part in PARTS for route in part.ROUTES]
+    assert sorted(str(one.operation_id) for one in handlers) == sorted(TABLE)
+
+
+@pytest.fixture
+async def guarded(bus: Bus) -> AsyncIterator[str]:
+    """A server that asks for tokens."""
+    async with serving(bus, auth=True) as url:
+        yield url
+
+
+async def test_every_route_refuses_who_may_not(guarded: str, bus: Bus) -> None:
+    """Each role gets through where the table says so, and nowhere else; strangers get through nowhere."""
+    tokens = {role: await new_token(bus, role) for role in ROLES}
+    async with client(guarded) as http:
+        for name, (method, path, body, allowed) in TABLE.items():
+            if not allowed:
+                assert (await http.request(method, path)).status_code == 200
+                continue
+            problem(await http.request(method, path, json=body), 401, "PB440")
+            for role, token in tokens.items():
+                headers = {"authorization": f"Bearer {token}"}
+                answer = await http.request(method, path, json=body, headers=headers)
+                if role in allowed:
+                    assert answer.status_code not in (401, 403), (name, role, answer.text)
+                else:
+                    problem(answer, 403, "PB441")
+
+
+async def test_a_token_with_several_roles_may_do_what_each_may(guarded: str, bus: Bus) -> None:
+    """Roles add up: a transaction that acks and pushes takes both."""
+    ack = {"ack": _ONE, "push": [{"topic": "t", "messages": [{"text": "x"}]}]}
+    async with client(guarded, await new_token(bus, "producer")) as http:
+        problem(await http.post("/v1/transaction", json=ack), 403, "PB441")
+    async with client(guarded, await new_token(bus, "consumer")) as http:
+        problem(await http.post("/v1/transaction", json=ack), 403, "PB441")
+    async with client(guarded, await new_token(bus, "producer", "consumer")) as http:
+        problem(await http.post("/v1/transaction", json=ack), 409, "PB423")
+
+
+async def test_topics_beyond_a_tokens_patterns_are_closed(guarded: str, bus: Bus) -> None:
+    """A token for orders.* neither reaches other topics, in paths or in bodies, nor sees them in lists."""
+    for topic in ("orders.new", "secret"):
+        await bus.admin.create_topic(topic, semantics="PUB_SUB")
+        await bus.admin.create_topic(f"{topic}.q", max_attempts=1)
+        await (await bus.connect()).subscribe(topic, "g", _now(), "block")
+        await bus.send(f"{topic}.q", 1)
+        async with bus.pop(f"{topic}.q") as popped:
+            await popped.dead_letter("no")
+        await bus.admin.create_webhook(topic, topic, "http://127.0.0.1:9/", group="hook", enabled=False)
+    token = await new_token(bus, *ROLES, topics=("orders.*",))
+    async with client(guarded, token) as http:
+        for name, (method, path, body, allowed) in TABLE.items():
+            if allowed and "/topics/t" in path:
+                answer = await http.request(method, path.replace("/topics/t", "/topics/secret"), json=body)
+                assert answer.status_code == 403, (name, answer.text)
+        for method, path, body in (
+            ("POST", "/v1/topics", {"name": "secret.2"}),
+            ("POST", "/v1/webhooks", {"name": "w", "topic": "secret", "group": "x", "url": "http://127.0.0.1:9/"}),
+            ("GET", "/v1/webhooks/secret", None),
+            ("PATCH", "/v1/webhooks/secret", {"enabled": True}),
+            ("DELETE", "/v1/webhooks/secret", None),
+            ("POST", "/v1/transaction", {"push": [{"topic": "secret.q", "messages": [{"text": "x"}]}]}),
+        ):
+            problem(await http.request(method, path, json=body), 403, "PB441")
+        for path in ("/v1/topics", "/v1/groups", "/v1/dead-letters", "/v1/webhooks", "/v1/catch-ups"):
+            text = (await http.get(path)).text
+            assert "secret" not in text, path
+            assert "orders.new" in text or path == "/v1/catch-ups", path
+
+
+def _now() -> Any:
+    from postbus import Start
+
+    return Start.NOW
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "fits"),
+    [
+        ("orders", "orders", True), ("orders", "orders.new", False), ("orders.*", "orders.", True),
+        ("orders.*", "orders.new.eu", True), ("orders.*", "orders", False), ("*", "anything", True),
+        ("*.eu", "orders.eu", True), ("*.eu", "orders.us", False), ("a*b*c", "a1b2c", True), ("a*b*c", "acb", False),
+        ("a*a", "a", False), ("a*a", "aa", True), ("*x*", "x", True), ("*x*x*", "x", False), ("a*b", "ab\nb", True),
+    ],
+)  # fmt: skip
+def test_a_pattern_matches_names(pattern: str, name: str, fits: bool) -> None:
+    """A star stands for any text, also none; all else for itself."""
+    assert matches(pattern, name) is fits
+
+
+async def test_a_revoked_token_ends(guarded: str, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token that is revoked is refused, once it is not remembered any more."""
+    monkeypatch.setattr("postbus.server.callers._REMEMBERED", 0.0)
+    made = await bus.admin.create_token("x", ["observer"])
+    async with client(guarded, made.token) as http:
+        assert (await http.get("/v1/topics")).status_code == 200
+        await bus.admin.revoke_token(made.id)
+        problem(await http.get("/v1/topics"), 401, "PB440")
+    with pytest.raises(TokenNotFound):
+        await bus.admin.revoke_token("none")
+
+
+async def test_an_expired_token_is_refused(guarded: str, bus: Bus, conn: Any) -> None:
+    """The database's clock decides, and the server remembers a token no longer than it lives."""
+    made = await bus.admin.create_token("x", ["observer"], expires_in="1h")
+    await conn.execute("update postbus.token set expires_at = clock_timestamp()")
+    async with client(guarded, made.token) as http:
+        answer = await http.get("/v1/topics")
+    problem(answer, 401, "PB440")
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert (await bus.admin.tokens())[0]["state"] == "expired"
+
+
+@pytest.mark.parametrize(
+    "header", ["", "Basic eDp5", "Bearer", "Bearer x", "Bearer pbt_", "Bearer pbt_a_b", "Bearer \xe9"]
+)
+async def test_what_is_no_token_is_refused(guarded: str, header: str) -> None:
+    """Whatever a stranger sends, the answer is 401."""
+    async with client(guarded) as http:
+        answer = await http.get("/v1/topics", headers=[(b"authorization", header.encode())])
+    problem(answer, 401, "PB440")
+
+
+async def test_only_a_hash_of_a_token_is_stored(bus: Bus, conn: Any) -> None:
+    """Who reads the database cannot call the server."""
+    made = await bus.admin.create_token("x", ["admin"])
+    stored = json.dumps([str(dict(row)) for row in await conn.fetch("select * from postbus.token")])
+    assert made.token.rpartition("_")[2] not in stored
+    assert made.id in stored
+
+
+@pytest.mark.parametrize(
+    "bad", [{"roles": []}, {"roles": ["king"]}, {"topics": []}, {"topics": ["a b"]}, {"name": ""}, {"expires_in": 0}]
+)
+async def test_a_token_that_makes_no_sense_is_refused(bus: Bus, bad: dict[str, Any]) -> None:
+    """Roles, patterns, names and lifetimes are checked when a token is made."""
+    given: dict[str, Any] = {"name": "x", "roles": ["admin"], **bad}
+    with pytest.raises(InvalidOption):
+        await bus.admin.create_token(given.pop("name"), given.pop("roles"), **given)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_a_public_address_needs_authentication(host: str) -> None:
+    """Without tokens only this machine is served."""
+    with pytest.raises(InvalidOption, match="nobody would be asked"):
+        Settings(host=host)
+    assert Settings(host=host, auth=True).host == host
+
+
+async def test_an_open_server_is_not_used_by_web_pages(http: httpx.AsyncClient) -> None:
+    """Neither a foreign name that leads to this machine nor a page of another origin gets through."""
+    problem(await http.get("/v1/topics", headers={"host": "evil.example.org"}), 403, "PB441")
+    problem(await http.post("/v1/topics/t/pause", headers={"origin": "https://evil.example.org"}), 403, "PB441")
+    own = str(http.base_url).rstrip("/")
+    assert (await http.get("/v1/topics", headers={"origin": own})).status_code == 200
+
+
+async def test_many_tokens_are_not_remembered_forever(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the server remembers of tokens is bounded."""
+    monkeypatch.setattr("postbus.server.callers._MOST_REMEMBERED", 2)
+    authenticator = Authenticator(bus.connect, is_open=False, verifier=None)
+    for _ in range(4):
+        await authenticator.caller(f"Bearer {await new_token(bus, 'admin')}")
+    assert len(authenticator._known) <= 2

@@ -1,0 +1,307 @@
+"""Popping messages over HTTP, and settling them."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from eventually import eventually
+from http_api.serving import problem, serving
+from postbus import Bus
+from postbus.server.polls import Polls
+
+
+async def push(http: httpx.AsyncClient, topic: str, *payloads: Any, **options: Any) -> list[str]:
+    answer = await http.post(f"/v1/topics/{topic}/messages", json=[{"payload": one, **options} for one in payloads])
+    assert answer.status_code == 201, answer.text
+    ids: list[str] = answer.json()["ids"]
+    return ids
+
+
+async def pop(http: httpx.AsyncClient, topic: str, **asked: Any) -> list[dict[str, Any]]:
+    answer = await http.post(f"/v1/topics/{topic}/pop", json=asked)
+    assert answer.status_code == 200, answer.text
+    messages: list[dict[str, Any]] = answer.json()["messages"]
+    return messages
+
+
+async def state_of(bus: Bus, topic: str) -> list[str]:
+    return [row["state"] for row in await bus.admin.messages(topic)]
+
+
+async def test_popped_messages_are_acked_as_they_came(http: httpx.AsyncClient, bus: Bus) -> None:
+    """What pop returns can be sent back as it is to settle it."""
+    ids = await push(http, "jobs", {"n": 1}, {"n": 2}, key="k", headers={"a": "b"})
+    messages = await pop(http, "jobs", count=10)
+
+    answer = await http.post("/v1/ack", json={"messages": messages})
+
+    assert [one["id"] for one in messages] == ids
+    assert [one["payload"] for one in messages] == [{"n": 1}, {"n": 2}]
+    assert messages[0] | {"attempt": 1, "key": "k", "headers": {"a": "b"}, "topic": "jobs"} == messages[0]
+    assert answer.json() == {"settled": 2, "lost": []}
+    assert await state_of(bus, "jobs") == []
+
+
+async def test_a_poll_waits_for_a_message(http: httpx.AsyncClient) -> None:
+    """A pop with wait returns as soon as there is something."""
+    polling = asyncio.create_task(pop(http, "jobs", wait=30))
+    await asyncio.sleep(0)
+    await push(http, "jobs", "now")
+
+    [message] = await asyncio.wait_for(polling, 10)
+
+    assert message["payload"] == "now"
+
+
+async def test_a_poll_ends_with_nothing_when_its_time_is_over(http: httpx.AsyncClient) -> None:
+    """Nothing there is an empty list, not an error."""
+    assert await pop(http, "jobs", wait=0.05) == []
+    assert await pop(http, "jobs") == []
+
+
+def polls() -> int:
+    """How many pops wait in this process."""
+    return [task.get_name() for task in asyncio.all_tasks()].count("postbus-poll")
+
+
+async def test_a_caller_who_leaves_ends_its_poll(http: httpx.AsyncClient) -> None:
+    """A client that disconnects while it polls gets nothing, and nobody's message is held for it."""
+    polling = asyncio.create_task(pop(http, "jobs", wait=30, lease=60))
+
+    async def is_waiting() -> None:
+        assert polls() == 1
+
+    async def is_over() -> None:
+        assert polls() == 0
+
+    await eventually(is_waiting)
+    polling.cancel()
+    await eventually(is_over)
+    await push(http, "jobs", 1)
+
+    [message] = await pop(http, "jobs")
+
+    assert message["attempt"] == 1
+
+
+async def test_what_comes_for_a_caller_who_has_left_is_released(bus: Bus) -> None:
+    """A message that is popped in the moment in which the client leaves is given back at once."""
+    await bus.send("jobs", 1)
+    gone = asyncio.Event()
+
+    async def receive() -> dict[str, str]:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def take() -> Any:
+        popped = await bus.pop("jobs", lease=60)
+        gone.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return popped
+
+    request: Any = SimpleNamespace(receive=receive)
+    taken: Any = take()
+    assert await Polls().wait(request, taken) == ()
+
+    [row] = await bus.admin.messages("jobs")
+    assert (row["state"], row["attempts"]) == ("waiting", 0)
+
+
+async def test_messages_are_retried_given_up_and_released(http: httpx.AsyncClient, bus: Bus) -> None:
+    """Each way to settle a message leads where it says."""
+    await push(http, "jobs", 1, 2, 3)
+    first, second, third = await pop(http, "jobs", count=3)
+
+    retried = await http.post("/v1/retry", json={"messages": [first], "delay": "1h", "error": "no paper"})
+    dead = await http.post("/v1/dead-letter", json={"messages": [second], "reason": "bad", "error": "worse"})
+    released = await http.post("/v1/release", json={"messages": [third]})
+
+    assert retried.json() == {"settled": 1, "lost": [], "dead": []}
+    assert dead.json() == released.json() == {"settled": 1, "lost": []}
+    rows = {str(row["id"]): row for row in await bus.admin.messages("jobs")}
+    assert (rows[first["id"]]["state"], rows[first["id"]]["last_error"]) == ("retrying", "no paper")
+    assert (rows[second["id"]]["state"], rows[second["id"]]["last_error"]) == ("dead", "bad: worse")
+    assert (rows[third["id"]]["state"], rows[third["id"]]["attempts"]) == ("waiting", 0)
+
+
+async def test_a_retry_beyond_the_last_attempt_is_told(http: httpx.AsyncClient, bus: Bus) -> None:
+    """A message whose attempts are used up is named as dead."""
+    await bus.admin.create_topic("jobs", max_attempts=1)
+    [message_id] = await push(http, "jobs", 1)
+
+    answer = await http.post("/v1/retry", json={"messages": await pop(http, "jobs")})
+
+    assert answer.json() == {"settled": 1, "lost": [], "dead": [message_id]}
+
+
+async def test_a_lease_is_extended(http: httpx.AsyncClient, bus: Bus) -> None:
+    """Extending moves the end of the lease."""
+    await push(http, "jobs", 1)
+    [message] = await pop(http, "jobs", lease=5)
+
+    answer = await http.post("/v1/extend", json={"messages": [message], "lease": "1 hour"})
+
+    assert answer.json() == {"settled": 1, "lost": []}
+    [row] = await bus.admin.messages("jobs")
+    assert row["at"].isoformat() > message["lease_ends_at"].replace("Z", "+00:00")
+
+
+@pytest.mark.parametrize(
+    ("route", "more"),
+    [
+        ("ack", {}),
+        ("retry", {}),
+        ("release", {}),
+        ("dead-letter", {"reason": "no"}),
+        ("extend", {"lease": 5}),
+    ],
+)
+async def test_what_is_settled_already_is_lost(http: httpx.AsyncClient, route: str, more: dict[str, Any]) -> None:
+    """Settling a second time changes nothing and says so."""
+    await push(http, "jobs", 1)
+    messages = await pop(http, "jobs")
+    await http.post("/v1/ack", json={"messages": messages})
+
+    problem(await http.post(f"/v1/{route}", json={"messages": messages, **more}), 409, "PB423")
+
+
+async def test_a_batch_is_settled_where_it_is_held(http: httpx.AsyncClient, bus: Bus) -> None:
+    """Of messages of several leases those that are lost are named; the others are done."""
+    await push(http, "jobs", 1, 2)
+    held = [*await pop(http, "jobs"), *await pop(http, "jobs")]
+    await http.post("/v1/ack", json={"messages": held[:1]})
+
+    answer = await http.post("/v1/ack", json={"messages": held})
+
+    assert answer.json() == {"settled": 1, "lost": [held[0]["id"]]}
+    assert await state_of(bus, "jobs") == []
+
+
+async def test_auto_ack_settles_at_once(http: httpx.AsyncClient, bus: Bus) -> None:
+    """With auto_ack there is no token, and nothing is left."""
+    await push(http, "jobs", 1)
+
+    [message] = await pop(http, "jobs", auto_ack=True)
+
+    assert message["token"] is None
+    assert await state_of(bus, "jobs") == []
+
+
+async def test_a_transaction_acks_and_pushes_together(http: httpx.AsyncClient, bus: Bus) -> None:
+    """What it acks is gone and what it pushes is there, in several topics."""
+    await push(http, "jobs", 1)
+
+    answer = await http.post(
+        "/v1/transaction",
+        json={
+            "ack": await pop(http, "jobs"),
+            "push": [
+                {"topic": "mails", "messages": [{"payload": "a"}, {"text": "b"}]},
+                {"topic": "bills", "messages": [{"base64": "AA=="}]},
+            ],
+        },
+    )
+
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["acked"] == 1
+    assert [len(one["ids"]) for one in answer.json()["pushed"]] == [2, 1]
+    assert [await state_of(bus, topic) for topic in ("jobs", "mails", "bills")] == [[], ["waiting"] * 2, ["waiting"]]
+
+
+async def test_a_transaction_with_a_lost_message_does_nothing(http: httpx.AsyncClient, bus: Bus) -> None:
+    """If one message is not held any more, nothing is pushed and nothing is acked."""
+    await push(http, "jobs", 1, 2)
+    lost, held = await pop(http, "jobs", count=1), await pop(http, "jobs", count=1)
+    await http.post("/v1/ack", json={"messages": lost})
+
+    answer = await http.post(
+        "/v1/transaction",
+        json={"ack": [*held, *lost], "push": [{"topic": "mails", "messages": [{"payload": 1}]}]},
+    )
+
+    problem(answer, 409, "PB423")
+    assert await state_of(bus, "jobs") == ["leased"]
+    assert await state_of(bus, "mails") == []
+
+
+async def test_a_transaction_with_a_bad_message_does_nothing(http: httpx.AsyncClient, bus: Bus) -> None:
+    """A push that is refused undoes the ack."""
+    await bus.admin.create_topic("small", max_payload_bytes=10)
+    await push(http, "jobs", 1)
+
+    answer = await http.post(
+        "/v1/transaction",
+        json={"ack": await pop(http, "jobs"), "push": [{"topic": "small", "messages": [{"text": "x" * 100}]}]},
+    )
+
+    problem(answer, 413, "PB411")
+    assert await state_of(bus, "jobs") == ["leased"]
+
+
+async def test_a_group_pops_in_order_per_key(http: httpx.AsyncClient, bus: Bus) -> None:
+    """Of a PUB_SUB topic a key's next message comes when the one before is settled; every group gets all."""
+    await bus.admin.create_topic("events", semantics="PUB_SUB")
+    for group in ("mail", "stock"):
+        assert (await http.put(f"/v1/topics/events/groups/{group}", json={})).json()["is_new"]
+    await push(http, "events", 1, 2, key="k")
+
+    seen = []
+    for _ in range(2):
+        messages = await pop(http, "events", group="mail", wait=10)
+        seen += [one["payload"] for one in messages]
+        await http.post("/v1/ack", json={"messages": messages})
+    others = await pop(http, "events", group="stock", count=10, wait=10)
+
+    assert seen == [1, 2]
+    assert others[0]["payload"] == 1
+
+
+async def test_a_group_pops_one_key(http: httpx.AsyncClient, bus: Bus) -> None:
+    """With key only messages of that key come."""
+    await bus.admin.create_topic("events", semantics="PUB_SUB")
+    await http.put("/v1/topics/events/groups/mail", json={})
+    for key in ("a", "b"):
+        await push(http, "events", key, key=key)
+
+    messages = await pop(http, "events", group="mail", key="b", count=10, wait=10)
+
+    assert [one["payload"] for one in messages] == ["b"]
+
+
+async def test_who_has_a_message_is_told(http: httpx.AsyncClient, bus: Bus) -> None:
+    """The one who looks sees which caller holds it, and until when."""
+    [message_id] = await push(http, "jobs", 1)
+    [message] = await pop(http, "jobs", lease="10 minutes")
+
+    story = (await http.get(f"/v1/topics/jobs/messages/{message_id}")).json()
+
+    assert (story["state"], story["member"]) == ("leased", "everybody")
+    assert story["at"] == message["lease_ends_at"]
+
+
+async def test_a_group_that_is_not_subscribed_is_told(http: httpx.AsyncClient, bus: Bus) -> None:
+    """Popping for a group needs its subscription."""
+    await bus.admin.create_topic("events", semantics="PUB_SUB")
+
+    problem(await http.post("/v1/topics/events/pop", json={"group": "nobody"}), 404, "PB406")
+
+
+async def test_polls_end_when_the_server_does(bus: Bus) -> None:
+    """Who waits when the server is told to end gets nothing at once, and no error."""
+    async with serving(bus) as url:
+        opened = httpx.AsyncClient(base_url=url, timeout=30, trust_env=False)
+        polling = asyncio.create_task(opened.post("/v1/topics/jobs/pop", json={"wait": 60}))
+
+        async def is_waiting() -> None:
+            assert polls() == 1
+
+        await eventually(is_waiting)
+
+    assert (await asyncio.wait_for(polling, 5)).json() == {"messages": []}
+    await opened.aclose()

@@ -1,0 +1,40 @@
+"""Real servers for the sinks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cli.conftest import cli, end_what_was_started
+from postbus.bench.peers import servers
+from postbus.bench.peers.system import Absent
+
+__all__ = ["cli", "end_what_was_started"]
+
+
+@pytest.fixture
+async def nats_server() -> AsyncIterator[servers.Server]:
+    """A NATS server with JetStream."""
+    async with servers.nats() as server:
+        yield server
+
+
+@pytest.fixture
+async def redis_server() -> AsyncIterator[servers.Server]:
+    """A Redis that syncs each write."""
+    try:
+        async with servers.redis() as server:
+            yield server
+    except Absent as absent:
+        pytest.skip(str(absent))
+
+
+@pytest.fixture
+async def rabbit_server() -> AsyncIterator[servers.Server]:
+    """A RabbitMQ node of its own."""
+    try:
+        async with servers.rabbitmq() as server:
+            yield server
+    except Absent as absent:
+        pytest.skip(str(absent))

@@ -1,0 +1,36 @@
+"""A Kafka cluster for tests: librdkafka's own, which lives in this process and listens on real ports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, Producer
+
+
+@contextmanager
+def kafka_cluster() -> Iterator[str]:
+    """The address of a cluster with one broker."""
+    holder = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    try:
+        brokers = holder.list_topics(timeout=10).brokers.values()
+        yield "kafka://" + ",".join(f"{one.host}:{one.port}" for one in brokers)
+    finally:
+        holder.flush(1)
+
+
+def records(address: str, topic: str, count: int) -> list[Any]:
+    """At least so many records of a topic, and those that come in the moment after."""
+    consumer = Consumer(
+        {"bootstrap.servers": address.partition("://")[2], "group.id": "tests", "auto.offset.reset": "earliest",
+         "log_level": 0}
+    )  # fmt: skip
+    consumer.subscribe([topic])
+    got: list[Any] = []
+    try:
+        while found := consumer.consume(500, timeout=20.0 if len(got) < count else 1.0):
+            got += [one for one in found if one.error() is None]
+    finally:
+        consumer.close()
+    return got

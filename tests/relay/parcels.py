@@ -1,0 +1,25 @@
+"""Messages as the tests of sinks send them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from postbus import Message
+from postbus.relay import Envelope, Parcel
+
+PUBLISHED = datetime(2030, 1, 31, 18, 0, tzinfo=UTC)
+
+
+def message(number: int = 1, *, payload: bytes = b'{"n": 1}', **options: Any) -> Message:
+    """A message as it comes from a topic."""
+    given: dict[str, Any] = {
+        "topic": "orders", "content_type": "application/json", "key": None, "headers": {}, "correlation_id": None,
+        "priority": 4, "attempt": 1, "published_at": PUBLISHED,
+    }  # fmt: skip
+    return Message(id=number, payload=payload, **(given | options))
+
+
+def parcel(target: str, number: int = 1, **options: Any) -> Parcel:
+    """The same on its way."""
+    return Envelope(target, source="/tests").parcel(message(number, **options))

@@ -1,0 +1,104 @@
+"""Envelopes: attributes, CloudEvents, and targets."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from postbus.relay import Envelope, Form
+from postbus.relay.envelope import Unfit
+from relay.parcels import message
+
+EVENT = {
+    "event-type": "order.placed", "aggregate-type": "order", "aggregate-id": "7", "event-version": "2",
+    "tenant": "acme", "traceparent": "00-a-b-01", "tracestate": "x=y",
+}  # fmt: skip
+NOT_OF_EVENTS = {name: EVENT[name] for name in ("tenant", "traceparent", "tracestate")}
+
+
+def envelope(form: Form, target: str = "{topic}", **options: Any) -> Envelope:
+    return Envelope(target, form=form, source="/shop", **options)
+
+
+def test_attributes() -> None:
+    """The payload is the body, and what is told of the event stands in headers; others are kept."""
+    made = envelope(Form.ATTRIBUTES).parcel(message(5, headers=EVENT, correlation_id="c"))
+    assert (made.id, made.target, made.body, made.content_type) == ("5", "orders", b'{"n": 1}', "application/json")
+    assert made.headers == NOT_OF_EVENTS | {
+        "event_id": "5", "event_type": "order.placed", "aggregate_type": "order", "aggregate_id": "7",
+        "event_version": "2", "created_at": "2030-01-31T18:00:00Z", "correlation_id": "c",
+    }  # fmt: skip
+
+
+def test_cloudevents_binary() -> None:
+    """The payload is the body, and attributes of CloudEvents stand in headers."""
+    made = envelope(Form.CLOUDEVENTS).parcel(message(5, headers=EVENT, key="k"))
+    assert made.body == b'{"n": 1}'
+    assert made.headers == NOT_OF_EVENTS | {
+        "ce-specversion": "1.0", "ce-id": "5", "ce-source": "/shop", "ce-type": "order.placed", "ce-subject": "7",
+        "ce-time": "2030-01-31T18:00:00Z", "ce-partitionkey": "k", "ce-aggregatetype": "order", "ce-eventversion": "2",
+    }  # fmt: skip
+
+
+def test_a_message_without_a_type_has_that_of_its_topic() -> None:
+    """CloudEvents need one."""
+    made = envelope(Form.CLOUDEVENTS).parcel(message())
+    assert made.headers["ce-type"] == "orders"
+    assert "ce-subject" not in made.headers
+
+
+@pytest.mark.parametrize(
+    ("payload", "content_type", "data"),
+    [
+        (b'{"n": 12345678901234567890}', "application/json", {"data": {"n": 12345678901234567890}}),
+        ("Zoë".encode(), "text/plain; charset=utf-8", {"data": "Zoë"}),
+        (b"\x00\xff", "application/octet-stream", {"data_base64": base64.b64encode(b"\x00\xff").decode()}),
+    ],
+)
+def test_cloudevents_structured(payload: bytes, content_type: str, data: dict[str, Any]) -> None:
+    """All of it is one JSON object, with the trace among its attributes, and the payload as it can be put."""
+    given = message(5, headers=EVENT, payload=payload, content_type=content_type)
+    made = envelope(Form.CLOUDEVENTS_STRUCTURED).parcel(given)
+    assert made.content_type == "application/cloudevents+json"
+    told = json.loads(made.body)
+    assert {
+        name: told.pop(name) for name in list(told) if name.startswith("data") and name != "datacontenttype"
+    } == data
+    assert told == {
+        "specversion": "1.0", "id": "5", "source": "/shop", "type": "order.placed", "subject": "7",
+        "time": "2030-01-31T18:00:00Z", "partitionkey": "7", "aggregatetype": "order", "eventversion": "2",
+        "datacontenttype": content_type, "traceparent": "00-a-b-01", "tracestate": "x=y",
+    }  # fmt: skip
+
+
+def test_the_key_is_the_aggregate_unless_there_is_one() -> None:
+    """So that sinks keep the order of an aggregate's events."""
+    made = envelope(Form.ATTRIBUTES)
+    assert made.parcel(message(headers=EVENT)).key == "7"
+    assert made.parcel(message(headers=EVENT, key="k")).key == "k"
+    assert made.parcel(message()).key is None
+
+
+def test_targets_are_templates() -> None:
+    """What is filled in is what the message says of itself."""
+    target = "{topic}/{event_type}/{aggregate_type}/{aggregate_id}/{key}/{{x}}"
+    made = envelope(Form.ATTRIBUTES, target).parcel(message(headers=EVENT, key="k"))
+    assert made.target == "orders/order.placed/order/7/k/{x}"
+    quoted = envelope(Form.ATTRIBUTES, "http://x/{key}", quote=lambda text: text.replace("/", "%2F"))
+    assert quoted.parcel(message(key="a/b")).target == "http://x/a%2Fb"
+
+
+@pytest.mark.parametrize(("target", "what"), [("{event_type}", "a header event-type"), ("x.{key}", "a key")])
+def test_what_a_target_lacks_is_told(target: str, what: str) -> None:
+    """Such a message never gets to where it should."""
+    with pytest.raises(Unfit, match=f"needs {what}, and the message has none"):
+        envelope(Form.ATTRIBUTES, target).parcel(message())
+
+
+def test_what_is_sent_again_on_purpose_has_another_id() -> None:
+    """For the sink; the event's id stays."""
+    made = envelope(Form.ATTRIBUTES, suffix="/replay-1").parcel(message(5))
+    assert (made.id, made.headers["event_id"]) == ("5/replay-1", "5")

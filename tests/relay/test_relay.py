@@ -1,0 +1,336 @@
+"""What a relay promises, with sinks of our own that fail as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from eventually import eventually
+from grouping import create_log, has, is_through, publish_numbers
+from postbus import (
+    Ack,
+    Bus,
+    DeadLetter,
+    InvalidOption,
+    InvalidPayload,
+    Message,
+    Outcome,
+    Release,
+    Retry,
+    SinkUnavailable,
+    Start,
+    TopicNotFound,
+)
+from postbus.relay import Parcel
+from running import running
+
+
+class OwnSink:
+    """Takes numbers as `tell` says, and notes them; `calls` are the batches that it got."""
+
+    keeps_order = False
+
+    def __init__(self, tell: Callable[[Parcel], Outcome] = lambda parcel: Ack()) -> None:
+        self.tell = tell
+        self.is_away = False
+        self.opened = self.closed = 0
+        self.calls: list[list[int]] = []
+        self.got: list[int] = []
+
+    async def open(self) -> None:
+        self.opened += 1
+        if self.is_away:
+            raise SinkUnavailable("it is away")
+
+    async def send(self, parcels: Sequence[Parcel]) -> Sequence[Outcome]:
+        if self.is_away:
+            raise SinkUnavailable("it is away")
+        self.calls.append([int(one.body) for one in parcels])
+        told = [self.tell(one) for one in parcels]
+        self.got += [int(one.body) for one, outcome in zip(parcels, told, strict=True) if isinstance(outcome, Ack)]
+        return told
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+async def test_no_call_has_two_messages_of_a_key(bus: Bus, conn: Any) -> None:
+    """A sink that does not keep the order gets the next message of a key after the one before it was taken."""
+    await create_log(bus, lanes=1)
+    await publish_numbers(bus, range(30), keys=3, at_once=30)
+    sink = OwnSink()
+    relay = await bus.relay("t", sink)
+    async with running(bus):
+        await is_through(conn, "relay-ownsink", passed=30)
+    assert relay.name == "relay-ownsink"
+    assert sink.calls == [[n, n + 1, n + 2] for n in range(0, 30, 3)]
+    assert sink.closed == 1
+
+
+async def test_a_sink_that_keeps_order_gets_whole_batches(bus: Bus, conn: Any) -> None:
+    """Its batches are as large as the option says."""
+    await create_log(bus, lanes=1)
+    await publish_numbers(bus, range(30), keys=3, at_once=30)
+    sink = OwnSink()
+    sink.keeps_order = True
+    await bus.relay("t", sink, name="relay-x", batch=20)
+    async with running(bus):
+        await is_through(conn, "relay-x", passed=30)
+    assert sink.calls == [list(range(20)), list(range(20, 30))]
+
+
+@pytest.mark.parametrize("keeps_order", [False, True])
+async def test_a_failure_holds_up_its_key_only(bus: Bus, conn: Any, keeps_order: bool) -> None:
+    """What failed is sent again, and what follows it in its key after that; all else is sent meanwhile, once."""
+    await create_log(bus, lanes=1)
+    await publish_numbers(bus, range(12), keys=3, at_once=12)
+    failed: set[int] = set()
+
+    def tell(parcel: Parcel) -> Outcome:
+        if parcel.body == b"3" and 3 not in failed:
+            failed.add(3)
+            return Retry(delay=0.05, error="not now")
+        return (
+            Release()
+            if keeps_order and parcel.key == "k0" and failed and 3 not in sink.got and parcel.body != b"3"
+            else Ack()
+        )
+
+    sink = OwnSink(tell)
+    sink.keeps_order = keeps_order
+    await bus.relay("t", sink, name="relay-x")
+    async with running(bus):
+        await is_through(conn, "relay-x", passed=12)
+    assert sorted(sink.got) == list(range(12))
+    assert [n for n in sink.got if n % 3 == 0] == [0, 3, 6, 9]
+    assert sink.got.index(11) < sink.got.index(3)
+
+
+async def test_while_a_sink_is_away_no_attempt_counts(bus: Bus, conn: Any) -> None:
+    """The relay waits, and sends all in order when the sink is back; nothing was put aside meanwhile."""
+    await create_log(bus, lanes=1)
+    attempts: set[int] = set()
+
+    def tell(parcel: Parcel) -> Outcome:
+        attempts.add(parcel.message.attempt)
+        return Ack()
+
+    sink = OwnSink(tell)
+    sink.is_away = True
+    await bus.relay("t", sink, name="relay-x", max_attempts=1)
+    await publish_numbers(bus, range(100), keys=1)
+    async with running(bus):
+
+        async def tried_often() -> None:
+            assert sink.opened >= 4
+
+        await eventually(tried_often)
+        assert await conn.fetchval("select count(*) from postbus.retrying") == 0
+        sink.is_away = False
+        await is_through(conn, "relay-x", passed=100, dead=0)
+    assert sink.got == list(range(100))
+    assert attempts == {1}
+
+
+async def test_a_process_can_end_while_its_sink_is_away(bus: Bus, conn: Any) -> None:
+    """What was not sent is given back, and sent by the next process, in order and without an attempt."""
+    await create_log(bus, lanes=1)
+    sink = OwnSink()
+    sink.is_away = True
+    await bus.relay("t", sink, name="relay-x")
+    await publish_numbers(bus, range(60), keys=2, at_once=60)
+    async with running(bus):
+
+        async def waits() -> None:
+            assert sink.opened >= 2
+
+        await eventually(waits)
+    assert sink.got == []
+    sink.is_away = False
+    async with running(bus):
+        await is_through(conn, "relay-x", passed=60, dead=0)
+    for key in range(2):
+        assert [n for n in sink.got if n % 2 == key] == list(range(key, 60, 2))
+
+
+@pytest.mark.parametrize("keeps_order", [False, True])
+async def test_a_message_that_drives_the_sink_away_is_found(bus: Bus, conn: Any, keeps_order: bool) -> None:
+    """It opens, and goes away again each time it gets this one: that one is given up, all others are sent in order."""
+    await create_log(bus, lanes=1, retry_initial="10ms", retry_max="10ms")
+
+    def tell(parcel: Parcel) -> Outcome:
+        if parcel.body == b"13":
+            raise SinkUnavailable("it broke")
+        return Ack()
+
+    sink = OwnSink(tell)
+    sink.keeps_order = keeps_order
+    await bus.relay("t", sink, name="relay-x", max_attempts=2)
+    await publish_numbers(bus, range(30), keys=5, at_once=30)
+    async with running(bus):
+        await is_through(conn, "relay-x", passed=30, dead=1)
+    assert sorted(set(sink.got)) == [n for n in range(30) if n != 13]
+    for key in range(5):
+        of_key = [n for n in dict.fromkeys(sink.got) if n % 5 == key]
+        assert of_key == [n for n in range(key, 30, 5) if n != 13]
+    [dead] = await bus.admin.dead_letters("t", group="relay-x")
+    assert dead["last_error"] == "the sink goes away when it gets this: it broke"
+    assert dead["attempts"] == 2
+
+
+async def test_what_failed_for_a_moment_is_not_overtaken(bus: Bus, conn: Any) -> None:
+    """Sent one by one after a sink went away twice, messages of a key wait behind the one that it took ill."""
+    await create_log(bus, lanes=1, retry_initial="10ms", retry_max="10ms")
+    left = 4
+
+    def tell(parcel: Parcel) -> Outcome:
+        nonlocal left
+        if parcel.body == b"3" and left > 0:
+            left -= 1
+            raise SinkUnavailable("it broke")
+        return Ack()
+
+    sink = OwnSink(tell)
+    sink.keeps_order = True
+    await bus.relay("t", sink, name="relay-x")
+    await publish_numbers(bus, range(20), keys=3, at_once=20)
+    async with running(bus):
+        await is_through(conn, "relay-x", passed=20, dead=0)
+    for key in range(3):
+        assert [n for n in dict.fromkeys(sink.got) if n % 3 == key] == list(range(key, 20, 3))
+
+
+async def test_attempts_are_counted_and_a_redrive_sends_again(bus: Bus, conn: Any) -> None:
+    """After max_attempts a message is a dead letter of the relay, which is redriven as others are."""
+    await create_log(bus, retry_initial="1ms", retry_max="1ms")
+    is_well = False
+    sink = OwnSink(lambda parcel: Ack() if is_well else Retry(delay=0.001, error="no"))
+    await bus.relay("t", sink, name="relay-x", max_attempts=3)
+    await publish_numbers(bus, [7])
+    async with running(bus):
+        await is_through(conn, "relay-x", passed=1, dead=1)
+        assert len(sink.calls) == 3
+        is_well = True
+        assert await bus.admin.redrive("t", group="relay-x") == 1
+        await has(sink.got, 1)
+
+
+class Known:
+    """A registry that knows one type of events."""
+
+    def check(self, message: Message) -> None:
+        if message.headers.get("event-type") != "placed":
+            raise InvalidPayload("no such event", remedy="register it")
+
+
+async def test_what_the_registry_refuses_is_given_up_at_once(bus: Bus, conn: Any) -> None:
+    """It is a dead letter with the reason, without an attempt to send it; others are sent."""
+    await create_log(bus)
+    sink = OwnSink()
+    await bus.relay("t", sink, name="relay-x", registry=Known())
+    await bus.send("t", 1, headers={"event-type": "placed"})
+    await bus.send("t", 2)
+    async with running(bus):
+        await is_through(conn, "relay-x", passed=2, dead=1)
+    assert sink.calls == [[1]]
+    [dead] = await bus.admin.dead_letters("t", group="relay-x")
+    assert dead["reason"] == "the registry refused it: no such event (register it)"
+    assert dead["attempts"] == 1
+
+
+async def test_a_queue_is_relayed(bus: Bus, conn: Any) -> None:
+    """Its messages go to the sink and to nobody else, ordered if it is, and dead letters are those of the queue."""
+    await bus.admin.create_topic("t", ordered=True, retry_initial="1ms", retry_max="1ms")
+    sink = OwnSink(lambda parcel: DeadLetter("no") if parcel.body == b"5" else Ack())
+    await bus.relay("t", sink)
+    await publish_numbers(bus, range(20), keys=4)
+    async with running(bus):
+
+        async def through() -> None:
+            [row] = await bus.admin.topics()
+            assert (row["waiting"], row["leased"], row["dead"]) == (0, 0, 1)
+
+        await eventually(through)
+    assert sorted(sink.got) == [n for n in range(20) if n != 5]
+    for key in range(4):
+        assert [n for n in sink.got if n % 4 == key] == [n for n in range(key, 20, 4) if n != 5]
+    with pytest.raises(InvalidOption, match="is a QUEUE, which has no places to start"):
+        await bus.relay("t", sink, start=Start.NOW)
+
+
+async def test_batches_are_sent_at_the_same_time(bus: Bus, conn: Any) -> None:
+    """As many as concurrency says, each with keys of its own."""
+    await create_log(bus, lanes=1)
+    waiting = 0
+    both = asyncio.Event()
+
+    class Slow(OwnSink):
+        async def send(self, parcels: Sequence[Parcel]) -> Sequence[Outcome]:
+            nonlocal waiting
+            waiting += 1
+            if waiting == 2:
+                both.set()
+            await asyncio.wait_for(both.wait(), 10)
+            return await super().send(parcels)
+
+    sink = Slow()
+    await bus.relay("t", sink, name="relay-x", concurrency=2)
+    await publish_numbers(bus, range(40), keys=8, at_once=40)
+    async with running(bus):
+        await is_through(conn, "relay-x", passed=40)
+    for key in range(8):
+        assert [n for n in sink.got if n % 8 == key] == list(range(key, 40, 8))
+
+
+async def test_a_relay_starts_where_it_is_told(bus: Bus, conn: Any) -> None:
+    """By default with all that is there, since a message is a promise to send it; or with what comes."""
+    await create_log(bus)
+    await publish_numbers(bus, [1])
+    all_of_them, new_ones = OwnSink(), OwnSink()
+    await bus.relay("t", all_of_them, name="relay-all")
+    await bus.relay("t", new_ones, name="relay-new", start=Start.NOW, poll="10ms")
+    await publish_numbers(bus, [2])
+    async with running(bus):
+        await has(all_of_them.got, 2)
+        await has(new_ones.got, 1)
+    assert (sorted(all_of_them.got), new_ones.got) == ([1, 2], [2])
+
+
+async def test_a_short_retention_is_told(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
+    """A topic that keeps sent messages for less than the relay wants is told of, and relayed nevertheless."""
+    await create_log(bus, retention="1 day")
+    with caplog.at_level(logging.WARNING, "postbus"):
+        await bus.relay("t", OwnSink(), name="relay-short", retention="1 day")
+        assert "relay.retention" not in caplog.text
+        await bus.relay("t", OwnSink(), name="relay-long")
+    assert "keeps sent messages for 1 day, 0:00:00, and the relay wants 30 days" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "why"),
+    [
+        ({"topic": "nothing"}, TopicNotFound, "postbus topics create nothing --semantics PUB_SUB --retention 2592000s"),
+        ({"sink": object()}, InvalidOption, "is no sink: it has no open"),
+        ({"target": "{nothing}"}, InvalidOption, "has {nothing}, which is not known"),
+        ({"target": "{"}, InvalidOption, "is not a template"),
+        ({"form": "xml"}, InvalidOption, "form 'xml' is not known"),
+        ({"source": "\n"}, InvalidOption, "source '\\n'"),
+        ({"batch": 0}, InvalidOption, "batch 0"),
+        ({"concurrency": 0}, InvalidOption, "concurrency 0"),
+        ({"poll": 0}, InvalidOption, "poll 0.0"),
+        ({"max_attempts": 0}, InvalidOption, "max_attempts goes from 1"),
+        ({"retention": "soon"}, InvalidOption, "retention 'soon'"),
+        ({"speed": 1}, InvalidOption, "a relay has no option 'speed'"),
+    ],
+)
+async def test_bad_relays_are_refused(bus: Bus, options: dict[str, Any], error: type[Exception], why: str) -> None:
+    """A mistake is told by name when the relay is asked for."""
+    await create_log(bus)
+    given = {"topic": "t", "sink": OwnSink(), **options}
+    with pytest.raises(error) as failed:
+        await bus.relay(given.pop("topic"), given.pop("sink"), **given)
+    assert why in str(failed.value)

@@ -1,0 +1,126 @@
+"""Relaying to NATS JetStream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import nats
+import pytest
+from nats.js.api import AckPolicy, ConsumerConfig
+
+from grouping import create_log, is_through
+from postbus import Ack, Bus, DeadLetter, Release, Retry, SinkUnavailable
+from postbus.bench.peers.servers import Server
+from postbus.relay import NatsSink
+from relay.parcels import parcel
+from running import running
+
+
+@asynccontextmanager
+async def stream(server: Server, **options: Any) -> AsyncIterator[Any]:
+    """A stream with all subjects that begin with orders."""
+    client = await nats.connect(server.address, error_cb=_ignore)
+    try:
+        found = client.jetstream()
+        await found.add_stream(name="ORDERS", subjects=["orders", "orders.>"], **options)
+        yield found
+    finally:
+        await client.close()
+
+
+async def _ignore(error: Exception) -> None:
+    """The server is killed on purpose."""
+
+
+async def all_of(found: Any) -> list[Any]:
+    """All messages of the stream, in order."""
+    pulled = await found.pull_subscribe("", stream="ORDERS", config=ConsumerConfig(ack_policy=AckPolicy.NONE))
+    got: list[Any] = []
+    while len(got) < (await found.stream_info("ORDERS")).state.messages:
+        got += await pulled.fetch(1000, timeout=5)
+    await pulled.unsubscribe()
+    return got
+
+
+@asynccontextmanager
+async def opened(server: Server, **options: Any) -> AsyncIterator[NatsSink]:
+    sink = NatsSink(server.address, **options)
+    await sink.open()
+    try:
+        yield sink
+    finally:
+        await sink.close()
+
+
+async def test_messages_of_a_topic_arrive_in_the_stream(bus: Bus, conn: Any, nats_server: Server) -> None:
+    """Payloads arrive as they are, in order, with their ids and the attributes of events."""
+    await create_log(bus, "orders", lanes=1)
+    ids = [
+        await bus.send("orders", {"n": n}, key="k", headers={"event-type": "placed", "tracestate": "a=b"})
+        for n in range(3)
+    ]
+    async with stream(nats_server) as found:
+        await bus.relay("orders", NatsSink(nats_server.address), target="orders.{event_type}")
+        async with running(bus):
+            await is_through(conn, "relay-nats", "orders", passed=3)
+        got = await all_of(found)
+
+    assert [(one.subject, one.data) for one in got] == [("orders.placed", b'{"n":%d}' % n) for n in range(3)]
+    assert [one.headers["Nats-Msg-Id"] for one in got] == [str(one) for one in ids]
+    assert got[0].headers["event_type"] == "placed"
+    assert got[0].headers["event_id"] == str(ids[0])
+    assert got[0].headers["tracestate"] == "a=b"
+    assert got[0].headers["Content-Type"] == "application/json"
+    assert got[0].headers["created_at"].endswith("Z")
+
+
+async def test_what_is_sent_twice_is_stored_once(nats_server: Server) -> None:
+    """The stream knows the ids of what it has got."""
+    async with stream(nats_server) as found, opened(nats_server) as sink:
+        for _ in range(2):
+            assert await sink.send([parcel("orders", 1), parcel("orders", 2)]) == [Ack(), Ack()]
+        assert (await found.stream_info("ORDERS")).state.messages == 2
+
+
+async def test_refusals_of_the_stream_are_outcomes(nats_server: Server) -> None:
+    """What it will always refuse is given up, what it refuses for now is tried again; others are not affected."""
+    async with stream(nats_server, max_msg_size=1000), opened(nats_server) as sink:
+        told = await sink.send(
+            [
+                parcel("orders", 1),
+                parcel("elsewhere", 2),
+                parcel("orders", 3, payload=b"x" * 2000),
+                parcel("orders", 4, payload=b"x" * (1 << 20)),
+                parcel("orders and others", 5),
+                parcel("orders", 6, headers={"bad name": "x"}),
+                parcel("orders", 7, headers={"nats-expected-stream": "OTHER"}),
+            ]
+        )
+    assert told[:2] == [Ack(), Retry(error="no stream listens to the subject")]
+    assert all(isinstance(one, DeadLetter) for one in told[2:6])
+    assert told[6] == Ack()
+
+
+async def test_another_stream_is_refused(nats_server: Server) -> None:
+    """With `stream`, a subject that another stream listens to is an error."""
+    async with stream(nats_server), opened(nats_server, stream="OTHER") as sink:
+        [told] = await sink.send([parcel("orders")])
+    assert isinstance(told, Retry)
+    assert "expected stream does not match" in str(told.error)
+
+
+async def test_what_was_not_acknowledged_is_given_back(nats_server: Server) -> None:
+    """When the server goes away nothing counts as sent; opening fails until it is back, and then all is well."""
+    async with stream(nats_server):
+        sink = NatsSink(nats_server.address, timeout="2s")
+        await sink.open()
+        await nats_server.kill()
+        assert await sink.send([parcel("orders")]) == [Release()]
+        with pytest.raises(SinkUnavailable, match="NATS does not answer"):
+            await sink.open()
+        await nats_server.start()
+        await sink.open()
+        assert await sink.send([parcel("orders")]) == [Ack()]
+        await sink.close()

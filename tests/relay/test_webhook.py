@@ -1,0 +1,193 @@
+"""Webhooks: what is sent, how it is signed, and what answers mean."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from postbus import Ack, DeadLetter, InvalidOption, Release, Retry, SinkUnavailable
+from postbus.bench.ports import free_port
+from postbus.relay import WebhookSink
+from postbus.relay.webhook import sign, verify
+from relay.parcels import parcel
+from relay.receiver import Answer, Receiver, receiving
+
+SECRET = "a secret of a good length"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as started:
+        yield started
+
+
+@asynccontextmanager
+async def opened(**options: Any) -> AsyncIterator[WebhookSink]:
+    sink = WebhookSink(**options)
+    await sink.open()
+    try:
+        yield sink
+    finally:
+        await sink.close()
+
+
+async def test_a_message_is_posted_with_its_body_and_headers(receiver: Receiver) -> None:
+    """The body is the payload as it was published; its id, type and headers are header fields."""
+    headers = {"event-type": "placed", "traceparent": "00-1-2-01"}
+    async with opened(headers={"authorization": "Bearer x"}) as sink:
+        told = await sink.send([parcel(f"{receiver.url}/hook", 7, headers=headers)])
+
+    assert told == [Ack()]
+    [got] = receiver.received
+    assert (got.path, got.body, got.headers["content-type"]) == ("/hook", b'{"n": 1}', "application/json")
+    assert got.headers["webhook-id"] == "7"
+    assert got.headers["event-type"] == "placed"
+    assert got.headers["traceparent"] == "00-1-2-01"
+    assert got.headers["authorization"] == "Bearer x"
+
+
+async def test_requests_are_signed_with_every_secret(receiver: Receiver) -> None:
+    """While one secret takes the place of another, a receiver that knows either of them believes the request."""
+    new = "whsec_" + base64.b64encode(b"0123456789abcdef").decode()
+    async with opened(secrets=[SECRET, new]) as sink:
+        await sink.send([parcel(receiver.url)])
+
+    [got] = receiver.received
+    assert verify(SECRET, got.headers, got.body)
+    assert verify(new, got.headers, got.body)
+    assert not verify("another secret, just as long", got.headers, got.body)
+    assert not verify(SECRET, got.headers, got.body + b" ")
+
+
+def test_signatures_are_those_of_standard_webhooks() -> None:
+    """The example of the specification has the signature that stands there."""
+    secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    signature = sign(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
+    assert signature == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+@pytest.mark.parametrize("late", [-301, 301])
+def test_a_request_of_another_time_is_not_believed(late: int) -> None:
+    """A signature is good for five minutes: nobody can send an old request again."""
+    headers = {"Webhook-Id": "1", "Webhook-Timestamp": "1000", "Webhook-Signature": sign(SECRET, "1", 1000, b"x")}
+    assert verify(SECRET, headers, b"x", now=1000)
+    assert not verify(SECRET, headers, b"x", now=1000 + late)
+    assert verify(SECRET, headers, b"x", now=1000 + late, tolerance=400)
+
+
+@pytest.mark.parametrize("missing", ["webhook-id", "webhook-timestamp", "webhook-signature"])
+def test_a_request_without_a_signature_is_not_believed(missing: str) -> None:
+    """All three headers are needed."""
+    headers = {"webhook-id": "1", "webhook-timestamp": "1000", "webhook-signature": sign(SECRET, "1", 1000, b"x")}
+    del headers[missing]
+    assert not verify(SECRET, headers, b"x", now=1000)
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (Answer(204), Ack()),
+        (Answer(422, b"no such order"), DeadLetter(reason="HTTP 422 Unprocessable Entity: no such order")),
+        (Answer(500), Retry(error="HTTP 500 Internal Server Error")),
+        (Answer(301, headers={"location": "/elsewhere"}), Retry(error="HTTP 301 Moved Permanently")),
+        (
+            Answer(429, headers={"retry-after": "7"}),
+            Retry(error="HTTP 429 Too Many Requests", delay=timedelta(seconds=7)),
+        ),
+        (
+            Answer(503, headers={"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}),
+            Retry(error="HTTP 503 Service Unavailable", delay=timedelta(0)),
+        ),
+        (Answer(503, headers={"retry-after": "soon"}), Retry(error="HTTP 503 Service Unavailable")),
+    ],
+)
+async def test_answers_are_outcomes(receiver: Receiver, answer: Answer, outcome: object) -> None:
+    """What blames the message is given up; all else is tried again, when the receiver wants it."""
+    receiver.answers.append(answer)
+    async with opened() as sink:
+        assert await sink.send([parcel(receiver.url)]) == [outcome]
+
+
+async def test_a_receiver_that_does_not_answer_is_tried_again() -> None:
+    """What takes longer than the timeout may have been done: it is tried again, as one more attempt."""
+    async with opened(timeout="100ms") as sink, _silence() as url:
+        [told] = await sink.send([parcel(url)])
+    assert isinstance(told, Retry)
+    assert "Timeout" in str(told.error)
+
+
+@asynccontextmanager
+async def _silence() -> AsyncIterator[str]:
+    """A server that takes connections and says nothing."""
+    ended = asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await ended.wait()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        ended.set()
+        server.close()
+        await server.wait_closed()
+
+
+async def test_where_nobody_listens_the_sink_is_away() -> None:
+    """The message is given back, and opening fails until somebody listens there again."""
+    port = free_port()
+    async with opened() as sink:
+        assert await sink.send([parcel(f"http://127.0.0.1:{port}")]) == [Release()]
+        with pytest.raises(SinkUnavailable, match=f"nobody listens at 127.0.0.1:{port}"):
+            await sink.open()
+        with receiving(port) as receiver:
+            await sink.open()
+            assert await sink.send([parcel(receiver.url)]) == [Ack()]
+
+
+async def test_headers_are_encoded_for_http(receiver: Receiver) -> None:
+    """What header fields cannot hold is percent-encoded; a line break cannot bring in another field."""
+    async with opened() as sink:
+        await sink.send([parcel(receiver.url, headers={"name": "Zoë\r\nx: y", "share": "10%"})])
+    [got] = receiver.received
+    assert (got.headers["name"], got.headers["share"]) == ("Zo%C3%AB%0D%0Ax:%20y", "10%25")
+    assert "x" not in got.headers
+
+
+@pytest.mark.parametrize(
+    ("target", "headers", "why"),
+    [
+        ("ftp://example.com", {}, "not an address"),
+        ("http://", {}, "not an address"),
+        ("http://localhost:x1/", {}, "not an address"),
+        ("http://localhost:1/", {"bad name": "x"}, "header 'bad name' has a name that the sink does not take"),
+    ],
+)
+async def test_what_no_request_can_be_made_of_is_given_up(target: str, headers: dict[str, str], why: str) -> None:
+    """A message that can never be sent is a dead letter at once, with the reason."""
+    async with opened() as sink:
+        [told] = await sink.send([parcel(target, headers=headers)])
+    assert isinstance(told, DeadLetter)
+    assert why in told.reason
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"secrets": ["short"]}, "shorter than 16 bytes"),
+        ({"secrets": ["whsec_not base64"]}, "not base64"),
+        ({"connections": 0}, "connections 0"),
+        ({"timeout": "soon"}, "timeout 'soon'"),
+    ],
+)
+def test_bad_options_are_refused_by_name(options: dict[str, Any], why: str) -> None:
+    """A mistake is told when the sink is made."""
+    with pytest.raises(InvalidOption, match=why):
+        WebhookSink(**options)

@@ -1,0 +1,303 @@
+"""The registry: what is registered, what is emitted, what is read, and how older versions become newer ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+import pydantic
+import pytest
+
+from postbus import InvalidEvent, InvalidOption, InvalidTopicName, Message, PayloadNotSerializable, UnreadableEvent
+from postbus._codec import encode
+from postbus.events import Registry, emission, wanted_events
+
+registry = Registry()
+
+
+@registry.event("license_status_changed", topic="licenses", aggregate="license", version=3)
+class LicenseStatusChanged(msgspec.Struct, rename="camel"):
+    license_id: str
+    status: Literal["pending", "verified", "rejected"]
+    reason: str | None = None
+
+
+@registry.upcast("license_status_changed", from_version=1)
+def named(payload: dict[str, Any]) -> dict[str, Any]:
+    return {"licenseId": payload["id"], "status": payload["status"]}
+
+
+@registry.upcast("license_status_changed", from_version=2)
+def lower(payload: dict[str, Any]) -> dict[str, Any]:
+    return {**payload, "status": payload["status"].lower()}
+
+
+@registry.event("store_opened", topic="stores", aggregate="store")
+@dataclass
+class StoreOpened:
+    name: str
+    employees: int = 1
+
+
+@registry.event("store_closed", topic="stores", aggregate="store")
+class StoreClosed(pydantic.BaseModel):
+    reason: str = pydantic.Field(min_length=3)
+
+
+EVENT = LicenseStatusChanged("l-1", "pending")
+HEADERS = {
+    "event-type": "license_status_changed",
+    "event-version": "3",
+    "aggregate-type": "license",
+    "aggregate-id": "l-1",
+}
+
+
+def message(payload: Any = EVENT, content_type: str | None = None, **headers: str | None) -> Message:
+    told = {**HEADERS, **{name.replace("_", "-"): value for name, value in headers.items()}}
+    encoded, found = encode(payload)
+    kept = {name: value for name, value in told.items() if value is not None}
+    return Message(1, "licenses", encoded, content_type or found, None, kept, None, 4, 1, datetime.now(UTC))
+
+
+def test_an_event_becomes_a_message_of_its_topic() -> None:
+    """Type, version and aggregate travel in headers; the key is the aggregate's id."""
+    topic, sent = emission(EVENT, aggregate_id="l-1", correlation_id="c", headers={"trace": "t"}, priority=9)
+
+    assert topic == "licenses"
+    assert (sent.payload, sent.key, sent.correlation_id, sent.priority) == (EVENT, "l-1", "c", 9)
+    assert sent.headers == {**HEADERS, "trace": "t"}
+
+
+@pytest.mark.parametrize(("given", "kept"), [(7, "7"), (UUID(int=7), str(UUID(int=7))), ("é", "é")])
+def test_an_aggregate_id_is_a_text_a_number_or_a_uuid(given: Any, kept: str) -> None:
+    """It travels as a text."""
+    _, sent = emission(EVENT, aggregate_id=given)
+    assert sent.headers is not None
+    assert (sent.key, sent.headers["aggregate-id"]) == (kept, kept)
+
+
+def test_a_key_of_its_own_counts_more_than_the_aggregate() -> None:
+    """For an order that is kept by something else."""
+    _, sent = emission(EVENT, aggregate_id="l-1", key="store-5")
+    assert sent.key == "store-5"
+
+
+@pytest.mark.parametrize("aggregate_id", ["", None, True, 1.5, "x" * 501, "nul\0", "\ud800"])
+def test_a_bad_aggregate_id_is_refused(aggregate_id: Any) -> None:
+    """Before anything is written."""
+    with pytest.raises(InvalidEvent, match="aggregate id"):
+        emission(EVENT, aggregate_id=aggregate_id)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        LicenseStatusChanged("l-1", "lost"),  # type: ignore[arg-type]  # what nothing but the registry finds at run time
+        LicenseStatusChanged(1, "pending"),  # type: ignore[arg-type]  # the same
+        StoreOpened(name=None),  # type: ignore[arg-type]  # the same
+        StoreClosed.model_construct(reason="no"),
+    ],
+)
+def test_a_payload_that_is_not_what_its_class_declares_is_refused(event: Any) -> None:
+    """Constructors check nothing; the registry does, before anything is written."""
+    with pytest.raises(InvalidEvent, match="is invalid"):
+        emission(event, aggregate_id=1)
+
+
+def test_what_json_cannot_express_is_refused() -> None:
+    """As for other payloads."""
+
+    @Registry().event("measured", topic="t", aggregate="a")
+    class Measured(msgspec.Struct):
+        value: float
+
+    with pytest.raises(PayloadNotSerializable, match="nan"):
+        emission(Measured(float("nan")), aggregate_id=1)
+
+
+@pytest.mark.parametrize("event", [{"licenseId": "l"}, "text", None, object(), LicenseStatusChanged])
+def test_what_is_no_event_is_refused(event: Any) -> None:
+    """Only objects of registered classes are events."""
+    with pytest.raises(InvalidEvent, match="is not an event"):
+        emission(event, aggregate_id=1)
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_headers_of_the_registry_cannot_be_given(name: str) -> None:
+    """They say what the registry knows."""
+    with pytest.raises(InvalidOption, match=name):
+        emission(EVENT, aggregate_id=1, headers={name: "x"})
+
+
+@pytest.mark.parametrize(
+    ("event", "headers"),
+    [
+        (EVENT, {}),
+        (StoreOpened("s", 3), {"event_type": "store_opened", "aggregate_type": "store", "event_version": "1"}),
+        (StoreClosed(reason="sold"), {"event_type": "store_closed", "aggregate_type": "store", "event_version": None}),
+    ],
+)
+def test_what_is_emitted_can_be_read(event: Any, headers: dict[str, Any]) -> None:
+    """Structs, dataclasses and models of pydantic come back as they were; no version means 1."""
+    assert registry.check(message(event, **headers)) == event
+
+
+def test_older_versions_become_the_current_one() -> None:
+    """Step by step, by as many upcasters as it takes."""
+    assert registry.readable_versions("license_status_changed") == [1, 2, 3]
+    first = registry.check(message({"id": "l-1", "status": "PENDING"}, event_version="1"))
+    second = registry.check(message({"licenseId": "l-1", "status": "PENDING", "reason": "r"}, event_version="2"))
+
+    assert first == EVENT
+    assert second == LicenseStatusChanged("l-1", "pending", "r")
+
+
+@pytest.mark.parametrize(
+    ("payload", "headers", "reason"),
+    [
+        (EVENT, {"event_type": None}, "the message has no header event-type"),
+        (EVENT, {"event_type": "unheard_of"}, "event type 'unheard_of' is not in the registry"),
+        (EVENT, {"aggregate_type": "store"}, "has the header aggregate-type 'store' (it is 'license')"),
+        (EVENT, {"aggregate_type": None}, "has the header aggregate-type None"),
+        (EVENT, {"aggregate_id": None}, "has the header aggregate-id None"),
+        (EVENT, {"aggregate_id": ""}, "has the header aggregate-id ''"),
+        (EVENT, {"event_version": "4"}, "has version 4, of which nothing is known here (known is 1, 2, 3"),
+        (EVENT, {"event_version": "0"}, "has version 0"),
+        (EVENT, {"event_version": "two"}, "has version two"),
+        (EVENT, {"event_version": "²"}, "has version ²"),
+        (None, {}, "is invalid: Expected `object`, got `null`"),
+        ({"licenseId": 1, "status": "pending"}, {}, "Expected `str`, got `int` - at `$.licenseId`"),
+        ({"licenseId": "l", "status": "lost"}, {}, "Invalid enum value 'lost'"),
+        ({"status": "pending"}, {}, "missing required field `licenseId`"),
+        (b"\xff", {}, "is invalid"),
+        ({"status": "PENDING"}, {"event_version": "1"}, "from version 1 to 2: KeyError: 'id'"),
+        ([1], {"event_version": "1"}, "is invalid: Expected `object`, got `array`"),
+        ({"id": "l", "status": 7}, {"event_version": "1"}, "from version 2 to 3: AttributeError"),
+    ],
+)
+def test_what_is_no_valid_event_is_told_why(payload: Any, headers: dict[str, Any], reason: str) -> None:
+    """The reason is what becomes of the dead letter."""
+    with pytest.raises(UnreadableEvent) as refused:
+        registry.check(message(payload, **headers))
+    assert reason in str(refused.value)
+
+
+def test_a_missing_step_makes_older_versions_unreadable() -> None:
+    """And is found by a look at the registry alone, as are upcasters of nothing."""
+    gappy = Registry()
+
+    @gappy.event("a", topic="t", aggregate="x", version=4)
+    class A(msgspec.Struct):
+        n: int
+
+    for name, version in (("a", 1), ("a", 3), ("a", 4), ("b", 1)):
+        gappy.upcast(name, from_version=version)(lambda payload: payload)
+
+    assert gappy.readable_versions("a") == [3, 4]
+    assert gappy.problems() == [
+        "a: the upcaster from version 1 does not lead to version 4",
+        "a: the upcaster from version 4 does not lead to version 4",
+        "b: an upcaster from version 1, but no such event type",
+    ]
+    with pytest.raises(UnreadableEvent, match="known is 3, 4"):
+        gappy.check(message({"n": 1}, event_type="a", aggregate_type="x", event_version="2"))
+
+
+def test_an_upcaster_that_gives_nothing_usable_is_told() -> None:
+    """Whatever it returns."""
+    for returned, reason in ((object(), "gave no payload"), ([], "is invalid")):
+        odd = Registry()
+
+        @odd.event("a", topic="t", aggregate="x", version=2)
+        class A(msgspec.Struct):
+            n: int
+
+        odd.upcast("a", from_version=1)(lambda payload, returned=returned: returned)
+        with pytest.raises(UnreadableEvent, match=reason):
+            odd.check(message({"n": 1}, event_type="a", aggregate_type="x", event_version="1"))
+
+
+def test_a_class_without_a_decoder_is_a_problem() -> None:
+    """It is found when the registry is looked at, or when it is first used."""
+    odd = Registry()
+
+    @odd.event("a", topic="t", aggregate="x")
+    @dataclass
+    class A:
+        n: complex
+
+    assert "a: the payload of event type 'a' cannot be decoded" in odd.problems()[0]
+    with pytest.raises(InvalidEvent, match="cannot be decoded"):
+        emission(A(1j), aggregate_id=1)
+
+
+@pytest.mark.parametrize("payload", [dict, str, object, 7, None, EVENT, dict[str, int]])
+def test_a_class_that_is_no_payload_is_refused(payload: Any) -> None:
+    """An event has a class of its own."""
+    with pytest.raises(InvalidEvent, match="is not a class for payloads"):
+        Registry().event("a", topic="t", aggregate="x")(payload)
+
+
+def test_a_type_and_a_class_are_registered_once() -> None:
+    """In all registries together, for a class: it says which type an object is an event of."""
+
+    class Other(msgspec.Struct):
+        n: int
+
+    with pytest.raises(InvalidEvent, match="'store_opened' is registered already"):
+        registry.event("store_opened", topic="t", aggregate="x")(Other)
+    with pytest.raises(InvalidEvent, match="is the payload of event type 'store_opened' already"):
+        Registry().event("other", topic="t", aggregate="x")(StoreOpened)
+    with pytest.raises(InvalidOption, match="from version 1 already"):
+        registry.upcast("license_status_changed", from_version=1)(named)
+    with pytest.raises(InvalidOption, match="is not a function"):
+        registry.upcast("license_status_changed", from_version=9)(7)  # type: ignore[type-var]  # what users may do
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"name": ""}, InvalidOption),
+        ({"name": "a b"}, InvalidOption),
+        ({"name": 7}, InvalidOption),
+        ({"aggregate": "a/b"}, InvalidOption),
+        ({"version": 0}, InvalidOption),
+        ({"version": True}, InvalidOption),
+        ({"version": "1"}, InvalidOption),
+        ({"topic": "a b"}, InvalidTopicName),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], error: type[Exception]) -> None:
+    """When the event is registered."""
+    given = {"name": "a", "topic": "t", "aggregate": "x", **options}
+    with pytest.raises(error):
+        Registry().event(given.pop("name"), **given)
+
+
+def test_what_a_handler_takes_is_read_from_its_annotation() -> None:
+    """One event class or a union of them; others of the registry are not for it, and unknown ones are found out."""
+    one, both = wanted_events(StoreOpened), wanted_events(StoreOpened | StoreClosed)
+    assert one is not None
+    assert both is not None
+    kinds = ("store_opened", "store_closed", "license_status_changed", "unheard_of", None)
+    messages = [message(event_type=kind) for kind in kinds]
+
+    assert [one.takes(each) for each in messages] == [True, False, False, True, True]
+    assert [both.takes(each) for each in messages] == [True, True, False, True, True]
+    assert wanted_events(int) is wanted_events(dict[str, Any]) is wanted_events(int | None) is None
+
+
+def test_events_cannot_be_mixed_with_something_else() -> None:
+    """Nobody could tell which decoder a message is for."""
+
+    @Registry().event("elsewhere", topic="t", aggregate="x")
+    class Elsewhere(msgspec.Struct):
+        n: int
+
+    for mixed in (StoreOpened | int, StoreOpened | None, StoreOpened | Elsewhere):
+        with pytest.raises(TypeError, match="union of events"):
+            wanted_events(mixed)
