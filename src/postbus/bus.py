@@ -227,12 +227,14 @@ class Bus:
 
     # consuming
 
-    def pop(self, topic: str, **options: Unpack[PopOptions]) -> Pop:
+    def pop(self, topic: str | None = None, **options: Unpack[PopOptions]) -> Pop:
         """Take messages of a QUEUE, or for a group: `await` it, or use it as `async with`.
 
-        The options are `group`, `batch`, `wait`, `lease`, `key`, `member`, `auto_ack` and `keep`: see `PopOptions`.
+        A group's `topic` may be a pattern, or be left out for a `namespace` or a `task`; its first pop subscribes it.
+        The options are `group`, `batch`, `wait`, `lease`, `key`, `namespace`, `task`, `start`, `mode`, `look_back`,
+        `member`, `auto_ack` and `keep`: see `PopOptions`.
         """
-        return pop(self._connected_puller, topic, options)
+        return pop(self._connected_puller, topic, options, self.default)
 
     async def _connected_puller(self) -> Puller:
         await self.connect()

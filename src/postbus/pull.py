@@ -20,6 +20,8 @@ from postbus.errors import InvalidInput, InvalidOption, LeaseLost, PostbusError
 from postbus.message import Message
 from postbus.options import Duration, as_timedelta
 from postbus.publish import check_topic_name, is_name
+from postbus.scope import Scope
+from postbus.start import Default, Start
 from postbus.subscription import is_count
 
 T = TypeVar("T")
@@ -282,7 +284,7 @@ class Pop:
             if error is None:
                 raise
             # What the block raised is what counts; the messages come back when their lease ends.
-            event(logging.WARNING, "give_back.failed", topic=self._wish.topic, error=problem.message)
+            event(logging.WARNING, "give_back.failed", topic=str(self._wish.scope), error=problem.message)
         finally:
             self._stack.close()
             self._popped = None
@@ -309,6 +311,16 @@ class PopOptions(TypedDict, total=False):
     """How long they are held (None: as the topic says)."""
     key: str | None
     """Only messages of this key; for groups (None: all)."""
+    namespace: str | None
+    """All topics of this namespace, instead of a topic; for groups."""
+    task: str | None
+    """All topics of this task, instead of a topic; for groups."""
+    start: Start | str | datetime | None
+    """Where a group begins that has never asked for these messages before (None: by the server's default, or all)."""
+    mode: str | None
+    """The same by name: new, all or timestamp, which then is `start` (None: see `start`)."""
+    look_back: Duration | None
+    """How far before now mode new begins (4 seconds)."""
     member: str | None
     """Who has them, for people who look (None: this process)."""
     auto_ack: bool
@@ -317,9 +329,10 @@ class PopOptions(TypedDict, total=False):
     """Prolong the lease while `async with` runs (False)."""
 
 
-def pop(connect: Callable[[], Awaitable[Holder]], topic: str, options: PopOptions) -> Pop:
+def pop(
+    connect: Callable[[], Awaitable[Holder]], topic: str | None, options: PopOptions, default: Default | None = None
+) -> Pop:
     """A pop, if its options make sense."""
-    check_topic_name(topic)
     if unknown := options.keys() - PopOptions.__annotations__.keys():
         raise InvalidOption(
             f"a pop has no option {min(unknown)!r}", remedy=f"it has {', '.join(PopOptions.__annotations__)}"
@@ -340,7 +353,22 @@ def pop(connect: Callable[[], Awaitable[Holder]], topic: str, options: PopOption
         if is_wrong:
             raise InvalidOption(problem, remedy=remedy)
     length = None if lease is None else check_lease(lease)
-    return Pop(connect, Wish(topic, group, key, batch, wait, length, member, auto_ack), keep=keep)
+    scope, start = _place(topic, options, default)
+    return Pop(connect, Wish(scope, group, start, batch, wait, length, member, auto_ack), keep=keep)
+
+
+def _place(topic: str | None, options: PopOptions, default: Default | None) -> tuple[Scope, Start | None]:
+    """What is popped from, and where a group begins that is new to it."""
+    scope = Scope.of(topic, key=options.get("key"), namespace=options.get("namespace"), task=options.get("task"))
+    start, mode, look_back = options.get("start"), options.get("mode"), options.get("look_back")
+    if options.get("group") is not None:
+        if default is None and start is None and mode is None:  # that of a server, which knows its own
+            return scope, None
+        return scope, (default or Default(None)).start_of(start, mode, look_back, is_recorded=True)
+    check_topic_name(topic or "")
+    if any(one is not None for one in (scope.key, start, mode, look_back)):
+        raise InvalidOption("key, start, mode and look_back are for groups", remedy="give group=…")
+    return scope, None
 
 
 def _is_text(value: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import contextmanager
 from typing import Any
 
@@ -168,6 +169,38 @@ async def test_a_handler_with_redis(bus: Bus, redis_client: Any) -> None:
             await bus.send("t", n)
         await has(done, 3)
     assert sorted(done) == [1, 2, 3]
+
+
+class Books:
+    """An object that is a handler, and has one."""
+
+    def __init__(self) -> None:
+        self.booked: list[tuple[str, int]] = []
+
+    async def __call__(self, n: int, conn: Any) -> None:
+        self.booked.append(("object", n))
+
+    async def book(self, n: int, message: Message, conn: Any) -> None:
+        self.booked.append(("method", n))
+
+    async def book_for(self, account: str, n: int, connection: Any) -> None:
+        self.booked.append((account, n))
+
+
+async def test_handlers_of_all_kinds(bus: Bus, conn: Any) -> None:
+    """Methods, objects and functions with some arguments given are wrapped as functions are."""
+    books = Books()
+    for topic, handler in (("a", books), ("b", books.book), ("c", functools.partial(books.book_for, "ada"))):
+        bus.subscribe(topic, transactional=True, name=topic)(INBOX.idempotent(topic, message_id=by_payload)(handler))
+        for n in (1, 1):
+            await bus.send(topic, n)
+
+    async def all_is_settled() -> None:
+        assert await conn.fetchval("select count(*) from postbus.messages") == 0
+
+    async with running(bus):
+        await eventually(all_is_settled)
+    assert sorted(books.booked) == [("ada", 1), ("method", 1), ("object", 1)]
 
 
 def test_handlers_that_it_cannot_serve_are_refused() -> None:

@@ -262,6 +262,29 @@ async def test_a_group_pops_in_order_per_key(http: httpx.AsyncClient, bus: Bus) 
     assert others[0]["payload"] == 1
 
 
+async def test_a_group_pops_one_key(http: httpx.AsyncClient, bus: Bus) -> None:
+    """With key only messages of that key come."""
+    await bus.admin.create_topic("events", semantics="PUB_SUB")
+    await http.put("/v1/topics/events/groups/mail", json={})
+    for key in ("a", "b"):
+        await push(http, "events", key, key=key)
+
+    messages = await pop(http, "events", group="mail", key="b", count=10, wait=10)
+
+    assert [one["payload"] for one in messages] == ["b"]
+
+
+async def test_who_has_a_message_is_told(http: httpx.AsyncClient, bus: Bus) -> None:
+    """The one who looks sees which caller holds it, and until when."""
+    [message_id] = await push(http, "jobs", 1)
+    [message] = await pop(http, "jobs", lease="10 minutes")
+
+    story = (await http.get(f"/v1/topics/jobs/messages/{message_id}")).json()
+
+    assert (story["state"], story["member"]) == ("leased", "everybody")
+    assert story["at"] == message["lease_ends_at"]
+
+
 async def test_a_group_that_is_not_subscribed_is_told(http: httpx.AsyncClient, bus: Bus) -> None:
     """Popping for a group needs its subscription."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")

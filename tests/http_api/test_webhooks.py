@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -105,6 +106,33 @@ async def test_a_webhook_is_changed_while_the_server_runs(http: httpx.AsyncClien
     assert len(first.received) == 1
     assert shown | {"url": second.url, "concurrency": 1, "timeout": 5.0} == shown
     assert "secret" not in shown
+
+
+async def test_a_receiver_that_does_not_answer_is_not_waited_for(http: httpx.AsyncClient, bus: Bus) -> None:
+    """A request ends at the timeout, and no more of them are under way than concurrency says."""
+    await bus.admin.create_topic("jobs", retry_initial="10ms", max_attempts=2)
+    now = most = 0
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await reader.read()
+        now -= 1
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    body = {"name": "w", "topic": "jobs", "url": url, "timeout": "200ms", "concurrency": 2}
+    assert (await http.post("/v1/webhooks", json=body)).status_code == 201
+    await bus.send_many("jobs", range(5))
+
+    async def are_dead() -> None:
+        assert len(await bus.admin.dead_letters("jobs")) == 5
+
+    await eventually(are_dead, within=30)
+    server.close()
+    assert most == 2
 
 
 @pytest.mark.parametrize("name", ["w", "v"])

@@ -119,6 +119,14 @@ _ADMIN = [
     "select postbus.continue_moves()",
     "select postbus.delete_topic('u')",
     "select postbus.set_sweeping('{}')",
+    "select postbus.create_token('a', 'hash', 'shop', array['producer'])",
+    "select postbus.revoke_token('a')",
+    "select postbus.create_webhook('w', 'u', 'http://x', '0123456789abcdef')",
+    "select postbus.set_webhook('w', enabled => false)",
+    "select postbus.webhooks_to_run()",
+    "select postbus.delete_webhook('w')",
+    "select * from postbus.tokens",
+    "select * from postbus.webhooks",
     "select postbus_outbox.cleanup_completed_outbox_messages()",
 ]
 _VIEW_NAMES = (
@@ -186,6 +194,8 @@ _TABLES = [
     "scope",
     "receipt",
     "catch_up",
+    "token",
+    "webhook",
 ]
 _DIRECT = [f"select * from postbus.{table}" for table in _TABLES] + [
     f"delete from postbus.{table}" for table in _TABLES

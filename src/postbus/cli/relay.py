@@ -130,11 +130,13 @@ def _sink_option(given: str) -> tuple[str, Any]:
 
 
 def sink_of_route(route: Route) -> Sink:
+    """What the route names, not opened yet."""
     assert route.sink is not None
     return sink_of(route.sink.url, route.sink.options, _load)
 
 
 def registry_of(route: Route) -> Registry | None:
+    """What the route names, if it does."""
     if route.registry is None:
         return None
     example = "registry = Registry()"

@@ -83,7 +83,7 @@ class HttpBus:
 
     # consuming
 
-    def pop(self, topic: str, **options: Unpack[PopOptions]) -> Pop:
+    def pop(self, topic: str | None = None, **options: Unpack[PopOptions]) -> Pop:
         """Take messages, with the options of `Bus.pop`, but `member`: who has them is told by the token."""
         if "member" in options:
             raise InvalidOption("over HTTP the token tells who pops", remedy="leave member out")

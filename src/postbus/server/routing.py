@@ -171,7 +171,7 @@ class FrontDoor:
             if self._is_open and (error := self._why_not(dict(scope["headers"]))) is not None:
                 await _refuse(error, send)
                 return
-            raw = scope["raw_path"]
+            raw = scope.get("raw_path", b"")
             if b"%2f" in raw.lower():
                 path = raw.decode("ascii", "replace").replace("%2f", "%2F").replace("%2F", "%1F")
                 scope["path"] = unquote(path)

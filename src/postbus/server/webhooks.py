@@ -117,9 +117,10 @@ class WebhookRunner:
                     webhook = Webhook(row)
                     await webhook.sink.open()
                     stack.push_async_callback(webhook.sink.close)
+                    start = None if row["group_name"] is None else Start.NOW
                     bus.subscribe(
-                        row["topic"], name=f"webhook {row['name']}", group=row["group_name"],
-                        start=Start.NOW, concurrency=row["concurrency"],
+                        row["topic"], name=f"webhook {row['name']}", group=row["group_name"], start=start,
+                        concurrency=row["concurrency"],
                     )(webhook.post)  # fmt: skip
                 await _run_until(bus, ending)
         except PostbusError as error:
