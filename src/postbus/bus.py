@@ -275,6 +275,7 @@ class Bus:
             check_topic_name(topic or "")
         scope = Scope.of(topic, key=key, namespace=namespace, task=task)
         make = maker(str(scope), lease=lease, **options)
+        given_start = self.default.start_of(start, mode, look_back, is_recorded=scope.is_recorded)
 
         def register(handler: H) -> H:
             if not callable(handler):
@@ -284,7 +285,6 @@ class Bus:
                 if lease is not None:
                     raise InvalidOption("a group has no lease of its own", remedy="set that of the topic")
                 made = Group(self, group, scope, make, filter=filter, on_failure=on_failure, catch_up=catch_up)
-                given_start = self.default.start_of(start, mode, look_back, is_recorded=made.is_recorded)
                 made.add_member(own_name, handler)
                 self._add_group(made)
                 self._groups[made.topic, group] = made, given_start
