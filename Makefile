@@ -77,6 +77,10 @@ TEST_PACKAGES := gcc libc6-dev pgbouncer postgresql-15 redis-server rabbitmq-ser
 test-servers: ## install what some tests need; those are skipped without it
 	@{ $(call install,$(TEST_PACKAGES),some tests are skipped); } || true
 
+relay: .venv/ready server-$(PG) ## relay 20,000 messages to every sink while relays and servers are killed
+	@$(MAKE) --no-print-directory peers || echo "some servers are absent; the other sinks are tested" >&2
+	@POSTBUS_RELAY_MESSAGES=20000 PG=$(PG) $(BIN)/python -m pytest -q --timeout 900 tests/relay/test_killed_relays.py
+
 FAULTS_PACKAGES := gcc libc6-dev pgbouncer
 
 MINUTES ?= 20
@@ -88,4 +92,4 @@ faults: .venv/ready server-$(PG) ## hurt a running system in every way we know; 
 faults-servers: ## install what some faults need: gcc for clocks that jump, and pgbouncer
 	@$(call install,$(FAULTS_PACKAGES),faults that need them stay out)
 
-.PHONY: help setup run test check format bench peers lock clean faults faults-servers test-servers
+.PHONY: help setup run test check format bench peers lock clean relay faults faults-servers test-servers

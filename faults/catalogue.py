@@ -12,7 +12,7 @@ import asyncpg
 
 from faults import stage
 from faults.cell import Fault, Strike
-from faults.consumer import AFTER_PUTTING_OFF, FAILPOINTS
+from faults.failpoint import AFTER_PUTTING_OFF, FAILPOINTS
 from faults.servers import hogs
 from faults.servers.proxy import Odds, OnCommit, Proxy
 from faults.servers.run import USER

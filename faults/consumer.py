@@ -1,8 +1,4 @@
-"""A process that consumes, and writes down what its handlers do. It can be told to die at a certain point.
-
-The points are those that matter: after something was claimed or read; in a handler; after the effect, before the
-settlement is sent; while the settlement is under way; and after a message that failed was put off.
-"""
+"""A process that consumes, and writes down what its handlers do. It can be told to die at a certain point."""
 
 from __future__ import annotations
 
@@ -21,20 +17,23 @@ from typing import Any
 import msgspec
 
 from faults.arguments import parser
+from faults.failpoint import (
+    AFTER_CLAIM,
+    AFTER_EFFECT,
+    AFTER_PUTTING_OFF,
+    DURING_SETTLEMENT,
+    FAILPOINTS,
+    IN_HANDLER,
+    Failpoint,
+)
 from faults.journal import Begin, End, Hurt, Journal, Settled, now
 from faults.modes import RELAY, Mode
-from postbus import Bus, DatabaseUnavailable, Message, Start
+from faults.puller import Pullers
+from postbus import Bus, DatabaseUnavailable, Delivery, Message, Start
 from postbus._loop import patiently
 from postbus._store import Store
 from postbus.inbox import Inbox
 from postbus.relay import PostbusSink
-
-AFTER_CLAIM = "after claim"
-IN_HANDLER = "in handler"
-AFTER_EFFECT = "after effect"
-DURING_SETTLEMENT = "during settlement"
-AFTER_PUTTING_OFF = "after putting off"
-FAILPOINTS = (AFTER_CLAIM, IN_HANDLER, AFTER_EFFECT, DURING_SETTLEMENT, AFTER_PUTTING_OFF)
 
 SETTLE_FIRST = "settlement before the effect"
 NO_FENCE = "no fencing"
@@ -55,29 +54,6 @@ class Order(msgspec.Struct):
     is_poison: bool
 
 
-class Failpoint:
-    """Where this process dies, the how-manieth time it comes there."""
-
-    def __init__(self, name: str, count: int, journal: Journal) -> None:
-        self._name = name
-        self._left = count
-        self._journal = journal
-
-    def is_reached(self, name: str) -> bool:
-        if name != self._name:
-            return False
-        self._left -= 1
-        return self._left <= 0
-
-    def reach(self, name: str) -> None:
-        if self.is_reached(name):
-            self.die()
-
-    def die(self) -> None:
-        self._journal.note(Hurt(f"killed {self._name}", now(), now(), excuses=True))
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 class Observed:
     """Notes which settlements the database accepts, and dies where it is told to. Put around the methods of `Store`."""
 
@@ -91,7 +67,7 @@ class Observed:
             _replace(name, self._dying_after(AFTER_CLAIM, getattr(Store, name), is_claim=name == "claim"))
         for name in ("retry", "put_off"):
             _replace(name, self._dying_after(AFTER_PUTTING_OFF, getattr(Store, name)))
-        for name in ("ack", "settle_retrying"):
+        for name in ("ack", "settle", "settle_retrying"):
             _replace(name, self._dying_during(getattr(Store, name)))
         for name in ("ack", "retry", "dead_letter", "release"):
             _replace(name, self._taking_out(getattr(Store, name)))
@@ -210,8 +186,10 @@ class Handlers:
         self._control = control
         self._random = random.Random(seed)
         self._later: set[asyncio.Task[None]] = set()
+        self.are_there = False
 
     def add(self, mode: Mode, group: str) -> None:
+        self.are_there = True
         options: dict[str, Any] = {"group": group, "start": Start.BEGINNING} if group else {}
         concurrency = 4 if mode.once else 16
         if mode.transactional:
@@ -235,6 +213,10 @@ class Handlers:
         self._bus.subscribe(
             mode.topic, concurrency=concurrency, transactional=mode.transactional, name="faults", **options
         )(handler)
+
+    async def pulled(self, mode: Mode, group: str, delivery: Delivery, conn: Any) -> None:
+        """Handle a message that was popped; what a transactional handler does, in the transaction of `conn`."""
+        await self._handle(mode, group, delivery.decode(Order), delivery.message, conn)
 
     async def _handle_once(self, mode: Mode, group: str, order: Order, message: Message) -> None:
         """In a transaction of the handler's own: when that commits, the message is not settled yet."""
@@ -330,15 +312,24 @@ async def consume(args: argparse.Namespace) -> bool:
             forget_open_transactions()
         async with await _opened(args.dsn) as bus:
             handlers = Handlers(bus, journal, failpoint, args.control, args.seed)
+            pullers = Pullers(bus, journal, failpoint, handlers.pulled, args.seed)
             for mode in args.modes:
                 for group in mode.groups:
-                    handlers.add(mode, group)
+                    (pullers if mode.pulled else handlers).add(mode, group)
                 if mode.is_relayed:
                     await patiently(partial(_relay, bus, args.dsn, mode))
             try:
-                return await bus.run()
+                return await (bus.run() if handlers.are_there else _until_told())
             finally:
+                await pullers.end()
                 watching.cancel()
+
+
+async def _until_told() -> bool:
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    await told.wait()
+    return True
 
 
 async def _relay(bus: Bus, dsn: str, mode: Mode) -> None:

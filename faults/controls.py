@@ -8,14 +8,8 @@ from dataclasses import dataclass
 from faults import cell
 from faults.catalogue import frozen, killed_anywhere, killed_at, nothing, postmaster_killed
 from faults.cell import Fault, Verdict
-from faults.consumer import (
-    BY_POSITION,
-    DURING_SETTLEMENT,
-    NO_FENCE,
-    NO_INBOX,
-    NOTE_FIRST,
-    SETTLE_FIRST,
-)
+from faults.consumer import BY_POSITION, NO_FENCE, NO_INBOX, NOTE_FIRST, SETTLE_FIRST
+from faults.failpoint import DURING_SETTLEMENT
 from faults.modes import MODES
 from faults.servers.run import Servers
 from faults.world import World

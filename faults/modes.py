@@ -25,6 +25,8 @@ class Mode(NamedTuple):
     has_receipts: bool = False
     is_relayed: bool = False
     """Messages are published to another topic, and come to this one by a relay."""
+    pulled: bool = False
+    """Consumers pop batches, instead of being called."""
 
     @property
     def once(self) -> bool:
@@ -78,5 +80,14 @@ MODES = {
         ),
         Mode("log-transactional", _LOG, groups=("once",), in_order=True, transactional=True),
         Mode("relay", _LOG, groups=("relayed",), in_order=True, is_relayed=True),
+        Mode(
+            "pull",
+            {**_LOG, "tracking": "REFERENCE_COUNTING"},
+            groups=("quick", "slow"),
+            in_order=True,
+            has_receipts=True,
+            pulled=True,
+        ),
+        Mode("pull-transactional", _LOG, groups=("once",), in_order=True, transactional=True, pulled=True),
     )
 }

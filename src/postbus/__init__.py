@@ -48,7 +48,7 @@ from postbus.group import Group
 from postbus.message import Ack, DeadLetter, Message, Outcome, Outgoing, PublishOptions, Release, Retry
 from postbus.middleware import Middleware
 from postbus.options import TopicOptions
-from postbus.pull import Delivery, Popped
+from postbus.pull import Delivery, PopOptions, Popped
 from postbus.retry import RetryPolicy
 from postbus.start import Start
 
@@ -87,6 +87,7 @@ __all__ = [
     "PayloadNotSerializable",
     "PayloadTooDeep",
     "PayloadTooLarge",
+    "PopOptions",
     "Popped",
     "PostbusError",
     "PublishOptions",

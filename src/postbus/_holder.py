@@ -17,14 +17,17 @@ from postbus._loop import repeat
 from postbus._queue_store import PulledLease
 from postbus._settlements import Door, Settlements
 from postbus._upkeep import LOOK_AT_LEASES, LeaseKeeper
+from postbus.scope import Scope
+from postbus.start import Start
 
 
 class Wish(msgspec.Struct, frozen=True):
     """What a pop asks for."""
 
-    topic: str
+    scope: Scope
     group: str | None
-    key: str | None
+    start: Start | None
+    """Where the group begins, if it has never asked for this scope before; None for queues."""
     batch: int
     wait: float
     lease: timedelta | None

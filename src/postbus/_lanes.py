@@ -54,6 +54,8 @@ class LaneKeeper:
         """The database may have given us lanes without our hearing of it."""
         self._is_silent = False
         """Nobody hears that our groups are alive: nothing is taken for them."""
+        self._has_left = False
+        """Whoever looks now, because a topic has come just then, takes nothing any more."""
         self._stopping: dict[asyncio.Task[None], GroupConsumer] = {}
         self._make_history: dict[int, MakeHistory] = {}
 
@@ -104,7 +106,7 @@ class LaneKeeper:
     async def tick(self) -> float:
         """Look once at who should have which lanes. Returns after how many seconds to look again."""
         async with self._ticking:
-            if not self.consumers:
+            if not self.consumers or self._has_left:
                 return _LOOK
             if self._is_unsure and not await self._start_over():
                 return _LOOK_SOON
@@ -226,6 +228,7 @@ class LaneKeeper:
     async def drain(self) -> None:
         """Finish what is in hand, tell it, and leave all groups."""
         async with self._ticking:
+            self._has_left = True
             consumers = list(self.consumers.values())
             await asyncio.gather(*(consumer.stop() for consumer in consumers), *self._stopping)
             await self.advancer.settled()

@@ -23,6 +23,7 @@ from postbus._translate import DRIVER_ERRORS
 from postbus._upkeep import RETURN_EXPIRED, SWEEP, SWEEP_SUBSCRIPTIONS, Sweeper
 from postbus._wake import Bells, Listener, topic_id
 from postbus.errors import DatabaseUnavailable, PostbusError
+from postbus.scope import Scope
 
 _LINGER = 30.0  # seconds that it is listened for rings after the last one who waited
 
@@ -35,13 +36,20 @@ class Puller(Holder):
         self._store = store
         self._bells = bells
         self._member = process_name()
-        self._floors: defaultdict[tuple[str, str | None], Floor] = defaultdict(Floor)
-        self._places: dict[tuple[str, str | None], Place] = {}
+        self._floors: defaultdict[tuple[Scope, str | None], Floor] = defaultdict(Floor)
+        self._places: dict[tuple[Scope, str | None], Place] = {}
+        self._joins: dict[tuple[Scope, str | None], _Joins] = {}
+        """Of scopes that somebody waits for: heard for as long as they are kept here."""
+        self._known: set[tuple[Scope, str | None]] = set()
+        """What groups have asked for before, in this process: they are subscribed."""
         self._ear = _Ear(dsn, store, bells)
         self._tending = _Tending(store, bells)
 
     async def pop(self, wish: Wish) -> list[PulledLease]:
         """Take messages; wait for them if there are none."""
+        if wish.start is not None and wish.group is not None and (wish.scope, wish.group) not in self._known:
+            await self._store.subscribe_scope(wish.group, wish.scope, wish.start)
+            self._known.add((wish.scope, wish.group))
         if wish.wait > 0:
             return await self._wait(wish)
         began = time.monotonic()
@@ -51,17 +59,34 @@ class Puller(Holder):
         return pulled.leases
 
     async def _wait(self, wish: Wish) -> list[PulledLease]:
-        name = wish.topic, wish.group
+        whole = Scope(wish.scope.topic) if wish.scope.key is not None else wish.scope
+        name = whole, wish.group
         place = self._places.get(name)
         if place is None:
             place = self._places[name] = Place()
-            self._bells.hang(wish.topic, place)
+            self._hang(whole, wish.group, place)
         with self._ear.listening():
             try:
-                return await place.wait(wish.key, wish.wait, partial(self._take, wish))
+                return await place.wait(wish.scope.key, wish.wait, partial(self._take, wish))
             finally:
                 if place.is_empty and self._places.get(name) is place:
                     del self._places[name]
+                    self._joins.pop(name, None)
+
+    def _hang(self, scope: Scope, group: str | None, place: Place) -> None:
+        """Let those who wait hear the rings of a topic; of a scope, those of all its topics, and of more that join."""
+        if not scope.is_wide or group is None:
+            self._bells.hang(str(scope), place)
+            return
+
+        async def hang() -> None:
+            for topic in await self._store.group_topics(group, scope):
+                self._bells.hang(topic, place)
+            place.set()
+
+        joins = self._joins[scope, group] = _Joins(lambda: self._start(hang(), "join"))
+        self._bells.hang_for_scopes(joins)
+        joins.set()
 
     async def _take(self, wish: Wish) -> Pulled:
         """Ask once. Who is cancelled meanwhile gets nothing, so what comes after all is given back."""
@@ -74,18 +99,28 @@ class Puller(Holder):
             raise
 
     async def _ask(self, wish: Wish) -> Pulled:
-        began = time.monotonic()
-        # A pop of one key knows nothing of where others begin.
-        floor = self._floors[wish.topic, wish.group] if wish.key is None else Floor()
-        given = floor.current()
-        try:
-            pulled = await self._store.pop(
-                wish.topic,
+        if wish.scope.is_wide:
+            assert wish.group is not None
+            return await self._store.pop_scope(
+                wish.scope,
                 group=wish.group,
                 member=wish.member or self._member,
                 max_count=wish.batch,
                 lease=wish.lease,
-                key=wish.key,
+                auto_ack=wish.auto_ack,
+            )
+        began = time.monotonic()
+        # A pop of one key knows nothing of where others begin.
+        floor = self._floors[wish.scope, wish.group] if wish.scope.key is None else Floor()
+        given = floor.current()
+        try:
+            pulled = await self._store.pop(
+                str(wish.scope),
+                group=wish.group,
+                member=wish.member or self._member,
+                max_count=wish.batch,
+                lease=wish.lease,
+                key=wish.scope.key,
                 auto_ack=wish.auto_ack,
                 floor=given,
             )
@@ -104,10 +139,21 @@ class Puller(Holder):
 
     async def close(self) -> None:
         """Let those who wait go with nothing, and finish what has begun."""
+        self._joins.clear()
         for place in self._places.values():
             place.send_away()
         await super().close()
         await self._ear.close()
+
+
+class _Joins:
+    """A bell that is rung when a topic has come into the scope of some group."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
+
+    def set(self) -> None:
+        self._act()
 
 
 class _Ear:

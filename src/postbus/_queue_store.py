@@ -16,15 +16,18 @@ from postbus._drivers import driver_of, translate_from
 from postbus._segment import NO_HEADERS
 from postbus.message import Message
 from postbus.publish import Statement
+from postbus.scope import Scope
 
 # A claim or an extension that is undone by a crash is harmless: the message is claimed again.
 _CLAIM = (
     f"select c.*, c.ends_at - clock_timestamp() as remaining, {RELAXED} from postbus.claim($1, $2, $3, $4, $5, $6) as c"
 )
 _EXTEND = f"select postbus.extend($1, $2), {RELAXED}"
-_POP = "select p.*, p.ends_at - clock_timestamp() as remaining {} from postbus.pop($1, $2, $3, $4, $5, $6, $7, $8) as p"
-_POP_AND_LEASE = _POP.format(f", {RELAXED}")
-_POP_AND_ACK = _POP.format("")  # one that is undone by a crash would be delivered twice
+_POP_AND_LEASE = f"select p.*, p.ends_at - clock_timestamp() as remaining, {RELAXED} from postbus.{{}} as p"
+# One that is undone by a crash would be delivered twice.
+_POP_AND_ACK = "select p.*, p.ends_at - clock_timestamp() as remaining from postbus.{} as p"
+_FROM_TOPIC = "pop($1, $2, $3, $4, $5, $6, $7, $8)"
+_FROM_SCOPE = "pop_scope($1, $2, $3, $4, $5, $6, $7, $8)"
 _RING = f"select postbus.ring($1), {RELAXED}"
 # A transaction that does nothing else has nothing to wait for on the disk.
 _NOTIFY = "select pg_notify('postbus', topic::text) from unnest($1::bigint[]) as topic"
@@ -134,9 +137,20 @@ class QueueStore(Database):
         floor: str | None,
     ) -> Pulled:
         """Take messages of a queue, or of a topic for a group."""
+        asked = topic, group, member, max_count, lease, key, auto_ack, floor
+        return await self._pop(_FROM_TOPIC, asked, auto_ack=auto_ack)
+
+    async def pop_scope(
+        self, scope: Scope, *, group: str, member: str, max_count: int, lease: timedelta | None, auto_ack: bool
+    ) -> Pulled:
+        """Take messages for a group of one of the topics in a scope."""
+        asked = group, scope.namespace, scope.task, scope.pattern, member, max_count, lease, auto_ack
+        return await self._pop(_FROM_SCOPE, asked, auto_ack=auto_ack)
+
+    async def _pop(self, source: str, asked: Sequence[Any], *, auto_ack: bool) -> Pulled:
         sql = _POP_AND_ACK if auto_ack else _POP_AND_LEASE
         async with self.connection() as conn:
-            *rows, last = await conn.fetch(sql, topic, group, member, max_count, lease, key, auto_ack, floor)
+            *rows, last = await conn.fetch(sql.format(source), *asked)
         leases = [
             PulledLease(
                 row["topic"],

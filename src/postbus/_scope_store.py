@@ -43,9 +43,12 @@ class ScopeStore(Database):
     """What scopes ask of the database."""
 
     async def subscribe_scope(
-        self, group: str, scope: Scope, start: Start, on_failure: str, catch_up: CatchUp | None = None
+        self, group: str, scope: Scope, start: Start, on_failure: str | None = None, catch_up: CatchUp | None = None
     ) -> list[Joined]:
-        """Subscribe to all topics in a scope, and to those that come later; `start` is one with a mode."""
+        """Subscribe to all topics in a scope, and to those that come later; `start` is one with a mode.
+
+        A group that is subscribed keeps what is not given.
+        """
         rows = await self._rows(
             f"select * from postbus.subscribe_scope($1, {_SCOPE}, mode => $7, start_at => $8, look_back => $9, "
             "on_failure => $10, catch_up => $11)",
@@ -55,12 +58,17 @@ class ScopeStore(Database):
             start.timestamp,
             start.look_back,
             on_failure,
-            (catch_up or CatchUp()).as_json(),
+            None if catch_up is None and on_failure is None else (catch_up or CatchUp()).as_json(),
         )
         return [
             _joined(row, row["keys"] is not None, row["state"], row["is_new"], row["missed"], row["skipped"])
             for row in rows
         ]
+
+    async def group_topics(self, group: str, scope: Scope) -> list[str]:
+        """The topics in a scope that a group is subscribed to."""
+        rows = await self._rows(f"select topic_name from postbus.group_topics($1, {_SCOPE})", group, *_parts(scope))
+        return [row["topic_name"] for row in rows]
 
     async def scope_news(self, scopes: Sequence[tuple[str, Scope]], known: Sequence[int]) -> News:
         """What is in the scopes of groups, beyond the subscriptions that are known."""

@@ -39,12 +39,7 @@ class ScopeKeeper:
         """Subscribe a group to its scope, and consume for all that is in it, now and later."""
         joined = await self._store.subscribe_scope(group.name, group.scope, start, group.on_failure, group.catch_up)
         for one in joined:
-            if one.missed and not one.is_new:
-                event(logging.WARNING, "group.resurrected", group=group.name, topic=one.topic, missed=one.missed,
-                      skipped=one.skipped)  # fmt: skip
-            elif one.skipped:
-                event(logging.WARNING, "catch_up.bounded", group=group.name, topic=one.topic, messages=one.missed,
-                      skipped=one.skipped)  # fmt: skip
+            tell_missed(group.name, one.topic, one.missed, one.skipped, was_dead=not one.is_new)
         if group.scope.is_wide:
             self._groups[group] = start
         self._begin([(group, one) for one in joined])
@@ -72,3 +67,11 @@ class ScopeKeeper:
         for group, one in joined:
             if one.subscription_id not in self._known():  # as another group of the same name may, in this process
                 self._consume(group.part(one.topic), one)
+
+
+def tell_missed(group: str, topic: str, missed: int | None, skipped: int | None, *, was_dead: bool) -> None:
+    """Tell what a group has before it that begins with history, or comes back from the dead."""
+    if was_dead and missed is not None:
+        event(logging.WARNING, "group.resurrected", group=group, topic=topic, missed=missed, skipped=skipped)
+    elif skipped:
+        event(logging.WARNING, "catch_up.bounded", group=group, topic=topic, messages=missed, skipped=skipped)

@@ -64,8 +64,12 @@ class Bells:
     def add_for_scopes(self) -> asyncio.Event:
         """Rung when a topic has come into the scope of some group."""
         bell = asyncio.Event()
-        self._events[_SCOPES].add(bell)
+        self.hang_for_scopes(bell)
         return bell
+
+    def hang_for_scopes(self, bell: Bell) -> None:
+        """The same for a bell of the caller's own."""
+        self._events[_SCOPES].add(bell)
 
     def ring(self, topic: int) -> None:
         for bell in list(self._events.get(topic, ())):

@@ -29,7 +29,7 @@ from postbus.message import Outgoing, PublishOptions
 from postbus.middleware import Middleware, publishing
 from postbus.options import Duration
 from postbus.publish import Statement, check_topic_name, outgoing, publish_many, publish_one
-from postbus.pull import Pop, pop
+from postbus.pull import Pop, PopOptions, pop
 from postbus.relay import Relay, RelayOptions, Sink
 from postbus.relay.plan import IN_ORDER, plan
 from postbus.scope import Scope
@@ -227,38 +227,14 @@ class Bus:
 
     # consuming
 
-    def pop(
-        self,
-        topic: str,
-        *,
-        group: str | None = None,
-        batch: int = 1,
-        wait: Duration = 0.0,
-        lease: Duration | None = None,
-        key: str | None = None,
-        member: str | None = None,
-        auto_ack: bool = False,
-        keep: bool = False,
-    ) -> Pop:
-        """Take up to `batch` messages of a QUEUE, or with `group` of a PUB_SUB topic: `await` it, or `async with`.
+    def pop(self, topic: str | None = None, **options: Unpack[PopOptions]) -> Pop:
+        """Take messages of a QUEUE, or for a group: `await` it, or use it as `async with`.
 
-        With nothing there it waits up to `wait` seconds for messages. They are held for `lease`, or as long as the
-        topic says, and `keep` prolongs that while the `async with` runs. `auto_ack` settles them as they are taken:
-        each comes at most once then. A group may ask for one `key` only. `member` is who has the messages, for people
-        who look; this process, if it is left out.
+        A group's `topic` may be a pattern, or be left out for a `namespace` or a `task`; its first pop subscribes it.
+        The options are `group`, `batch`, `wait`, `lease`, `key`, `namespace`, `task`, `start`, `mode`, `look_back`,
+        `member`, `auto_ack` and `keep`: see `PopOptions`.
         """
-        return pop(
-            self._connected_puller,
-            topic,
-            group=group,
-            batch=batch,
-            wait=wait,
-            lease=lease,
-            key=key,
-            member=member,
-            auto_ack=auto_ack,
-            keep=keep,
-        )
+        return pop(self._connected_puller, topic, options, self.default)
 
     async def _connected_puller(self) -> Puller:
         await self.connect()
@@ -299,6 +275,7 @@ class Bus:
             check_topic_name(topic or "")
         scope = Scope.of(topic, key=key, namespace=namespace, task=task)
         make = maker(str(scope), lease=lease, **options)
+        given_start = self.default.start_of(start, mode, look_back, is_recorded=scope.is_recorded)
 
         def register(handler: H) -> H:
             if not callable(handler):
@@ -308,7 +285,6 @@ class Bus:
                 if lease is not None:
                     raise InvalidOption("a group has no lease of its own", remedy="set that of the topic")
                 made = Group(self, group, scope, make, filter=filter, on_failure=on_failure, catch_up=catch_up)
-                given_start = self.default.start_of(start, mode, look_back, is_recorded=made.is_recorded)
                 made.add_member(own_name, handler)
                 self._add_group(made)
                 self._groups[made.topic, group] = made, given_start

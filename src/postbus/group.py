@@ -76,7 +76,7 @@ class Group:
         self,
         host: GroupHost,
         name: str,
-        scope: Scope,
+        scope: Scope | str,
         make: Maker,
         *,
         filter: Filter | None = None,
@@ -96,7 +96,7 @@ class Group:
                 f"catch_up {catch_up!r} is not a CatchUp", remedy="use CatchUp(…) or one of its presets"
             )
         self.name = name
-        self.scope = scope
+        self.scope = Scope(scope) if isinstance(scope, str) else scope
         self.topic = str(scope)
         """Its topic; or in words, what topics it has."""
         self.filter = filter
@@ -140,7 +140,7 @@ class Group:
             self.parts[topic] = part = Group(
                 self._host,
                 self.name,
-                Scope(topic),
+                topic,
                 self._make,
                 filter=self.filter,
                 on_failure=self.on_failure,
@@ -177,7 +177,7 @@ class Group:
 
         Explained at `bus.subscribe()`.
         """
-        start = self._host.default.start_of(position, mode, look_back, is_recorded=self.is_recorded)
+        start = self._host.default.start_of(position, mode, look_back, is_recorded=self.scope.is_recorded)
         if not self.members:
             raise InvalidGroup(
                 f"group {self.name!r} has no members",
@@ -185,11 +185,6 @@ class Group:
             )
         await self._host.start_group(self, start)
         self.is_started = True
-
-    @property
-    def is_recorded(self) -> bool:
-        """Whether where it starts is recorded: it is on more than one topic, or on less."""
-        return self.scope.is_wide or self.scope.key is not None
 
     async def stop(self) -> None:
         """Stop consuming in this process; the subscription stays, and keeps its place."""

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from datetime import datetime, timedelta
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypedDict, TypeVar, overload
 from uuid import UUID
 
 from postbus._codec import decoder_for, is_storable
@@ -20,6 +20,8 @@ from postbus.errors import InvalidInput, InvalidOption, LeaseLost, PostbusError
 from postbus.message import Message
 from postbus.options import Duration, as_timedelta
 from postbus.publish import check_topic_name, is_name
+from postbus.scope import Scope
+from postbus.start import Default, Start
 from postbus.subscription import is_count
 
 T = TypeVar("T")
@@ -282,7 +284,7 @@ class Pop:
             if error is None:
                 raise
             # What the block raised is what counts; the messages come back when their lease ends.
-            event(logging.WARNING, "give_back.failed", topic=self._wish.topic, error=problem.message)
+            event(logging.WARNING, "give_back.failed", topic=str(self._wish.scope), error=problem.message)
         finally:
             self._stack.close()
             self._popped = None
@@ -296,25 +298,52 @@ def check_lease(lease: Duration) -> timedelta:
     return length
 
 
+class PopOptions(TypedDict, total=False):
+    """What a pop asks for, beside the topic. What is left out has the default named here."""
+
+    group: str | None
+    """Whose messages, of a PUB_SUB topic (None: those of a QUEUE)."""
+    batch: int
+    """At most this many (1)."""
+    wait: Duration
+    """With nothing there, wait so long for messages (0)."""
+    lease: Duration | None
+    """How long they are held (None: as the topic says)."""
+    key: str | None
+    """Only messages of this key; for groups (None: all)."""
+    namespace: str | None
+    """All topics of this namespace, instead of a topic; for groups."""
+    task: str | None
+    """All topics of this task, instead of a topic; for groups."""
+    start: Start | str | datetime | None
+    """Where a group begins that has never asked for these messages before (None: by the server's default, or all)."""
+    mode: str | None
+    """The same by name: new, all or timestamp, which then is `start` (None: see `start`)."""
+    look_back: Duration | None
+    """How far before now mode new begins (4 seconds)."""
+    member: str | None
+    """Who has them, for people who look (None: this process)."""
+    auto_ack: bool
+    """Settle them as they are taken: each comes at most once (False)."""
+    keep: bool
+    """Prolong the lease while `async with` runs (False)."""
+
+
 def pop(
-    connect: Callable[[], Awaitable[Holder]],
-    topic: str,
-    *,
-    group: str | None,
-    batch: int,
-    wait: Duration,
-    lease: Duration | None,
-    key: str | None,
-    member: str | None,
-    auto_ack: bool,
-    keep: bool,
+    connect: Callable[[], Awaitable[Holder]], topic: str | None, options: PopOptions, default: Default | None = None
 ) -> Pop:
-    """A pop with options that make sense. See `Bus.pop`."""
-    check_topic_name(topic)
-    seconds = as_timedelta(wait, name="wait").total_seconds()
+    """A pop, if its options make sense."""
+    if unknown := options.keys() - PopOptions.__annotations__.keys():
+        raise InvalidOption(
+            f"a pop has no option {min(unknown)!r}", remedy=f"it has {', '.join(PopOptions.__annotations__)}"
+        )
+    group, key, member = options.get("group"), options.get("key"), options.get("member")
+    batch, lease = options.get("batch", 1), options.get("lease")
+    auto_ack, keep = options.get("auto_ack", False), options.get("keep", False)
+    wait = as_timedelta(options.get("wait", 0.0), name="wait").total_seconds()
     for is_wrong, problem, remedy in (
         (not is_count(batch, _MOST), f"batch {batch!r} is out of range", f"batch goes from 1 to {_MOST}"),
-        (seconds < 0, f"wait {wait!r} is negative", "give the seconds to wait, or 0 to look only"),
+        (wait < 0, f"wait {wait} is negative", "give the seconds to wait, or 0 to look only"),
         (group is not None and not is_name(group), f"bad group name {group!r}", "name it like a topic"),
         (not _is_text(key), f"key {key!r} is not a text", "give the key of messages as a str"),
         (not _is_text(member), f"member {member!r} is not a text", "give a name as a str"),
@@ -324,7 +353,22 @@ def pop(
         if is_wrong:
             raise InvalidOption(problem, remedy=remedy)
     length = None if lease is None else check_lease(lease)
-    return Pop(connect, Wish(topic, group, key, batch, seconds, length, member, auto_ack), keep=keep)
+    scope, start = _place(topic, options, default)
+    return Pop(connect, Wish(scope, group, start, batch, wait, length, member, auto_ack), keep=keep)
+
+
+def _place(topic: str | None, options: PopOptions, default: Default | None) -> tuple[Scope, Start | None]:
+    """What is popped from, and where a group begins that is new to it."""
+    scope = Scope.of(topic, key=options.get("key"), namespace=options.get("namespace"), task=options.get("task"))
+    start, mode, look_back = options.get("start"), options.get("mode"), options.get("look_back")
+    if options.get("group") is not None:
+        if default is None and start is None and mode is None:  # that of a server, which knows its own
+            return scope, None
+        return scope, (default or Default(None)).start_of(start, mode, look_back, is_recorded=True)
+    check_topic_name(topic or "")
+    if any(one is not None for one in (scope.key, start, mode, look_back)):
+        raise InvalidOption("key, start, mode and look_back are for groups", remedy="give group=…")
+    return scope, None
 
 
 def _is_text(value: object) -> bool:

@@ -60,6 +60,11 @@ class Scope(msgspec.Struct, frozen=True):
         """Whether it may have several topics."""
         return self.topic is None
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether where a group starts in it is recorded: it is more than one topic, or less."""
+        return self.is_wide or self.key is not None
+
     def __str__(self) -> str:
         """As people read it; for a topic, and for a key of it, the topic's name."""
         if self.namespace is not None:

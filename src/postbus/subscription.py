@@ -216,9 +216,11 @@ def parameters_of(handler: Handler, name: str) -> list[inspect.Parameter]:
 
 def hints_of(handler: Handler, name: str) -> dict[str, Any]:
     """The types of a handler's parameters."""
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    function = handler if inspect.isroutine(handler) else type(handler).__call__
+    function = inspect.unwrap(handler)
+    while isinstance(function, functools.partial):
+        function = inspect.unwrap(function.func)
+    if not inspect.isroutine(function):
+        function = type(function).__call__
     try:
         return typing.get_type_hints(inspect.unwrap(function))
     except Exception as error:  # anything: annotations are code

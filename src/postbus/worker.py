@@ -21,7 +21,7 @@ from postbus._log import event
 from postbus._loop import patiently, repeat
 from postbus._reader import LogReader
 from postbus._scope_store import Joined
-from postbus._scopes import ScopeKeeper
+from postbus._scopes import ScopeKeeper, tell_missed
 from postbus._settle import Settler
 from postbus._store import Store
 from postbus._upkeep import LOOK_AT_LEASES, RETURN_EXPIRED, SWEEP, SWEEP_SUBSCRIPTIONS, LeaseKeeper, Sweeper
@@ -207,12 +207,7 @@ class Worker:
             return
         upkeep_store = self._stores[1]
         info = await upkeep_store.subscribe(group.topic, group.name, start, group.on_failure, group.catch_up)
-        if info.was_dead:
-            event(logging.WARNING, "group.resurrected", group=group.name, topic=group.topic, missed=info.missed,
-                  skipped=info.skipped)  # fmt: skip
-        elif info.skipped:
-            event(logging.WARNING, "catch_up.bounded", group=group.name, topic=group.topic, messages=info.missed,
-                  skipped=info.skipped)  # fmt: skip
+        tell_missed(group.name, group.topic, info.missed, info.skipped, was_dead=info.was_dead)
         topic = (await upkeep_store.topics(group.topic))[0]
         is_limited = await upkeep_store.keys_of(info.id) is not None
         self._consume_for(

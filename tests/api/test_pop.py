@@ -355,6 +355,7 @@ async def test_who_holds_a_message_is_told(bus: Bus, conn: Any, topic: str) -> N
         ({"key": 5}, "key 5"),
         ({"key": "\0"}, "key"),
         ({"member": b"x"}, "member b'x'"),
+        ({"count": 5}, "no option 'count'"),
         ({"auto_ack": True, "lease": 5}, "with auto_ack there is no lease"),
         ({"auto_ack": True, "keep": True}, "nothing to keep"),
     ],

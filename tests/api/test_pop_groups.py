@@ -161,10 +161,12 @@ async def test_extending_and_losing(bus: Bus, conn: Any, log: str) -> None:
             await settle()
 
 
-async def test_a_group_that_nobody_subscribed_is_refused(bus: Bus, log: str) -> None:
-    """With what to do; also for one who waits, at once."""
+async def test_a_group_that_was_cancelled_is_refused(bus: Bus, log: str) -> None:
+    """With what to do; also for one who waits, at once. And a queue has no groups."""
+    await bus.pop(log, group="g")
+    await bus.admin.cancel_group(log, "g")
     for wait in (0, 30):
         with pytest.raises(GroupNotFound):
-            await bus.pop(log, group="nobody", wait=wait)
+            await bus.pop(log, group="g", wait=wait)
     with pytest.raises(WrongSemantics):
         await bus.pop("a.queue", group="g")

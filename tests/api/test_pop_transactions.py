@@ -10,9 +10,12 @@ import pytest
 
 from api.drivers import PROGRAMS, Program
 from eventually import eventually
+from fix_proxy import OnCommit, Proxy, proxy
 from grouping import create_log
-from postbus import Bus, InvalidInput, LeaseLost, Popped, Start
+from postbus import Bus, CommitUnknown, InvalidInput, LeaseLost, Popped, Start
 from pulling import leased, lose, send_numbers, states_of
+
+__all__ = ["proxy"]  # a fixture
 
 
 @pytest.fixture
@@ -250,3 +253,23 @@ async def test_who_waits_for_a_key_is_woken_by_the_commit(bus: Bus, topic: str) 
 
 async def _pop(bus: Bus, topic: str) -> Popped:
     return await bus.pop(topic, group="g", wait=30)
+
+
+@pytest.mark.parametrize(
+    ("cut", "left", "out"), [(OnCommit.CUT_AFTER, {}, {"waiting": 2}), (OnCommit.CUT_BEFORE, {"retrying": 2}, {})]
+)
+async def test_an_unknown_commit_is_found_out_by_giving_back(
+    proxy: Proxy, conn: Any, topic: str, cut: OnCommit, left: dict[str, int], out: dict[str, int]
+) -> None:
+    """What was acked in it is given back, which changes nothing if it was committed after all."""
+    async with Bus.open(proxy.dsn) as bus:
+        await send_numbers(bus, topic, 2)
+        with pytest.raises(CommitUnknown):
+            async with bus.pop(topic, batch=2) as popped, bus.transaction() as tx:
+                await popped.ack(tx)
+                await bus.publish_many(tx, f"{topic}.out", popped.payloads)
+                proxy.on_commit = cut
+        proxy.on_commit = OnCommit.PASS
+
+    assert await states_of(conn, topic) == left
+    assert await states_of(conn, f"{topic}.out") == out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import statistics
 import time
 from collections.abc import AsyncIterator
@@ -16,7 +17,7 @@ from postbus import Bus, DatabaseUnavailable, _line, _puller
 from pulling import leased, lose, send_numbers, states_of
 from running import tasks_are
 
-__all__ = ["proxy"]
+__all__ = ["proxy"]  # a fixture
 
 NEVER = 3600.0
 
@@ -356,3 +357,69 @@ async def _waiting_beside(other: Bus, count: int) -> list[asyncio.Task[Any]]:
     tasks = [asyncio.create_task(pop()) for _ in range(count)]
     await asyncio.sleep(0)
     return tasks
+
+
+async def test_pops_begin_where_the_last_one_ended(bus: Bus, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside an old transaction finished messages stay behind: the floor keeps pops from stepping over them."""
+    store = await bus.connect()
+    given: list[str | None] = []
+    original = store.pop
+
+    async def pop(topic: str, **options: Any) -> Any:
+        given.append(options["floor"])
+        return await original(topic, **options)
+
+    monkeypatch.setattr(store, "pop", pop)
+    old = await connect()
+    await old.execute("begin")
+    await old.execute("select pg_current_xact_id()")
+    async with bus.transaction() as tx:
+        await bus.publish_many(tx, "t", list(range(100)))
+
+    for _ in range(10):
+        await (await bus.pop("t", batch=10)).ack()
+    late = await bus.pop("t")
+    await old.execute("select postbus.publish('t', 'late'::text)")
+    await old.execute("commit")
+
+    assert given[0] is None
+    assert all(floor is not None for floor in given[1:])
+    assert not late
+    assert (await bus.pop("t")).payloads == ["late"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_no_wake_up_gets_lost(bus: Bus, no_polling: None, seed: int) -> None:
+    """Whoever comes, leaves or is cancelled in whatever order: a message never lies there while somebody waits."""
+    chance = random.Random(seed)
+    got: list[int] = []
+    sent = 0
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def pop() -> None:
+        async with bus.pop("t", wait=chance.choice([0.001, 0.01, 60]), batch=chance.choice([1, 2])) as popped:
+            got.extend(popped.payloads)
+
+    async def nobody_waits_in_vain() -> None:
+        tasks.difference_update([task for task in tasks if task.done()])
+        assert not tasks or len(set(got)) == sent
+
+    for _ in range(60):
+        match chance.choice(["pop", "pop", "cancel", "send", "look"]):
+            case "pop":
+                tasks.add(asyncio.create_task(pop()))
+            case "cancel" if tasks:
+                chance.choice(sorted(tasks, key=lambda task: task.get_name())).cancel()
+            case "send":
+                await bus.send("t", sent)
+                sent += 1
+            case "look":
+                await eventually(nobody_waits_in_vain)
+        if chance.random() < 0.5:
+            await asyncio.sleep(chance.choice([0, 0, 0.001, 0.005]))
+    await eventually(nobody_waits_in_vain)
+    await end(list(tasks))
+
+    async with bus.pop("t", batch=100) as left:
+        got.extend(left.payloads)
+    assert set(got) <= set(range(sent))

@@ -44,6 +44,7 @@ NAMES = [
     "PayloadNotSerializable",
     "PayloadTooDeep",
     "PayloadTooLarge",
+    "PopOptions",
     "Popped",
     "PostbusError",
     "PublishOptions",

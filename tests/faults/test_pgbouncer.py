@@ -199,6 +199,27 @@ async def test_nobody_listens_through_a_pooler(server: Server, dsn: str, topic: 
         await conn.close()
 
 
+async def test_pops_wait_by_polling(server: Server, dsn: str, topic: str) -> None:
+    """Who waits to pop does not listen there either, and gets what is published, also in a transaction of its own."""
+
+    async def pop(bus: Bus) -> Any:
+        return await bus.pop(topic, wait=20, lease=60)
+
+    async with Bus.open(dsn) as bus:
+        waiting = asyncio.create_task(pop(bus))
+        await asyncio.sleep(0)
+        conn: Any = await asyncpg.connect(server.dsn())
+        await conn.execute("select postbus.publish($1, '1'::jsonb)", topic)
+        popped = await asyncio.wait_for(waiting, 20)
+        async with bus.transaction() as tx:
+            await popped.ack(tx)
+            await bus.publish(tx, f"{topic}.out", 2 * popped[0].payload)
+        assert await conn.fetchval("select count(*) from pg_stat_activity where query ilike 'listen %'") == 0
+        await conn.close()
+        assert (await bus.pop(f"{topic}.out", auto_ack=True)).payloads == [2]
+        assert not await bus.pop(topic)
+
+
 async def test_a_crash_behind_a_pooler_is_noticed(server: Server, dsn: str, topic: str) -> None:
     """A place that was read before a backend crashed is not stored afterwards, though no connection of ours broke."""
     async with Bus.open(dsn) as bus:

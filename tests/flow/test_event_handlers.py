@@ -11,6 +11,7 @@ from eventually import eventually
 from grouping import SOON, create_log, has, is_through
 from licensing import LicenseExpired, LicensePrinted, LicenseStatusChanged, headers
 from postbus import Bus, InvalidHandler, Message, Retry, Start
+from postbus.events import emission
 from running import running
 
 CHANGED = LicenseStatusChanged(1, "pending")
@@ -139,6 +140,17 @@ async def test_a_group_gets_the_events_that_its_handler_takes(bus: Bus, conn: An
     assert (changed, expired, both, odd) == ([CHANGED], [LicenseExpired(1)], [CHANGED, LicenseExpired(1)], [])
     assert members.filtered == 1
     assert await reasons(bus) == []
+
+
+async def test_an_event_can_be_sent_without_a_transaction(bus: Bus) -> None:
+    """The registry makes the message, and others publish it."""
+    got: list[Any] = []
+    plain(bus, got, {})
+    await bus.send(*emission(CHANGED, aggregate_id=1))
+
+    async with running(bus):
+        await has(got, 1)
+    assert got == [CHANGED]
 
 
 async def test_a_queue_gives_up_events_that_its_handler_does_not_take(bus: Bus) -> None:

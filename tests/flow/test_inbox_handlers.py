@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
+import redis
 
 from eventually import eventually
 from grouping import SOON, create_log, has, is_through
@@ -170,6 +172,38 @@ async def test_a_handler_with_redis(bus: Bus, redis_client: Any) -> None:
     assert sorted(done) == [1, 2, 3]
 
 
+class Books:
+    """An object that is a handler, and has one."""
+
+    def __init__(self) -> None:
+        self.booked: list[tuple[str, int]] = []
+
+    async def __call__(self, n: int, conn: Any) -> None:
+        self.booked.append(("object", n))
+
+    async def book(self, n: int, message: Message, conn: Any) -> None:
+        self.booked.append(("method", n))
+
+    async def book_for(self, account: str, n: int, connection: Any) -> None:
+        self.booked.append((account, n))
+
+
+async def test_handlers_of_all_kinds(bus: Bus, conn: Any) -> None:
+    """Methods, objects and functions with some arguments given are wrapped as functions are."""
+    books = Books()
+    for topic, handler in (("a", books), ("b", books.book), ("c", functools.partial(books.book_for, "ada"))):
+        bus.subscribe(topic, transactional=True, name=topic)(INBOX.idempotent(topic, message_id=by_payload)(handler))
+        for n in (1, 1):
+            await bus.send(topic, n)
+
+    async def all_is_settled() -> None:
+        assert await conn.fetchval("select count(*) from postbus.messages") == 0
+
+    async with running(bus):
+        await eventually(all_is_settled)
+    assert sorted(books.booked) == [("ada", 1), ("method", 1), ("object", 1)]
+
+
 def test_handlers_that_it_cannot_serve_are_refused() -> None:
     """With what to do instead, when they are decorated."""
 
@@ -186,6 +220,15 @@ def test_handlers_that_it_cannot_serve_are_refused() -> None:
     ):
         with pytest.raises(InvalidHandler, match=match):
             INBOX.idempotent("books")(handler)
+
+
+def test_redis_is_not_for_effects_that_commit_later() -> None:
+    """A crash between its note and the commit of a transactional handler would lose the effect."""
+
+    async def book(n: int, conn: Any) -> None: ...
+
+    with pytest.raises(InvalidHandler, match="would commit after its message is said to be done"):
+        RedisInbox(redis.Redis()).idempotent("books")(book)
 
 
 def test_a_handler_that_gets_its_connection_otherwise_is_not_transactional(bus_without_server: Bus) -> None:

@@ -29,6 +29,7 @@ TABLE: dict[str, tuple[str, str, Any, set[str]]] = {
     "show_message": ("GET", f"{_T}/messages/1", None, OA),
     "follow_topic": ("GET", "/v1/topics/none/follow", None, OA),
     "pop": ("POST", f"{_T}/pop", {}, C),
+    "pop_scope": ("POST", "/v1/pop", {"group": "g", "pattern": "none.*"}, C),
     "ack": ("POST", "/v1/ack", {"messages": _ONE}, C),
     "retry": ("POST", "/v1/retry", {"messages": _ONE}, C),
     "dead_letter": ("POST", "/v1/dead-letter", {"messages": _ONE, "reason": "no"}, C),

@@ -285,7 +285,7 @@ async def test_rebase_on_the_same_server_loses_nothing(conn: Any) -> None:
 
 
 async def test_scopes_hold_in_a_restored_database(conn: Any, restore: Restore) -> None:
-    """A group that started with `new` loses nothing it had before it, and topics that join there start at its record."""
+    """A group that started with `new` loses nothing, and topics that join there start at its record."""
     for topic in ("known", "later"):
         await create_topic(conn, topic)
         await publish_many(conn, f"{topic} old", topic=topic)

@@ -73,6 +73,7 @@ _GROUPS = [
     "select * from postbus.group_topics('g', pattern => '#')",
     "select * from postbus.scope_news('{g}', '{log}', '{null}', '{null}', '{null}', '{null}', '{}')",
     "select postbus.keys_of(1)",
+    "select * from postbus.pop_scope('g', pattern => '#')",
     "select * from postbus.read_log('log', '{0}', '(\"(1,3,3:3:)\",,,,,,,,)')",
     "select postbus.advance('{}', '{}', '{}', '{}', '{}', '{}', '{}')",
     "select postbus.put_off(1, 0, gen_random_uuid(), "

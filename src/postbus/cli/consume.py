@@ -24,7 +24,6 @@ from postbus.cli.groups import told_start
 from postbus.errors import TopicNotFound
 from postbus.group import Group
 from postbus.message import Ack, Message, Outcome, Release
-from postbus.scope import Scope
 from postbus.start import Start
 from postbus.subscription import Handler, Subscription
 from postbus.worker import Worker
@@ -176,7 +175,7 @@ class _Consumer:
         if group is None:
             self.worker = Worker(bus.dsn, [subscribe(_NAME, handler)], bells=Bells())
         else:
-            members = Group(bus, group, Scope(topic), subscribe, catch_up=catch_up)
+            members = Group(bus, group, topic, subscribe, catch_up=catch_up)
             members.add_member(_NAME, handler)
             self.worker = Worker(bus.dsn, [], groups=[(members, start)], bells=Bells())
         self.handled = 0

@@ -109,23 +109,38 @@ class _Comparison:
         found = [f"{path}.{name} may be missing" for name in sorted(missing)]
         for name in has.keys() & wants.keys():
             found += self.refused(has[name], wants[name], f"{path}.{name}")
-        others = wanted.get("additionalProperties", True)
-        if others is False:
-            found += [f"{path}.{name} may be there" for name in sorted(has.keys() - wants.keys())]
-            if given.get("additionalProperties", True) is not False and not has:
+        allowed = wanted.get("additionalProperties", True)
+        for name in sorted(has.keys() - wants.keys()):
+            if allowed is False:
+                found.append(f"{path}.{name} may be there")
+            elif isinstance(allowed, dict):
+                found += self.refused(has[name], allowed, f"{path}.{name}")
+        others = _others(given)
+        if others is not None:
+            for name in sorted(wants.keys() - has.keys()):
+                found += self.refused(others, wants[name], f"{path}.{name}")
+            if allowed is False:
                 found.append(f"{path} may have any names")
-        elif isinstance(others, dict) and isinstance(given.get("additionalProperties"), dict):
-            found += self.refused(given["additionalProperties"], others, f"{path}.*")
+            elif isinstance(allowed, dict):
+                found += self.refused(others, allowed, f"{path}.*")
         return found
 
     def _of_array(self, given: Mapping[str, Any], wanted: Mapping[str, Any], path: str) -> list[str]:
+        if given.get("type") != "array":
+            return []
         found: list[str] = []
-        if isinstance(given.get("items"), dict) and isinstance(wanted.get("items"), dict):
-            found += self.refused(given["items"], wanted["items"], f"{path}[]")
-        places = zip(given.get("prefixItems", ()), wanted.get("prefixItems", ()), strict=False)
-        for place, (one, other) in enumerate(places):
-            found += self.refused(one, other, f"{path}[{place}]")
+        named = max(len(given.get("prefixItems", ())), len(wanted.get("prefixItems", ())))
+        for place in range(named + 1):  # the last one stands for all that follow
+            one, other = _element(given, place), _element(wanted, place)
+            if one is not False and other is not False:  # how many there may be is told by bounds
+                found += self.refused(one, other, f"{path}[{place if place < named else ''}]")
         return found
+
+
+def _element(node: Mapping[str, Any], place: int) -> Any:
+    """The schema of an array's element. False: there is none."""
+    named = node.get("prefixItems", ())
+    return named[place] if place < len(named) else node.get("items", {})
 
 
 def _alternatives(node: Any, definitions: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -149,6 +164,16 @@ def _values(node: Mapping[str, Any]) -> list[Any] | None:
     if "const" in node:
         return [node["const"]]
     return list(node["enum"]) if "enum" in node else None
+
+
+def _others(given: Mapping[str, Any]) -> Any:
+    """What an object may hold beside its properties. None: nothing, as one that has some and says nothing of others."""
+    if given.get("type") != "object":
+        return None
+    others = given.get("additionalProperties", "properties" not in given)
+    if isinstance(others, bool):
+        return {} if others else None
+    return others
 
 
 def _may_break(given: Mapping[str, Any], wanted: Mapping[str, Any], name: str) -> bool:

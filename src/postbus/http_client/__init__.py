@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Self, Unpack
 
+from postbus.errors import InvalidOption
 from postbus.http_client.admin import HttpAdmin
 from postbus.http_client.pull import HttpPuller, HttpTransaction
 from postbus.http_client.send import HttpSender
@@ -13,7 +14,7 @@ from postbus.http_client.wire import Wire
 from postbus.message import PublishOptions
 from postbus.options import Duration, as_timedelta
 from postbus.publish import outgoing
-from postbus.pull import Delivery, Pop, Popped, pop
+from postbus.pull import Delivery, Pop, PopOptions, Popped, pop
 
 __all__ = ["Delivery", "HttpBus", "HttpTransaction", "Popped"]
 
@@ -82,31 +83,11 @@ class HttpBus:
 
     # consuming
 
-    def pop(
-        self,
-        topic: str,
-        *,
-        group: str | None = None,
-        batch: int = 1,
-        wait: Duration = 0.0,
-        lease: Duration | None = None,
-        key: str | None = None,
-        auto_ack: bool = False,
-        keep: bool = False,
-    ) -> Pop:
-        """Take up to `batch` messages: see `Bus.pop`. Who has them, for people who look, is the name of the token."""
-        return pop(
-            self._connected_puller,
-            topic,
-            group=group,
-            batch=batch,
-            wait=wait,
-            lease=lease,
-            key=key,
-            member=None,
-            auto_ack=auto_ack,
-            keep=keep,
-        )
+    def pop(self, topic: str | None = None, **options: Unpack[PopOptions]) -> Pop:
+        """Take messages, with the options of `Bus.pop`, but `member`: who has them is told by the token."""
+        if "member" in options:
+            raise InvalidOption("over HTTP the token tells who pops", remedy="leave member out")
+        return pop(self._connected_puller, topic, options)
 
     async def _connected_puller(self) -> HttpPuller:
         return self._puller

@@ -83,10 +83,15 @@ class HttpPuller(Holder):
             "count": wish.batch,
             "wait": wait,
             "lease": None if wish.lease is None else wish.lease.total_seconds(),
-            "key": wish.key,
+            "key": wish.scope.key,
             "auto_ack": wish.auto_ack,
+            "mode": None if wish.start is None else wish.start.mode,
+            "timestamp": None if wish.start is None else wish.start.timestamp,
         }
-        path = path_of("topics", wish.topic, "pop")
+        path = path_of("topics", str(wish.scope), "pop")
+        if wish.scope.is_wide:
+            path = path_of("pop")
+            body |= {"namespace": wish.scope.namespace, "task": wish.scope.task, "pattern": wish.scope.pattern}
         # What an answer that got lost has taken comes again when its lease ends.
         answer = await self._wire.ask("POST", path, body, is_repeatable=not wish.auto_ack, takes=wait)
         return _leases(answer, wish)

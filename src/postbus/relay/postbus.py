@@ -7,18 +7,11 @@ from itertools import groupby
 
 from postbus._store import Store
 from postbus._wake import topic_id
-from postbus.errors import (
-    CommitUnknown,
-    DatabaseUnavailable,
-    InvalidInput,
-    InvalidPayload,
-    PostbusError,
-    SinkUnavailable,
-)
-from postbus.message import Ack, DeadLetter, Outcome, Outgoing, Release, Retry
+from postbus.errors import CommitUnknown, DatabaseUnavailable, InvalidInput, InvalidPayload, SinkUnavailable
+from postbus.message import Ack, DeadLetter, Outcome, Outgoing, Retry
 from postbus.publish import publish_many
 from postbus.relay.envelope import CLOUD_EVENTS_PREFIX
-from postbus.relay.sink import Parcel
+from postbus.relay.sink import Parcel, one_by_one
 
 
 class PostbusSink:
@@ -47,19 +40,17 @@ class PostbusSink:
         try:
             await self._publish(parcels)
             return [Ack()] * len(parcels)
-        except InvalidInput as error:
-            return await self._one_by_one(parcels) if len(parcels) > 1 else [_refused(error)]
+        except InvalidInput:  # something in the batch was refused, and with it all of it: find out what
+            return await one_by_one(self._send_one, parcels)
 
-    async def _one_by_one(self, parcels: Sequence[Parcel]) -> Sequence[Outcome]:
-        """Something in the batch was refused, and with it all of it: find out what."""
-        outcomes: list[Outcome] = []
-        held_up: set[str | None] = set()
-        for one in parcels:
-            [told] = await self.send([one]) if one.key not in held_up else [Release()]
-            outcomes.append(told)
-            if isinstance(told, Retry | Release) and one.key is not None:
-                held_up.add(one.key)
-        return outcomes
+    async def _send_one(self, parcel: Parcel) -> Outcome:
+        try:
+            await self._publish([parcel])
+            return Ack()
+        except InvalidPayload as error:
+            return DeadLetter(reason=str(error))
+        except InvalidInput as error:
+            return Retry(error=str(error))
 
     async def _publish(self, parcels: Sequence[Parcel]) -> None:
         assert self._store is not None
@@ -84,7 +75,3 @@ def _outgoing(parcel: Parcel) -> Outgoing:
         correlation_id=parcel.message.correlation_id,
         dedup_key=f"{parcel.source}:{parcel.id}",
     )
-
-
-def _refused(error: PostbusError) -> Outcome:
-    return DeadLetter(reason=str(error)) if isinstance(error, InvalidPayload) else Retry(error=str(error))

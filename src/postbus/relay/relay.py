@@ -13,7 +13,7 @@ from postbus._loop import Backoff
 from postbus.errors import InvalidOption, PostbusError, SinkUnavailable
 from postbus.message import DeadLetter, Message, Outcome, Release, Retry
 from postbus.relay.envelope import Envelope, Unfit
-from postbus.relay.sink import Parcel, Sink
+from postbus.relay.sink import Parcel, Sink, one_by_one
 
 _LOOK = 0.2  # seconds between looks at whether the process is to end, while the sink is away
 
@@ -97,13 +97,16 @@ class Relay:
                 failures += 1
             if left and failures == 2 and len(left) > 1:
                 # It opens, and goes away again: one of these may be the reason, and is to be found out.
-                for one in left:
-                    [outcomes[one.id]] = await self._deliver([one])
+                told = await one_by_one(self._deliver_one, left)
+                outcomes |= {one.id: outcome for one, outcome in zip(left, told, strict=True)}
                 break
             if left and failures == 2:
                 outcomes[left[0].id] = Retry(error=f"the sink goes away when it gets this: {error}")
                 break
         return [outcomes.get(one.id, Release()) for one in parcels]
+
+    async def _deliver_one(self, parcel: Parcel) -> Outcome:
+        return (await self._deliver([parcel]))[0]
 
     async def _send(self, parcels: Sequence[Parcel]) -> tuple[Sequence[Outcome], str]:
         try:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from postbus.errors import InvalidOption
-from postbus.message import Message, Outcome
+from postbus.message import Message, Outcome, Release, Retry
 
 
 class Parcel(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +55,18 @@ class Sink(Protocol):
 
     async def close(self) -> None:
         """Disconnect; also when it was never opened."""
+
+
+async def one_by_one(send: Callable[[Parcel], Awaitable[Outcome]], parcels: Sequence[Parcel]) -> list[Outcome]:
+    """Send each alone, and of a key nothing behind one that was not taken."""
+    outcomes: list[Outcome] = []
+    held_up: set[str | None] = set()
+    for one in parcels:
+        outcome = Release() if one.key in held_up else await send(one)
+        outcomes.append(outcome)
+        if isinstance(outcome, Retry | Release) and one.key is not None:
+            held_up.add(one.key)
+    return outcomes
 
 
 def client(name: str, extra: str) -> ModuleType:

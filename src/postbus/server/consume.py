@@ -9,12 +9,12 @@ from uuid import UUID
 from litestar import Request
 from litestar.params import JSONBody
 
-from postbus.errors import InvalidInput, LeaseLost
+from postbus.errors import InvalidInput, LeaseLost, NotAllowed
 from postbus.options import as_timedelta
 from postbus.pull import Delivery
 from postbus.server.messages import message_of
 from postbus.server.routing import InCall, TopicName, route
-from postbus.server.shapes import Extend, GiveUp, Held, Pop, RetryLater, Settle, Transaction
+from postbus.server.shapes import Extend, GiveUp, Held, Pop, PopScope, RetryLater, Settle, Transaction
 from postbus.server.views import Committed, Delivered, Popped, Pushed, Retried, Settled, payload_of
 
 _TAG = "consuming"
@@ -22,11 +22,40 @@ _TAG = "consuming"
 
 @route("POST", "/v1/topics/{topic:str}/pop", "consumer", errors=(404, 409, 413), tag=_TAG)
 async def pop(call: InCall, request: Request[Any, Any, Any], topic: TopicName, data: JSONBody[Pop]) -> Popped:
-    """Take messages of a QUEUE, or for a group of a PUB_SUB topic. They are yours until their lease ends."""
+    """Take messages of a QUEUE, or for a group of a PUB_SUB topic. They are yours until their lease ends.
+
+    The first pop of a group subscribes it.
+    """
+    return await _popped(call, request, data, topic)
+
+
+@route("POST", "/v1/pop", "consumer", errors=(404, 409, 413), tag=_TAG)
+async def pop_scope(call: InCall, request: Request[Any, Any, Any], data: JSONBody[PopScope]) -> Popped:
+    """Take messages for a group of all topics of a namespace, of a task, or whose names fit a pattern.
+
+    Topics that are created later join by themselves. It takes a token for all topics.
+    """
+    if "*" not in call.caller.topics:
+        raise NotAllowed(
+            f"your topics are {', '.join(call.caller.topics)}, and a scope may have any",
+            remedy="pop from one topic after the other, or use a token for all of them",
+        )
+    return await _popped(call, request, data, data.pattern, data.namespace, data.task)
+
+
+async def _popped(
+    call: InCall,
+    request: Request[Any, Any, Any],
+    data: Pop,
+    topic: str | None,
+    namespace: str | None = None,
+    task: str | None = None,
+) -> Popped:
     call.desk.gate.check_batch(data.count)
     popping = call.bus.pop(
         topic, group=data.group, batch=data.count, wait=data.wait, lease=data.lease, key=data.key,
-        member=call.caller.name, auto_ack=data.auto_ack,
+        member=call.caller.name, auto_ack=data.auto_ack, mode=data.mode, start=data.timestamp,
+        namespace=namespace, task=task,
     )  # fmt: skip
     if data.wait:
         with call.desk.gate.polling(call.caller.name):
@@ -176,4 +205,4 @@ def _lost() -> LeaseLost:
     )
 
 
-ROUTES = [pop, ack, retry, dead_letter, release, extend, transaction]
+ROUTES = [pop, pop_scope, ack, retry, dead_letter, release, extend, transaction]

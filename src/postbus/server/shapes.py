@@ -68,6 +68,27 @@ class Pop(Given, kw_only=True):
     ] = None
     key: Annotated[str | None, Meta(description="Only messages of this key, of a PUB_SUB topic.")] = None
     auto_ack: Annotated[bool, Meta(description="Settle them at once: each is delivered at most once.")] = False
+    mode: Annotated[
+        Literal["new", "all", "timestamp"] | None,
+        Meta(description="Where a group begins that has never asked for these messages before; all by default."),
+    ] = None
+    timestamp: Annotated[
+        Annotated[datetime, Meta(tz=True)] | None, Meta(description="For mode timestamp: what was published since.")
+    ] = None
+
+
+class PopScope(Pop, kw_only=True):
+    """The same for a group and all topics of a namespace, of a task, or whose names fit a pattern."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {"group": "audit", "pattern": "orders.*", "count": 10, "wait": 1}
+
+    group: Annotated[str, Meta(pattern=NAME, description="Whose messages.", examples=["audit"])]
+    namespace: str | None = None
+    task: str | None = None
+    pattern: Annotated[
+        str | None,
+        Meta(description="Words with dots between them; * is one word, # any number.", examples=["orders.*"]),
+    ] = None
 
 
 class Held(msgspec.Struct, kw_only=True):

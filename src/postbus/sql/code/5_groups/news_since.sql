@@ -1,27 +1,28 @@
 -- Whether the log has something for a group that is pulled, and since when about; null if not. Cheap, and never wrong about
 -- that: read_log looks closely. Of a topic with storage of its own nothing is known before that is read.
-create or replace function postbus.news_since(subscription postbus.subscription, topic postbus.topic) returns timestamptz
+create or replace function postbus.news_since(subscription_id bigint) returns timestamptz
 language plpgsql stable
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off as $$
 declare
+    _topic  postbus.topic := postbus.subscribed_topic(subscription_id);
     _cursor postbus.log_cursor;
     _at     timestamptz;
 begin
-    if topic.storage = 'own' or exists (select from postbus.subscription history
-                                         where history.catch_up_of = subscription.id and history.state = 'ACTIVE') then
-        return subscription.subscribed_at;
+    if _topic.storage = 'own' or exists (select from postbus.subscription history
+                                         where history.catch_up_of = news_since.subscription_id and history.state = 'ACTIVE') then
+        return '-infinity';
     end if;
     for _cursor in
         select (one.cursor).* from (select distinct on (c.cursor::text) c.cursor from postbus.current_cursor c
-                                     where c.subscription_id = subscription.id) as one
+                                     where c.subscription_id = news_since.subscription_id) as one
     loop
         if _cursor.target is not null then
-            return subscription.subscribed_at;      -- half-way
+            return '-infinity';     -- half-way
         end if;
         select s.published_at into _at from postbus.segment_shared s
-         where s.storage_id = topic.storage_id and s.topic_id = topic.id and s.position > (_cursor.seen).position
+         where s.storage_id = _topic.storage_id and s.topic_id = _topic.id and s.position > (_cursor.seen).position
          order by s.topic_id, s.position limit 1;
         if _at is null then         -- what was committed late lies before that: see read_log
             select s.published_at into _at
@@ -29,8 +30,8 @@ begin
                      union all
                     select pg_snapshot_xmax((_cursor.seen).snapshot), (_cursor.seen).txid) as late
              cross join lateral (select s.published_at from postbus.segment_shared s
-                                  where s.storage_id = topic.storage_id and s.txid >= late.low and s.txid <= late.high
-                                    and s.topic_id + 0 = topic.id limit 1) as s
+                                  where s.storage_id = _topic.storage_id and s.txid >= late.low and s.txid <= late.high
+                                    and s.topic_id + 0 = _topic.id limit 1) as s
              limit 1;
         end if;
         if _at is not null then

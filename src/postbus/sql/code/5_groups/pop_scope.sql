@@ -33,21 +33,20 @@ begin
     end if;
     _end.more := false;
     for _topic in
-        select f.topic as own, shelf.due_at, waiting.since
+        select f.topic_name, shelf.due_at, waiting.since
           from postbus.topics_in_scope(_scope) as f
           left join lateral (select r.due_at from postbus.retrying r
-                              where r.subscription_id = (f.subscription).id and not r.parked order by r.due_at limit 1) as shelf on true
-         cross join lateral (select case when (f.subscription).state = 'DEAD' then (f.subscription).subscribed_at
-                                         when (f.subscription).state = 'ACTIVE' then
-                                             least(case when shelf.due_at <= as_of then shelf.due_at end,
-                                                   postbus.news_since(f.subscription, f.topic)) end as since) as waiting
+                              where r.subscription_id = f.subscription_id and not r.parked order by r.due_at limit 1) as shelf on true
+         cross join lateral (select case when f.state = 'DEAD' then '-infinity'
+                                         when f.state = 'ACTIVE' then least(case when shelf.due_at <= as_of then shelf.due_at end,
+                                                                            postbus.news_since(f.subscription_id)) end as since) as waiting
          where waiting.since is not null or shelf.due_at is not null
          order by waiting.since nulls last
     loop
         _end.next_due := least(_end.next_due, case when _topic.due_at > as_of then _topic.due_at - as_of end);
         continue when _topic.since is null;
         for _row in
-            select * from postbus.pop_group((_topic.own).name, group_name, member, max_count, lease, null, auto_ack, null, max_bytes, as_of)
+            select * from postbus.pop_group(_topic.topic_name, group_name, member, max_count, lease, null, auto_ack, null, max_bytes, as_of)
         loop
             if _row.ids is null then
                 _end.more := _end.more or _row.more;

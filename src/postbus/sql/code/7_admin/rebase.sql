@@ -39,6 +39,7 @@ begin
             select min(g.position) into _first from postbus.segment g
              where g.storage_id = _storage.id and g.topic_id = _lane.topic_id and g.lane = _lane.lane
                and (g.position > greatest(((_lane.cursor).seen).position, ((_lane.cursor).target).position)
+                    and ((_lane.cursor).since_snapshot is null or g.published_at >= (_lane.cursor).since_at)
                     or postbus.unseen(_lane.cursor, g.position, g.txid, g.count, g.published_at) > 0);
             insert into postbus.cursor (subscription_id, lane, number, cursor, passed, at, fenced_at)
             values (_lane.subscription_id, _lane.lane, _lane.number + 1,

@@ -1,0 +1,231 @@
+"""Pops that subscribe: scopes and modes, recorded at the first contact."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from eventually import eventually
+from grouping import create_log
+from postbus import Bus, InvalidInput, WrongSemantics
+from postbus.pull import Popped
+from scoping import age
+
+
+async def take(bus: Bus, topic: str | None = None, *, group: str = "cg1", **options: Any) -> list[Any]:
+    """Pop all that is there, and ack it."""
+    got: list[Any] = []
+    while popped := await bus.pop(topic, group=group, batch=10, **options):
+        got += popped.payloads
+        await popped.ack()
+    return got
+
+
+async def test_basic_new_mode_single_partition(bus: Bus) -> None:
+    """The first pop gets what came just before it, the next what came since."""
+    await create_log(bus, "test", lanes="named")
+    await bus.send("test", "M1", key="p1")
+    assert await take(bus, "test", key="p1", mode="new") == ["M1"]
+
+    await bus.send("test", "M2", key="p1")
+
+    assert await take(bus, "test", key="p1", mode="new") == ["M2"]
+
+
+async def test_new_mode_new_partition_created_later(bus: Bus, conn: Any) -> None:
+    """A partition that appears ten minutes later is popped from its first message."""
+    await create_log(bus, "test", lanes="named")
+    await bus.send("test", "M1", key="p1")
+    assert await take(bus, "test", mode="new") == ["M1"]
+
+    await age(conn, 600)
+    await bus.send("test", "M2", key="p2")
+    await age(conn, 300)
+
+    assert await take(bus, "test", mode="new") == ["M2"]
+
+
+async def test_namespace_wildcard(bus: Bus, conn: Any) -> None:
+    """A topic that is created later in the namespace starts where the group did."""
+    await create_log(bus, "q1", namespace="ns1")
+    await bus.send("q1", "M1")
+    assert await take(bus, namespace="ns1", mode="new") == ["M1"]
+
+    await create_log(bus, "q2", namespace="ns1")
+    await bus.send("q2", "M2")
+    await age(conn, 600)
+
+    assert await take(bus, namespace="ns1", mode="new") == ["M2"]
+
+
+async def test_multiple_consumer_groups(bus: Bus, conn: Any) -> None:
+    """Each group has a record of its own; without a mode it begins at the beginning."""
+    await create_log(bus, "test")
+    await bus.send("test", "old")
+    await age(conn, 60)
+
+    assert await take(bus, "test", group="cg1", mode="new") == []
+    assert await take(bus, "test", group="cg2") == ["old"]
+    assert [(one["group_name"], one["mode"]) for one in await bus.admin.scopes()] == [("cg1", "new"), ("cg2", "all")]
+
+
+async def test_partition_specific_subscriptions(bus: Bus, conn: Any) -> None:
+    """Each partition that is asked for has its own record, and its own start."""
+    await create_log(bus, "q", lanes="named")
+    await bus.send("q", "old 1", key="p1")
+    await bus.send("q", "old 2", key="p2")
+    await age(conn, 60)
+
+    assert await take(bus, "q", key="p1", mode="new") == []
+    assert await take(bus, "q", key="p2", mode="all") == ["old 2"]
+    await bus.send("q", "new 1", key="p1")
+    assert await take(bus, "q", key="p1", mode="new") == ["new 1"]
+
+
+async def test_mixed_mode_subscriptions(bus: Bus, conn: Any) -> None:
+    """A group may be new to one topic, and want all of another."""
+    for topic in ("q1", "q2"):
+        await create_log(bus, topic)
+        await bus.send(topic, f"old of {topic}")
+    await age(conn, 60)
+
+    assert await take(bus, "q1", mode="new") == []
+    assert await take(bus, "q2") == ["old of q2"]
+
+
+async def test_subscription_mode_changes(bus: Bus, dsn: str, conn: Any) -> None:
+    """The first mode wins, whatever is said later and by whom."""
+    await create_log(bus, "q1")
+    await bus.send("q1", "old")
+    await age(conn, 60)
+    assert await take(bus, "q1", mode="new") == []
+
+    async with Bus.open(dsn) as other:
+        assert await take(other, "q1", mode="all") == []
+
+
+async def test_server_default_mode_changes(bus: Bus, dsn: str, conn: Any) -> None:
+    """A default that is changed later changes nothing for groups that are there."""
+    await create_log(bus, "q1")
+    await bus.send("q1", "first")
+    await age(conn, 60)
+    assert await take(bus, "q1") == ["first"]
+    await bus.send("q1", "second")
+    await age(conn, 60)
+
+    async with Bus.open(dsn, default_mode="new") as other:
+        assert await take(other, "q1") == ["second"]
+        assert await take(other, "q1", group="cg2") == []
+
+
+async def test_a_time_to_start_from(bus: Bus, conn: Any) -> None:
+    """Messages that were published since then."""
+    await create_log(bus, "q")
+    await bus.send("q", "older")
+    await age(conn, 3600)
+    await bus.send("q", "newer")
+    since = datetime.now(UTC) - timedelta(minutes=5)
+
+    assert await take(bus, "q", mode="timestamp", start=since) == ["newer"]
+
+
+async def test_patterns_and_tasks_are_popped_too(bus: Bus) -> None:
+    """A pattern stands in the place of a topic's name."""
+    await create_log(bus, "orders.new", task="mail")
+    await bus.send("orders.new", 1)
+
+    assert await take(bus, "orders.*") == [1]
+    assert await take(bus, task="mail", group="cg2") == [1]
+    assert await take(bus, "invoices.#", group="cg3") == []
+
+
+async def poll(bus: Bus) -> Popped:
+    return await bus.pop(namespace="n", group="g", wait=30)
+
+
+async def is_waiting(bus: Bus) -> None:
+    """Somebody has looked for messages, and found none."""
+    puller = await bus._connected_puller()
+    assert any(line.waiting for place in puller._places.values() for line in place._lines.values())
+
+
+async def test_a_poll_of_a_scope_ends_with_a_message_of_any_of_its_topics(bus: Bus) -> None:
+    """Also of one that is created while it waits."""
+    await create_log(bus, "a", namespace="n")
+    for topic in ("a", "late"):
+        waiting = asyncio.create_task(poll(bus))
+        await eventually(partial(is_waiting, bus))
+        if topic == "late":
+            await create_log(bus, "late", namespace="n")
+        await bus.send(topic, topic)
+
+        popped = await asyncio.wait_for(waiting, 10)
+
+        assert popped.payloads == [topic]
+        assert popped[0].message.topic == topic
+        await popped.ack()
+
+
+async def test_those_who_wait_for_a_scope_learn_its_topics_together(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many they are, its topics are asked for once, and once more when one joins."""
+    await create_log(bus, "a", namespace="n")
+    store = await bus.connect()
+    asked: list[str] = []
+    original = store.group_topics
+
+    async def group_topics(group: str, scope: Any) -> list[str]:
+        asked.append(group)
+        return await original(group, scope)
+
+    async def is_asked(times: int) -> None:
+        assert len(asked) >= times
+
+    monkeypatch.setattr(store, "group_topics", group_topics)
+    waiting = [asyncio.create_task(poll(bus)) for _ in range(50)]
+    await eventually(is_asked, 1)
+    assert len(asked) == 1
+    await create_log(bus, "late", namespace="n")
+    await bus.send("late", 1)
+    await bus.send("late", 2)
+
+    done, _ = await asyncio.wait(waiting, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    assert done
+    assert len(asked) <= 4
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_a_group_that_lets_others_pass_does_so_after_a_pop(bus: Bus, conn: Any) -> None:
+    """Popping changes nothing of how a group was set up."""
+    await create_log(bus, "q")
+    await conn.execute("select postbus.subscribe('q', 'g', 'FROM_NOW', on_failure => 'pass')")
+
+    await take(bus, "q", group="g")
+
+    assert await conn.fetchval("select on_failure from postbus.groups") == "pass"
+
+
+async def test_what_makes_no_sense_is_refused(bus: Bus) -> None:
+    """Before anything is recorded."""
+    nonsense: tuple[Any, ...] = (
+        {"topic": "q", "mode": "new"},
+        {"topic": "q", "key": "k"},
+        {"namespace": "n"},
+        {"topic": "q", "group": "g", "namespace": "n"},
+        {"topic": "q.*", "group": "g", "key": "k"},
+        {"topic": "q", "group": "g", "mode": "none"},
+        {"topic": "q", "group": "g", "mode": "timestamp"},
+        {"group": "g"},
+    )
+    for options in nonsense:
+        with pytest.raises(InvalidInput):
+            bus.pop(**options)
+    await bus.send("a.queue", 1)
+    with pytest.raises(WrongSemantics):
+        await bus.pop("a.queue", group="g")
+    assert await bus.admin.scopes() == []
