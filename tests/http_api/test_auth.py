@@ -136,6 +136,7 @@ async def test_topics_beyond_a_tokens_patterns_are_closed(guarded: str, bus: Bus
             ("POST", "/v1/topics", {"name": "secret.2"}),
             ("POST", "/v1/webhooks", {"name": "w", "topic": "secret", "group": "x", "url": "http://127.0.0.1:9/"}),
             ("GET", "/v1/webhooks/secret", None),
+            ("POST", "/v1/pop", {"group": "g", "pattern": "orders.*"}),
             ("PATCH", "/v1/webhooks/secret", {"enabled": True}),
             ("DELETE", "/v1/webhooks/secret", None),
             ("POST", "/v1/transaction", {"push": [{"topic": "secret.q", "messages": [{"text": "x"}]}]}),

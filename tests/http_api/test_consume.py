@@ -285,11 +285,51 @@ async def test_who_has_a_message_is_told(http: httpx.AsyncClient, bus: Bus) -> N
     assert story["at"] == message["lease_ends_at"]
 
 
-async def test_a_group_that_is_not_subscribed_is_told(http: httpx.AsyncClient, bus: Bus) -> None:
-    """Popping for a group needs its subscription."""
+@pytest.mark.parametrize(
+    ("place", "seen"),
+    [
+        ({}, ["before", "after"]),
+        ({"mode": "all"}, ["before", "after"]),
+        ({"mode": "timestamp", "timestamp": "2100-01-01T00:00:00Z"}, []),
+        ({"mode": "timestamp", "timestamp": "2001-01-01T00:00:00Z"}, ["before", "after"]),
+    ],
+)
+async def test_the_first_pop_of_a_group_says_where_it_begins(
+    http: httpx.AsyncClient, bus: Bus, place: dict[str, Any], seen: list[str]
+) -> None:
+    """A group that is new is subscribed by its first pop, at the place that its mode names."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
+    await push(http, "events", "before", key="k")
+    messages = await pop(http, "events", group="new", count=10, wait=1, **place)
+    if messages:
+        await http.post("/v1/ack", json={"messages": messages})
+    await push(http, "events", "after", key="k")
 
-    problem(await http.post("/v1/topics/events/pop", json={"group": "nobody"}), 404, "PB406")
+    messages += await pop(http, "events", group="new", count=10, wait=1, **place)
+
+    assert [one["payload"] for one in messages] == seen
+
+
+@pytest.mark.parametrize("scope", [{"pattern": "orders.*"}, {"namespace": "shop"}, {"task": "work"}])
+async def test_a_group_pops_from_many_topics(http: httpx.AsyncClient, bus: Bus, scope: dict[str, str]) -> None:
+    """By pattern, namespace or task, also from a topic that is created later."""
+    asked = {"group": "g", "count": 10, **scope}
+    assert (await http.post("/v1/pop", json=asked)).json() == {"messages": []}
+    await bus.admin.create_topic("orders.new", semantics="PUB_SUB", namespace="shop", task="work")
+    await push(http, "orders.new", 1)
+
+    answer = await http.post("/v1/pop", json={**asked, "wait": 20})
+
+    assert [(one["topic"], one["payload"]) for one in answer.json()["messages"]] == [("orders.new", 1)]
+    assert (await http.post("/v1/ack", json=answer.json())).json() == {"settled": 1, "lost": []}
+
+
+async def test_a_pop_from_nowhere_is_refused(http: httpx.AsyncClient) -> None:
+    """It takes one of pattern, namespace and task, and a group; a queue has no mode."""
+    problem(await http.post("/v1/pop", json={"group": "g"}), 400, "PB402")
+    problem(await http.post("/v1/pop", json={"pattern": "a.*", "task": "b", "group": "g"}), 400, "PB402")
+    problem(await http.post("/v1/pop", json={"namespace": "a"}), 400, "PB400")
+    problem(await http.post("/v1/topics/t/pop", json={"mode": "new"}), 400, "PB402")
 
 
 async def test_polls_end_when_the_server_does(bus: Bus) -> None:
