@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import time
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 
 from eventually import eventually
@@ -166,3 +171,67 @@ async def test_a_scope_cannot_be_recorded_by_an_older_snapshot(connect: Connect)
 async def _record(conn: Any) -> None:
     async with conn.transaction():
         await subscribe_scope(conn, pattern="#")
+
+
+async def _publish_in(conn: Any, topic: str, payload: str, pauses: tuple[float, float]) -> tuple[float, float]:
+    """Publish in a transaction that stays open for a while. Returns when its COMMIT was sent, and when it was over."""
+    async with conn.transaction():
+        await asyncio.sleep(pauses[0])
+        if not await conn.fetchval("select exists (select from postbus.topic where name = $1)", topic):
+            with suppress(asyncpg.PostgresError):  # another one was faster
+                async with conn.transaction():
+                    await create_topic(conn, topic, namespace="ns")
+        await publish_many(conn, payload, topic=topic)
+        await asyncio.sleep(pauses[1])
+        began = time.monotonic()
+    return began, time.monotonic()
+
+
+async def _lost_by_a_record_in_the_middle(connect: Connect, seed: int) -> set[str]:
+    """Create topics and publish, in transactions of all lengths, while a group records its scope.
+
+    Returns what committed after the record and did not come. What came twice, or was committed before, is an error.
+    """
+    dice = random.Random(seed)
+    conns = [await connect() for _ in range(12)]
+    recorder = await connect()
+    commits: dict[str, tuple[float, float]] = {}
+    for n in range(6):
+        await create_topic(recorder, f"t{n}", namespace="ns")
+
+    async def publish(conn: Any, writer: int) -> None:
+        for n in range(6):
+            topic, payload = f"t{dice.randrange(6 if n < 3 else 8)}", f"{writer}.{n}"
+            commits[payload] = await _publish_in(conn, topic, payload, (dice.random() / 50, dice.random()))
+
+    async def record() -> tuple[float, float]:
+        await asyncio.sleep(0.5 + dice.random() / 2)
+        began = time.monotonic()
+        await subscribe_scope(recorder, namespace="ns", mode="new", look_back=timedelta(0))
+        return began, time.monotonic()
+
+    recording = asyncio.create_task(record())
+    await asyncio.gather(*(publish(conn, n) for n, conn in enumerate(conns)))
+    began, ended = await recording
+    names = [row["name"] for row in await recorder.fetch("select name from postbus.topic where namespace = 'ns'")]
+    assert await _subscribed(recorder) == sorted(names)
+    got = [payload for topic in names for payload in await _before(recorder, topic)]
+    assert len(got) == len(set(got))
+    assert not {payload for payload, (_, over) in commits.items() if over < began} & set(got)
+    return {payload for payload, (sent, _) in commits.items() if sent > ended} - set(got)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_scope_is_recorded_in_the_middle_of_everything(connect: Connect, seed: int) -> None:
+    """All that commits after the record comes, and comes once; what was committed before it does not."""
+    assert await _lost_by_a_record_in_the_middle(connect, seed) == set()
+
+
+async def test_a_record_of_the_time_alone_loses_messages(connect: Connect) -> None:
+    """A control: without its snapshot, a record would leave out what was published before it and commits after it."""
+    conn = await connect()
+    source: str = await conn.fetchval("select pg_get_functiondef('postbus.scope_cursor'::regproc)")
+    without = source.replace("then scope.snapshot end", "then null::pg_snapshot end")
+    assert without != source
+    await conn.execute(without)
+    assert await _lost_by_a_record_in_the_middle(connect, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -57,6 +58,30 @@ async def test_a_pattern_fits_names_by_words(conn: Any, pattern: str, fits: list
         await create_topic(conn, name)
 
     assert sorted(await subscribe_scope(conn, pattern=pattern)) == sorted(fits)
+
+
+def fits(pattern: list[str], words: list[str]) -> bool:
+    """The rule itself, word by word."""
+    if not pattern:
+        return not words
+    if pattern[0] == "#":
+        return fits(pattern[1:], words) or (bool(words) and fits(pattern, words[1:]))
+    return bool(words) and pattern[0] in ("*", words[0]) and fits(pattern[1:], words[1:])
+
+
+async def test_all_short_patterns_and_names(conn: Any) -> None:
+    """Every pattern of up to three words fits just those names, of up to four, that the rule says."""
+    patterns = [one for n in (1, 2, 3) for one in itertools.product("ab*#", repeat=n) if {"*", "#"} & {*one}]
+    names = [one for n in (1, 2, 3, 4) for one in itertools.product("ab", repeat=n)]
+    pairs = list(itertools.product(patterns, names))
+    rows = await conn.fetch(
+        "select name || '.' ~ postbus.pattern_regex(pattern) "
+        "from unnest($1::text[], $2::text[]) as one (pattern, name)",
+        [".".join(pattern) for pattern, _ in pairs],
+        [".".join(name) for _, name in pairs],
+    )
+    for (pattern, name), row in zip(pairs, rows, strict=True):
+        assert row[0] == fits([*pattern], [*name]), (pattern, name)
 
 
 async def test_only_logs_are_in_a_scope(conn: Any) -> None:
