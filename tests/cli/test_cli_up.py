@@ -150,7 +150,7 @@ async def test_a_killed_worker_is_replaced(cli: Cli) -> None:
 
 async def test_the_demo_on_a_server_of_ones_own(cli: Cli, bus: Bus, conn: Any) -> None:
     """With a DSN it runs there. Each order that was committed had its message, and no other had."""
-    ended = await cli("up", "--demo", "--seconds", "2", "--json")
+    ended = await cli("up", "--demo", "--seconds", "8", "--json")
 
     *_, last = ended.done().lines
     summary = last["summary"]
