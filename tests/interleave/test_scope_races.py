@@ -210,7 +210,9 @@ async def _lost_by_a_record_in_the_middle(connect: Connect, seed: int) -> set[st
         await subscribe_scope(recorder, namespace="ns", mode="new", look_back=timedelta(0))
         return began, time.monotonic()
 
-    (began, ended), *_ = await asyncio.gather(record(), *(publish(conn, n) for n, conn in enumerate(conns)))
+    recording = asyncio.create_task(record())
+    await asyncio.gather(*(publish(conn, n) for n, conn in enumerate(conns)))
+    began, ended = await recording
     names = [row["name"] for row in await recorder.fetch("select name from postbus.topic where namespace = 'ns'")]
     assert await _subscribed(recorder) == sorted(names)
     got = [payload for topic in names for payload in await _before(recorder, topic)]
