@@ -74,7 +74,7 @@ def encode(payload: Any) -> tuple[bytes, str]:
         if isinstance(payload, str):
             return payload.encode("utf-8", "surrogatepass"), TEXT
     encoded = _encode_json(payload)
-    if len(encoded) > 2 * MAX_DEPTH and encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
+    if _may_be_too_deep(encoded):
         _check_depth(encoded)
     return encoded, JSON
 
@@ -174,6 +174,10 @@ def _refuse_vanished(value: Any, plain: Any) -> None:
             _refuse_vanished(inner, plain_inner)
 
 
+def _may_be_too_deep(encoded: bytes) -> bool:
+    return len(encoded) > 2 * MAX_DEPTH and encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH
+
+
 def _check_depth(encoded: bytes) -> None:
     unescaped = _ESCAPE.sub(b"", encoded) if b"\\" in encoded else encoded
     outside_of_texts = b"".join(unescaped.split(b'"')[::2])
@@ -191,7 +195,8 @@ def check_json(encoded: bytes) -> None:
             raise InvalidPayload(f"the payload is not JSON: {why}", remedy="correct it, or send it as text or bytes")
     except RecursionError:
         raise _too_deep() from None
-    _check_depth(encoded)
+    if _may_be_too_deep(encoded):
+        _check_depth(encoded)
 
 
 def holds_json(encoded: bytes, content_type: str) -> bool:

@@ -87,7 +87,7 @@ class Place:
         try:
             return await self._wait(line, deadline, look)
         finally:
-            if line.is_empty:
+            if line.is_empty and self._lines.get(key) is line:
                 del self._lines[key]
                 self._called.pop(line, None)
                 if line.timer is not None:

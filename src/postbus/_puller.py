@@ -38,6 +38,8 @@ class Puller(Holder):
         self._member = process_name()
         self._floors: defaultdict[tuple[Scope, str | None], Floor] = defaultdict(Floor)
         self._places: dict[tuple[Scope, str | None], Place] = {}
+        self._joins: dict[tuple[Scope, str | None], _Joins] = {}
+        """Of scopes that somebody waits for: heard for as long as they are kept here."""
         self._known: set[tuple[Scope, str | None]] = set()
         """What groups have asked for before, in this process: they are subscribed."""
         self._ear = _Ear(dsn, store, bells)
@@ -62,28 +64,29 @@ class Puller(Holder):
         place = self._places.get(name)
         if place is None:
             place = self._places[name] = Place()
-        joins = _Joins(partial(self._hang_again, wish, place))
-        if wish.scope.is_wide:
-            self._bells.hang_for_scopes(joins)
-            await self._hang(wish, place)
-        else:
-            self._bells.hang(str(whole), place)
+            self._hang(whole, wish.group, place)
         with self._ear.listening():
             try:
                 return await place.wait(wish.scope.key, wish.wait, partial(self._take, wish))
             finally:
                 if place.is_empty and self._places.get(name) is place:
                     del self._places[name]
+                    self._joins.pop(name, None)
 
-    async def _hang(self, wish: Wish, place: Place) -> None:
-        """Let the rings of all topics in a scope be heard by those who wait for them."""
-        assert wish.group is not None
-        for topic in await self._store.group_topics(wish.group, wish.scope):
-            self._bells.hang(topic, place)
-        place.set()
+    def _hang(self, scope: Scope, group: str | None, place: Place) -> None:
+        """Let those who wait hear the rings of a topic; of a scope, those of all its topics, and of more that join."""
+        if not scope.is_wide or group is None:
+            self._bells.hang(str(scope), place)
+            return
 
-    def _hang_again(self, wish: Wish, place: Place) -> None:
-        self._start(self._hang(wish, place), "join")
+        async def hang() -> None:
+            for topic in await self._store.group_topics(group, scope):
+                self._bells.hang(topic, place)
+            place.set()
+
+        joins = self._joins[scope, group] = _Joins(lambda: self._start(hang(), "join"))
+        self._bells.hang_for_scopes(joins)
+        joins.set()
 
     async def _take(self, wish: Wish) -> Pulled:
         """Ask once. Who is cancelled meanwhile gets nothing, so what comes after all is given back."""
@@ -136,6 +139,7 @@ class Puller(Holder):
 
     async def close(self) -> None:
         """Let those who wait go with nothing, and finish what has begun."""
+        self._joins.clear()
         for place in self._places.values():
             place.send_away()
         await super().close()
@@ -145,8 +149,11 @@ class Puller(Holder):
 class _Joins:
     """A bell that is rung when a topic has come into the scope of some group."""
 
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self.set = ring
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
+
+    def set(self) -> None:
+        self._act()
 
 
 class _Ear:

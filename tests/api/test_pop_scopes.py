@@ -170,6 +170,36 @@ async def test_a_poll_of_a_scope_ends_with_a_message_of_any_of_its_topics(bus: B
         await popped.ack()
 
 
+async def test_those_who_wait_for_a_scope_learn_its_topics_together(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many they are, its topics are asked for once, and once more when one joins."""
+    await create_log(bus, "a", namespace="n")
+    store = await bus.connect()
+    asked: list[str] = []
+    original = store.group_topics
+
+    async def group_topics(group: str, scope: Any) -> list[str]:
+        asked.append(group)
+        return await original(group, scope)
+
+    async def is_asked(times: int) -> None:
+        assert len(asked) >= times
+
+    monkeypatch.setattr(store, "group_topics", group_topics)
+    waiting = [asyncio.create_task(poll(bus)) for _ in range(50)]
+    await eventually(is_asked, 1)
+    assert len(asked) == 1
+    await create_log(bus, "late", namespace="n")
+    await bus.send("late", 1)
+    await bus.send("late", 2)
+
+    done, _ = await asyncio.wait(waiting, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    assert done
+    assert len(asked) <= 4
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
 async def test_a_group_that_lets_others_pass_does_so_after_a_pop(bus: Bus, conn: Any) -> None:
     """Popping changes nothing of how a group was set up."""
     await create_log(bus, "q")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import statistics
 import time
 from collections.abc import AsyncIterator
@@ -385,3 +386,40 @@ async def test_pops_begin_where_the_last_one_ended(bus: Bus, connect: Any, monke
     assert all(floor is not None for floor in given[1:])
     assert not late
     assert (await bus.pop("t")).payloads == ["late"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_no_wake_up_gets_lost(bus: Bus, no_polling: None, seed: int) -> None:
+    """Whoever comes, leaves or is cancelled in whatever order: a message never lies there while somebody waits."""
+    chance = random.Random(seed)
+    got: list[int] = []
+    sent = 0
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def pop() -> None:
+        async with bus.pop("t", wait=chance.choice([0.001, 0.01, 60]), batch=chance.choice([1, 2])) as popped:
+            got.extend(popped.payloads)
+
+    async def nobody_waits_in_vain() -> None:
+        tasks.difference_update([task for task in tasks if task.done()])
+        assert not tasks or len(set(got)) == sent
+
+    for _ in range(60):
+        match chance.choice(["pop", "pop", "cancel", "send", "look"]):
+            case "pop":
+                tasks.add(asyncio.create_task(pop()))
+            case "cancel" if tasks:
+                chance.choice(sorted(tasks, key=lambda task: task.get_name())).cancel()
+            case "send":
+                await bus.send("t", sent)
+                sent += 1
+            case "look":
+                await eventually(nobody_waits_in_vain)
+        if chance.random() < 0.5:
+            await asyncio.sleep(chance.choice([0, 0, 0.001, 0.005]))
+    await eventually(nobody_waits_in_vain)
+    await end(list(tasks))
+
+    async with bus.pop("t", batch=100) as left:
+        got.extend(left.payloads)
+    assert set(got) <= set(range(sent))

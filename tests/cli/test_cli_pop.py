@@ -77,6 +77,21 @@ async def test_a_group_and_a_key(cli: Cli, bus: Bus, events: str) -> None:
     assert [one["payload"] for one in await popped(cli, events, "--group", "stock", "-n", "5")] == ["a", "b"]
 
 
+async def test_scopes_and_where_they_start(cli: Cli, bus: Bus) -> None:
+    """All topics of a namespace, of a task, or of a pattern; the first pop says from where on."""
+    await bus.admin.create_topic("shop.a", semantics="PUB_SUB", namespace="shop", task="mail")
+    await bus.send("shop.a", "old")
+
+    everything = await popped(cli, "--namespace", "shop", "--group", "all", "--mode", "all")
+    lately = await popped(cli, "shop.*", "--group", "new", "--mode", "timestamp", "--at", "2100-01-01T00:00")
+    hour = await popped(cli, "--task", "mail", "--group", "hour", "--mode", "timestamp", "--at", "1h")
+
+    assert [one["payload"] for one in everything] == ["old"]
+    assert everything[0]["topic"] == "shop.a"
+    assert lately == []
+    assert [one["payload"] for one in hour] == ["old"]
+
+
 async def test_settling_by_the_token(cli: Cli, bus: Bus, conn: Any) -> None:
     """Each way to settle does to the messages that are named what it says."""
     await send_numbers(bus, "jobs", 4)
@@ -134,6 +149,9 @@ async def test_a_lost_lease_is_refused(cli: Cli, settlement: str) -> None:
         (("pop", "jobs", "--lease", "10ms"), 4),
         (("pop", "jobs", "--auto-ack", "--lease", "5s"), 4),
         (("pop", "jobs", "--group", "g"), 4),
+        (("pop",), 4),
+        (("pop", "jobs", "--mode", "all"), 4),
+        (("pop", "events", "--group", "g", "--mode", "soon"), 4),
         (("leases", "ack", "no-token"), 2),
         (("leases", "retry", str(uuid4())), 2),
         (("leases", "extend", str(uuid4()), "--lease", "0"), 4),

@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import redis
 
 from eventually import eventually
 from grouping import SOON, create_log, has, is_through
@@ -219,6 +220,15 @@ def test_handlers_that_it_cannot_serve_are_refused() -> None:
     ):
         with pytest.raises(InvalidHandler, match=match):
             INBOX.idempotent("books")(handler)
+
+
+def test_redis_is_not_for_effects_that_commit_later() -> None:
+    """A crash between its note and the commit of a transactional handler would lose the effect."""
+
+    async def book(n: int, conn: Any) -> None: ...
+
+    with pytest.raises(InvalidHandler, match="would commit after its message is said to be done"):
+        RedisInbox(redis.Redis()).idempotent("books")(book)
 
 
 def test_a_handler_that_gets_its_connection_otherwise_is_not_transactional(bus_without_server: Bus) -> None:

@@ -384,9 +384,10 @@ async def test_errors_are_those_of_postbus(http: HttpBus, url: str) -> None:
         await http.send("t", 1, priority=10)
     with pytest.raises(InvalidOption, match="the token tells who pops"):
         http.pop("t", member="me")
-    for wrong in ({"url": "127.0.0.1"}, {"timeout": 0}, {"max_pending": 0}):
+    wrong: list[dict[str, Any]] = [{"url": "127.0.0.1"}, {"timeout": 0}, {"patience": -1}, {"max_pending": 0}]
+    for options in wrong:
         with pytest.raises(InvalidOption):
-            HttpBus(**{"url": url, **wrong})  # type: ignore[arg-type]  # wrong on purpose
+            HttpBus(**{"url": url, **options})
 
 
 async def test_a_token_is_sent(bus: Bus) -> None:

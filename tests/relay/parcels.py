@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from postbus import Message
-from postbus.relay import Envelope, Parcel
+from postbus.relay import Envelope, Parcel, Sink
 
+S = TypeVar("S", bound=Sink)
 PUBLISHED = datetime(2030, 1, 31, 18, 0, tzinfo=UTC)
 
 
@@ -23,3 +26,13 @@ def message(number: int = 1, *, payload: bytes = b'{"n": 1}', **options: Any) ->
 def parcel(target: str, number: int = 1, **options: Any) -> Parcel:
     """The same on its way."""
     return Envelope(target, source="/tests").parcel(message(number, **options))
+
+
+@asynccontextmanager
+async def opened(sink: S) -> AsyncIterator[S]:
+    """A sink that is open within the block."""
+    await sink.open()
+    try:
+        yield sink
+    finally:
+        await sink.close()

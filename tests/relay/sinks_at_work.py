@@ -86,8 +86,10 @@ async def rabbitmq_at_work() -> AsyncIterator[AtWork]:
             got: list[int] = []
             async with reader, reader.channel() as channel:
                 queue = await channel.get_queue(TOPIC)
-                while (found := await queue.get(no_ack=True, fail=False)) is not None:
-                    got.append(int(found.body))
+                left = queue.declaration_result.message_count or 0
+                async with queue.iterator(no_ack=True, timeout=20) as messages:
+                    while len(got) < left:
+                        got.append(int((await anext(messages)).body))
             return got
 
         yield AtWork("rabbitmq", server.address, numbers, server=server)

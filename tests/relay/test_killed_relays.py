@@ -8,6 +8,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cli.helpers import finish, start
 from eventually import eventually
 from grouping import create_log, group_row, in_order, is_through, publish_numbers
@@ -44,6 +46,7 @@ async def all_have(conn: Any, sinks: list[AtWork], count: int) -> None:
     await eventually(past, within=WITHIN)
 
 
+@pytest.mark.timeout(120 + 2 * WITHIN)
 async def test_killed_relays_and_sinks(dsn: str, empty_dsn: str, bus: Bus, conn: Any, tmp_path: Path) -> None:
     """To seven sinks at a time: the relay is killed in the middle, then the servers, and another relay goes on.
 

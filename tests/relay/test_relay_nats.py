@@ -14,7 +14,7 @@ from grouping import create_log, is_through
 from postbus import Ack, Bus, DeadLetter, Release, Retry, SinkUnavailable
 from postbus.bench.peers.servers import Server
 from postbus.relay import NatsSink
-from relay.parcels import parcel
+from relay.parcels import opened, parcel
 from running import running
 
 
@@ -44,16 +44,6 @@ async def all_of(found: Any) -> list[Any]:
     return got
 
 
-@asynccontextmanager
-async def opened(server: Server, **options: Any) -> AsyncIterator[NatsSink]:
-    sink = NatsSink(server.address, **options)
-    await sink.open()
-    try:
-        yield sink
-    finally:
-        await sink.close()
-
-
 async def test_messages_of_a_topic_arrive_in_the_stream(bus: Bus, conn: Any, nats_server: Server) -> None:
     """Payloads arrive as they are, in order, with their ids and the attributes of events."""
     await create_log(bus, "orders", lanes=1)
@@ -78,7 +68,7 @@ async def test_messages_of_a_topic_arrive_in_the_stream(bus: Bus, conn: Any, nat
 
 async def test_what_is_sent_twice_is_stored_once(nats_server: Server) -> None:
     """The stream knows the ids of what it has got."""
-    async with stream(nats_server) as found, opened(nats_server) as sink:
+    async with stream(nats_server) as found, opened(NatsSink(nats_server.address)) as sink:
         for _ in range(2):
             assert await sink.send([parcel("orders", 1), parcel("orders", 2)]) == [Ack(), Ack()]
         assert (await found.stream_info("ORDERS")).state.messages == 2
@@ -86,7 +76,7 @@ async def test_what_is_sent_twice_is_stored_once(nats_server: Server) -> None:
 
 async def test_refusals_of_the_stream_are_outcomes(nats_server: Server) -> None:
     """What it will always refuse is given up, what it refuses for now is tried again; others are not affected."""
-    async with stream(nats_server, max_msg_size=1000), opened(nats_server) as sink:
+    async with stream(nats_server, max_msg_size=1000), opened(NatsSink(nats_server.address)) as sink:
         told = await sink.send(
             [
                 parcel("orders", 1),
@@ -105,7 +95,7 @@ async def test_refusals_of_the_stream_are_outcomes(nats_server: Server) -> None:
 
 async def test_another_stream_is_refused(nats_server: Server) -> None:
     """With `stream`, a subject that another stream listens to is an error."""
-    async with stream(nats_server), opened(nats_server, stream="OTHER") as sink:
+    async with stream(nats_server), opened(NatsSink(nats_server.address, stream="OTHER")) as sink:
         [told] = await sink.send([parcel("orders")])
     assert isinstance(told, Retry)
     assert "expected stream does not match" in str(told.error)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import aio_pika
@@ -28,19 +26,10 @@ from postbus.relay import (
 )
 from postbus.relay.sinks import sink_of
 from relay.kafka_cluster import kafka_cluster, records
-from relay.parcels import message, parcel
+from relay.parcels import message, opened, parcel
 from relay.pubsub_server import grpc, pubsub_server
 
 EVENT = {"event-type": "placed", "aggregate-type": "order", "aggregate-id": "7", "tenant": "acme"}
-
-
-@asynccontextmanager
-async def opened(sink: Any) -> AsyncIterator[Any]:
-    await sink.open()
-    try:
-        yield sink
-    finally:
-        await sink.close()
 
 
 async def test_redis(redis_server: Server) -> None:
@@ -51,9 +40,9 @@ async def test_redis(redis_server: Server) -> None:
             told = await sink.send([parcel("orders", n, key="k", headers=EVENT) for n in (1, 2)])
             assert told == [Ack(), Ack()]
             await redis.set("text", "x")
-            [told] = await sink.send([parcel("text", 3)])
-            assert isinstance(told, Retry)
-            assert "WRONGTYPE" in str(told.error)
+            [refused] = await sink.send([parcel("text", 3)])
+            assert isinstance(refused, Retry)
+            assert "WRONGTYPE" in str(refused.error)
         entries = [fields for _, fields in await redis.xrange("orders")]
         assert [one[b"event_id"] for one in entries] == [b"1", b"2"]
         assert entries[0] == {
@@ -92,8 +81,8 @@ async def test_rabbitmq(rabbit_server: Server) -> None:
             assert told[0] == Ack()
             assert isinstance(told[1], Retry)
             assert "no queue got it" in str(told[1].error)
-            [told] = await sink.send([parcel("x" * 300, 9)])
-            assert isinstance(told, DeadLetter)
+            [too_long] = await sink.send([parcel("x" * 300, 9)])
+            assert isinstance(too_long, DeadLetter)
         async with opened(RabbitSink(rabbit_server.address, exchange="events")) as sink:
             form = Envelope("orders.placed", form=Form.CLOUDEVENTS, source="/tests")
             assert await sink.send([form.parcel(message(10))]) == [Ack()]

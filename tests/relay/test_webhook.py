@@ -15,7 +15,7 @@ from postbus import Ack, DeadLetter, InvalidOption, Release, Retry, SinkUnavaila
 from postbus.bench.ports import free_port
 from postbus.relay import WebhookSink
 from postbus.relay.webhook import sign, verify
-from relay.parcels import parcel
+from relay.parcels import opened, parcel
 from relay.receiver import Answer, Receiver, receiving
 
 SECRET = "a secret of a good length"
@@ -27,20 +27,10 @@ def receiver() -> Iterator[Receiver]:
         yield started
 
 
-@asynccontextmanager
-async def opened(**options: Any) -> AsyncIterator[WebhookSink]:
-    sink = WebhookSink(**options)
-    await sink.open()
-    try:
-        yield sink
-    finally:
-        await sink.close()
-
-
 async def test_a_message_is_posted_with_its_body_and_headers(receiver: Receiver) -> None:
     """The body is the payload as it was published; its id, type and headers are header fields."""
     headers = {"event-type": "placed", "traceparent": "00-1-2-01"}
-    async with opened(headers={"authorization": "Bearer x"}) as sink:
+    async with opened(WebhookSink(headers={"authorization": "Bearer x"})) as sink:
         told = await sink.send([parcel(f"{receiver.url}/hook", 7, headers=headers)])
 
     assert told == [Ack()]
@@ -55,7 +45,7 @@ async def test_a_message_is_posted_with_its_body_and_headers(receiver: Receiver)
 async def test_requests_are_signed_with_every_secret(receiver: Receiver) -> None:
     """While one secret takes the place of another, a receiver that knows either of them believes the request."""
     new = "whsec_" + base64.b64encode(b"0123456789abcdef").decode()
-    async with opened(secrets=[SECRET, new]) as sink:
+    async with opened(WebhookSink(secrets=[SECRET, new])) as sink:
         await sink.send([parcel(receiver.url)])
 
     [got] = receiver.received
@@ -110,13 +100,13 @@ def test_a_request_without_a_signature_is_not_believed(missing: str) -> None:
 async def test_answers_are_outcomes(receiver: Receiver, answer: Answer, outcome: object) -> None:
     """What blames the message is given up; all else is tried again, when the receiver wants it."""
     receiver.answers.append(answer)
-    async with opened() as sink:
+    async with opened(WebhookSink()) as sink:
         assert await sink.send([parcel(receiver.url)]) == [outcome]
 
 
 async def test_a_receiver_that_does_not_answer_is_tried_again() -> None:
     """What takes longer than the timeout may have been done: it is tried again, as one more attempt."""
-    async with opened(timeout="100ms") as sink, _silence() as url:
+    async with opened(WebhookSink(timeout="100ms")) as sink, _silence() as url:
         [told] = await sink.send([parcel(url)])
     assert isinstance(told, Retry)
     assert "Timeout" in str(told.error)
@@ -143,7 +133,7 @@ async def _silence() -> AsyncIterator[str]:
 async def test_where_nobody_listens_the_sink_is_away() -> None:
     """The message is given back, and opening fails until somebody listens there again."""
     port = free_port()
-    async with opened() as sink:
+    async with opened(WebhookSink()) as sink:
         assert await sink.send([parcel(f"http://127.0.0.1:{port}")]) == [Release()]
         with pytest.raises(SinkUnavailable, match=f"nobody listens at 127.0.0.1:{port}"):
             await sink.open()
@@ -154,7 +144,7 @@ async def test_where_nobody_listens_the_sink_is_away() -> None:
 
 async def test_headers_are_encoded_for_http(receiver: Receiver) -> None:
     """What header fields cannot hold is percent-encoded; a line break cannot bring in another field."""
-    async with opened() as sink:
+    async with opened(WebhookSink()) as sink:
         await sink.send([parcel(receiver.url, headers={"name": "Zoë\r\nx: y", "share": "10%"})])
     [got] = receiver.received
     assert (got.headers["name"], got.headers["share"]) == ("Zo%C3%AB%0D%0Ax:%20y", "10%25")
@@ -172,7 +162,7 @@ async def test_headers_are_encoded_for_http(receiver: Receiver) -> None:
 )
 async def test_what_no_request_can_be_made_of_is_given_up(target: str, headers: dict[str, str], why: str) -> None:
     """A message that can never be sent is a dead letter at once, with the reason."""
-    async with opened() as sink:
+    async with opened(WebhookSink()) as sink:
         [told] = await sink.send([parcel(target, headers=headers)])
     assert isinstance(told, DeadLetter)
     assert why in told.reason

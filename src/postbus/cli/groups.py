@@ -18,6 +18,15 @@ app = group("groups", "Look after groups of PUB_SUB topics; pause, resume, move,
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)]
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", show_default=False)]
+To = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="PLACE",
+        help="now, beginning, a message's id, a time such as 2030-01-31T18:00, or how long ago: 2h.",
+        show_default=False,
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 _COUNTS = ("lag", "retrying", "parked", "dead", "lost")
@@ -251,15 +260,7 @@ async def seek(
     cli: Cli,
     topic: Topic,
     name: Group,
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="PLACE",
-            help="now, beginning, a message's id, a time such as 2030-01-31T18:00, or how long ago: 2h.",
-            show_default=False,
-        ),
-    ],
+    to: To,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     yes: Yes = False,
 ) -> None:

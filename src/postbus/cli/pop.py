@@ -7,18 +7,28 @@ from typing import Annotated
 import typer
 
 from postbus.cli._command import Cli
-from postbus.cli._inputs import as_duration
+from postbus.cli._inputs import as_duration, as_past_moment
 from postbus.cli._render import duration, message_line, payload_line, write_json
 from postbus.cli.consume import as_json
-from postbus.pull import Delivery, Popped
+from postbus.pull import Delivery, PopOptions, Popped
 
 
 async def pop(
     cli: Cli,
     *,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)],
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="The topic; for groups also a pattern.", show_default=False)
+    ] = None,
     group: Annotated[str | None, typer.Option(metavar="NAME", help="Pop for this group, from a PUB_SUB topic.")] = None,
     key: Annotated[str | None, typer.Option(help="Only messages of this key; for groups.")] = None,
+    namespace: Annotated[str | None, typer.Option(help="All topics of this namespace; for groups.")] = None,
+    task: Annotated[str | None, typer.Option(help="All topics of this task; for groups.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="Where a group starts that never popped this before: new, all or timestamp.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="With --mode timestamp: that time, or how long ago: 2h.")
+    ] = None,
     batch: Annotated[int, typer.Option("--batch", "-n", min=1, max=10_000, help="At most this many.")] = 1,
     wait: Annotated[str, typer.Option(metavar="DURATION", help="Wait this long for the first one.")] = "0",
     lease: Annotated[
@@ -30,11 +40,20 @@ async def pop(
 
     What is not settled when the lease ends comes again.
     """
-    seconds, length = as_duration(wait, name="--wait"), as_duration(lease, name="--lease")
+    options: PopOptions = {
+        "group": group,
+        "key": key,
+        "namespace": namespace,
+        "task": task,
+        "mode": mode,
+        "start": as_past_moment(at, name="--at"),
+        "batch": batch,
+        "wait": as_duration(wait, name="--wait") or 0,
+        "lease": as_duration(lease, name="--lease"),
+        "auto_ack": auto_ack,
+    }
     async with cli.open_bus() as bus:
-        popped = await bus.pop(
-            topic, group=group, key=key, batch=batch, wait=seconds or 0, lease=length, auto_ack=auto_ack
-        )
+        popped = await bus.pop(topic, **options)
         if cli.as_json:
             for one in popped:
                 write_json(as_json(one.message) | {"token": _token(one), "lease_ends_at": one.ends_at})

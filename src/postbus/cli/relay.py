@@ -11,10 +11,11 @@ from typing import Annotated, Any, cast
 import typer
 
 from postbus.cli._command import Cli, command, group, option
-from postbus.cli._exits import FAILED, INTERRUPTED, OK, usage_error
+from postbus.cli._exits import usage_error
 from postbus.cli._load import load
 from postbus.cli._logging import LogFormat, LogLevel, configure_logging
-from postbus.errors import InvalidOption, PostbusError, SinkUnavailable
+from postbus.cli.worker import run_until_stopped
+from postbus.errors import InvalidOption, SinkUnavailable
 from postbus.relay import Registry, RelayOptions, Sink
 from postbus.relay.settings import Route, Settings, read
 from postbus.relay.sinks import sink_of
@@ -70,13 +71,7 @@ async def run(
         for route, sink, registry in routes:
             await _try_to_open(route, sink)
             await bus.relay(route.topic, sink, name=route.group, **relay_options(route, registry))
-        try:
-            return OK if await bus.run(name=name) else INTERRUPTED
-        except PostbusError:
-            raise
-        except Exception:
-            _logger.exception("relay.failed")
-            return FAILED
+        return await run_until_stopped(bus, name)
 
 
 async def _try_to_open(route: Route, sink: Sink) -> None:

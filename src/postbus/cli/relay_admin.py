@@ -11,7 +11,7 @@ from postbus.cli._command import Cli, option
 from postbus.cli._exits import FAILED, OK, usage_error
 from postbus.cli._inputs import as_past_moment, confirm
 from postbus.cli._render import counted, printable, write_json, write_table
-from postbus.cli.groups import Yes, seek
+from postbus.cli.groups import To, Yes, seek
 from postbus.cli.relay import Config, SinkOptions, needed, registry_of, relay_options, settings_of, sink_of_route
 from postbus.relay.plan import plan
 from postbus.relay.replay import Replay, Replayed, Wanted
@@ -133,15 +133,7 @@ def _tell_count(cli: Cli, route: Route, count: int) -> None:
 
 async def rewind(
     cli: Cli,
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="PLACE",
-            help="now, beginning, a message's id, a time such as 2030-01-31T18:00, or how long ago: 2h.",
-            show_default=False,
-        ),
-    ],
+    to: To,
     config: Config = None,
     topic: Topic = None,
     group: Group = None,

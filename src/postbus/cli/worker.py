@@ -39,14 +39,20 @@ async def worker(
     bus = load_bus(target)
     _check_database(cli, bus, target)
     try:
+        return await run_until_stopped(bus, name)
+    finally:
+        await bus.close()
+
+
+async def run_until_stopped(bus: Bus, name: str | None) -> int:
+    """Consume until a signal. Returns the exit code."""
+    try:
         return OK if await bus.run(name=name) else INTERRUPTED
     except PostbusError:
         raise
     except Exception:
         _logger.exception("worker.failed")
         return FAILED
-    finally:
-        await bus.close()
 
 
 def _choose_database(cli: Cli) -> None:

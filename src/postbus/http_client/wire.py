@@ -60,7 +60,7 @@ class Wire:
 
     def __init__(self, url: str, *, token: str | None, patience: float, timeout: float) -> None:
         if not url.startswith(("http://", "https://")):
-            raise InvalidOption(f"{url!r} is no address of a server", remedy="such as http://127.0.0.1:8080")
+            raise InvalidOption(f"{url!r} is no address of a server", remedy="such as http://127.0.0.1:8472")
         if timeout <= 0 or patience < 0:
             raise InvalidOption(f"timeout {timeout} or patience {patience} makes no sense", remedy="give seconds")
         self._patience = patience

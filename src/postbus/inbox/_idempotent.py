@@ -19,14 +19,17 @@ Open = Callable[[Any, Any], Any]
 """Of a message and a connection: the block that tells whether the message is new."""
 
 
-def idempotent(
-    once: Open, *, transaction: Callable[[], Any] | None = None, needs_connection: bool = False
-) -> Callable[[H], H]:
+def idempotent(once: Open, *, in_database: bool, transaction: Callable[[], Any] | None = None) -> Callable[[H], H]:
     """Puts the block of an inbox around a handler, in a transaction of its own if one is given."""
 
     def decorate(handler: H) -> H:
         call = _Call(handler, transaction)
-        if needs_connection and transaction is None and call.connection is None:
+        if call.connection is not None and not in_database:
+            raise InvalidHandler(
+                f"what {call.name} does on its connection would commit after its message is said to be done",
+                remedy="use Inbox(), whose note commits together with the effect",
+            )
+        if in_database and transaction is None and call.connection is None:
             raise InvalidHandler(
                 f"{call.name} has no connection to note in that a message is done",
                 remedy="give it a parameter conn and subscribe it with transactional=True, "

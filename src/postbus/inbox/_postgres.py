@@ -73,7 +73,7 @@ class Inbox:
         def once(message: Any, conn: Any) -> Once[bool]:
             return self.once(conn, consumer, message if message_id is None else message_id(message))
 
-        return idempotent(once, transaction=transaction, needs_connection=True)
+        return idempotent(once, in_database=True, transaction=transaction)
 
 
 class Once(Generic[A]):

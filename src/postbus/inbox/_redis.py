@@ -81,7 +81,8 @@ class RedisInbox:
     def idempotent(self, consumer: str, *, message_id: Callable[[Any], MessageId] | None = None) -> Callable[[H], H]:
         """Make a handler idempotent: a message whose handler has succeeded is not handled again.
 
-        One that another process has in hand is tried again when that one's claim ends. `message_id` tells what the
+        One that another process has in hand is tried again when that one's claim ends. Transactional handlers are
+        refused: their effect commits later than the message would be said to be done. `message_id` tells what the
         message is known by, if not by its id; such as `lambda message: message.headers["event-id"]`.
         """
         self._key_of(consumer, "any")
@@ -89,7 +90,7 @@ class RedisInbox:
         def once(message: Any, conn: Any) -> RedisOnce:
             return self.once(consumer, message if message_id is None else message_id(message))
 
-        return idempotent(once)
+        return idempotent(once, in_database=False)
 
     def _key_of(self, consumer: str, message_id: MessageId) -> str:
         if ":" in checked_consumer(consumer):

@@ -93,7 +93,10 @@ class NatsSink:
         headers |= {"Nats-Msg-Id": parcel.id, "Content-Type": parcel.content_type}
         if self._stream is not None:
             headers["Nats-Expected-Stream"] = self._stream
-        size, most = _size(headers, parcel.body), self._client.max_payload
+        client_now = self._client
+        if client_now is None:  # closed meanwhile, for another call
+            return Release()
+        size, most = _size(headers, parcel.body), client_now.max_payload
         if size > most:  # which would make the server close the connection
             return DeadLetter(reason=f"{size} bytes, headers included, are more than the server's max_payload, {most}")
         subject = f"{self._inbox}.{next(self._numbers)}"
@@ -102,7 +105,7 @@ class NatsSink:
         answer.add_done_callback(lambda _: self._answers.pop(subject, None))
         errors = self._nats.errors
         try:
-            await self._client.publish(parcel.target, parcel.body, reply=subject, headers=headers)
+            await client_now.publish(parcel.target, parcel.body, reply=subject, headers=headers)
         except errors.BadSubjectError:
             _set(answer, DeadLetter(reason=f"{parcel.target!r} is not a subject"))
         except (errors.Error, OSError):

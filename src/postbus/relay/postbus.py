@@ -53,14 +53,15 @@ class PostbusSink:
             return Retry(error=str(error))
 
     async def _publish(self, parcels: Sequence[Parcel]) -> None:
-        assert self._store is not None
+        store = self._store  # another call may close it meanwhile
+        assert store is not None
         batches = [
             publish_many(topic, [_outgoing(one) for one in some])
             for topic, some in groupby(parcels, key=lambda one: one.target)
         ]
         try:
-            await self._store.publish_batches(batches)
-            await self._store.ring(sorted({topic_id(one.target) for one in parcels}))
+            await store.publish_batches(batches)
+            await store.ring(sorted({topic_id(one.target) for one in parcels}))
         except (DatabaseUnavailable, CommitUnknown) as error:
             raise SinkUnavailable(f"the other Postbus is away: {error.message}") from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from postbus.errors import InvalidOption, SinkUnavailable
@@ -12,6 +13,7 @@ from postbus.message import Ack, DeadLetter, Outcome, Release, Retry
 from postbus.options import Duration, as_timedelta
 from postbus.relay.sink import Parcel, client
 
+_TOLD = (DeadLetter, Release)  # what needs no answer
 _RESERVED = ("topic", "data", "ordering_key", "retry", "timeout")  # what the client takes for its own
 
 
@@ -65,27 +67,31 @@ class PubSubSink:
             publisher.transport.close()
 
     async def send(self, parcels: Sequence[Parcel]) -> Sequence[Outcome]:
-        answers = [self._publish(one) for one in parcels]
-        waiting = [asyncio.wrap_future(one) for one in answers if not isinstance(one, DeadLetter)]
+        publisher = self._client  # another call may close it meanwhile
+        answers = [self._publish(publisher, one) for one in parcels]
+        waiting = [asyncio.wrap_future(one) for one in answers if not isinstance(one, _TOLD)]
         told = iter(await asyncio.gather(*waiting, return_exceptions=True))
-        outcomes = [one if isinstance(one, DeadLetter) else self._outcome(next(told)) for one in answers]
+        outcomes = [one if isinstance(one, _TOLD) else self._outcome(next(told)) for one in answers]
         for one, outcome in zip(parcels, outcomes, strict=True):
             if one.key and not isinstance(outcome, Ack):  # what came behind it was not sent
-                self._client.resume_publish(self._topic(one), one.key)
+                with suppress(RuntimeError):  # it was closed
+                    publisher.resume_publish(self._topic(one), one.key)
         return outcomes
 
     def _topic(self, parcel: Parcel) -> str:
         return f"projects/{self._project}/topics/{parcel.target}"
 
-    def _publish(self, parcel: Parcel) -> Any:
+    def _publish(self, publisher: Any, parcel: Parcel) -> Any:
         attributes = {  # empty ones are refused
             f"header_{name}" if name in _RESERVED else name: value for name, value in parcel.headers.items() if value
         }
         attributes |= {"event_id": str(parcel.message.id), "content_type": parcel.content_type}
         try:
-            return self._client.publish(self._topic(parcel), parcel.body, parcel.key or "", **attributes)
+            return publisher.publish(self._topic(parcel), parcel.body, parcel.key or "", **attributes)
         except (ValueError, TypeError, self._pubsub.publisher.exceptions.MessageTooLargeError) as error:
             return DeadLetter(reason=f"it cannot be sent to Pub/Sub: {error}")
+        except RuntimeError:  # it was closed
+            return Release()
 
     def _outcome(self, told: Any) -> Outcome:
         errors = self._errors

@@ -91,7 +91,9 @@ class Relay:
         while left and await self._opened():
             told, error = await self._send(left)
             outcomes |= {one.id: outcome for one, outcome in zip(left, told, strict=True)}
-            left = [one for one in left if isinstance(outcomes[one.id], Release)]
+            # What the sink left out behind one that it refused waits for that one, and is not sent now.
+            refused = {one.key for one in left if isinstance(outcomes[one.id], Retry)} - {None}
+            left = [one for one in left if isinstance(outcomes[one.id], Release) and one.key not in refused]
             if left:
                 await self._closed()
                 failures += 1

@@ -154,11 +154,14 @@ class WebhookSink:
         except (InvalidOption, ValueError) as error:
             return DeadLetter(reason=str(error))
         headers["content-type"] = parcel.content_type
+        sending = self._client
         try:
             async with self._slots:
-                answer = await self._client.post(parcel.target, content=parcel.body, headers=headers)
+                answer = await sending.post(parcel.target, content=parcel.body, headers=headers)
         except (self._httpx.ConnectError, self._httpx.ConnectTimeout, self._httpx.RemoteProtocolError):
             self._silent.add(_address(parcel.target))
+            return Release()
+        except RuntimeError:  # closed meanwhile, for another call
             return Release()
         except self._httpx.HTTPError as error:
             return Retry(error=f"{type(error).__name__}: {error}")

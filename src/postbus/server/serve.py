@@ -20,6 +20,7 @@ from postbus.server.settings import Settings
 from postbus.server.webhooks import WebhookRunner
 
 _BACKLOG = 2048
+_KEEP_ALIVE = 75  # seconds that an idle connection stays open: longer than proxies keep theirs
 _GRACE = 5  # seconds that requests may take to finish when the server ends
 
 
@@ -64,6 +65,7 @@ class HttpServer:
                 server_header=False,
                 backlog=_BACKLOG,
                 timeout_graceful_shutdown=_GRACE,
+                timeout_keep_alive=_KEEP_ALIVE,
                 ssl_certfile=self._settings.tls_cert,
                 ssl_keyfile=self._settings.tls_key,
             )

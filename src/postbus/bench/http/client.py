@@ -59,9 +59,12 @@ class Connection:
         head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: "
         self._writer.write(f"{head}{len(body)}\r\n\r\n".encode() + body)
         await self._writer.drain()
-        status, *fields = (await self._reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
-        length = next(int(one.partition(b":")[2]) for one in fields if one.startswith(b"content-length"))
-        answer = await self._reader.readexactly(length)
+        try:
+            status, *fields = (await self._reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
+            length = next(int(one.partition(b":")[2]) for one in fields if one.startswith(b"content-length"))
+            answer = await self._reader.readexactly(length)
+        except asyncio.IncompleteReadError as error:
+            raise RequestFailed(f"{path}: the server has closed the connection") from error
         if status.split()[1] not in (b"200", b"201"):
             raise RequestFailed(f"{path}: {answer.decode(errors='replace')[:500]}")
         return answer
