@@ -32,6 +32,7 @@ set enable_mergejoin = off as $$
 declare
     _held  integer[] := array(select l.lane from postbus.lane l join postbus.worker w on w.name = l.holder
                                where l.subscription_id = any (subscription_ids) and w.seen_at >= as_of - topic.lease);
+    _passes boolean := exists (select from postbus.subscription s where s.id = any (subscription_ids) and s.on_failure = 'pass');
     _heads tid[];
     _spent bigint[];
     _count integer;
@@ -48,6 +49,7 @@ begin
                        and r.lane <> all (_held) and (r.key is null or not exists (
                            select from postbus.retrying other
                             where other.subscription_id = r.subscription_id and other.lane = r.lane and other.key = r.key and other.id <> r.id
+                              and postbus.holds_up(other, _passes)
                               and (other.token is not null and other.due_at > as_of or (other.position, other.id) < (r.position, r.id))))
                      order by r.due_at limit max_count for update skip locked) as due
                  order by due.due_at limit max_count);
@@ -58,19 +60,19 @@ begin
                  cross join lateral (
                     select r.ctid from postbus.retrying r
                      where r.subscription_id = part.id and r.lane = postbus.lane_of(claim_shelved.key, topic.lanes)
-                       and r.key = claim_shelved.key
+                       and r.key = claim_shelved.key and (r.due_at <= as_of or postbus.holds_up(r, _passes))
                      order by r.position, r.id limit 1) as first         -- if that is locked, the next one is not to be had, either
                   join postbus.retrying r on r.ctid = first.ctid
                  where not r.parked and r.due_at <= as_of and r.lane <> all (_held)
                    and not exists (
                        select from postbus.retrying other
                         where other.subscription_id = r.subscription_id and other.lane = r.lane and other.key = r.key
-                          and other.token is not null and other.due_at > as_of)
+                          and postbus.holds_up(other, _passes) and other.token is not null and other.due_at > as_of)
                    for update of r skip locked);
         end if;
         with head as materialized (
-            select h.tid, r.subscription_id, r.lane, r.id, r.position, r.key, r.attempts, octet_length(r.payload) as bytes, cardinality(_heads) as heads,
-                   row_number() over (order by h.n) as rank
+            select h.tid, r.subscription_id, r.lane, r.id, r.position, r.key, r.attempts, octet_length(r.payload) as bytes,
+                   cardinality(_heads) as heads, row_number() over (order by h.n) as rank
               from unnest(_heads) with ordinality as h (tid, n)
               join postbus.retrying r on r.ctid = h.tid
         ), chosen as (
