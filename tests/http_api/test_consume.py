@@ -113,6 +113,26 @@ async def test_what_comes_for_a_caller_who_has_left_is_released(bus: Bus) -> Non
     assert (row["state"], row["attempts"]) == ("waiting", 0)
 
 
+async def test_a_request_that_is_cancelled_takes_nothing(bus: Bus) -> None:
+    """A server that does not wait for a poll to end ends the pop as well."""
+    request: Any = SimpleNamespace(receive=asyncio.Event().wait)
+    waiting = asyncio.create_task(Polls().wait(request, bus.pop("jobs", wait=30)))
+
+    async def is_waiting() -> None:
+        assert polls() == 1
+
+    async def is_over() -> None:
+        assert polls() == 0
+
+    await eventually(is_waiting)
+    waiting.cancel()
+    await eventually(is_over)
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await bus.send("jobs", 1)
+    assert len(await bus.pop("jobs")) == 1
+
+
 async def test_messages_are_retried_given_up_and_released(http: httpx.AsyncClient, bus: Bus) -> None:
     """Each way to settle a message leads where it says."""
     await push(http, "jobs", 1, 2, 3)

@@ -46,6 +46,7 @@ class Polls:
         finally:
             self._watching.discard(watching)
             watching.cancel()
+            taking.cancel()  # which goes on only if we are cancelled
 
     def end(self) -> None:
         """Let all who wait go, with nothing."""
