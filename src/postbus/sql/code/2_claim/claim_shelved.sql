@@ -80,14 +80,14 @@ begin
              union all
             select behind.tid, behind.bytes, h.rank, behind.n
               from head h
-             cross join lateral (select r.tid, r.bytes, row_number() over line as n, bool_and(r.due_at <= as_of) over line as is_due
-                                   from (select r.ctid as tid, octet_length(r.payload) as bytes, r.position, r.id, r.due_at
-                                           from postbus.retrying r
-                                          where r.subscription_id = h.subscription_id and r.lane = h.lane and r.key = h.key
-                                            and (r.position, r.id) > (h.position, h.id)
-                                          order by r.position, r.id
-                                          limit least(max_count - h.heads, 4 * (max_count - h.heads) / h.heads + 1)) as r
-                                 window line as (order by r.position, r.id)) as behind
+             cross join lateral (
+                select next.tid, next.bytes, row_number() over line as n, bool_and(next.due_at <= as_of) over line as is_due
+                  from (select r.ctid as tid, octet_length(r.payload) as bytes, r.position, r.id, r.due_at from postbus.retrying r
+                         where r.subscription_id = h.subscription_id and r.lane = h.lane and r.key = h.key
+                           and (r.position, r.id) > (h.position, h.id)
+                         order by r.position, r.id
+                         limit least(max_count - h.heads, 4 * (max_count - h.heads) / h.heads + 1)) as next
+                window line as (order by next.position, next.id)) as behind
              where h.key is not null and h.attempts < 2 and behind.is_due
         ), sized as (
             select c.tid, sum(c.bytes) over (order by c.n, c.rank) - c.bytes as before, row_number() over (order by c.n, c.rank) as turn
