@@ -3,12 +3,7 @@
 -- What is in the log goes to the group's shelf first, whenever there is too little for this pop; a pop of one key may have to
 -- move more than that until it comes to its own.
 --
-<<<<<<< HEAD
--- Writes: see shelve and claim_shelved; subscription, now and then, since who pops is alive.  Locks: subscription rows, for that
--- (skip locked).
-=======
 -- Writes: see shelve and claim_shelved; subscription, now and then, since who pops is alive.  Locks: its row (skip locked).
->>>>>>> h7
 create or replace function postbus.pop_group(
     topic      text,
     group_name text,
