@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-_AGE = 30.0  # seconds after which a search starts at the beginning again
+_AGE = 30.0  # seconds after which a search starts at the beginning again, unless told otherwise
 _COST = 50  # … and this many times longer than such a search takes
 
 
@@ -14,7 +14,8 @@ class Floor:
     A claim that was rolled back leaves messages below it, so from time to time a search starts at the beginning.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, age: float = _AGE) -> None:
+        self._age = age
         self._value: str | None = None
         self._until = 0.0
 
@@ -26,7 +27,7 @@ class Floor:
         self._value = value
         if given is None:
             now = time.monotonic()
-            self._until = now + max(_AGE, _COST * (now - began))
+            self._until = now + max(self._age, _COST * (now - began))
 
     def forget(self) -> None:
         """Another server may answer next, to which it means nothing."""

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
@@ -25,6 +24,7 @@ from postbus._wake import Bells, Listener, topic_id
 from postbus.errors import DatabaseUnavailable, PostbusError
 from postbus.scope import Scope
 
+_FLOOR_AGE = 2.0  # seconds after which a group is searched from the beginning
 _LINGER = 30.0  # seconds that it is listened for rings after the last one who waited
 
 
@@ -36,7 +36,7 @@ class Puller(Holder):
         self._store = store
         self._bells = bells
         self._member = process_name()
-        self._floors: defaultdict[tuple[Scope, str | None], Floor] = defaultdict(Floor)
+        self._floors: dict[tuple[Scope, str | None], Floor] = {}
         self._places: dict[tuple[Scope, str | None], Place] = {}
         self._joins: dict[tuple[Scope, str | None], _Joins] = {}
         """Of scopes that somebody waits for: heard for as long as they are kept here."""
@@ -111,7 +111,7 @@ class Puller(Holder):
             )
         began = time.monotonic()
         # A pop of one key knows nothing of where others begin.
-        floor = self._floors[wish.scope, wish.group] if wish.scope.key is None else Floor()
+        floor = self._floor_of(wish) if wish.scope.key is None else Floor()
         given = floor.current()
         try:
             pulled = await self._store.pop(
@@ -129,6 +129,11 @@ class Puller(Holder):
             raise
         floor.moved(pulled.floor, given=given, began=began)
         return pulled
+
+    def _floor_of(self, wish: Wish) -> Floor:
+        """Of a group it is a time, and what a transaction lets go on that stays open for seconds lies below that."""
+        name = wish.scope, wish.group
+        return self._floors.setdefault(name, Floor() if wish.group is None else Floor(age=_FLOOR_AGE))
 
     async def _give_back(self, asking: asyncio.Task[Pulled]) -> None:
         with contextlib.suppress(PostbusError):  # then the lease ends by itself

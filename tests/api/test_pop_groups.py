@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from eventually import eventually
 from grouping import create_log, publish_numbers
 from postbus import Bus, GroupNotFound, LeaseLost, Start, WrongSemantics
 
@@ -170,3 +171,17 @@ async def test_a_group_that_was_cancelled_is_refused(bus: Bus, log: str) -> None
             await bus.pop(log, group="g", wait=wait)
     with pytest.raises(WrongSemantics):
         await bus.pop("a.queue", group="g")
+
+
+async def test_what_a_long_transaction_let_go_on_is_found_soon(bus: Bus, conn: Any, log: str) -> None:
+    """It became due when that transaction settled, long before its commit, and other pops look above that by then."""
+    await publish_numbers(bus, range(2), log, keys=1)
+    first = await bus.pop(log, group="g")
+    assert not await bus.pop(log, group="g")
+    await first.ack()
+    await conn.execute("update postbus.retrying set due_at = due_at - interval '1 minute' where attempts = 0")
+
+    async def is_found() -> None:
+        assert [one.payload for one in await bus.pop(log, group="g")] == [1]
+
+    await eventually(is_found)

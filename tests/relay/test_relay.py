@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from eventually import eventually
@@ -16,8 +17,6 @@ from postbus import (
     Bus,
     DeadLetter,
     InvalidOption,
-    InvalidPayload,
-    Message,
     Outcome,
     Release,
     Retry,
@@ -25,6 +24,7 @@ from postbus import (
     Start,
     TopicNotFound,
 )
+from postbus.events import Registry
 from postbus.relay import Parcel
 from running import running
 
@@ -229,27 +229,41 @@ async def test_attempts_are_counted_and_a_redrive_sends_again(bus: Bus, conn: An
         await has(sink.got, 1)
 
 
-class Known:
-    """A registry that knows one type of events."""
+registry = Registry()
 
-    def check(self, message: Message) -> None:
-        if message.headers.get("event-type") != "placed":
-            raise InvalidPayload("no such event", remedy="register it")
+
+@registry.event("placed", topic="t", aggregate="order")
+class Placed(msgspec.Struct):
+    n: int
+
+
+class Bodies(OwnSink):
+    """Notes bodies as they are."""
+
+    async def send(self, parcels: Sequence[Parcel]) -> Sequence[Outcome]:
+        self.bodies = [one.body for one in parcels]
+        self.headers = [dict(one.headers) for one in parcels]
+        return [Ack()] * len(parcels)
 
 
 async def test_what_the_registry_refuses_is_given_up_at_once(bus: Bus, conn: Any) -> None:
-    """It is a dead letter with the reason, without an attempt to send it; others are sent."""
+    """An unknown type, or a payload that does not fit, is a dead letter with the reason and never sent; events are."""
     await create_log(bus)
-    sink = OwnSink()
-    await bus.relay("t", sink, name="relay-x", registry=Known())
-    await bus.send("t", 1, headers={"event-type": "placed"})
-    await bus.send("t", 2)
+    sink = Bodies()
+    await bus.relay("t", sink, name="relay-x", registry=registry)
+    headers = {"event-type": "placed", "aggregate-type": "order", "aggregate-id": "7"}
+    async with bus.transaction() as tx:
+        await bus.emit(tx, Placed(1), aggregate_id=7)
+        await bus.publish(tx, "t", {"n": "many"}, headers=headers)
+        await bus.publish(tx, "t", {"n": 3}, headers={**headers, "event-type": "lost"})
     async with running(bus):
-        await is_through(conn, "relay-x", passed=2, dead=1)
-    assert sink.calls == [[1]]
-    [dead] = await bus.admin.dead_letters("t", group="relay-x")
-    assert dead["reason"] == "the registry refused it: no such event (register it)"
-    assert dead["attempts"] == 1
+        await is_through(conn, "relay-x", passed=3, dead=2)
+    assert sink.bodies == [b'{"n":1}']
+    assert sink.headers[0].items() >= {"event_type": "placed", "aggregate_type": "order", "aggregate_id": "7"}.items()
+    dead = await bus.admin.dead_letters("t", group="relay-x")
+    assert [one["attempts"] for one in dead] == [1, 1]
+    assert "the registry refused it: the payload of event 'placed' is invalid" in dead[0]["reason"]
+    assert "the registry refused it: event type 'lost' is not in the registry" in dead[1]["reason"]
 
 
 async def test_a_queue_is_relayed(bus: Bus, conn: Any) -> None:

@@ -164,6 +164,24 @@ async def test_what_fails_lets_others_pass_if_the_group_wants_it(conn: Any) -> N
     assert (await pop(conn, 2)).messages == ["a1"]
 
 
+async def test_a_message_that_waits_for_its_next_attempt_lets_its_key_pass_if_the_group_wants_it(conn: Any) -> None:
+    """What comes behind it, and what is published later, is popped in order meanwhile; also by who asks for the key."""
+    await create_topic(conn)
+    await subscribe(conn, on_failure="pass")
+    await publish_many(conn, "a1", "a2", "a3", keys=["a"] * 3)
+    await retry(conn, await pop(conn, 1), delay=timedelta(minutes=1))
+
+    second, third = await pop(conn, 1), await pop(conn, 1)
+    assert (second.messages, third.messages) == (["a2"], [])
+    await ack(conn, second)
+    await ack(conn, third := await pop(conn, 1, key="a"))
+    await publish_many(conn, "a4", keys=["a"])
+
+    assert third.messages == ["a3"]
+    assert (await pop(conn, 5)).messages == ["a4"]
+    assert (await pop(conn, 5, as_of=await later(conn, timedelta(seconds=61)))).messages[:1] == ["a1"]
+
+
 async def test_what_is_tried_again_waits_for_its_delay(conn: Any) -> None:
     """The pop that finds nothing says how long it will be."""
     await a_group(conn, "one")

@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from postbus._log import event
 from postbus.cli._command import Cli, command, group, option
 from postbus.cli._exits import usage_error
 from postbus.cli._load import load
@@ -21,7 +22,6 @@ from postbus.relay.settings import Route, Settings, read
 from postbus.relay.sinks import sink_of
 
 app = group("relay", "Send messages on to other brokers, once they are committed.")
-_logger = logging.getLogger("postbus")
 
 Config = Annotated[
     Path | None,
@@ -79,7 +79,7 @@ async def _try_to_open(route: Route, sink: Sink) -> None:
     try:
         await sink.open()
     except SinkUnavailable as error:
-        _logger.warning("sink.away relay=%s error=%s", route.group, error)
+        event(logging.WARNING, "sink.away", relay=route.group, error=str(error))
     finally:
         await sink.close()
 

@@ -1,6 +1,7 @@
 -- Takes messages of lanes that are due to be tried again by their group. Counts the attempt: it begins now.
 -- Whoever holds the lane tries again after the topic's lease if nothing is settled until then; from the second time on
 -- after a while more, of which each has its own, so that what was in hand with a deadly message is not always with it.
+-- Of those that a pop had in hand, several may be of one key: the first of them comes.
 --
 -- Writes: retrying.  Locks: lane rows, for share.
 create or replace function postbus.claim_retrying(
@@ -20,6 +21,10 @@ begin
           from held
          cross join lateral (select * from postbus.retrying r
                               where r.subscription_id = held.subscription_id and r.lane = held.lane and not r.parked and r.due_at <= as_of
+                                and (not r.shelved or r.key is null or not exists (
+                                        select from postbus.retrying before
+                                         where before.subscription_id = r.subscription_id and before.lane = r.lane and before.key = r.key
+                                           and (before.position, before.id) < (r.position, r.id)))
                               order by r.due_at limit max_count) as r
          limit max_count
     )
@@ -28,5 +33,6 @@ begin
            due_at = as_of + (due.topic).lease + case when r.attempts >= 2 then postbus.backoff(due.topic, r.attempts) else interval '0' end
       from due
      where r.subscription_id = due.subscription_id and r.lane = due.lane and r.id = due.id
+       and r.due_at <= as_of       -- a pop may have taken it before it knew of the worker
     returning r.*;
 end $$;

@@ -3,7 +3,10 @@
 -- attempt, because its lease has ended, is given up; from the second time on it comes back after a while more: see claim_retrying.
 --
 -- In the order in which they became due, and of each key the first ones, in order, while no other pop has some of that key in
--- hand. What is due for longest comes first, and each key gets its share, so no key waits for long.
+-- hand. What is due for longest comes first, and each key gets its share, so no key waits for long. What has come back twice comes
+-- alone: it may be what kills those who try it, and the next ones of its key are not to be given up with it.
+--
+-- Who has lost the first of a key has lost those behind it, too: they are to be done by the next one, after the first.
 --
 -- Looks at messages that became due since `since` only, if it is given: see pop.
 --
@@ -29,9 +32,11 @@ set enable_mergejoin = off as $$
 declare
     _held  integer[] := array(select l.lane from postbus.lane l join postbus.worker w on w.name = l.holder
                                where l.subscription_id = any (subscription_ids) and w.seen_at >= as_of - topic.lease);
+    _passes boolean := exists (select from postbus.subscription s where s.id = any (subscription_ids) and s.on_failure = 'pass');
     _heads tid[];
     _spent bigint[];
     _count integer;
+    _most  integer;
 begin
     loop
         if key is null then
@@ -44,28 +49,30 @@ begin
                        and r.lane <> all (_held) and (r.key is null or not exists (
                            select from postbus.retrying other
                             where other.subscription_id = r.subscription_id and other.lane = r.lane and other.key = r.key and other.id <> r.id
+                              and postbus.holds_up(other, _passes)
                               and (other.token is not null and other.due_at > as_of or (other.position, other.id) < (r.position, r.id))))
                      order by r.due_at limit max_count for update skip locked) as due
                  order by due.due_at limit max_count);
         else
             _heads := array(
-                select due.ctid
+                select r.ctid
                   from unnest(subscription_ids) as part (id)
                  cross join lateral (
                     select r.ctid from postbus.retrying r
                      where r.subscription_id = part.id and r.lane = postbus.lane_of(claim_shelved.key, topic.lanes)
-                       and r.key = claim_shelved.key and r.lane <> all (_held)
-                       and not exists (
-                           select from postbus.retrying other
-                            where other.subscription_id = r.subscription_id and other.lane = r.lane and other.key = r.key
-                              and other.token is not null and other.due_at > as_of)
-                     order by r.position, r.id limit 1 for update skip locked) as due
-                  join postbus.retrying r on r.ctid = due.ctid
-                 where r.due_at <= as_of and not r.parked);
+                       and r.key = claim_shelved.key and (r.due_at <= as_of or postbus.holds_up(r, _passes))
+                     order by r.position, r.id limit 1) as first         -- if that is locked, the next one is not to be had, either
+                  join postbus.retrying r on r.ctid = first.ctid
+                 where not r.parked and r.due_at <= as_of and r.lane <> all (_held)
+                   and not exists (
+                       select from postbus.retrying other
+                        where other.subscription_id = r.subscription_id and other.lane = r.lane and other.key = r.key
+                          and postbus.holds_up(other, _passes) and other.token is not null and other.due_at > as_of)
+                   for update of r skip locked);
         end if;
         with head as materialized (
-            select h.tid, r.subscription_id, r.lane, r.id, r.position, r.key, octet_length(r.payload) as bytes, cardinality(_heads) as heads,
-                   row_number() over (order by h.n) as rank
+            select h.tid, r.subscription_id, r.lane, r.id, r.position, r.key, r.attempts, octet_length(r.payload) as bytes,
+                   cardinality(_heads) as heads, row_number() over (order by h.n) as rank
               from unnest(_heads) with ordinality as h (tid, n)
               join postbus.retrying r on r.ctid = h.tid
         ), chosen as (
@@ -73,13 +80,15 @@ begin
              union all
             select behind.tid, behind.bytes, h.rank, behind.n
               from head h
-             cross join lateral (select r.ctid as tid, octet_length(r.payload) as bytes, row_number() over (order by r.position, r.id) as n
-                                   from postbus.retrying r
-                                  where r.subscription_id = h.subscription_id and r.lane = h.lane and r.key = h.key
-                                    and (r.position, r.id) > (h.position, h.id) and r.due_at <= as_of
-                                  order by r.position, r.id
-                                  limit least(max_count - h.heads, 4 * (max_count - h.heads) / h.heads + 1)) as behind
-             where h.key is not null
+             cross join lateral (
+                select next.tid, next.bytes, row_number() over line as n, bool_and(next.due_at <= as_of) over line as is_due
+                  from (select r.ctid as tid, octet_length(r.payload) as bytes, r.position, r.id, r.due_at from postbus.retrying r
+                         where r.subscription_id = h.subscription_id and r.lane = h.lane and r.key = h.key
+                           and (r.position, r.id) > (h.position, h.id)
+                         order by r.position, r.id
+                         limit least(max_count - h.heads, 4 * (max_count - h.heads) / h.heads + 1)) as next
+                window line as (order by next.position, next.id)) as behind
+             where h.key is not null and h.attempts < 2 and behind.is_due
         ), sized as (
             select c.tid, sum(c.bytes) over (order by c.n, c.rank) - c.bytes as before, row_number() over (order by c.n, c.rank) as turn
               from chosen c
@@ -90,9 +99,18 @@ begin
                             + case when r.attempts >= 2 then postbus.backoff(topic, r.attempts) else interval '0' end
               from sized s
              where r.ctid = s.tid and s.turn <= max_count and (s.before < max_bytes or s.turn = 1)
+               and r.due_at <= as_of       -- not taken by somebody else meanwhile
             returning r.id, r.attempts
         )
-        select array_agg(taken.id) filter (where taken.attempts > topic.max_attempts), count(*) into _spent, _count from taken;
+        select array_agg(taken.id) filter (where taken.attempts > topic.max_attempts), count(*), max(taken.attempts)
+          into _spent, _count, _most from taken;
+        if _most > 1 then
+            update postbus.retrying r set token = null, member = null, parked = true
+              from postbus.retrying mine
+             where mine.token = claim_shelved.token and mine.attempts > 1
+               and r.subscription_id = mine.subscription_id and r.lane = mine.lane and r.key = mine.key
+               and (r.position, r.id) > (mine.position, mine.id) and r.token <> claim_shelved.token;
+        end if;
         exit when _spent is null;
         update postbus.retrying r set attempts = r.attempts - 1 where r.token = claim_shelved.token and r.id = any (_spent);
         perform postbus.settle_shelved(claim_shelved.token, _spent, 'dead', null, null,

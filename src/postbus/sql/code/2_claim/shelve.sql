@@ -31,6 +31,7 @@ declare
     _rows   postbus.log_row[];
     _end    postbus.log_row;
     _target text;
+    _passes boolean := (select s.on_failure = 'pass' from postbus.subscription s where s.id = shelve.subscription_id);
     _count  record;
 begin
     shelved := 0;
@@ -41,9 +42,11 @@ begin
        or not pg_try_advisory_xact_lock(hashtext('postbus.shelf'), hashtext(subscription_id::text)) then
         return;
     end if;
-    -- Lanes that stand at the same place are read together, and stay together.
+    -- Lanes that stand at the same place are read together, and stay together. Those of others that are on their way to a place
+    -- of their own say nothing about where these are to go; and who has written cannot take a place any more, so the next pop does.
     for _place in
-        select c.cursor::text as cursor, array_agg(c.lane order by c.lane) as lanes, array_agg(c.number order by c.lane) as numbers,
+        select c.cursor::text as cursor, coalesce((c.cursor::text::postbus.log_cursor).target, (c.cursor::text::postbus.log_cursor).until)
+               is null as needs_target, array_agg(c.lane order by c.lane) as lanes, array_agg(c.number order by c.lane) as numbers,
                array_agg(c.passed order by c.lane) as passed
           from postbus.current_cursor c
           join postbus.lane l on l.subscription_id = c.subscription_id and l.lane = c.lane
@@ -52,10 +55,14 @@ begin
          group by c.cursor::text
          order by min(c.at)
     loop
+        if _place.needs_target and _target is null and pg_current_xact_id_if_assigned() is not null then
+            more := true;
+            continue;
+        end if;
         _rows := array(select r from postbus.read_log(topic.name, _place.lanes, _place.cursor, max_count, max_bytes, _target) as r);
         _end := _rows[cardinality(_rows)];
         continue when _end.next_cursor = _place.cursor;
-        _target := coalesce(_target, _end.read_target);
+        _target := coalesce(_target, case when _place.needs_target then _end.read_target end);
         more := more or _end.more;
         with lanes as (
             select own.lane, own.number, own.passed + coalesce(sum(r.count - r.first_index), 0) as passed
@@ -86,12 +93,13 @@ begin
               from (select distinct message.lane, message.key from message where message.key is not null) as wanted
              cross join lateral (select from postbus.retrying ahead
                                   where ahead.subscription_id = shelve.subscription_id and ahead.lane = wanted.lane and ahead.key = wanted.key
+                                    and postbus.holds_up(ahead, _passes)
                                   limit 1) as ahead
               left join lateral (select true as is from postbus.retrying ahead
                                   where ahead.subscription_id = shelve.subscription_id and ahead.lane = wanted.lane and ahead.key = wanted.key
                                   order by ahead.position, ahead.id limit 1 for share skip locked) as held on true
         ), ranked as (      -- the first of each key, then the second of each, …
-            select m.*, busy.is_held, busy.key is null and (shelve.key is null or m.key = shelve.key) as is_free,
+            select m.*, busy.is_held, busy.key is null and (shelve.key is null or m.key = shelve.key) is true as is_free,
                    case when m.key is null then 1
                         else row_number() over (partition by m.lane, m.key order by m.position, m.id) end as of_key
               from message m
@@ -105,7 +113,7 @@ begin
         ), kept as (
             insert into postbus.retrying (subscription_id, lane, id, position, shelved, parked, due_at, attempts, token, member, published_at,
                                           key, correlation_id, content_type, headers, payload)
-            select shelve.subscription_id, p.lane, p.id, p.position, true, not p.is_taken and (p.of_key > 1 or p.is_held is true),
+            select shelve.subscription_id, p.lane, p.id, p.position, true, not _passes and not p.is_taken and (p.of_key > 1 or p.is_held is true),
                    case when p.is_taken then as_of + shelve.lease else as_of end, p.is_taken::integer,
                    case when p.is_taken then shelve.token end, case when p.is_taken then shelve.member end,
                    p.published_at, p.key, p.correlation_id, p.content_type, p.headers::jsonb, p.payload

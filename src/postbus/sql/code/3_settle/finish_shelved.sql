@@ -1,7 +1,9 @@
 -- Takes messages that a pop has in hand off the shelf of their group, for good: those with these ids, or all of its token. They
 -- are done, or given up. What waited behind them is due. Returns their ids.
 --
--- Writes: retrying, dead_letter, receipt.
+-- Of those that failed in a worker's hands the log may still bring some: see note_ahead.
+--
+-- Writes: retrying, dead_letter, receipt, settled_ahead.  Locks: rows of retrying, in the order of positions.
 create or replace function postbus.finish_shelved(token uuid, ids bigint[], is_dead boolean, reason text, error text, as_of timestamptz)
 returns bigint[]
 language plpgsql as $$
@@ -12,11 +14,16 @@ begin
     for _line in
         with gone as (
             delete from postbus.retrying r
-             where r.token = finish_shelved.token and (finish_shelved.ids is null or r.id = any (finish_shelved.ids))
+             where r.ctid = any (array(
+                    select mine.ctid from postbus.retrying mine
+                     where mine.token = finish_shelved.token and (finish_shelved.ids is null or mine.id = any (finish_shelved.ids))
+                     order by mine.position, mine.id for update))
             returning r.subscription_id, r.lane, r.id, r.key, r as message
         )
         select g.subscription_id, g.lane, t as topic, array_agg(g.id) as ids, array_agg(distinct g.key) filter (where g.key is not null) as keys,
-               array_agg(g.message) filter (where is_dead or t.tracking = 'REFERENCE_COUNTING') as messages
+               array_agg(g.message) filter (where is_dead or t.tracking = 'REFERENCE_COUNTING') as messages,
+               array_agg(g.id) filter (where not (g.message).shelved) as put_off,
+               array_agg((g.message).position) filter (where not (g.message).shelved) as positions
           from gone g
           join postbus.subscription s on s.id = g.subscription_id
           join postbus.topic t on t.id = s.topic_id
@@ -40,7 +47,11 @@ begin
                    left(coalesce(finish_shelved.error, m.last_error), 4000)
               from unnest(_line.messages) as m;
         end if;
+        if _line.put_off is not null then
+            perform postbus.note_ahead(_line.subscription_id, _line.lane, _line.put_off, _line.positions);
+        end if;
         if _line.keys is not null then
+            perform postbus.check_isolation();
             perform postbus.unpark_retrying(_line.subscription_id, _line.lane, _line.keys, as_of);
         end if;
         _ids := _ids || _line.ids;

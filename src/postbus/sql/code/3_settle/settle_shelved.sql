@@ -23,14 +23,15 @@ begin
     elsif outcome = 'dead' then
         _dead := postbus.finish_shelved(token, ids, true, reason, error, as_of);
     else
+        -- All of the token are locked (hence the offset): those behind one that fails go back, too.
         select coalesce(array_agg(r.id) filter (where outcome = 'release' or r.attempts < limits.most), '{}'),
                coalesce(array_agg(r.id) filter (where outcome = 'retry' and r.attempts >= limits.most), '{}')
           into _back, _dead
-          from (select * from postbus.retrying r
-                 where r.token = settle_shelved.token and (ids is null or r.id = any (ids)) order by r.position, r.id for update) as r
+          from (select * from postbus.retrying r where r.token = settle_shelved.token order by r.position, r.id offset 0 for update) as r
           join postbus.subscription s on s.id = r.subscription_id
           join postbus.topic t on t.id = s.topic_id
-         cross join lateral (select least(settle_shelved.max_attempts, t.max_attempts) as most) as limits;
+         cross join lateral (select least(settle_shelved.max_attempts, t.max_attempts) as most) as limits
+         where ids is null or r.id = any (ids);
         perform postbus.finish_shelved(token, _dead, true, reason, error, as_of) where cardinality(_dead) > 0;
         perform postbus.give_back_shelved(token, _back, outcome = 'release', delay, error, as_of) where cardinality(_back) > 0;
     end if;

@@ -1,16 +1,25 @@
 -- Removes what waits on the shelf of a subscription to be popped for the first time, of messages that were published before a
--- time: the group is not to get it from there. What waits behind a message that failed stays. Returns how many.
+-- time: the group is not to get it from there. What waits behind a message that failed stays, and what is left of a key goes on.
+-- Returns how many.
 --
 -- Writes: retrying.
 create or replace function postbus.clear_shelf(subscription_id bigint, before timestamptz default 'infinity') returns bigint
 language plpgsql as $$
 declare
     _count bigint;
+    _line  record;
 begin
     delete from postbus.retrying r
      where r.subscription_id = clear_shelf.subscription_id and r.shelved and r.attempts = 0 and r.published_at < before
        and not exists (select from postbus.retrying failed
                         where failed.subscription_id = r.subscription_id and failed.lane = r.lane and failed.key = r.key and failed.attempts > 0);
     get diagnostics _count = row_count;
+    -- Not only of those that are gone: somebody may just have put others behind them.
+    for _line in
+        select r.lane, array_agg(distinct r.key) as keys from postbus.retrying r
+         where r.subscription_id = clear_shelf.subscription_id and r.parked group by r.lane
+    loop
+        perform postbus.unpark_retrying(clear_shelf.subscription_id, _line.lane, _line.keys, clock_timestamp());
+    end loop;
     return _count;
 end $$;

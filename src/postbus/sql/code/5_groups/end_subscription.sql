@@ -1,11 +1,14 @@
 -- Ends a subscription: nobody reads by it any more. Its ledger becomes receipts where the topic wants them.
 --
--- Writes: subscription, lane, cursor, receipt, retrying, settled_ahead, group_worker, catch_up.
+-- Writes: subscription, lane, cursor, receipt, retrying, settled_ahead, group_worker, catch_up.  Locks: the advisory lock of who
+-- shelves: see shelve.
 create or replace function postbus.end_subscription(subscription_id bigint, catch_up_status text default null) returns void
 language plpgsql as $$
 declare
     _topic postbus.topic := postbus.subscribed_topic(subscription_id);
 begin
+    -- Whoever shelves for it would leave messages behind: waited for, and kept out until this has committed.
+    perform pg_advisory_xact_lock(hashtext('postbus.shelf'), hashtext(subscription_id::text));
     update postbus.catch_up c
        set status = catch_up_status, ended_at = coalesce(c.ended_at, clock_timestamp()),
            processed = coalesce((select sum(l.passed) from postbus.current_cursor l

@@ -3,7 +3,7 @@
 -- What is in the log goes to the group's shelf first, whenever there is too little for this pop; a pop of one key may have to
 -- move more than that until it comes to its own.
 --
--- Writes: see shelve and claim_shelved; subscription, now and then, since who pops is alive.
+-- Writes: see shelve and claim_shelved; subscription, now and then, since who pops is alive.  Locks: its row (skip locked).
 create or replace function postbus.pop_group(
     topic      text,
     group_name text,
@@ -53,8 +53,11 @@ begin
     _parts := array(select s.id from postbus.subscription s
                      where s.id = _group.id or s.catch_up_of = _group.id and s.state = 'ACTIVE' order by s.id);
     select * into _shelf from postbus.look_at_shelf(_parts, _topic, max_count, key, _since, as_of);
-    _end.more := _shelf.is_enough;
-    if not _shelf.is_enough then
+    if _shelf.is_enough then
+        _taken := postbus.claim_shelved(_parts, _topic, _token, member, max_count, max_bytes, lease, key, _since, as_of);
+        _end.more := _taken > 0;
+    end if;
+    if _taken = 0 then      -- too little is there, or it waits behind what others have in hand
         foreach _part in array _parts loop
             -- Of one key, what comes first in the log may all be of others.
             select * into _read
@@ -64,9 +67,9 @@ begin
             _taken := _taken + _read.taken;
             _end.more := _end.more or _read.more or _read.shelved > _read.taken;
         end loop;
-    end if;
-    if _taken = 0 then
-        _taken := postbus.claim_shelved(_parts, _topic, _token, member, max_count, max_bytes, lease, key, _since, as_of);
+        if _taken = 0 then
+            _taken := postbus.claim_shelved(_parts, _topic, _token, member, max_count, max_bytes, lease, key, _since, as_of);
+        end if;
     end if;
     _found := array(select r from postbus.retrying r where r.token = _token order by r.position, r.id);
     if cardinality(_found) > 0 then
@@ -82,7 +85,8 @@ begin
         return next _row;
     end if;
     if _group.seen_at < as_of - _topic.heartbeat_interval / 2 then
-        update postbus.subscription s set seen_at = as_of, missed = 0, missed_at = null where s.id = any (_parts);
+        update postbus.subscription s set seen_at = as_of, missed = 0, missed_at = null
+         where s.id in (select p.id from postbus.subscription p where p.id = any (_parts) for no key update skip locked);
     end if;
     -- What became due two seconds before the first that was found is settled, or somebody has it in hand. Dead rows of it
     -- are not to be stepped over, however long they stay.

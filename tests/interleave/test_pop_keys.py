@@ -1,0 +1,237 @@
+"""Who has lost the first of a key has lost the key; what waits behind it neither waits forever nor passes it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import Any
+
+from fix_database import Connect
+from interleave.test_lease_races import waits
+from log_sql import advance, beat, create_topic, publish_many, put_off, read, refused, subscribe, take, vanish
+from pop_sql import ack, pop, retry
+
+LATER = timedelta(minutes=1)
+
+
+async def _now(conn: Any, later: timedelta = timedelta(0)) -> datetime:
+    now: datetime = await conn.fetchval("select clock_timestamp() + $1::interval", later)
+    return now
+
+
+async def _group(conn: Any, **options: Any) -> int:
+    await create_topic(conn, **options)
+    return await subscribe(conn)
+
+
+async def test_who_has_lost_the_first_of_a_key_cannot_settle_those_behind_it(conn: Any) -> None:
+    """Its lease has ended, and somebody else has begun with the key: what comes late would be out of order."""
+    await _group(conn)
+    await publish_many(conn, "a1", "a2", keys=["a", "a"])
+    first = await pop(conn, 2)
+    second = await pop(conn, 1, as_of=await _now(conn, LATER))
+    assert second.messages == ["a1"]
+
+    assert await ack(conn, first, first.ids[1]) == [first.ids[1]]
+    assert await conn.fetchval("select postbus.extend(array[$1::uuid], '1 minute')", first.token) == [first.token]
+
+    assert await ack(conn, second) == []
+    assert (await pop(conn, 5)).messages == ["a2"]
+
+
+async def test_a_key_that_waits_behind_a_message_in_hand_does_not_hold_up_others(conn: Any) -> None:
+    """One is given back while the one before it is still in hand: pops go on with other keys."""
+    await _group(conn)
+    await publish_many(conn, "a1", "a2", keys=["a", "a"])
+    first = await pop(conn, 2)
+    await conn.fetchval("select postbus.release($1, $2)", first.token, first.ids[1:])
+    await publish_many(conn, "b1", keys=["b"])
+
+    second = await pop(conn, 1)
+    third = await pop(conn, 1)
+
+    assert second.messages == ["b1"]
+    assert (third.messages, third.more) == ([], False)
+
+
+async def test_a_message_that_kills_takes_no_other_of_its_key_along(conn: Any) -> None:
+    """After two attempts without an answer it comes alone, so that those behind it are not given up with it."""
+    await _group(conn, max_attempts=4, retry_initial="1s", retry_max="1s", retry_jitter=0)
+    await publish_many(conn, "a1", "a2", keys=["a", "a"])
+    deaths = []
+    for hours in range(5):
+        popped = await pop(conn, 5, as_of=await _now(conn, timedelta(hours=hours)))
+        deaths.append(popped.messages)
+
+    assert deaths == [["a1", "a2"], ["a1", "a2"], ["a1"], ["a1"], ["a2"]]
+    assert await conn.fetchval("select array_agg(convert_from(payload, 'utf8')) from postbus.dead_letter") == ["a1"]
+
+
+async def test_what_is_skipped_on_the_shelf_lets_those_behind_it_go_on(conn: Any) -> None:
+    """The first of a key is old and skipped; the second is young, and waited behind it."""
+    await _group(conn)
+    await publish_many(conn, "b1", keys=["b"])
+    await publish_many(conn, "a1", keys=["a"])
+    between = await _now(conn)
+    await publish_many(conn, "a2", keys=["a"])
+    assert (await pop(conn, 1)).messages == ["b1"]
+
+    skipped = await conn.fetchval(
+        "select messages from postbus.force_complete('t', clock_timestamp() - $1::timestamptz, 'g')", between
+    )
+
+    assert skipped == 1
+    assert (await pop(conn, 5)).messages == ["a2"]
+
+
+async def test_a_settlement_needs_a_snapshot_of_its_own(conn: Any, connect: Connect) -> None:
+    """With that of the whole transaction it would not see what has come to wait behind it, which would wait forever."""
+    other = await connect()
+    await _group(conn)
+    await publish_many(conn, "a1", keys=["a"])
+    first = await pop(conn, 1)
+
+    settling = other.transaction(isolation="repeatable_read")
+    await settling.start()
+    await other.fetchval("select count(*) from postbus.topic")
+    await publish_many(conn, "a2", keys=["a"])
+    assert (await pop(conn, 1)).messages == []
+    hint = await refused(ack(other, first), "PB402")
+    await settling.rollback()
+
+    assert "READ COMMITTED" in hint
+    assert await ack(conn, first) == []
+    assert (await pop(conn, 1)).messages == ["a2"]
+
+
+async def test_what_a_worker_put_off_and_a_pop_has_done_does_not_come_again(conn: Any) -> None:
+    """The worker died before its place had moved past it; the log still brings it, and it is passed by."""
+    group = await _group(conn)
+    await publish_many(conn, "one", "two")
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor)
+    assert await put_off(conn, lane, piece.after(1), "retry") == ["retried"]
+    await vanish(conn, "w")
+
+    first = await pop(conn, 1)
+    assert first.messages == ["two"]
+    assert await ack(conn, first) == []
+
+    assert (await pop(conn, 5)).messages == ["one"]
+    assert (await pop(conn, 5)).messages == []
+
+
+async def test_a_pop_of_one_key_does_not_pass_over_its_first_message(connect: Connect) -> None:
+    """Somebody is taking that just then: the second one is not to be had before."""
+    a, b = await connect(), await connect()
+    await _group(a)
+    await publish_many(a, "a1", "a2", keys=["a", "a"])
+    await pop(a, 2)
+    later = await _now(a, LATER)
+
+    async with a.transaction():
+        assert (await pop(a, 1, as_of=later)).messages == ["a1"]
+        assert (await pop(b, 1, key="a", as_of=later)).messages == []
+
+
+async def test_settlements_and_prolongations_of_the_same_lease_do_not_deadlock(connect: Connect) -> None:
+    """Both take the messages in the order of the log, however they lie in the table."""
+    a, b, c, observer = await connect(), await connect(), await connect(), await connect()
+    await _group(a)
+    await publish_many(a, "one", "two", "three")
+    popped = await pop(a, 3)
+    # The first one lies behind the others in the table now.
+    await a.execute("update postbus.retrying set due_at = due_at + interval '1 s' where id = $1", popped.ids[0])
+
+    blocking = a.transaction()
+    await blocking.start()
+    await a.execute("select from postbus.retrying where id = $1 for update", popped.ids[1])
+    acking = asyncio.create_task(ack(b, popped))
+    await waits(observer, b.get_server_pid())
+    extending = asyncio.create_task(c.fetchval("select postbus.extend(array[$1::uuid], '1 minute')", popped.token))
+    await waits(observer, c.get_server_pid())
+    await blocking.rollback()
+
+    assert await acking == []
+    assert await extending == [popped.token]
+
+
+async def test_what_is_behind_a_message_that_fails_goes_back_also_while_its_lease_is_prolonged(
+    connect: Connect,
+) -> None:
+    """The retry comes while somebody else prolongs: it waits for that, and takes those behind it along all the same."""
+    a, b, observer = await connect(), await connect(), await connect()
+    await _group(a)
+    await publish_many(a, "a1", "a2", keys=["a", "a"])
+    popped = await pop(a, 2)
+
+    extending = a.transaction()
+    await extending.start()
+    await a.execute("update postbus.retrying set due_at = due_at + interval '1 s' where id = $1", popped.ids[1])
+    failing = asyncio.create_task(retry(b, popped, popped.ids[0]))
+    await waits(observer, b.get_server_pid())
+    await extending.commit()
+    await failing
+
+    assert await ack(b, popped, popped.ids[1]) == [popped.ids[1]]
+    assert (await pop(b, 5)).messages == ["a1", "a2"]
+
+
+async def test_nothing_is_shelved_for_a_group_that_is_being_cancelled(connect: Connect) -> None:
+    """Cancel first, pop second: the pop finds no group any more, and leaves nothing behind."""
+    a, b = await connect(), await connect()
+    group = await _group(a)
+    await publish_many(a, "one")
+
+    async with a.transaction():
+        await a.execute("select postbus.set_group_state('t', 'g', 'CANCELLED')")
+        assert (await pop(b, 1)).messages == []
+
+    assert await a.fetchval("select count(*) from postbus.retrying where subscription_id = $1", group) == 0
+    assert await a.fetchval("select count(*) from postbus.cursor where subscription_id = $1", group) == 0
+
+
+async def test_lanes_that_stand_at_different_places_are_read_to_different_places(conn: Any) -> None:
+    """One is half-way to a place that another one is past: that one does not go back."""
+    group = await _group(conn, lanes=2)
+    keys = await _keys_of_lanes(conn)
+    await publish_many(conn, *(f"x{n}" for n in range(1500)), keys=[keys[0]] * 1500)
+    first = await pop(conn, 1)  # 1000 of them are on the shelf, and the lanes half-way
+    await publish_many(conn, "y1", keys=[keys[1]])
+    lanes = await take(conn, "w", group)
+    lane = next(one for one in lanes if one.lane == 1)
+    piece = await read(conn, lane.cursor, lanes=(1,))
+    await advance(conn, [lane], piece.next)
+    piece = await read(conn, lane.cursor, lanes=(1,))
+    assert piece.messages == ["y1"]
+    await advance(conn, [lane], piece.next, 1)
+    await vanish(conn, "w")
+
+    got = list(first.messages)
+    popped = first
+    while popped.messages:
+        assert await ack(conn, popped) == []
+        popped = await pop(conn, 1000)
+        got += popped.messages
+    assert got == [f"x{n}" for n in range(1500)]
+
+
+async def _keys_of_lanes(conn: Any) -> list[str]:
+    """A key of each of two lanes."""
+    sql = "select min('k' || n) from generate_series(1, 50) as n where postbus.lane_of('k' || n, 2) = $1"
+    return [await conn.fetchval(sql, lane) for lane in (0, 1)]
+
+
+async def test_a_worker_takes_those_of_a_key_one_after_the_other(conn: Any) -> None:
+    """A pop had two of a key in hand, and its lease ended: the worker that has the lane now gets the first alone."""
+    group = await _group(conn)
+    await publish_many(conn, "a1", "a2", keys=["a", "a"])
+    await pop(conn, 2)
+    await beat(conn, "w")
+    [lane] = await take(conn, "w", group)
+
+    claimed = await conn.fetch(
+        "select * from postbus.claim_retrying(array[$1::uuid], 10, clock_timestamp() + $2)", lane.token, LATER
+    )
+
+    assert [row["payload"].decode() for row in claimed] == ["a1"]

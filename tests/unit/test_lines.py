@@ -1,0 +1,36 @@
+"""Lines of pops that wait: who comes, looks and leaves when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from postbus._line import Place
+from postbus._queue_store import Pulled
+
+_NOTHING = Pulled([], more=False, next_due=None, floor=None)
+
+
+async def test_who_looks_after_its_time_may_find_its_line_gone() -> None:
+    """Its time was over while the first one looked: it looks for itself, and the first one is gone by then."""
+    place = Place()
+
+    def asked(until: asyncio.Event, is_asked: asyncio.Event) -> Callable[[], Awaitable[Pulled]]:
+        async def look() -> Pulled:
+            is_asked.set()
+            await until.wait()
+            return _NOTHING
+
+        return look
+
+    first_looks, second_looks, first_may, second_may = (asyncio.Event() for _ in range(4))
+    first = asyncio.create_task(place.wait(None, 0.01, asked(first_may, first_looks)))
+    await first_looks.wait()
+    second = asyncio.create_task(place.wait(None, 0.01, asked(second_may, second_looks)))
+    await second_looks.wait()
+    first_may.set()
+    assert await first == []
+    second_may.set()
+
+    assert await second == []
+    assert place.is_empty
