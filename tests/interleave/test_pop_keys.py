@@ -238,3 +238,22 @@ async def test_a_worker_takes_those_of_a_key_one_after_the_other(conn: Any) -> N
     )
 
     assert [row["payload"].decode() for row in claimed] == ["a1"]
+
+
+async def test_others_of_a_key_pass_what_failed_if_the_group_wants_it(conn: Any) -> None:
+    """Those on the shelf, and those that come later; when its time has come it is first again."""
+    await create_topic(conn)
+    await subscribe(conn, on_failure="pass")
+    await publish_many(conn, "a1", "a2", keys=["a", "a"])
+    first = await pop(conn, 1)
+    await retry(conn, first, delay=timedelta(hours=1))
+    second = await pop(conn, 1)
+    await publish_many(conn, "a3", keys=["a"])
+    assert (await pop(conn, 1)).messages == []  # a2 is in hand
+    assert await ack(conn, second) == []
+    third = await pop(conn, 1)
+    await publish_many(conn, "a4", keys=["a"])
+
+    assert (second.messages, third.messages) == (["a2"], ["a3"])
+    assert await ack(conn, third) == []
+    assert (await pop(conn, 5, as_of=await _now(conn, timedelta(hours=2)))).messages == ["a1", "a4"]

@@ -32,6 +32,7 @@ set enable_mergejoin = off as $$
 declare
     _held  integer[] := array(select l.lane from postbus.lane l join postbus.worker w on w.name = l.holder
                                where l.subscription_id = any (subscription_ids) and w.seen_at >= as_of - topic.lease);
+    _passes boolean := exists (select from postbus.subscription s where s.id = any (subscription_ids) and s.on_failure = 'pass');
     _heads tid[];
     _spent bigint[];
     _count integer;
@@ -49,7 +50,8 @@ begin
                            select from postbus.retrying other
                             where other.subscription_id = r.subscription_id and other.lane = r.lane and other.key = r.key and other.id <> r.id
                               and other.position <= postbus.last_tried(r.subscription_id, r.lane, r.key)
-                              and (other.token is not null and other.due_at > as_of or (other.position, other.id) < (r.position, r.id))))
+                              and (other.token is not null and other.due_at > as_of or (other.position, other.id) < (r.position, r.id))
+                              and not (_passes and postbus.is_put_off(other, as_of))))
                      order by r.due_at limit max_count for update skip locked) as due
                  order by due.due_at limit max_count);
         else
@@ -59,7 +61,7 @@ begin
                  cross join lateral (
                     select r.ctid from postbus.retrying r
                      where r.subscription_id = part.id and r.lane = postbus.lane_of(claim_shelved.key, topic.lanes)
-                       and r.key = claim_shelved.key
+                       and r.key = claim_shelved.key and not (_passes and postbus.is_put_off(r, as_of))
                      order by r.position, r.id limit 1) as first         -- if that is locked, the next one is not to be had, either
                   join postbus.retrying r on r.ctid = first.ctid
                  where not r.parked and r.due_at <= as_of and r.lane <> all (_held)
@@ -83,7 +85,8 @@ begin
             select behind.tid, behind.bytes, h.rank, behind.n
               from head h
              cross join lateral (
-                select next.tid, next.bytes, row_number() over line as n, bool_and(next.due_at <= as_of) over line as is_due
+                select next.tid, next.bytes, row_number() over line as n,
+                       next.due_at <= as_of and (_passes or bool_and(next.due_at <= as_of) over line) as is_due
                   from (select r.ctid as tid, octet_length(r.payload) as bytes, r.position, r.id, r.due_at from postbus.retrying r
                          where r.subscription_id = h.subscription_id and r.lane = h.lane and r.key = h.key
                            and (r.position, r.id) > (h.position, h.id)

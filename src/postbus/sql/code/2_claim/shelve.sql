@@ -32,6 +32,7 @@ declare
     _end    postbus.log_row;
     _target text;
     _count  record;
+    _passes boolean := exists (select from postbus.subscription s where s.id = shelve.subscription_id and s.on_failure = 'pass');
 begin
     shelved := 0;
     taken := 0;
@@ -92,9 +93,11 @@ begin
               from (select distinct message.lane, message.key from message where message.key is not null) as wanted
              cross join lateral (select from postbus.retrying ahead
                                   where ahead.subscription_id = shelve.subscription_id and ahead.lane = wanted.lane and ahead.key = wanted.key
+                                    and not (_passes and postbus.is_put_off(ahead, as_of))
                                   limit 1) as ahead
               left join lateral (select true as is from postbus.retrying ahead
                                   where ahead.subscription_id = shelve.subscription_id and ahead.lane = wanted.lane and ahead.key = wanted.key
+                                    and not (_passes and postbus.is_put_off(ahead, as_of))
                                   order by ahead.position, ahead.id limit 1 for share skip locked) as held on true
         ), ranked as (      -- the first of each key, then the second of each, …
             select m.*, busy.is_held, busy.key is null and (shelve.key is null or m.key = shelve.key) is true as is_free,
