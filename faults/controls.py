@@ -67,6 +67,15 @@ CONTROLS = [
     ),
     Control(
         Fault(
+            "control: settlement of pops before the effect",
+            killed_anywhere,
+            consumer={"control": SETTLE_FIRST},
+            modes=("pull",),
+        ),
+        ("LOST",),
+    ),
+    Control(
+        Fault(
             "control: no fencing", frozen, consumer={"control": NO_FENCE}, modes=("transactional", "log-transactional")
         ),
         ("EFFECT", "FENCE"),

@@ -54,16 +54,19 @@ async def test_a_key_that_waits_behind_a_message_in_hand_does_not_hold_up_others
     assert (third.messages, third.more) == ([], False)
 
 
-async def test_a_message_that_kills_takes_no_other_of_its_key_along(conn: Any) -> None:
-    """After two attempts without an answer it comes alone, so that those behind it are not given up with it."""
+async def test_a_message_that_kills_takes_no_other_along(conn: Any) -> None:
+    """What was not answered twice comes alone: so neither those behind it nor those beside it are given up with it."""
     await _group(conn, max_attempts=4, retry_initial="1s", retry_max="1s", retry_jitter=0)
-    await publish_many(conn, "a1", "a2", keys=["a", "a"])
-    deaths = []
-    for hours in range(5):
-        popped = await pop(conn, 5, as_of=await _now(conn, timedelta(hours=hours)))
-        deaths.append(popped.messages)
+    await publish_many(conn, "a1", "a2", "b1", keys=["a", "a", "b"])
+    popped = []
+    for hours in range(8):
+        one = await pop(conn, 5, as_of=await _now(conn, timedelta(hours=hours)))
+        popped.append(one.messages)
+        if "a1" not in one.messages:
+            await ack(conn, one)
 
-    assert deaths == [["a1", "a2"], ["a1", "a2"], ["a1"], ["a1"], ["a2"]]
+    assert popped[:2] == [["a1", "a2", "b1"]] * 2
+    assert sorted(popped[2:]) == [[], [], ["a1"], ["a1"], ["a2"], ["b1"]]
     assert await conn.fetchval("select array_agg(convert_from(payload, 'utf8')) from postbus.dead_letter") == ["a1"]
 
 
@@ -235,3 +238,22 @@ async def test_a_worker_takes_those_of_a_key_one_after_the_other(conn: Any) -> N
     )
 
     assert [row["payload"].decode() for row in claimed] == ["a1"]
+
+
+async def test_others_of_a_key_pass_what_failed_if_the_group_wants_it(conn: Any) -> None:
+    """Those on the shelf, and those that come later; when its time has come it is first again."""
+    await create_topic(conn)
+    await subscribe(conn, on_failure="pass")
+    await publish_many(conn, "a1", "a2", keys=["a", "a"])
+    first = await pop(conn, 1)
+    await retry(conn, first, delay=timedelta(hours=1))
+    second = await pop(conn, 1)
+    await publish_many(conn, "a3", keys=["a"])
+    assert (await pop(conn, 1)).messages == []  # a2 is in hand
+    assert await ack(conn, second) == []
+    third = await pop(conn, 1)
+    await publish_many(conn, "a4", keys=["a"])
+
+    assert (second.messages, third.messages) == (["a2"], ["a3"])
+    assert await ack(conn, third) == []
+    assert (await pop(conn, 5, as_of=await _now(conn, timedelta(hours=2)))).messages == ["a1", "a4"]

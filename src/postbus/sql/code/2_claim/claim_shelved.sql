@@ -3,8 +3,8 @@
 -- attempt, because its lease has ended, is given up; from the second time on it comes back after a while more: see claim_retrying.
 --
 -- In the order in which they became due, and of each key the first ones, in order, while no other pop has some of that key in
--- hand. What is due for longest comes first, and each key gets its share, so no key waits for long. What has come back twice comes
--- alone: it may be what kills those who try it, and the next ones of its key are not to be given up with it.
+-- hand. What is due for longest comes first, and each key gets its share, so no key waits for long. What was not answered twice
+-- comes alone: it may be what kills those who try it, and no other is to be given up with it.
 --
 -- Who has lost the first of a key has lost those behind it, too: they are to be done by the next one, after the first.
 --
@@ -49,8 +49,9 @@ begin
                        and r.lane <> all (_held) and (r.key is null or not exists (
                            select from postbus.retrying other
                             where other.subscription_id = r.subscription_id and other.lane = r.lane and other.key = r.key and other.id <> r.id
-                              and postbus.holds_up(other, _passes)
-                              and (other.token is not null and other.due_at > as_of or (other.position, other.id) < (r.position, r.id))))
+                              and other.position <= postbus.last_tried(r.subscription_id, r.lane, r.key)
+                              and (other.token is not null and other.due_at > as_of or (other.position, other.id) < (r.position, r.id))
+                              and not (_passes and postbus.is_put_off(other, as_of))))
                      order by r.due_at limit max_count for update skip locked) as due
                  order by due.due_at limit max_count);
         else
@@ -60,35 +61,39 @@ begin
                  cross join lateral (
                     select r.ctid from postbus.retrying r
                      where r.subscription_id = part.id and r.lane = postbus.lane_of(claim_shelved.key, topic.lanes)
-                       and r.key = claim_shelved.key and (r.due_at <= as_of or postbus.holds_up(r, _passes))
+                       and r.key = claim_shelved.key and not (_passes and postbus.is_put_off(r, as_of))
                      order by r.position, r.id limit 1) as first         -- if that is locked, the next one is not to be had, either
                   join postbus.retrying r on r.ctid = first.ctid
                  where not r.parked and r.due_at <= as_of and r.lane <> all (_held)
                    and not exists (
                        select from postbus.retrying other
                         where other.subscription_id = r.subscription_id and other.lane = r.lane and other.key = r.key
-                          and postbus.holds_up(other, _passes) and other.token is not null and other.due_at > as_of)
+                          and other.position <= postbus.last_tried(r.subscription_id, r.lane, r.key)
+                          and other.token is not null and other.due_at > as_of)
                    for update of r skip locked);
         end if;
         with head as materialized (
             select h.tid, r.subscription_id, r.lane, r.id, r.position, r.key, r.attempts, octet_length(r.payload) as bytes,
-                   cardinality(_heads) as heads, row_number() over (order by h.n) as rank
+                   cardinality(_heads) as heads, row_number() over (order by h.n) as rank, suspect.is as is_suspect,
+                   first_value(suspect.is) over (order by h.n) as is_alone
               from unnest(_heads) with ordinality as h (tid, n)
               join postbus.retrying r on r.ctid = h.tid
+             cross join lateral (select r.token is not null and r.attempts >= 2 as is) as suspect
         ), chosen as (
-            select h.tid, h.bytes, h.rank, 0::bigint as n from head h
+            select h.tid, h.bytes, h.rank, 0::bigint as n from head h where h.rank = 1 or not h.is_suspect and not h.is_alone
              union all
             select behind.tid, behind.bytes, h.rank, behind.n
               from head h
              cross join lateral (
-                select next.tid, next.bytes, row_number() over line as n, bool_and(next.due_at <= as_of) over line as is_due
+                select next.tid, next.bytes, row_number() over line as n,
+                       next.due_at <= as_of and (_passes or bool_and(next.due_at <= as_of) over line) as is_due
                   from (select r.ctid as tid, octet_length(r.payload) as bytes, r.position, r.id, r.due_at from postbus.retrying r
                          where r.subscription_id = h.subscription_id and r.lane = h.lane and r.key = h.key
                            and (r.position, r.id) > (h.position, h.id)
                          order by r.position, r.id
                          limit least(max_count - h.heads, 4 * (max_count - h.heads) / h.heads + 1)) as next
                 window line as (order by next.position, next.id)) as behind
-             where h.key is not null and h.attempts < 2 and behind.is_due
+             where h.key is not null and h.attempts < 2 and not h.is_alone and behind.is_due
         ), sized as (
             select c.tid, sum(c.bytes) over (order by c.n, c.rank) - c.bytes as before, row_number() over (order by c.n, c.rank) as turn
               from chosen c

@@ -31,8 +31,8 @@ declare
     _rows   postbus.log_row[];
     _end    postbus.log_row;
     _target text;
-    _passes boolean := (select s.on_failure = 'pass' from postbus.subscription s where s.id = shelve.subscription_id);
     _count  record;
+    _passes boolean := exists (select from postbus.subscription s where s.id = shelve.subscription_id and s.on_failure = 'pass');
 begin
     shelved := 0;
     taken := 0;
@@ -93,10 +93,11 @@ begin
               from (select distinct message.lane, message.key from message where message.key is not null) as wanted
              cross join lateral (select from postbus.retrying ahead
                                   where ahead.subscription_id = shelve.subscription_id and ahead.lane = wanted.lane and ahead.key = wanted.key
-                                    and postbus.holds_up(ahead, _passes)
+                                    and not (_passes and postbus.is_put_off(ahead, as_of))
                                   limit 1) as ahead
               left join lateral (select true as is from postbus.retrying ahead
                                   where ahead.subscription_id = shelve.subscription_id and ahead.lane = wanted.lane and ahead.key = wanted.key
+                                    and not (_passes and postbus.is_put_off(ahead, as_of))
                                   order by ahead.position, ahead.id limit 1 for share skip locked) as held on true
         ), ranked as (      -- the first of each key, then the second of each, …
             select m.*, busy.is_held, busy.key is null and (shelve.key is null or m.key = shelve.key) is true as is_free,
@@ -113,7 +114,7 @@ begin
         ), kept as (
             insert into postbus.retrying (subscription_id, lane, id, position, shelved, parked, due_at, attempts, token, member, published_at,
                                           key, correlation_id, content_type, headers, payload)
-            select shelve.subscription_id, p.lane, p.id, p.position, true, not _passes and not p.is_taken and (p.of_key > 1 or p.is_held is true),
+            select shelve.subscription_id, p.lane, p.id, p.position, true, not p.is_taken and (p.of_key > 1 or p.is_held is true),
                    case when p.is_taken then as_of + shelve.lease else as_of end, p.is_taken::integer,
                    case when p.is_taken then shelve.token end, case when p.is_taken then shelve.member end,
                    p.published_at, p.key, p.correlation_id, p.content_type, p.headers::jsonb, p.payload

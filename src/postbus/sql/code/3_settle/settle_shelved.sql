@@ -17,6 +17,7 @@ declare
     _done  bigint[] := '{}';
     _back  bigint[] := '{}';
     _dead  bigint[] := '{}';
+    _lines jsonb;       -- keys that go on, since the group lets others pass
 begin
     if outcome = 'done' then
         _done := postbus.finish_shelved(token, ids, false, null, null, as_of);
@@ -25,8 +26,10 @@ begin
     else
         -- All of the token are locked (hence the offset): those behind one that fails go back, too.
         select coalesce(array_agg(r.id) filter (where outcome = 'release' or r.attempts < limits.most), '{}'),
-               coalesce(array_agg(r.id) filter (where outcome = 'retry' and r.attempts >= limits.most), '{}')
-          into _back, _dead
+               coalesce(array_agg(r.id) filter (where outcome = 'retry' and r.attempts >= limits.most), '{}'),
+               jsonb_agg(jsonb_build_object('subscription_id', s.id, 'lane', r.lane, 'key', r.key))
+                   filter (where s.on_failure = 'pass' and r.key is not null)
+          into _back, _dead, _lines
           from (select * from postbus.retrying r where r.token = settle_shelved.token order by r.position, r.id offset 0 for update) as r
           join postbus.subscription s on s.id = r.subscription_id
           join postbus.topic t on t.id = s.topic_id
@@ -34,6 +37,9 @@ begin
          where ids is null or r.id = any (ids);
         perform postbus.finish_shelved(token, _dead, true, reason, error, as_of) where cardinality(_dead) > 0;
         perform postbus.give_back_shelved(token, _back, outcome = 'release', delay, error, as_of) where cardinality(_back) > 0;
+        perform postbus.unpark_retrying(line.subscription_id, line.lane, array_agg(distinct line.key), as_of)
+           from jsonb_to_recordset(_lines) as line (subscription_id bigint, lane integer, key text)
+          group by line.subscription_id, line.lane;
     end if;
     return query
     select one.id, 'done' from unnest(_done) as one (id)
