@@ -152,7 +152,10 @@ class Popped(Sequence[Delivery]):
     async def ack(self, conn: Any = None) -> None:
         """All that is open is done: in the transaction of `conn`, or, without one, now."""
         self._refuse_auto_acked()
-        if conn is None and all(len(lease.in_hand) == len(lease.messages) for lease in self._leases):
+        # A lease of a queue is lost as a whole; of a group somebody else may have some of the messages by now.
+        if conn is None and all(
+            len(lease.in_hand) == len(lease.messages) and not lease.is_of_group for lease in self._leases
+        ):
             await self._holder.settlements.ack_whole(self._leases)
         else:
             await self._settle(ACK, conn)

@@ -185,3 +185,18 @@ async def test_what_a_long_transaction_let_go_on_is_found_soon(bus: Bus, conn: A
         assert [one.payload for one in await bus.pop(log, group="g")] == [1]
 
     await eventually(is_found)
+
+
+async def test_an_ack_of_all_tells_what_somebody_else_has_by_now(bus: Bus, conn: Any, log: str) -> None:
+    """The lease has ended, and one of two messages was popped again: that one is lost, and the other one is done."""
+    await publish_numbers(bus, range(2), log, keys=2)
+    first = await bus.pop(log, group="g", batch=2)
+    await conn.execute("update postbus.retrying set due_at = clock_timestamp() where token = $1", first[0].token)
+    second = await bus.pop(log, group="g")
+
+    with pytest.raises(LeaseLost) as lost:
+        await first.ack()
+
+    assert lost.value.ids == [second[0].message.id]
+    await second.ack()
+    assert await pending(conn, log) == 0

@@ -7,7 +7,6 @@ create or replace function postbus.clear_shelf(subscription_id bigint, before ti
 language plpgsql as $$
 declare
     _count bigint;
-    _line  record;
 begin
     delete from postbus.retrying r
      where r.subscription_id = clear_shelf.subscription_id and r.shelved and r.attempts = 0 and r.published_at < before
@@ -15,11 +14,6 @@ begin
                         where failed.subscription_id = r.subscription_id and failed.lane = r.lane and failed.key = r.key and failed.attempts > 0);
     get diagnostics _count = row_count;
     -- Not only of those that are gone: somebody may just have put others behind them.
-    for _line in
-        select r.lane, array_agg(distinct r.key) as keys from postbus.retrying r
-         where r.subscription_id = clear_shelf.subscription_id and r.parked group by r.lane
-    loop
-        perform postbus.unpark_retrying(clear_shelf.subscription_id, _line.lane, _line.keys, clock_timestamp());
-    end loop;
+    perform postbus.unpark_all(subscription_id);
     return _count;
 end $$;

@@ -16,7 +16,6 @@ declare
     _count  bigint := 0;
     _leaf   integer;
     _more   bigint;
-    _line   record;
 begin
     perform postbus.move_cursors(subscription.id, null, null);
     update postbus.subscription s set keys = case when scope.key is not null and s.keys is not null then s.keys || scope.key end
@@ -58,11 +57,6 @@ begin
                 'use a group of its own for it, begin later, or raise beside_from of the group''s catch_up');
         end if;
     end loop;
-    for _line in
-        select r.lane, array_agg(distinct r.key) as keys from postbus.retrying r
-         where r.subscription_id = subscription.id and r.parked group by r.lane
-    loop
-        perform postbus.unpark_retrying(subscription.id, _line.lane, _line.keys, clock_timestamp());
-    end loop;
+    perform postbus.unpark_all(subscription.id);
     perform pg_notify('postbus', topic.id::text);
 end $$;
