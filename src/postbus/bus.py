@@ -289,7 +289,7 @@ class Bus:
                 self._add_group(made)
                 self._groups[made.topic, group] = made, given_start
                 return handler
-            of_groups = (key, start, mode, look_back, filter, catch_up)
+            of_groups = (key, None if start == Start.NOW else start, mode, look_back, filter, catch_up)
             if on_failure != "block" or any(one is not None for one in of_groups):
                 raise InvalidOption(
                     "key, start, mode, look_back, filter, on_failure and catch_up belong to a group",

@@ -18,7 +18,7 @@ _OWN: dict[str, dict[str, Any]] = {
     **{f"lt{number}": {"seconds": 30, "lanes": 3} for number in range(1, 8)},
     **{name: {"seconds": 30} for name in ("kill-and-resurrect", "isolation", "partitions")},
     "curves": {"messages": 2000},
-    "peers": {},
+    **{name: {} for name in ("peers", "lanes", "relay", "http")},
 }
 
 
