@@ -10,6 +10,7 @@ import platform
 import random
 import sys
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from faults import cell, report
 from faults.catalogue import FAULTS, mix
 from faults.cell import Verdict
 from faults.controls import CONTROLS
-from faults.modes import MODES, Mode
+from faults.modes import MODES, Mode, shifts
 from faults.servers.run import Servers
 
 
@@ -36,7 +37,8 @@ class Run:
         async with Servers() as servers:
             for fault in FAULTS:
                 if self._is_wanted(fault.name):
-                    await self._judge(servers, fault)
+                    for modes in shifts(one for one in self._modes if not fault.modes or one.name in fault.modes):
+                        await self._judge(servers, fault, modes)
             for control in CONTROLS:
                 if self._is_wanted(control.fault.name):
                     verdict, is_caught = await control.run(servers, self._args.seed)
@@ -45,10 +47,12 @@ class Run:
             for number in itertools.count(1):
                 if time.monotonic() > self._until or not self._is_wanted("mix"):
                     break
-                await self._judge(servers, mix(f"mix {number}", f"{self._args.seed}.{number}"), f".{number}")
+                parts = shifts(self._modes)
+                fault = mix(f"mix {number}", f"{self._args.seed}.{number}")
+                await self._judge(servers, fault, parts[number % len(parts)], f".{number}")
 
-    async def _judge(self, servers: Servers, fault: cell.Fault, part: str = "") -> None:
-        verdict = await cell.run(servers, fault, self._modes, f"{self._args.seed}{part}", keep=self._args.folder)
+    async def _judge(self, servers: Servers, fault: cell.Fault, modes: Sequence[Mode], part: str = "") -> None:
+        verdict = await cell.run(servers, fault, modes, f"{self._args.seed}{part}", keep=self._args.folder)
         print(report.line(verdict), flush=True)
         self.verdicts.append(verdict)
 

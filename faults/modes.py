@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 LEASE = "2s"
@@ -91,3 +92,12 @@ MODES = {
         Mode("pull-transactional", _LOG, groups=("once",), in_order=True, transactional=True, pulled=True),
     )
 }
+
+_LATE_SHIFT = ("inbox", "relay", "pull", "pull-transactional")
+
+
+def shifts(modes: Iterable[Mode]) -> list[list[Mode]]:
+    """Modes that work at the same time: all at once are more than two processors can do, and then leases just end."""
+    given = list(modes)
+    parts = [[one for one in given if (one.name in _LATE_SHIFT) is late] for late in (False, True)]
+    return [part for part in parts if part]

@@ -49,7 +49,8 @@ class Pullers:
                 popped = await self._bus.pop(mode.topic, group=group, batch=batch, wait=_WAIT)
                 if popped:
                     self._failpoint.reach(AFTER_CLAIM)
-                    await self._work_through(mode, group, popped)
+                    async with popped.keep():  # a batch may take longer than its lease
+                        await self._work_through(mode, group, popped)
             except (PostbusError, *DRIVER_ERRORS):
                 await asyncio.sleep(0.1)  # what is not settled comes back when its lease ends
 

@@ -6,7 +6,7 @@ import pytest
 
 from faults import cell, report
 from faults.catalogue import FAULTS, mix
-from faults.modes import MODES
+from faults.modes import MODES, shifts
 from faults.servers.run import Servers
 
 CHOSEN = [
@@ -19,10 +19,12 @@ CHOSEN = [
 BY_NAME = {fault.name: fault for fault in FAULTS}
 
 
-@pytest.mark.parametrize("name", CHOSEN)
-async def test_nothing_is_lost_doubled_or_out_of_order(servers: Servers, name: str, seed: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "shift"), [*((name, 0) for name in CHOSEN), ("worker killed in handler", 1), ("postmaster killed", 1)]
+)
+async def test_nothing_is_lost_doubled_or_out_of_order(servers: Servers, name: str, shift: int, seed: str) -> None:
     """In no mode, whatever was in hand when it happened."""
-    verdict = await cell.run(servers, BY_NAME[name], list(MODES.values()), seed)
+    verdict = await cell.run(servers, BY_NAME[name], shifts(MODES.values())[shift], seed)
     assert verdict.is_green, report.line(verdict)
     assert verdict.messages > 100
     assert verdict.hurts > 0
