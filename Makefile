@@ -13,7 +13,7 @@ run: .venv/ready ## start an embedded PostgreSQL with live demo traffic; Ctrl-C 
 	@$(BIN)/postbus up --demo
 
 test: .venv/ready server-$(PG) test-servers ## run the tests; PG=16 or PG=15 for another server, TESTS=tests/sql for some
-	@PG=$(PG) $(BIN)/python -m pytest -n 4 --dist loadfile -q $(TESTS)
+	@PG=$(PG) $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -q $(TESTS)
 
 check: .venv/ready ## format, lint, types, import layers, SQL rules
 	@$(BIN)/ruff format --check .
