@@ -14,6 +14,7 @@ from cli.helpers import finish, start
 from eventually import eventually
 from grouping import create_log, group_row, in_order, is_through, publish_numbers
 from postbus import Bus
+from postbus.inbox import Inbox
 from relay.sinks_at_work import TOPIC, AtWork, all_at_work
 
 MESSAGES = int(os.environ.get("POSTBUS_RELAY_MESSAGES", "2000"))
@@ -51,7 +52,7 @@ async def test_killed_relays_and_sinks(dsn: str, empty_dsn: str, bus: Bus, conn:
     """To seven sinks at a time: the relay is killed in the middle, then the servers, and another relay goes on.
 
     All arrives; messages of a key in their order, once what came twice is left out; and no more comes twice than was
-    under way.
+    under way. Behind the inbox nothing comes twice.
     """
     await create_log(bus, TOPIC, lanes=4)
     async with all_at_work(empty_dsn) as sinks:
@@ -77,9 +78,21 @@ async def test_killed_relays_and_sinks(dsn: str, empty_dsn: str, bus: Bus, conn:
             process.terminate()
             assert (await finish(process)).done()
 
-        problems = [problem for one in sinks for problem in wrong_with(one, await one.numbers(MESSAGES))]
-    assert not problems
+        arrived = [(one, await one.numbers(MESSAGES)) for one in sinks]
+    assert not [problem for one, got in arrived for problem in wrong_with(one, got)]
     assert len(sinks) >= 5
+    for one, got in arrived:
+        assert sorted(await effects(conn, one.name, got)) == list(range(MESSAGES)), f"{one.name}, after the inbox"
+
+
+async def effects(conn: Any, consumer: str, got: list[int]) -> list[int]:
+    """What a consumer of a sink does who asks the inbox first."""
+    done: list[int] = []
+    for place in range(0, len(got), 500):
+        batch = got[place : place + 500]
+        async with conn.transaction(), Inbox().once_many(conn, consumer, batch) as first:
+            done += [number for number, is_first in zip(batch, first, strict=True) if is_first]
+    return done
 
 
 def wrong_with(sink: AtWork, got: list[int]) -> list[str]:
