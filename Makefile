@@ -72,7 +72,7 @@ fi; \
 [ -z "$$missing" ] || { echo "$(2); let an administrator run: apt-get install$$missing" >&2; false; }
 endef
 
-TEST_PACKAGES := gcc libc6-dev pgbouncer postgresql-15 redis-server rabbitmq-server nodejs jq curl
+TEST_PACKAGES := gcc libc6-dev pgbouncer postgresql-15 redis-server rabbitmq-server nodejs jq curl openssl
 
 test-servers: ## install what some tests need; those are skipped without it
 	@{ $(call install,$(TEST_PACKAGES),some tests are skipped); } || true
