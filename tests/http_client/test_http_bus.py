@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from eventually import eventually
 from grouping import create_log
 from http_api.serving import new_token, serving
 from http_client.breaking import BreakingProxy
@@ -217,10 +218,18 @@ async def test_leaving_the_block(http: HttpBus, bus: Bus, conn: Any) -> None:
     assert await states_of(conn, "t") == {"retrying": 1}
 
 
-async def test_waiting(http: HttpBus, bus: Bus) -> None:
+async def somebody_waits(conn: Any) -> None:
+    """The server listens for a poll."""
+    listens = (
+        "select exists (select from pg_stat_activity where datname = current_database() and query ilike 'listen %')"
+    )
+    assert await conn.fetchval(listens)
+
+
+async def test_waiting(http: HttpBus, bus: Bus, conn: Any) -> None:
     """A pop that waits gets what is sent meanwhile; or nothing, when its time is over."""
     waiting = asyncio.ensure_future(_pop(http, wait=30))
-    await asyncio.sleep(0.1)
+    await eventually(somebody_waits, conn)
     await bus.send("t", 1)
 
     assert (await asyncio.wait_for(waiting, 10)).payloads == [1]
@@ -234,7 +243,7 @@ async def _pop(http: HttpBus, **options: Any) -> Any:
 async def test_a_cancelled_pop_leaves_nothing_leased(http: HttpBus, bus: Bus, conn: Any) -> None:
     """The server sees that the caller has left."""
     waiting = asyncio.ensure_future(_pop(http, wait=30))
-    await asyncio.sleep(0.2)
+    await eventually(somebody_waits, conn)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     await bus.send("t", 1)

@@ -196,6 +196,8 @@ async def _lost_by_a_record_in_the_middle(connect: Connect, seed: int) -> set[st
     conns = [await connect() for _ in range(12)]
     recorder = await connect()
     commits: dict[str, tuple[float, float]] = {}
+    when = dice.randrange(10, 50)
+    """Of the 72 messages so many are committed before it is recorded."""
     for n in range(6):
         await create_topic(recorder, f"t{n}", namespace="ns")
 
@@ -205,7 +207,8 @@ async def _lost_by_a_record_in_the_middle(connect: Connect, seed: int) -> set[st
             commits[payload] = await _publish_in(conn, topic, payload, (dice.random() / 50, dice.random()))
 
     async def record() -> tuple[float, float]:
-        await asyncio.sleep(0.5 + dice.random() / 2)
+        while len(commits) < when:
+            await asyncio.sleep(0.001)
         began = time.monotonic()
         await subscribe_scope(recorder, namespace="ns", mode="new", look_back=timedelta(0))
         return began, time.monotonic()
