@@ -69,6 +69,7 @@ TABLE: dict[str, tuple[str, str, Any, set[str]]] = {
     "show_webhook": ("GET", "/v1/webhooks/none", None, A),
     "set_webhook": ("PATCH", "/v1/webhooks/none", {"enabled": False}, A),
     "delete_webhook": ("DELETE", "/v1/webhooks/none", None, A),
+    "welcome": ("GET", "/", None, EVERYBODY),
     "livez": ("GET", "/livez", None, EVERYBODY),
     "readyz": ("GET", "/readyz", None, EVERYBODY),
 }

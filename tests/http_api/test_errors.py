@@ -16,7 +16,8 @@ __all__ = ["proxy"]  # a fixture
 async def test_there_is_nothing_at_other_addresses(http: httpx.AsyncClient) -> None:
     """Unknown addresses and methods are problems too, and a wrong method names the right ones."""
     problem(await http.get("/v2/topics"), 404, "PB447")
-    problem(await http.get("/"), 404, "PB447")
+    problem(await http.get("/nothing"), 404, "PB447")
+    assert (await http.get("/")).json()["openapi"] == "/openapi.json"
     answer = await http.put("/v1/topics")
     problem(answer, 405, "PB447")
     assert sorted(answer.headers["allow"].replace(",", " ").split()) == ["GET", "OPTIONS", "POST"]

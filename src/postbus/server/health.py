@@ -9,9 +9,15 @@ from litestar import Request
 from postbus import _migrate
 from postbus.server.desk import Desk
 from postbus.server.routing import route
-from postbus.server.views import Health
+from postbus.server.views import Health, Welcome
 
 _TAG = "health"
+
+
+@route("GET", "/", tag=_TAG)
+async def welcome() -> Welcome:
+    """Where to go from here."""
+    return Welcome(name="Postbus", openapi="/openapi.json", ready="/readyz")
 
 
 @route("GET", "/livez", tag=_TAG)
@@ -30,4 +36,4 @@ async def readyz(request: Request[Any, Any, Any]) -> Health:
     return Health(status="ok")
 
 
-ROUTES = [livez, readyz]
+ROUTES = [welcome, livez, readyz]

@@ -298,6 +298,14 @@ class Webhooks(View, kw_only=True):
     webhooks: list[WebhookView]
 
 
+class Welcome(msgspec.Struct):
+    """What somebody finds who opens the address in a browser."""
+
+    name: str
+    openapi: str
+    ready: str
+
+
 class Health(View, kw_only=True):
     status: str
 
