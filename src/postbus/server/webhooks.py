@@ -66,10 +66,14 @@ class WebhookRunner:
         self._dsn = dsn
         self._store = store
         self._look = asyncio.Event()
+        self._asking: list[asyncio.Event] = []
 
     async def changed(self) -> None:
-        """Something has changed: look now."""
+        """Something has changed: returns when this process does as it says, or is long about ending a request."""
+        followed = asyncio.Event()
+        self._asking.append(followed)
         self._look.set()
+        await pause(2 * _PATIENCE, followed)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set, or the task is cancelled."""
@@ -81,11 +85,14 @@ class WebhookRunner:
             while not stop.is_set():
                 # Clear before looking: what changes meanwhile must be looked at again.
                 self._look.clear()
+                asking, self._asking = self._asking, []
                 wanted = await self._wanted(rows)
                 if wanted != rows or (wanted and (running is None or running.done())):
                     await _end(running, ending)
                     rows, ending = wanted, asyncio.Event()
                     running = asyncio.create_task(self._consume(rows, ending), name="postbus-webhooks")
+                for followed in asking:
+                    followed.set()
                 await pause(_LOOK if running is None or not running.done() else backoff.next(), stop, self._look)
         finally:
             await _end(running, ending)
