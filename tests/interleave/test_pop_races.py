@@ -162,6 +162,8 @@ class Shop:
             behind = {id for id, one in zip(popped.ids[at:], popped.keys[at:], strict=True) if one == key}
             rest = [id for id in popped.ids[at:] if id not in behind]
             if at:
+                # Before the ack is sent: from its commit on, others may have these keys.
+                self.in_hand -= {str(one) for one in popped.keys[:at]} - {str(one) for one in popped.keys[at:]}
                 assert await ack(conn, popped, *popped.ids[:at]) == []
             if rest:
                 self.in_hand -= {str(one) for one in popped.keys} - {str(key)}
