@@ -42,7 +42,7 @@ def server() -> Iterator[EmbeddedPostgres]:
     """The server that PG names: 18 or 16 from the wheel, others from Debian's packages."""
     version = int(os.environ.get("PG", "18"))
     bin_dir = None if version in (16, 18) else _DEBIAN.format(version)
-    settings = {"max_connections": "300", "max_prepared_transactions": "20"}
+    settings = {"max_connections": "300"}
     with EmbeddedPostgres.start(os.environ[_FOLDER], version=version, bin_dir=bin_dir, settings=settings) as postgres:
         yield postgres
 
@@ -129,8 +129,9 @@ async def _connecting(dsn: str) -> AsyncIterator[Connect]:
 
 @pytest.fixture
 async def connect_alone(own_folder: Path) -> AsyncIterator[Connect]:
-    """The same on a server of the test's own: nobody else begins or ends a transaction there."""
-    with EmbeddedPostgres.start(own_folder / "pg", settings={"autovacuum": "off"}) as alone:
+    """The same on a server of the test's own: nobody else begins or ends a transaction there. They may be prepared."""
+    settings = {"autovacuum": "off", "max_prepared_transactions": "20"}
+    with EmbeddedPostgres.start(own_folder / "pg", settings=settings) as alone:
         async with _connecting(alone.dsn()) as new:
             await migrate(await new())
             yield new

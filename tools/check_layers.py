@@ -17,7 +17,7 @@ LAYERS = [
     ["_follow", "bus", "http_client"],
     ["relay"],
     ["worker", "admin", "inbox", "pull"],
-    ["_puller"],
+    ["_puller", "_publisher"],
     ["_holder"],
     ["importing", "_group_admin", "_http_admin"],
     ["_scope_admin"],

@@ -48,7 +48,6 @@ LOCAL_BUS_SETTINGS = {
     "port": "5432",
     "unix_socket_permissions": "0700",
     "max_connections": "200",
-    "max_prepared_transactions": "10",
     "shared_buffers": "256MB",
     "max_wal_size": "2GB",
     "checkpoint_timeout": "15min",

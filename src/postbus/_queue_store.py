@@ -15,7 +15,7 @@ from postbus._database import RELAXED, Database, committed
 from postbus._drivers import driver_of, translate_from
 from postbus._segment import NO_HEADERS
 from postbus.message import Message
-from postbus.publish import Statement
+from postbus.publish import Published, Statement, published
 from postbus.scope import Scope
 
 # A claim or an extension that is undone by a crash is harmless: the message is claimed again.
@@ -28,9 +28,8 @@ _POP_AND_LEASE = f"select p.*, p.ends_at - clock_timestamp() as remaining, {RELA
 _POP_AND_ACK = "select p.*, p.ends_at - clock_timestamp() as remaining from postbus.{} as p"
 _FROM_TOPIC = "pop($1, $2, $3, $4, $5, $6, $7, $8)"
 _FROM_SCOPE = "pop_scope($1, $2, $3, $4, $5, $6, $7, $8)"
-_RING = f"select postbus.ring($1), {RELAXED}"
 # A transaction that does nothing else has nothing to wait for on the disk.
-_NOTIFY = "select pg_notify('postbus', topic::text) from unnest($1::bigint[]) as topic"
+RING = "select pg_notify('postbus', topic::text) from unnest($1::bigint[]) as topic"
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -80,21 +79,15 @@ class QueueStore(Database):
 
     # publish
 
-    async def publish_batches(self, batches: Sequence[tuple[str, Sequence[Any]]]) -> list[list[int]]:
+    async def publish_batches(self, batches: Sequence[Statement]) -> list[Published]:
         """Run several publish_many statements in one durable transaction."""
         async with self.connection() as conn, committed(conn):
-            return [await conn.fetchval(sql, *args) for sql, args in batches]
+            return [published(await conn.fetchval(sql, *args)) for sql, args in batches]
 
-    async def ring(self, topic_ids: Sequence[int]) -> Sequence[int]:
-        """Wake consumers. Returns the topics that need no ringing: their publishers' commits do it."""
+    async def ring(self, topic_ids: Sequence[int]) -> None:
+        """Wake consumers."""
         async with self.connection() as conn:
-            rung: list[int] = await conn.fetchval(_RING, topic_ids)
-        return rung
-
-    async def notify(self, topic_ids: Sequence[int]) -> None:
-        """Wake consumers of topics that are known to need ringing: quicker than `ring`, which asks each time."""
-        async with self.connection() as conn:
-            await conn.execute(_NOTIFY, topic_ids)
+            await conn.execute(RING, topic_ids)
 
     # claim
 

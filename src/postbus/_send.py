@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -16,6 +16,12 @@ from postbus.publish import publish_many
 
 _MAX_BATCH = 1000
 _MAX_BATCH_BYTES = 16 << 20
+
+
+class Ring(Protocol):
+    """Wakes the consumers of a topic, unless the commit did."""
+
+    def __call__(self, topic: str, *, commit_rang: bool) -> None: ...
 
 
 class Waiting(NamedTuple):
@@ -34,7 +40,7 @@ class Sender:
     never have to, and so must not wait behind it.
     """
 
-    def __init__(self, store: Store, ring: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, ring: Ring) -> None:
         self._store = store
         self._ring = ring
         self._plain = SendLane(self._commit)
@@ -62,8 +68,8 @@ class Sender:
         answers = await self._store.publish_batches(statements)
         ids = [0] * len(batch)
         for (topic, places), answer in zip(by_topic.items(), answers, strict=True):
-            self._ring(topic)
-            for place, message_id in zip(places, answer, strict=True):
+            self._ring(topic, commit_rang=answer.commit_rings)
+            for place, message_id in zip(places, answer.ids, strict=True):
                 ids[place] = message_id
         return ids
 

@@ -1,8 +1,9 @@
 """Wake-ups: consumers learn of new messages without asking all the time.
 
-The publishing process rings after its commit. Rings for the same process go straight to its consumers;
-for all others they go through the database as one NOTIFY, however many messages were published since the
-last one. Nothing depends on a ring: who misses it finds the message by polling.
+Where nobody has to wait for it, the commit that publishes rings by itself, with a NOTIFY. Otherwise the publishing
+process rings after its commit: straight to the consumers of its own, and for all others through the database with
+one NOTIFY, however many messages were published since the last one. Nothing depends on a ring: who misses it finds
+the message by polling.
 """
 
 from __future__ import annotations
@@ -21,15 +22,14 @@ from typing import Any, Protocol
 from postbus._connect import connect
 from postbus._log import event
 from postbus._loop import Backoff, pause
+from postbus._queue_store import RING
 from postbus._store import Store
 from postbus._translate import DRIVER_ERRORS, translate
 from postbus._watch import look_now
 from postbus.errors import DatabaseUnavailable, PostbusError
 
 CHANNEL = "postbus"
-_RING = "select postbus.ring($1), set_config('synchronous_commit', 'off', true)"
 _STILL_THERE = 60.0  # seconds between two looks at whether the listening connection still lives
-_RELY = 30.0  # seconds in which a topic is taken to ring by itself, once it was known to
 _SCOPES = 0  # rung for, instead of a topic, when a topic has come into somebody's scope
 _APART = 0.001  # seconds between two rings through the database, in which further ones are gathered
 
@@ -71,6 +71,10 @@ class Bells:
         """The same for a bell of the caller's own."""
         self._events[_SCOPES].add(bell)
 
+    def has(self, topic: str) -> bool:
+        """Whether anybody waits for messages of a topic here."""
+        return bool(self._events.get(topic_id(topic)))
+
     def ring(self, topic: int) -> None:
         for bell in list(self._events.get(topic, ())):
             bell.set()
@@ -89,22 +93,19 @@ class Doorbell:
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
         self._pending: set[int] = set()
-        self._rung_by_commit: dict[int, float] = {}
-        """Topics with NOTIFY in the transaction, and until when we rely on that."""
-        self._rung_by_us: dict[int, float] = {}
-        """The others that we know."""
         self._ringing: asyncio.Task[None] | None = None
 
-    def ring(self, topic: str) -> None:
+    def ring(self, topic: str, *, commit_rang: bool = False) -> None:
+        """Ring for a topic; where the commit has rung for all others, only for consumers of this process."""
         if _running_loop() is self._loop:
-            self._ring(topic_id(topic))
+            self._ring(topic_id(topic), commit_rang)
         else:  # somebody publishes in another event loop: bells and connections belong to ours
             with suppress(RuntimeError):  # which has ended
-                self._loop.call_soon_threadsafe(self._ring, topic_id(topic))
+                self._loop.call_soon_threadsafe(self._ring, topic_id(topic), commit_rang)
 
-    def _ring(self, topic: int) -> None:
+    def _ring(self, topic: int, commit_rang: bool) -> None:
         self._bells.ring(topic)
-        if self._rung_by_commit.get(topic, 0.0) > self._loop.time():
+        if commit_rang:
             return
         self._pending.add(topic)
         if self._ringing is None and not self._is_closed:
@@ -116,13 +117,7 @@ class Doorbell:
                 topics, self._pending = self._pending, set()
                 began = self._loop.time()
                 try:
-                    if all(self._rung_by_us.get(topic, 0.0) > began for topic in topics):
-                        await self._store.notify(sorted(topics))
-                    else:
-                        rung = await self._store.ring(sorted(topics))
-                        for topic in topics:
-                            known = self._rung_by_commit if topic in rung else self._rung_by_us
-                            known[topic] = began + _RELY
+                    await self._store.ring(sorted(topics))
                 except PostbusError as error:  # consumers poll
                     event(logging.DEBUG, "doorbell.failed", error=error.message)
                 await asyncio.sleep(began + _APART - self._loop.time())
@@ -193,7 +188,7 @@ class ThreadDoorbell:
         is_new = conn is None
         try:
             conn = conn or await connect(self._dsn)
-            await conn.execute(_RING, topics, timeout=10)
+            await conn.execute(RING, topics, timeout=10)
             return conn
         except DRIVER_ERRORS as error:
             if conn is not None:
@@ -209,6 +204,11 @@ async def _close(conn: Any) -> None:
         await conn.close(timeout=1)
     except DRIVER_ERRORS:
         conn.terminate()
+
+
+def is_in_loop() -> bool:
+    """Whether an event loop runs in this thread."""
+    return _running_loop() is not None
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -15,20 +15,20 @@ import asyncpg
 
 from postbus import _migrate
 from postbus._database import connected
-from postbus._drivers import AsyncConnection, driver_of, translate_from
+from postbus._drivers import AsyncConnection
+from postbus._publisher import Publisher
 from postbus._puller import Puller
-from postbus._send import Sender
 from postbus._store import Store
-from postbus._wake import Bells, Doorbell, ThreadDoorbell
+from postbus._wake import Bells
 from postbus.admin import Admin
 from postbus.catch_up import CatchUp
-from postbus.errors import DuplicateHandler, InvalidHandler, InvalidInput, InvalidOption, PostbusError
+from postbus.errors import DuplicateHandler, InvalidHandler, InvalidOption, PostbusError
 from postbus.events import emission
 from postbus.group import Filter, Group
-from postbus.message import Outgoing, PublishOptions
-from postbus.middleware import Middleware, publishing
+from postbus.message import PublishOptions
+from postbus.middleware import Middleware
 from postbus.options import Duration
-from postbus.publish import Statement, check_topic_name, outgoing, publish_many, publish_one
+from postbus.publish import check_topic_name, outgoing
 from postbus.pull import Pop, PopOptions, pop
 from postbus.relay import Relay, RelayOptions, Sink
 from postbus.relay.plan import IN_ORDER, plan
@@ -64,11 +64,9 @@ class Bus:
         self._groups: dict[tuple[str, str], tuple[Group, Start | None]] = {}
         self._middleware: list[Middleware] = []
         self._bells = Bells()
-        self._thread_doorbell = ThreadDoorbell(dsn)
+        self._publisher = Publisher(dsn, self._bells, self._middleware)
         self._connecting: asyncio.Lock | None = None
         self._store: Store | None = None
-        self._doorbell: Doorbell | None = None
-        self._sender: Sender | None = None
         self._puller: Puller | None = None
         self._worker: Worker | None = None
         self._relays: list[Relay] = []
@@ -115,8 +113,7 @@ class Bus:
 
         Returns the message's id; on an async connection, an awaitable of it.
         """
-        message = outgoing(payload, **options)
-        return self._publish(conn, topic, [message], lambda given: publish_one(topic, _only(given)))
+        return self._publisher.publish(conn, topic, outgoing(payload, **options))
 
     @overload
     def publish_many(  # type: ignore[overload-overlap]  # an object that is an AsyncConnection is meant as one
@@ -128,44 +125,7 @@ class Bus:
 
     def publish_many(self, conn: Any, topic: str, messages: Iterable[Any]) -> Any:
         """Publish payloads, or `Outgoing` messages, in the transaction of `conn`. Returns their ids."""
-        given = _many(messages)
-        if self._middleware:  # which sees all messages in one form
-            given = [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in given]
-        return self._publish(conn, topic, given, lambda given: publish_many(topic, given))
-
-    def _publish(
-        self,
-        conn: Any,
-        topic: str,
-        messages: list[Outgoing],
-        statement: Callable[[Sequence[Outgoing]], Statement],
-    ) -> Any:
-        driver = driver_of(conn)
-        if driver.is_async:
-            return self._publish_async(driver, conn, topic, messages, statement)
-        with publishing(self._middleware, topic, messages) as given:
-            try:
-                answer = driver.run(conn, *statement(given))
-            except Exception as error:
-                raise translate_from(error) from error.__cause__
-        driver.after_commit(conn, lambda: self._ring(topic))
-        return answer
-
-    async def _publish_async(
-        self,
-        driver: Any,
-        conn: Any,
-        topic: str,
-        messages: list[Outgoing],
-        statement: Callable[[Sequence[Outgoing]], Statement],
-    ) -> Any:
-        with publishing(self._middleware, topic, messages) as given:
-            try:
-                answer = await driver.run(conn, *statement(given))
-            except Exception as error:
-                raise translate_from(error) from error.__cause__
-        driver.after_commit(conn, lambda: self._ring(topic))
-        return answer
+        return self._publisher.publish_many(conn, topic, messages)
 
     @overload
     def emit(
@@ -197,23 +157,15 @@ class Bus:
         """
         message = outgoing(payload, **options)
         await self.connect()
-        assert self._sender is not None
-        with publishing(self._middleware, topic, [message]) as changed:
-            given = _only(changed)
-            publish_one(topic, given)  # what is wrong with it is told here, not to those it shares a commit with
-            return await self._sender.send(topic, given)
+        return await self._publisher.send(topic, message)
 
     async def send_many(self, topic: str, messages: Iterable[Any]) -> list[int]:
         """Publish payloads, or `Outgoing` messages, without a transaction of one's own: all of them, or none.
 
         Returns their ids once they are committed.
         """
-        given = [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in _many(messages)]
-        store = await self.connect()
-        with publishing(self._middleware, topic, given) as changed:
-            [ids] = await store.publish_batches([publish_many(topic, changed)])
-        self._ring(topic)
-        return ids
+        await self.connect()
+        return await self._publisher.send_many(topic, messages)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
@@ -454,42 +406,27 @@ class Bus:
             async with connected(self.dsn) as conn:
                 await _migrate.migrate(conn)
         store = await Store.open(self.dsn, size=self._pool_size)
-        self._doorbell = Doorbell(store, self._bells)
-        self._sender = Sender(store, self._doorbell.ring)
-        self._puller = Puller(self.dsn, store, self._bells, self._doorbell.ring)
+        self._publisher.connected(store)
+        self._puller = Puller(self.dsn, store, self._bells, self._publisher.ring)
         self._store = store
 
     def ring(self, topic: str) -> None:
         """Let those look again who wait for messages of a topic: one may be free that was settled elsewhere."""
-        self._ring(topic)
-
-    def _ring(self, topic: str) -> None:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            self._thread_doorbell.ring(topic)
-            return
-        if self._doorbell is None:
-            self._thread_doorbell.ring(topic)
-        else:
-            self._doorbell.ring(topic)
+        self._publisher.ring(topic)
 
     async def close(self) -> None:
         """Finish what is being sent, disconnect, and let go of an embedded server."""
         if self._puller is not None:
             await self._puller.close()
-        if self._sender is not None:
-            await self._sender.close()
-        if self._doorbell is not None:
-            await self._doorbell.close()
+        await self._publisher.close()
         if self._store is not None:
             await self._store.close()
-        self._store = self._sender = self._puller = self._doorbell = None
+        self._store = self._puller = None
         await asyncio.to_thread(self.close_sync)
 
     def close_sync(self) -> None:
         """Let go of threads and of an embedded server, in a program without an event loop."""
-        self._thread_doorbell.close()
+        self._publisher.close_threads()
         if self._server is not None:
             self._server.close()
 
@@ -503,15 +440,3 @@ class Bus:
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
-
-
-def _many(messages: Iterable[Any]) -> list[Any]:
-    if isinstance(messages, str | bytes | Mapping):
-        raise InvalidInput(f"publish_many got one {type(messages).__name__}", remedy="give a list, or use publish")
-    return list(messages)
-
-
-def _only(messages: Sequence[Outgoing]) -> Outgoing:
-    if len(messages) != 1:
-        raise InvalidInput(f"a middleware made {len(messages)} messages of one", remedy="return as many as were given")
-    return messages[0]

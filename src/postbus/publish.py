@@ -17,21 +17,36 @@ _IN_FUTURE = "use datetime.now(timezone.utc) + …"
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 # Headers travel as text: what a connection makes of a jsonb parameter is up to its owner.
+_RINGS = "(current_setting('postbus.rings', true) = 'true')::integer"
 _PUBLISH = (
-    "select postbus.publish($1::text, $2::bytea, $3::text, $4::text::jsonb, $5::integer, $6::interval, "
-    "$7::timestamptz, $8::text, $9::text, $10::text)"
+    "select array[postbus.publish($1::text, $2::bytea, $3::text, $4::text::jsonb, $5::integer, $6::interval, "
+    f"$7::timestamptz, $8::text, $9::text, $10::text), {_RINGS}]"
 )
 _PUBLISH_MANY = (
     "select postbus.publish_many($1::text, $2::bytea[], $3::text[], $4::text[]::jsonb[], $5::integer[], "
-    "$6::interval[], $7::timestamptz[], $8::text[], $9::text[], $10::text[], $11::text)"
+    f"$6::interval[], $7::timestamptz[], $8::text[], $9::text[], $10::text[], $11::text) || {_RINGS}::bigint"
 )
 
 
 class Statement(NamedTuple):
-    """SQL with $1, $2, … and its arguments. Its one value is the message's id, or the ids."""
+    """SQL with $1, $2, … and its arguments. It returns one value."""
 
     sql: str
     args: Sequence[Any]
+
+
+class Published(NamedTuple):
+    """What has come of publishing."""
+
+    ids: list[int]
+    commit_rings: bool
+    """Consumers are woken by the commit itself: nobody needs to ring for them."""
+
+
+def published(answer: Sequence[int]) -> Published:
+    """Read the value of a statement that publishes: the ids, and last whether the commit rings."""
+    *ids, commit_rings = answer
+    return Published(ids, bool(commit_rings))
 
 
 def is_name(name: object) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from api.drivers import PROGRAMS, Program
 from api.ear import Ear
-from fix_database import _make_template
+from fix_database import Connect, _make_template
 from postbus._wake import Bells, Listener
 from postbus.embedded import EmbeddedPostgres
 
@@ -58,3 +58,16 @@ async def ear(dsn: str, conn: Any, topic: str) -> AsyncIterator[Ear]:
     yield heard
     stop.set()
     await listening
+
+
+@pytest.fixture
+async def rung_after_commit(connect: Connect) -> None:
+    """What is published is not rung for by its commit: somebody else has the turn."""
+    await (await connect()).execute("select pg_advisory_lock(hashtext('postbus.ring'))")
+
+
+@pytest.fixture(params=[None, "rung_after_commit"])
+def rung(request: pytest.FixtureRequest) -> None:
+    """By its commit, or afterwards."""
+    if request.param is not None:
+        request.getfixturevalue(request.param)

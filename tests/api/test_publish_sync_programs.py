@@ -15,6 +15,8 @@ from api.ear import Ear
 from eventually import eventually
 from postbus import Bus
 
+pytestmark = pytest.mark.usefixtures("rung_after_commit")
+
 
 @pytest.fixture
 def dsn(module_dsn: str) -> str:
@@ -127,7 +129,7 @@ async def test_the_thread_survives_a_lost_connection(dsn: str, conn: Any, ear: E
         await ear.hears(topic)
         ended = await conn.fetchval(
             "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity "
-            "where datname = current_database() and query like 'select postbus.ring($1), set_config%'"
+            "where datname = current_database() and query like 'select pg_notify(%'"
         )
         assert ended == 1
 

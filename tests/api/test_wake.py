@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from api.ear import Ear
 from eventually import eventually
+from fix_database import Connect
 from postbus import Bus, DatabaseUnavailable, _wake
 from postbus._wake import Bells, Doorbell, Listener, topic_id
 
@@ -26,12 +28,11 @@ class _Store:
         self.rung: list[list[int]] = []
         self.is_away = False
 
-    async def ring(self, topics: list[int]) -> list[int]:
+    async def ring(self, topics: list[int]) -> None:
         await asyncio.sleep(0)
         if self.is_away:
             raise DatabaseUnavailable("away")
         self.rung.append(topics)
-        return []
 
 
 @pytest.mark.parametrize("name", ["a", "orders", "A.b:c/d-e_f", "x" * 200])
@@ -58,11 +59,12 @@ async def test_a_ring_reaches_the_own_process_at_once() -> None:
     store: Any = _Store()
     doorbell = Doorbell(store, bells)
 
-    doorbell.ring("t")
+    doorbell.ring("t", commit_rang=True)
 
     assert bell.is_set()
     assert not other.is_set()
     await doorbell.close()
+    assert store.rung == []
 
 
 async def test_a_doorbell_outlives_a_database_that_is_away() -> None:
@@ -117,9 +119,8 @@ async def test_a_ring_is_for_all_topics_that_are_named(conn: Any, ear: Ear, topi
         await ear.hears(name)
 
 
-async def test_plain_sql_wakes_consumers_of_a_topic_that_asks_for_it(bus: Bus, conn: Any, ear: Ear, topic: str) -> None:
-    """With the option notify nobody has to ring."""
-    await bus.admin.create_topic(topic, notify=True)
+async def test_plain_sql_wakes_consumers(conn: Any, ear: Ear, topic: str) -> None:
+    """The commit rings by itself: nobody else has to."""
     async with conn.transaction():
         await conn.execute("select postbus.publish($1, 'x'::text)", topic)
         await conn.execute("select 1")
@@ -127,30 +128,91 @@ async def test_plain_sql_wakes_consumers_of_a_topic_that_asks_for_it(bus: Bus, c
     await ear.hears(topic)
 
 
-async def test_who_commits_with_notify_is_not_rung_for_twice(
-    bus: Bus, ear: Ear, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After the first time, which tells the doorbell; commits go on to be heard."""
-    await bus.admin.create_topic(topic, notify=True)
-    store = await bus.connect()
-    assert await store.ring([topic_id(topic)]) == [topic_id(topic)]
+async def test_one_commit_at_a_time_rings(connect: Connect, bus: Bus, ear: Ear, topic: str) -> None:
+    """Commits that notify would wait for one another; so who comes second rings afterwards, and waits for nobody."""
+    first, second = await connect(), await connect()
+    other = f"{topic}.other"
+    ear.listen(other)
+    before = first.transaction()
+    await before.start()
+    await bus.publish(first, topic, 1)
+
+    async with second.transaction():
+        await bus.publish(second, other, 2)
+        assert await second.fetchval("select current_setting('postbus.rings')") == "false"
+
+    await ear.hears(other)
     assert not await ear.has_heard(topic)
-    rung: list[list[int]] = []
-    doorbell = Doorbell(store, Bells())
+    await before.commit()
+    await ear.hears(topic)
+
+
+async def test_what_is_rolled_back_rings_for_nobody(connect: Connect, ear: Ear, topic: str) -> None:
+    """Nor does it keep others from it: whose savepoint is undone, his turn is over."""
+    first, second = await connect(), await connect()
+    await first.execute("begin; savepoint s")
+    await first.execute("select postbus.publish($1, 'x'::text)", topic)
+    await first.execute("rollback to s")
+    async with second.transaction():
+        await second.execute("select postbus.publish('other', 'x'::text)")
+        assert await second.fetchval("select current_setting('postbus.rings')") == "true"
+    await first.execute("commit")
+
+    assert not await ear.has_heard(topic)
+
+
+async def test_a_topic_may_want_every_commit_to_ring(connect: Connect, bus: Bus, ear: Ear, topic: str) -> None:
+    """With the option notify, also beside others that do."""
+    await bus.admin.create_topic(topic, notify=True)
+    first, second = await connect(), await connect()
+    async with first.transaction():
+        await first.execute("select postbus.publish('other', 'x'::text)")
+        async with second.transaction():
+            await second.execute("select postbus.publish($1, 'x'::text)", topic)
+            await second.execute("select postbus.publish('other', 'x'::text)")
+            assert await second.fetchval("select current_setting('postbus.rings')") == "false"
+
+        await ear.hears(topic)
+
+
+async def test_where_transactions_may_be_prepared_no_commit_rings(connect_alone: Connect) -> None:
+    """PREPARE TRANSACTION refuses what has notified; so nobody does."""
+    conn = await connect_alone()
+    await conn.execute("begin; select postbus.publish('t', 'x'::text)")
+    await conn.execute("prepare transaction 'ring'")
+    await conn.execute("commit prepared 'ring'")
+
+    assert await conn.fetchval("select count(*) from postbus.messages") == 1
+
+
+async def test_whose_commit_rang_is_not_rung_for_again(
+    bus: Bus, connect: Connect, ear: Ear, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sent or published; while somebody else's transaction has its turn, it is."""
+    store = await bus.connect()
+    rung: list[Sequence[int]] = []
     original = store.ring
 
-    async def ring(topics: list[int]) -> Any:
+    async def ring(topics: Sequence[int]) -> None:
         rung.append(topics)
-        return await original(topics)
+        await original(topics)
 
     monkeypatch.setattr(store, "ring", ring)
-    for _ in range(3):
-        doorbell.ring(topic)
-        if doorbell._ringing is not None:
-            await doorbell._ringing
-    assert rung == [[topic_id(topic)]]
     await bus.send(topic, 1)
     await ear.hears(topic)
+    await bus.send_many(topic, [1, 2])
+    await ear.hears(topic)
+    conn = await connect()
+    async with conn.transaction():
+        await bus.publish(conn, topic, 1)
+    await ear.hears(topic)
+    assert rung == []
+
+    async with conn.transaction():
+        await bus.publish(conn, "other", 1)
+        await bus.send(topic, 1)
+        await ear.hears(topic)
+    assert rung == [[topic_id(topic)]]
 
 
 async def test_a_listener_that_lost_its_connection_listens_again(

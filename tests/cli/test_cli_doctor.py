@@ -11,6 +11,7 @@ import pytest
 
 from cli.helpers import Cli
 from eventually import eventually
+from fix_database import Connect
 from postbus import Bus
 from postbus.cli import _checks
 from postbus.cli._checks import Finding, Level, Patient
@@ -130,9 +131,10 @@ async def test_an_old_transaction(dsn: str, conn: Any, connect: Any, monkeypatch
     await eventually(it_is_found)
 
 
-async def test_a_prepared_transaction(dsn: str, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_prepared_transaction(dsn: str, connect_alone: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prepared transaction that nobody ends is a warning."""
     monkeypatch.setattr(_checks, "_LONG", timedelta(0))
+    conn = await connect_alone()
     name = f"doctor-{conn.get_server_pid()}"
     await conn.execute(f"begin; create table x (); prepare transaction '{name}'")
     try:

@@ -100,7 +100,7 @@ def test_settings_override_those_of_postbus(folder: Path) -> None:
     with EmbeddedPostgres.start(folder, settings={"max_connections": "17"}) as postgres:
         assert query(postgres, "show max_connections") == "17"
         assert query(postgres, "show jit") == "off"
-        assert query(postgres, "show max_prepared_transactions") == "10"
+        assert query(postgres, "show max_wal_size") == "2GB"
 
 
 def test_settings_that_carry_the_connection_are_refused(fresh_folder: Path) -> None:

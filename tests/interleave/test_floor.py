@@ -84,9 +84,9 @@ async def test_more_late_messages_than_a_claim_takes_are_all_found(connect: Conn
     assert sorted(found) == sorted([*(f"late {n}" for n in range(25)), "new"])
 
 
-async def test_savepoints_and_prepared_transactions_are_found(connect: Connect) -> None:
+async def test_savepoints_and_prepared_transactions_are_found(connect_alone: Connect) -> None:
     """A message counts by its whole transaction, also when that is prepared and committed by another session."""
-    slow, quick, worker = await connect(), await connect(), await connect()
+    slow, quick, worker = await connect_alone(), await connect_alone(), await connect_alone()
     await slow.execute("begin")
     await slow.execute("savepoint s")
     await publish(slow, "prepared")

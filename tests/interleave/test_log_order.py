@@ -433,9 +433,9 @@ async def test_a_reader_with_an_old_snapshot_loses_nothing(connect: Connect, iso
     assert (await read_all(reader, first.next))[0] == ["two"]
 
 
-async def test_savepoints_and_prepared_transactions_count_by_their_whole(connect: Connect) -> None:
+async def test_savepoints_and_prepared_transactions_count_by_their_whole(connect_alone: Connect) -> None:
     """What was rolled back to a savepoint never comes; what was prepared comes when another session commits it."""
-    reader, writer = await connect(), await connect()
+    reader, writer = await connect_alone(), await connect_alone()
     await create_topic(reader)
     group = await subscribe(reader)
     await writer.execute("begin")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fix_database import Connect
 from log_sql import claim_retrying, create_topic, read, refused, settle_retrying, subscribe, take
 from queue_sql import ack, claim, payloads, publish
 
@@ -83,10 +84,10 @@ async def test_a_transaction_that_has_published_is_waited_for(conn: Any, connect
     assert (await read(conn, lane.cursor)).messages == ["two"]
 
 
-async def test_a_transaction_that_is_prepared_is_waited_for(conn: Any, connect: Any) -> None:
+async def test_a_transaction_that_is_prepared_is_waited_for(connect_alone: Connect) -> None:
     """Whether that happens before anybody looks, or after."""
+    conn, writer = await connect_alone(), await connect_alone()
     await create_queue(conn)
-    writer = await connect()
     await writer.execute("begin")
     await publish(writer, "one")
     await move(conn, "g")

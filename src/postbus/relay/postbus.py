@@ -60,8 +60,9 @@ class PostbusSink:
             for topic, some in groupby(parcels, key=lambda one: one.target)
         ]
         try:
-            await store.publish_batches(batches)
-            await store.ring(sorted({topic_id(one.target) for one in parcels}))
+            answers = await store.publish_batches(batches)
+            if not all(answer.commit_rings for answer in answers):
+                await store.ring(sorted({topic_id(one.target) for one in parcels}))
         except (DatabaseUnavailable, CommitUnknown) as error:
             raise SinkUnavailable(f"the other Postbus is away: {error.message}") from error
 

@@ -33,6 +33,7 @@ begin
     then
         perform postbus.check_message(_topic, length(payload), key, headers, priority, delay, deliver_at, dedup_key);
     end if;
+    perform postbus.ring_with_commit(_topic.id, _topic.notify);
     if _topic.storage_id is not null then
         if _topic.block_writes_on_zero_subscriptions then
             perform postbus.check_subscribed(_topic);
@@ -45,16 +46,13 @@ begin
                 return _id;
             end if;
         end if;
-        if _topic.notify then
-            perform postbus.note_topic(_topic, topic);
-        end if;
         return 1024 * postbus.append_segment(
             _topic, postbus.lane_of(key, _topic.lanes), _now, coalesce(content_type, 'application/octet-stream'), null,
             case when key is not null then array[key] end, case when correlation_id is not null then array[correlation_id] end,
             case when headers is not null then array[headers] end, array[payload], length(payload), _number);
     end if;
     _due_at := coalesce(deliver_at, _now + delay);
-    if _topic.name is null or _topic.notify then
+    if _topic.name is null then
         perform postbus.note_topic(_topic, topic);
     end if;
     if dedup_key is not null then

@@ -65,7 +65,10 @@ begin
              or octet_length(one.key) > 1000
              or ((_topic.ordered or _topic.named_lanes) and one.key is null);
     end if;
-    perform postbus.note_topic(_topic, topic);
+    if _topic.name is null then
+        perform postbus.note_topic(_topic, topic);
+    end if;
+    perform postbus.ring_with_commit(_id, _topic.notify);
 
     if _topic.storage_id is not null then
         return postbus.append_many(_topic, _now, _type, payloads, keys, headers, correlation_ids, content_types);
