@@ -89,7 +89,7 @@ def publish_many(topic: str, messages: Iterable[Any]) -> Statement:
     """The statement that publishes many messages to one topic: payloads, or `Outgoing`s."""
     check_topic_name(topic)
     given = list(messages)
-    if not any(isinstance(one, Outgoing) for one in given):
+    if not any(issubclass(kind, Outgoing) for kind in set(map(type, given))):
         return _publish_plain(topic, given)
     outgoing = [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in given]
     for one in outgoing:

@@ -50,7 +50,8 @@ async def test_psycopg_with_other_rows_and_cursors(dsn: str, bus: Bus, topic: st
         one = await program.publish(bus, topic, "x", headers={"a": "1"})
         many = await program.publish_many(bus, topic, ["y"])
 
-    assert many == [one + 1]
+    [second] = many
+    assert second > one
 
 
 @pytest.mark.parametrize("name", ["asyncpg", "asyncpg pool"])

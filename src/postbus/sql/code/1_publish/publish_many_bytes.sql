@@ -20,17 +20,19 @@ create or replace function postbus.publish_many(
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
-    _topic postbus.topic := postbus.topic_options(topic);
-    _count integer := coalesce(cardinality(payloads), 0);
-    _now   timestamptz := clock_timestamp();
-    _type  text := coalesce(content_type, 'application/octet-stream');
-    _id    bigint := _topic.id;             -- of the topic; a field of a record is slow to get at, row by row
-    _ids   bigint[];
+    _topic   postbus.topic := postbus.topic_options(topic);
+    _id      bigint := _topic.id;           -- of the topic; a field of a record is slow to get at, row by row
+    _ordered boolean := _topic.ordered;
+    _count   integer := coalesce(cardinality(payloads), 0);
+    _now     timestamptz := clock_timestamp();
+    _type    text := coalesce(content_type, 'application/octet-stream');
+    _plain   boolean := num_nonnulls(keys, headers, priorities, delays, deliver_ats, dedup_keys, correlation_ids, content_types) = 0;
+    _ids     bigint[];
 begin
     if _count = 0 then
         return array[]::bigint[];
     end if;
-    if exists (
+    if not _plain and exists (
         select from unnest(array[cardinality(keys), cardinality(headers), cardinality(priorities), cardinality(delays),
             cardinality(deliver_ats), cardinality(dedup_keys), cardinality(correlation_ids), cardinality(content_types)]) as given (length)
          where given.length <> _count
@@ -50,9 +52,8 @@ begin
 
     -- Only suspects are looked at one by one; often it is plain that there are none.
     -- (unnest in the select list, unlike one in from, does not store its rows first.)
-    if pg_column_size(payloads) > _topic.max_payload_bytes or array_position(payloads, null) is not null or keys is not null
-       or headers is not null or priorities is not null or delays is not null or deliver_ats is not null or _topic.ordered
-       or _topic.named_lanes
+    if not _plain or pg_column_size(payloads) > _topic.max_payload_bytes or array_position(payloads, null) is not null
+       or _topic.ordered or _topic.named_lanes
     then
         perform postbus.check_message(_topic, length(one.payload), one.key, one.headers, coalesce(one.priority, 4),
                                       one.delay, one.deliver_at, null)
@@ -72,10 +73,16 @@ begin
 
     if _topic.storage_id is not null then
         return postbus.append_many(_topic, _now, _type, payloads, keys, headers, correlation_ids, content_types);
+    end if;
+    _ids := postbus.new_ids(_count);
+    if _plain then          -- as large batches are: each column that is not looked at counts
+        insert into postbus.queued (topic_id, id, published_at, priority, ordered, content_type, payload)
+        select _id, one.id, _now, 4, _ordered, _type, one.payload
+          from (select unnest(_ids) as id, unnest(payloads) as payload) as one;
+        return _ids;
     elsif delays is null and deliver_ats is null then
-        _ids := array(select nextval('postbus.message_id') from generate_series(1, _count));
         insert into postbus.queued (topic_id, id, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
-        select _id, one.id, _now, coalesce(one.priority, 4), _topic.ordered, one.key, one.correlation_id,
+        select _id, one.id, _now, coalesce(one.priority, 4), _ordered, one.key, one.correlation_id,
                coalesce(one.content_type, _type), one.headers, one.payload
           from (select unnest(_ids) as id, unnest(payloads) as payload, unnest(keys) as key,
                        unnest(publish_many.headers) as headers, unnest(priorities) as priority,
@@ -84,20 +91,18 @@ begin
     end if;
 
     with one as materialized (
-        select nextval('postbus.message_id') as id, coalesce(given.deliver_at, _now + given.delay, _now) as due_at, given.*
-          from unnest(payloads, keys, publish_many.headers, priorities, delays, deliver_ats, correlation_ids, content_types)
-               with ordinality as given (payload, key, headers, priority, delay, deliver_at, correlation_id, content_type, n)
-    ), now_due as (
-        insert into postbus.queued (topic_id, id, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
-        select _id, one.id, _now, coalesce(one.priority, 4), _topic.ordered, one.key, one.correlation_id,
-               coalesce(one.content_type, _type), one.headers, one.payload
-          from one where one.due_at <= _now
+        select given.*, coalesce(given.deliver_at, _now + given.delay, _now) as due_at
+          from unnest(_ids, payloads, keys, publish_many.headers, priorities, delays, deliver_ats, correlation_ids, content_types)
+               as given (id, payload, key, headers, priority, delay, deliver_at, correlation_id, content_type)
     ), later_due as (
         insert into postbus.delayed (topic_id, id, due_at, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
-        select _id, one.id, one.due_at, _now, coalesce(one.priority, 4), _topic.ordered, one.key, one.correlation_id,
+        select _id, one.id, one.due_at, _now, coalesce(one.priority, 4), _ordered, one.key, one.correlation_id,
                coalesce(one.content_type, _type), one.headers, one.payload
           from one where one.due_at > _now
     )
-    select array_agg(one.id order by one.n) into _ids from one;
+    insert into postbus.queued (topic_id, id, published_at, priority, ordered, key, correlation_id, content_type, headers, payload)
+    select _id, one.id, _now, coalesce(one.priority, 4), _ordered, one.key, one.correlation_id,
+           coalesce(one.content_type, _type), one.headers, one.payload
+      from one where one.due_at <= _now;
     return _ids;
 end $$;

@@ -36,7 +36,7 @@ begin
          order by given.n);
     if _places <> '{}' then
         if _topic.storage_id is null then
-            _ids := array(select nextval('postbus.message_id') from unnest(_places));
+            _ids := postbus.new_ids(cardinality(_places));
             insert into postbus.queued (topic_id, id, published_at, attempts, priority, ordered, key, correlation_id, content_type,
                                         headers, payload)
             select _topic.id, one.id, coalesce(published_ats[one.n], clock_timestamp()), coalesce(attempts[one.n], 0), 4, _topic.ordered,
