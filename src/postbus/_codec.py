@@ -52,13 +52,20 @@ class Decoder:
         if self._lines is not None and is_json(content_type):
             lines = b"\n".join(payloads)
             if lines.count(b"\n") == len(payloads) - 1:
-                try:
-                    decoded: list[Any] = self._lines.decode_lines(lines)
-                except Exception:
-                    decoded = []  # one by one, to find out which
-                if len(decoded) == len(payloads):
+                decoded = self.lines(lines, len(payloads), content_type)
+                if decoded is not None:
                     return decoded
         return [self(payload, content_type) for payload in payloads]
+
+    def lines(self, lines: bytes, count: int, content_type: str) -> list[Any] | None:
+        """Payloads of which each is a line. None where they have to be read one by one."""
+        if self._lines is None or not is_json(content_type):
+            return None
+        try:
+            decoded: list[Any] = self._lines.decode_lines(lines)
+        except Exception:
+            return None
+        return decoded if len(decoded) == count else None
 
 
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
@@ -81,26 +88,30 @@ def encode(payload: Any) -> tuple[bytes, str]:
 
 def encode_many(payloads: Sequence[Any]) -> tuple[list[bytes], list[str]]:
     """The bytes of payloads, and their content types."""
-    if set(map(type, payloads)) == {dict}:
-        encoded = _encode_plain(payloads)
-        if encoded is not None:
-            return encoded, [JSON] * len(encoded)
+    lines = encode_lines(payloads)
+    if lines is not None:
+        return lines.split(b"\n")[:-1], [JSON] * len(payloads)
     each = [encode(payload) for payload in payloads]
     return [encoded for encoded, _ in each], [content_type for _, content_type in each]
 
 
-def _encode_plain(payloads: Sequence[Any]) -> list[bytes] | None:
-    """Dicts as JSON, all in one go. None where one of them has to be looked at closely."""
+def encode_lines(payloads: Sequence[Any]) -> bytes | None:
+    """Dicts as JSON, a line each, all in one go. None where one of them has to be looked at closely."""
+    if set(map(type, payloads)) != {dict}:
+        return None
     try:
         lines: bytes = _ENCODER.encode_lines(payloads)
     except Exception:
         return None
-    encoded = lines.split(b"\n")[:-1]
-    is_short = max(map(len, encoded)) <= 2 * MAX_DEPTH
     # A payload that is nested too deeply has so many brackets alone, and all others have one each.
-    if _may_hold_nan(lines) or not (is_short or lines.count(b"[") + lines.count(b"{") < MAX_DEPTH + len(encoded)):
-        return None
-    return encoded
+    is_flat = lines.count(b"[") + lines.count(b"{") < MAX_DEPTH + len(payloads)
+    return lines if is_flat and not _may_hold_nan(lines) else None
+
+
+def lines_of(lines: bytes, count: int) -> list[bytes]:
+    """The same as the SQL function postbus.lines_of."""
+    found = lines.split(b"\n")[:count]
+    return found + [b""] * (count - len(found))
 
 
 def _encode_json(payload: Any) -> bytes:

@@ -27,7 +27,7 @@ _READ_LOG = (
     f"select r.*, case when r.position is null then {_SERVER} end as server, "
     "case when r.position is null then clock_timestamp() - statement_timestamp() end as took, "
     f"case when r.position is null then {RELAXED} end "
-    "from postbus.read_log($1, $2, $3, $4, $5, $6) as r"
+    "from postbus.read_log($1, $2, $3, $4, $5, $6, true) as r"
 )
 _ADVANCE = f"select postbus.advance($1, $2, $3, $4, $5, $6, $7) where {_SERVER} = all ($8)"
 _LEASE_LANES = f"select l.*, {_SERVER} as server from postbus.lease_lanes($1, $2, $3) as l"

@@ -24,6 +24,8 @@ class Publisher:
         self._middleware = middleware
         self._bells = bells
         self._thread_doorbell = ThreadDoorbell(dsn)
+        self._logs: set[str] = set()
+        """Topics that were told to be logs."""
         self._store: Store | None = None
         self._doorbell: Doorbell | None = None
         self._sender: Sender | None = None
@@ -42,10 +44,8 @@ class Publisher:
 
     def publish_many(self, conn: Any, topic: str, messages: Iterable[Any]) -> list[int] | Awaitable[list[int]]:
         """The same for ids."""
-        given = _many(messages)
-        if self._middleware:  # which sees all messages in one form
-            given = [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in given]
-        return self._publish(conn, topic, given, lambda given: publish_many(topic, given), list)
+        given = self._many(messages)
+        return self._publish(conn, topic, given, lambda given: self._publish_many(topic, given), list)
 
     def _publish(
         self,
@@ -63,7 +63,7 @@ class Publisher:
                 answer = published(driver.run(conn, *statement(given)))
             except Exception as error:
                 raise translate_from(error) from error.__cause__
-        self._ring_after_commit(driver, conn, topic, answer)
+        self._heard(driver, conn, topic, answer)
         return result(answer.ids)
 
     async def _publish_async(
@@ -80,12 +80,27 @@ class Publisher:
                 answer = published(await driver.run(conn, *statement(given)))
             except Exception as error:
                 raise translate_from(error) from error.__cause__
-        self._ring_after_commit(driver, conn, topic, answer)
+        self._heard(driver, conn, topic, answer)
         return result(answer.ids)
 
-    def _ring_after_commit(self, driver: Driver, conn: Any, topic: str, answer: Published) -> None:
+    def _many(self, messages: Iterable[Any]) -> list[Any]:
+        if isinstance(messages, str | bytes | Mapping):
+            raise InvalidInput(f"publish_many got one {type(messages).__name__}", remedy="give a list, or use publish")
+        if self._middleware:  # which sees all messages in one form
+            return [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in messages]
+        return list(messages)
+
+    def _publish_many(self, topic: str, messages: Sequence[Any]) -> Statement:
+        return publish_many(topic, messages, is_log=topic in self._logs)
+
+    def _heard(self, driver: Driver, conn: Any, topic: str, answer: Published) -> None:
+        self._note(topic, answer)
         if not answer.commit_rings or self._bells.has(topic):
             driver.after_commit(conn, lambda: self.ring(topic, commit_rang=answer.commit_rings))
+
+    def _note(self, topic: str, answer: Published) -> None:
+        if answer.is_log:
+            self._logs.add(topic)
 
     # in one of our own
 
@@ -100,9 +115,9 @@ class Publisher:
     async def send_many(self, topic: str, messages: Iterable[Any]) -> list[int]:
         """All or none. Returns the ids once they are committed."""
         assert self._store is not None
-        given = [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in _many(messages)]
-        with publishing(self._middleware, topic, given) as changed:
-            [answer] = await self._store.publish_batches([publish_many(topic, changed)])
+        with publishing(self._middleware, topic, self._many(messages)) as given:
+            [answer] = await self._store.publish_batches([self._publish_many(topic, given)])
+        self._note(topic, answer)
         self.ring(topic, commit_rang=answer.commit_rings)
         return answer.ids
 
@@ -126,12 +141,6 @@ class Publisher:
     def close_threads(self) -> None:
         """Ring for what threads have published, and end the one that does so."""
         self._thread_doorbell.close()
-
-
-def _many(messages: Iterable[Any]) -> list[Any]:
-    if isinstance(messages, str | bytes | Mapping):
-        raise InvalidInput(f"publish_many got one {type(messages).__name__}", remedy="give a list, or use publish")
-    return list(messages)
 
 
 def _only(messages: Sequence[T]) -> T:

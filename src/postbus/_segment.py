@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from postbus._codec import Decoder
+from postbus._codec import Decoder, lines_of
 from postbus.message import Message
 
 _NUMBER = (1 << 43) - 1
@@ -18,7 +18,10 @@ class Segment:
     """Messages that were published together, in one lane."""
 
     __slots__ = (
+        "_count",
         "_decoded",
+        "_lines",
+        "_payloads",
         "content_type",
         "content_types",
         "correlation_ids",
@@ -26,7 +29,6 @@ class Segment:
         "headers",
         "keys",
         "lane",
-        "payloads",
         "position",
         "published_at",
         "topic",
@@ -43,11 +45,23 @@ class Segment:
         self.keys: Sequence[str | None] | None = row["keys"]
         self.correlation_ids: Sequence[str | None] | None = row["correlation_ids"]
         self.headers: Sequence[str | None] | None = row["headers"]
-        self.payloads: Sequence[bytes] = row["payloads"]
+        self._count: int = row["count"]
+        payloads: Sequence[bytes] = row["payloads"]
+        is_apart = len(payloads) == self._count
+        self._payloads = payloads if is_apart else None
+        self._lines = None if is_apart else payloads[0]
+        """All of them, as they were encoded together."""
         self._decoded: dict[Decoder, list[Any]] = {}
 
     def __len__(self) -> int:
-        return len(self.payloads)
+        return self._count
+
+    @property
+    def payloads(self) -> Sequence[bytes]:
+        if self._payloads is None:
+            assert self._lines is not None
+            self._payloads = lines_of(self._lines, self._count)
+        return self._payloads
 
     def message_id(self, index: int) -> int:
         return (self.position & _NUMBER) * 1024 + index
@@ -81,9 +95,11 @@ class Segment:
         """
         known = self._decoded.get(decode)
         if known is None:
-            if self.content_types is None:
+            if self._lines is not None:
+                known = decode.lines(self._lines, self._count, self.content_type)
+            if known is None and self.content_types is None:
                 known = decode.many(self.payloads, self.content_type)
-            else:
+            elif known is None:
                 known = [decode(payload, self.type_of(index)) for index, payload in enumerate(self.payloads)]
             if decode.is_shareable:
                 self._decoded[decode] = known

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from postbus._codec import encode, encode_headers, encode_many, is_storable
+from postbus._codec import encode, encode_headers, encode_lines, encode_many, is_storable
 from postbus.errors import InvalidOption, InvalidTopicName
 from postbus.message import Outgoing
 from postbus.options import as_timedelta
@@ -17,15 +17,17 @@ _IN_FUTURE = "use datetime.now(timezone.utc) + …"
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 # Headers travel as text: what a connection makes of a jsonb parameter is up to its owner.
-_RINGS = "(current_setting('postbus.rings', true) = 'true')::integer"
+_TOLD = "nullif(current_setting('postbus.told', true), '')::bigint"
+_RINGS, _IS_LOG = 1, 2  # what it tells
 _PUBLISH = (
     "select array[postbus.publish($1::text, $2::bytea, $3::text, $4::text::jsonb, $5::integer, $6::interval, "
-    f"$7::timestamptz, $8::text, $9::text, $10::text), {_RINGS}]"
+    f"$7::timestamptz, $8::text, $9::text, $10::text), {_TOLD}]"
 )
 _PUBLISH_MANY = (
     "select postbus.publish_many($1::text, $2::bytea[], $3::text[], $4::text[]::jsonb[], $5::integer[], "
-    f"$6::interval[], $7::timestamptz[], $8::text[], $9::text[], $10::text[], $11::text) || {_RINGS}::bigint"
+    f"$6::interval[], $7::timestamptz[], $8::text[], $9::text[], $10::text[], $11::text) || {_TOLD}"
 )
+_PUBLISH_LINES = f"select postbus.publish_lines($1::text, $2::bytea, $3::integer) || {_TOLD}"
 
 
 class Statement(NamedTuple):
@@ -41,12 +43,15 @@ class Published(NamedTuple):
     ids: list[int]
     commit_rings: bool
     """Consumers are woken by the commit itself: nobody needs to ring for them."""
+    is_log: bool
+    """The topic is PUB_SUB, and best given lines."""
 
 
-def published(answer: Sequence[int]) -> Published:
-    """Read the value of a statement that publishes: the ids, and last whether the commit rings."""
-    *ids, commit_rings = answer
-    return Published(ids, bool(commit_rings))
+def published(answer: Sequence[int | None]) -> Published:
+    """Read the value of a statement that publishes: the ids, and last what is told of it."""
+    told = answer[-1] or 0  # nothing, of a batch that is empty
+    ids: Any = answer[:-1]
+    return Published(ids, bool(told & _RINGS), bool(told & _IS_LOG))
 
 
 def is_name(name: object) -> bool:
@@ -85,12 +90,15 @@ def publish_one(topic: str, message: Outgoing) -> Statement:
     )
 
 
-def publish_many(topic: str, messages: Iterable[Any]) -> Statement:
-    """The statement that publishes many messages to one topic: payloads, or `Outgoing`s."""
+def publish_many(topic: str, messages: Iterable[Any], *, is_log: bool = False) -> Statement:
+    """The statement that publishes many messages to one topic: payloads, or `Outgoing`s.
+
+    One that `is_log` is given JSON as one value, which a queue had to take apart.
+    """
     check_topic_name(topic)
     given = list(messages)
     if not any(issubclass(kind, Outgoing) for kind in set(map(type, given))):
-        return _publish_plain(topic, given)
+        return _publish_plain(topic, given, is_log)
     outgoing = [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in given]
     for one in outgoing:
         _check_options(one)
@@ -113,8 +121,10 @@ def publish_many(topic: str, messages: Iterable[Any]) -> Statement:
     )
 
 
-def _publish_plain(topic: str, payloads: Sequence[Any]) -> Statement:
+def _publish_plain(topic: str, payloads: Sequence[Any], is_log: bool) -> Statement:
     """Payloads without options, which is what large batches are made of."""
+    if is_log and (lines := encode_lines(payloads)) is not None:
+        return Statement(_PUBLISH_LINES, (topic, lines, len(payloads)))
     encoded, content_types = encode_many(payloads)
     no_options = (None,) * 7
     return Statement(_PUBLISH_MANY, (topic, encoded, *no_options, *_uniform(content_types)))

@@ -139,7 +139,7 @@ async def test_one_commit_at_a_time_rings(connect: Connect, bus: Bus, ear: Ear, 
 
     async with second.transaction():
         await bus.publish(second, other, 2)
-        assert await second.fetchval("select current_setting('postbus.rings')") == "false"
+        assert await second.fetchval("select current_setting('postbus.told')") == "0"
 
     await ear.hears(other)
     assert not await ear.has_heard(topic)
@@ -155,7 +155,7 @@ async def test_what_is_rolled_back_rings_for_nobody(connect: Connect, ear: Ear, 
     await first.execute("rollback to s")
     async with second.transaction():
         await second.execute("select postbus.publish('other', 'x'::text)")
-        assert await second.fetchval("select current_setting('postbus.rings')") == "true"
+        assert await second.fetchval("select current_setting('postbus.told')") == "1"
     await first.execute("commit")
 
     assert not await ear.has_heard(topic)
@@ -170,7 +170,7 @@ async def test_a_topic_may_want_every_commit_to_ring(connect: Connect, bus: Bus,
         async with second.transaction():
             await second.execute("select postbus.publish($1, 'x'::text)", topic)
             await second.execute("select postbus.publish('other', 'x'::text)")
-            assert await second.fetchval("select current_setting('postbus.rings')") == "false"
+            assert await second.fetchval("select current_setting('postbus.told')") == "0"
 
         await ear.hears(topic)
 

@@ -31,7 +31,7 @@ begin
             (array['postbus_producer', 'postbus_consumer', 'postbus_observer', 'postbus_admin'],
              array['schema_state', 'topic_id', 'check_token', 'source_name']),
             (array['postbus_producer'],
-             array['publish', 'publish_many', 'ring']),
+             array['publish', 'publish_many', 'publish_lines', 'ring']),
             (array['postbus_consumer'],
              array['claim', 'pop', 'pop_scope', 'extend', 'ack', 'ack_leases', 'retry', 'dead_letter', 'release', 'heartbeat', 'sign_off', 'ring',
                    'read_log', 'advance', 'put_off', 'claim_retrying', 'retrying_of', 'settle_retrying', 'lease_lanes', 'release_lanes',

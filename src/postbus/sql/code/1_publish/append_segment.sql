@@ -16,7 +16,8 @@ create or replace function postbus.append_segment(
     headers         jsonb[],
     payloads        bytea[],
     bytes           bigint,
-    number          bigint default null
+    number          bigint default null,
+    lines           integer default null        -- how many messages there are in the one payload, if it is of lines
 ) returns bigint
 language plpgsql as $$
 declare
@@ -28,10 +29,11 @@ declare
 begin
     number := coalesce(number, nextval('postbus.log_position'));
     insert into postbus.segment (storage_id, position, txid, topic_id, lane, count, bytes, published_at, content_type, content_types, keys,
-                                 correlation_ids, headers, payloads)
+                                 correlation_ids, headers, payloads, in_lines)
     values (topic.storage_id, (_epoch << 43) + append_segment.number, _txid, topic.id,
-            coalesce(append_segment.lane, append_segment.number % topic.lanes), cardinality(append_segment.payloads),
+            coalesce(append_segment.lane, append_segment.number % topic.lanes), coalesce(lines, cardinality(append_segment.payloads)),
             append_segment.bytes, append_segment.published_at, append_segment.content_type, append_segment.content_types,
-            append_segment.keys, append_segment.correlation_ids, append_segment.headers, append_segment.payloads);
+            append_segment.keys, append_segment.correlation_ids, append_segment.headers, append_segment.payloads,
+            case when lines is not null then true end);
     return number;
 end $$;

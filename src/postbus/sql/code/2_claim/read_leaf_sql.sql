@@ -5,7 +5,7 @@
 -- What a snapshot does not show are the transactions that it lists as open, and all from its xmax on. Most of their
 -- segments lie above the seen position: one range of an index. Only transactions up to the seen txid can have some
 -- below it, and those few are looked up by id: by what is added to the other columns, no other index fits.
-create or replace function postbus.read_leaf_sql(storage_id integer, epoch integer, has_late boolean) returns text
+create or replace function postbus.read_leaf_sql(storage_id integer, epoch integer, has_late boolean, in_lines boolean) returns text
 language plpgsql immutable as $$
 declare
     _leaf    text := format('postbus.%I', postbus.leaf_name(storage_id, epoch));
@@ -13,7 +13,8 @@ declare
                       greatest(case when s.position = $10 then $14 + 1 else 0 end,
                                case when s.position <= $11 and postbus.first_id(s.position) = $13 & -1024 then ($13 & 1023)::integer else 0 end)
                           as first_index,
-                      s.published_at, s.content_type, s.content_types, s.keys, s.correlation_ids, s.headers::text[] as headers, s.payloads,
+                      s.published_at, s.content_type, s.content_types, s.keys, s.correlation_ids, s.headers::text[] as headers, '
+                      || case when in_lines then 's.payloads' else 'postbus.payloads_of(s.payloads, s.count, s.in_lines)' end || ' as payloads,
                       null::text as next_cursor, null::text as during_cursor, null::boolean as more, null::text as read_target';
     _since   text := '(s.position <= $11 and (s.published_at < $12 and pg_visible_in_snapshot(s.txid, $15) is not false
                                                or postbus.first_id(s.position) + s.count <= $13)) is not true';

@@ -8,13 +8,16 @@
 --
 -- target, if given, is a place that was taken later than the cursor: groups that read up to the same one
 -- stand at the same place afterwards. A cursor with an end ignores it, and finds nothing once it has come there.
+--
+-- With in_lines, payloads that were published as lines come as one value: see publish_lines.
 create or replace function postbus.read_log(
     topic     text,
     lanes     integer[],
     cursor    text,
     max_count integer default 1000,
     max_bytes bigint default 16777216,
-    target    text default null
+    target    text default null,
+    in_lines  boolean default false
 ) returns setof postbus.log_row
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -94,7 +97,8 @@ begin
                 select late.position, late.lane, late.count, late.bytes,
                        case when late.position = _cursor.done_position then _cursor.done_index + 1 else 0 end,
                        late.published_at, late.content_type, late.content_types, late.keys, late.correlation_ids, late.headers::text[],
-                       late.payloads, null::text, null::text, null::boolean, null::text
+                       case when read_log.in_lines then late.payloads else postbus.payloads_of(late.payloads, late.count, late.in_lines) end,
+                       null::text, null::text, null::boolean, null::text
                   -- By transaction id, one by one. Topic and lane are not to be looked up: their index would be read from the
                   -- beginning of the leaf. Positions tell which leaves to look at.
                   from (select s.*
@@ -116,7 +120,7 @@ begin
                              or postbus.first_id(late.position) + late.count <= _cursor.since_id)) is not true
                  order by late.position limit greatest(max_count - _count, 0) + 2;
         elsif _topic.storage = 'own' then
-            open _reading for execute postbus.read_leaf_sql(_topic.storage_id, _leaf.epoch, _has_late)
+            open _reading for execute postbus.read_leaf_sql(_topic.storage_id, _leaf.epoch, _has_late, in_lines)
                 using _topic.id, lanes, greatest(_since, (_leaf.epoch::bigint << 43) + (_cursor.since_id >> 10)), (_cursor.seen).txid,
                       (_cursor.seen).snapshot, _target.snapshot, greatest(max_count - _count, 0) + 2, _late,
                       pg_snapshot_xmax((_cursor.seen).snapshot), coalesce(_cursor.done_position, 0), _cursor.since_bound,
@@ -127,7 +131,8 @@ begin
                        greatest(case when s.position = _cursor.done_position then _cursor.done_index + 1 else 0 end,
                                 case when s.position <= _cursor.since_bound and postbus.first_id(s.position) = _cursor.since_id & -1024
                                      then (_cursor.since_id & 1023)::integer else 0 end),
-                       s.published_at, s.content_type, s.content_types, s.keys, s.correlation_ids, s.headers::text[], s.payloads,
+                       s.published_at, s.content_type, s.content_types, s.keys, s.correlation_ids, s.headers::text[],
+                       case when read_log.in_lines then s.payloads else postbus.payloads_of(s.payloads, s.count, s.in_lines) end,
                        null::text, null::text, null::boolean, null::text
                   from postbus.segment_shared s
                  where s.storage_id = _topic.storage_id and s.topic_id = _topic.id and s.lane = any (lanes)

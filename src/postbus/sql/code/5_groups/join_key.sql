@@ -30,7 +30,8 @@ begin
                        postbus.covers(c.cursor, s.position, s.txid, m.n::integer - 1, s.count, s.published_at) as is_passed
                   from postbus.%I s
                   join postbus.current_cursor c on c.subscription_id = $2 and c.lane = s.lane
-                 cross join lateral unnest(s.payloads, s.keys, s.correlation_ids, s.content_types, s.headers)
+                 cross join lateral unnest(postbus.payloads_of(s.payloads, s.count, s.in_lines), s.keys, s.correlation_ids, s.content_types,
+                                           s.headers)
                             with ordinality as m (payload, key, correlation_id, content_type, headers, n)
                  where s.topic_id = $1 and case when $4 is null then (m.key <> all ($5)) is not false else m.key = $4 end
                    and ($5 is not null or postbus.covers($6, s.position, s.txid, m.n::integer - 1, s.count, s.published_at))

@@ -15,7 +15,7 @@ begin
          order by l.epoch
     loop
         begin
-            for _found in execute postbus.read_leaf_sql(topic.storage_id, _leaf, true)
+            for _found in execute postbus.read_leaf_sql(topic.storage_id, _leaf, true, true)
                 using topic.id, array[lane], greatest(_seen.position + 1, cursor.done_position), _seen.txid, _seen.snapshot,
                       pg_current_snapshot(), 2, _late, pg_snapshot_xmax(_seen.snapshot), coalesce(cursor.done_position, 0),
                       cursor.since_bound, cursor.since_at, cursor.since_id, coalesce(cursor.done_index, -1), cursor.since_snapshot

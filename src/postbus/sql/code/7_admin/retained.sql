@@ -40,7 +40,7 @@ begin
     return query
     select s.position, (message.n - 1)::integer, postbus.first_id(s.position) + message.n - 1, s.published_at, s.keys[message.n],
            s.correlation_ids[message.n], coalesce(s.content_types[message.n], s.content_type), s.headers[message.n]::text, message.payload
-      from postbus.segment s cross join lateral unnest(s.payloads) with ordinality as message (payload, n)
+      from postbus.segment s cross join lateral unnest(postbus.payloads_of(s.payloads, s.count, s.in_lines)) with ordinality as message (payload, n)
      where s.storage_id = _topic.storage_id and s.topic_id = _topic.id and s.position >= after_position
        and (s.position > after_position or message.n - 1 > after_index)
        and (since is null or s.published_at >= since) and (until is null or s.published_at < until)

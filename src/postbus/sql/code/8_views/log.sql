@@ -7,4 +7,4 @@ select t.name as topic, postbus.first_id(s.position) + message.n - 1 as id, s.la
        s.topic_id, s.count as segment_count
   from postbus.segment s
   join postbus.topic t on t.id = s.topic_id
- cross join lateral unnest(s.payloads) with ordinality as message (payload, n);
+ cross join lateral unnest(postbus.payloads_of(s.payloads, s.count, s.in_lines)) with ordinality as message (payload, n);

@@ -9,4 +9,5 @@ select t.name as topic, postbus.first_id(s.position) + message.n - 1 as id, s.pu
   from postbus.segment s
   join postbus.topic t on t.id = s.topic_id
  cross join lateral postbus.state_of(s.topic_id, s.lane, s.position, s.txid, s.count, s.published_at, 0, s.count - 1) as state
-  join lateral unnest(s.payloads) with ordinality as message (payload, n) on message.n - 1 between state.first_index and state.last_index;
+  join lateral unnest(postbus.payloads_of(s.payloads, s.count, s.in_lines)) with ordinality as message (payload, n)
+    on message.n - 1 between state.first_index and state.last_index;
