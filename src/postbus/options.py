@@ -67,7 +67,7 @@ class TopicOptions(TypedDict, total=False):
     task: str | None
     """What the topic is for: the same, independent of the namespace (None)."""
     notify: bool
-    """Wake consumers by NOTIFY in the publishing transaction: for publishers that use SQL only (False)."""
+    """Wake consumers by every commit that publishes, also where these then wait for one another (False)."""
 
 
 _TEXT = re.compile(r"\s*(\d+(\.\d+)?)\s*([a-zA-Z]*)\s*")

@@ -305,7 +305,7 @@ async def test_a_retry_that_takes_longer_than_the_lease_runs_once(bus: Bus, conn
         await has(begun, 2)
         for times in (2, 3):  # when it is claimed again, what the claim before it brought has been looked at
             await conn.execute("update postbus.retrying set due_at = clock_timestamp()")
-            await eventually(partial(was_claimed, times))
+            await eventually(partial(was_claimed, times), within=30)
         finish.set()
         await is_through(conn, passed=1, dead=0)
     assert begun == [1, 2]

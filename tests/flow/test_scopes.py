@@ -279,7 +279,7 @@ async def test_a_thousand_topics_of_a_namespace(bus: Bus, conn: Any) -> None:
     got = gather(bus, "g", namespace="ns")
     async with running(bus):
         await gets(got, *range(1, 1001), within=60)
-        await create_log(bus, "later", lanes=1, namespace="ns")
+        await create_log(bus, "later", lanes=1, namespace="ns", lease="30s")
         await bus.send("later", 0)
         await gets(got, *range(1001), within=60)
     assert len({topic for topic, _ in got}) == 1001

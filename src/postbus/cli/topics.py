@@ -38,7 +38,7 @@ TOPIC_OPTIONS = (
     option("dedup_window", str, "How long a deduplication key is remembered."),
     option("max_payload_bytes", int, "The largest payload."),
     option(
-        "notify", bool, "Wake consumers within the publishing transaction: for publishers that use SQL only.",
+        "notify", bool, "Wake consumers by every commit that publishes, also where these wait for one another.",
         flag="--notify/--no-notify",
     ),
     option("namespace", str, "What it belongs to: groups can subscribe to all topics of a namespace; '' for none."),

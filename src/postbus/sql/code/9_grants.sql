@@ -41,7 +41,7 @@ begin
              array['ensure_topic', 'subscribe', 'subscribe_scope', 'sweep', 'sweep_log', 'sweep_subscriptions', 'storages', 'return_expired',
                    'note_failure', 'inbox_forget']),
             (array['postbus_observer', 'postbus_admin'],
-             array['sweeping', 'sweep_health', 'payload_json', 'first_id', 'group_lag', 'group_metrics', 'deliveries_of', 'message_state',
+             array['sweeping', 'sweep_health', 'payload_json', 'payloads_of', 'lines_of', 'first_id', 'group_lag', 'group_metrics', 'deliveries_of', 'message_state',
                    'delivery', 'state_of', 'first_wanted', 'log_message', 'copies_of', 'groups_near_timeout', 'stuck_messages',
                    'zero_subscription_messages', 'inconsistencies', 'in_scope', 'pattern_regex', 'retained']),
             (array['postbus_admin'],

@@ -1,0 +1,185 @@
+"""Messages that are published as lines: one value in the log, and yet each of them a message everywhere."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from typing import Any
+
+import asyncpg
+import pytest
+
+from fix_database import Connect
+from log_sql import create_topic, read, refused, subscribe, take
+from pop_sql import ack, pop
+
+_FUNCTION = files("postbus") / "sql" / "code" / "1_publish" / "lines_of.sql"
+LINES = b'{"n": 1}\n{"n": "\xc3\xb6\\n\\\\"}\n[]\n'
+EACH = [b'{"n": 1}', b'{"n": "\xc3\xb6\\n\\\\"}', b"[]"]
+
+
+async def publish_lines(conn: Any, lines: bytes = LINES, count: int | None = 3, topic: str = "t") -> list[int]:
+    ids: list[int] = await conn.fetchval("select postbus.publish_lines($1, $2, $3)", topic, lines, count)
+    return ids
+
+
+@pytest.mark.parametrize("encoding", ["UTF8", "LATIN1", "SQL_ASCII", "EUC_JP"])
+async def test_lines_are_bytes_in_whatever_encoding(server: Any, encoding: str) -> None:
+    """Bytes above 127, escapes and backslashes come out as they went in."""
+    name = f"lines_{encoding.lower()}"
+    root: Any = await asyncpg.connect(server.dsn())
+    await root.execute(f"create database {name} template template0 encoding '{encoding}' locale 'C'")
+    try:
+        conn: Any = await asyncpg.connect(server.dsn(name))
+        await conn.execute("create schema postbus")
+        await conn.execute(_FUNCTION.read_text())
+        lines = b"\xff\xfe\x01\\001\\\\x\n\n\xc3\xb6\n"
+        assert await conn.fetchval("select postbus.lines_of($1, 3)", lines) == lines.split(b"\n")[:3]
+        await conn.close()
+    finally:
+        await root.execute(f"drop database {name} with (force)")
+        await root.close()
+
+
+@pytest.mark.parametrize(
+    ("lines", "count", "expected"),
+    [
+        (b"a\nb\n", 2, [b"a", b"b"]),
+        (b"a\nb", 2, [b"a", b"b"]),
+        (b"a\nb\nc\n", 2, [b"a", b"b"]),
+        (b"a\n", 3, [b"a", b"", b""]),
+        (b"", 1, [b""]),
+        (b"", 0, []),
+        (b"a\n", 0, []),
+        (b"\n\n", 2, [b"", b""]),
+    ],
+)
+async def test_lines_are_taken_apart(conn: Any, lines: bytes, count: int, expected: list[bytes]) -> None:
+    """As many as are said to be there, whatever there is."""
+    assert await conn.fetchval("select postbus.lines_of($1, $2)", lines, count) == expected
+
+
+async def test_a_log_keeps_them_as_they_are(conn: Any) -> None:
+    """One value, which is a message on each row of the view, with an id that follows from its place."""
+    await create_topic(conn)
+    ids = await publish_lines(conn)
+
+    assert ids == [ids[0], ids[0] + 1, ids[0] + 2]
+    row = await conn.fetchrow("select payloads, count, bytes, in_lines from postbus.segment")
+    assert tuple(row) == ([LINES], 3, len(LINES), True)
+    rows = await conn.fetch("select id, payload, payload_json, content_type from postbus.log order by id")
+    assert [row["id"] for row in rows] == ids
+    assert [row["payload"] for row in rows] == EACH
+    assert [json.loads(row["payload_json"]) for row in rows] == [json.loads(one) for one in EACH]
+    assert {row["content_type"] for row in rows} == {"application/json"}
+
+
+async def test_who_does_not_ask_for_lines_reads_messages(conn: Any) -> None:
+    """So those do that were written before there were lines."""
+    await create_topic(conn)
+    await subscribe(conn)
+    await publish_lines(conn)
+    [lane] = await take(conn, "w", await conn.fetchval("select id from postbus.subscription"))
+
+    assert (await read(conn, lane.cursor)).messages == [one.decode() for one in EACH]
+    rows = await conn.fetch("select * from postbus.read_log('t', '{0}', $1, in_lines => true)", lane.cursor)
+    assert [(row["payloads"], row["count"]) for row in rows[:-1]] == [([LINES], 3)]
+
+
+@pytest.mark.parametrize("storage", ["shared", "own"])
+@pytest.mark.parametrize("late", [False, True])
+async def test_they_are_read_from_every_place(connect: Connect, storage: str, late: bool) -> None:
+    """From shared and own storage, and where others committed before."""
+    conn, other = await connect(), await connect()
+    await create_topic(conn, storage=storage)
+    await subscribe(conn)
+    subscription = await conn.fetchval("select id from postbus.subscription")
+    cursor = (await take(conn, "w", subscription))[0].cursor
+    transaction = other.transaction()
+    await transaction.start()
+    await publish_lines(other)
+    if late:
+        await publish_lines(conn, b"1\n2\n", 2)
+        first = await read(conn, cursor)
+        assert first.messages == ["1", "2"]
+        cursor = first.next
+    await transaction.commit()
+
+    assert (await read(conn, cursor)).messages == [one.decode() for one in EACH]
+
+
+async def test_they_are_popped_one_by_one(conn: Any) -> None:
+    """A pop takes some of them, and the next one the rest."""
+    await create_topic(conn)
+    await subscribe(conn)
+    await publish_lines(conn)
+
+    first = await pop(conn, 2)
+    second = await pop(conn, 2)
+
+    assert [*first.messages, *second.messages] == [one.decode() for one in EACH]
+    assert await ack(conn, first) == await ack(conn, second) == []
+
+
+async def test_a_queue_takes_them_apart(conn: Any) -> None:
+    """Where each message is a row of its own."""
+    ids = await publish_lines(conn)
+
+    rows = await conn.fetch("select id, payload, content_type from postbus.messages order by id")
+    assert [(row["id"], row["payload"]) for row in rows] == list(zip(ids, EACH, strict=True))
+    assert {row["content_type"] for row in rows} == {"application/json"}
+
+
+@pytest.mark.parametrize("count", [1, 2, 1000, 1001, 2500])
+async def test_any_number_of_them(conn: Any, count: int) -> None:
+    """More than fit into a segment become several, and one is a message like any other."""
+    await create_topic(conn)
+    lines = b"".join(b"%d\n" % n for n in range(count))
+    ids = await publish_lines(conn, lines, count)
+
+    assert len(set(ids)) == count
+    assert ids == sorted(ids)
+    assert await conn.fetchval("select array_agg(payload order by id) from postbus.log") == lines.split()
+
+
+async def test_they_are_counted_where_nobody_says_how_many_there_are(conn: Any) -> None:
+    """With or without a line break at the end."""
+    await create_topic(conn)
+    for lines in (b"1\n2\n3\n", b"1\n2\n3", b"1\n2\n3\n\n\n"):
+        assert len(await publish_lines(conn, lines, None)) == 3
+    assert await publish_lines(conn, b"", None) == []
+
+
+async def test_too_much_is_refused_and_too_many_are_not(conn: Any) -> None:
+    """The limit of a payload is that of each of them."""
+    await create_topic(conn, max_payload_bytes=10)
+    assert len(await publish_lines(conn, b"12345678\n" * 5, 5)) == 5
+    await refused(publish_lines(conn, b"1\n12345678901\n", 2), "PB411")
+    await refused(publish_lines(conn, b"1\n", -1), "PB402")
+    with pytest.raises(Exception, match="no lines"):
+        await conn.fetchval("select postbus.publish_lines('t', null)")
+    assert await conn.fetchval("select count(*) from postbus.log") == 5
+
+
+async def test_named_lanes_need_keys(conn: Any) -> None:
+    """Which lines do not have."""
+    await create_topic(conn, lanes="named")
+    await refused(publish_lines(conn), "PB402")
+
+
+async def test_writes_are_blocked_where_nobody_subscribes(conn: Any) -> None:
+    """As for messages that are published in other ways."""
+    await create_topic(conn, block_writes_on_zero_subscriptions=True)
+    await refused(publish_lines(conn), "PB430")
+    await subscribe(conn)
+    assert len(await publish_lines(conn)) == 3
+
+
+async def test_where_less_is_there_than_was_said_the_rest_is_empty(conn: Any) -> None:
+    """Who gives a wrong number harms his own messages only."""
+    await create_topic(conn)
+    await publish_lines(conn, b"1\n", 3)
+    await publish_lines(conn, b"1\n2\n3\n", 2)
+
+    found = await conn.fetchval("select array_agg(payload order by id) from postbus.log")
+    assert found == [b"1", b"", b"", b"1", b"2"]
