@@ -103,9 +103,11 @@ def encode_lines(payloads: Sequence[Any]) -> bytes | None:
         lines: bytes = _ENCODER.encode_lines(payloads)
     except Exception:
         return None
+    if lines.count(b"\n") != len(payloads) or _may_hold_nan(lines):
+        return None
     # A payload that is nested too deeply has so many brackets alone, and all others have one each.
     is_flat = lines.count(b"[") + lines.count(b"{") < MAX_DEPTH + len(payloads)
-    return lines if is_flat and not _may_hold_nan(lines) else None
+    return None if not is_flat and any(map(_may_be_too_deep, lines.split(b"\n"))) else lines
 
 
 def lines_of(lines: bytes, count: int) -> list[bytes]:

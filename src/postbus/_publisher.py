@@ -99,8 +99,10 @@ class Publisher:
             driver.after_commit(conn, lambda: self.ring(topic, commit_rang=answer.commit_rings))
 
     def _note(self, topic: str, answer: Published) -> None:
-        if answer.is_log:
+        if answer.is_log and answer.ids:
             self._logs.add(topic)
+        else:
+            self._logs.discard(topic)
 
     # in one of our own
 

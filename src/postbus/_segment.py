@@ -95,15 +95,19 @@ class Segment:
         """
         known = self._decoded.get(decode)
         if known is None:
-            if self._lines is not None:
-                known = decode.lines(self._lines, self._count, self.content_type)
-            if known is None and self.content_types is None:
-                known = decode.many(self.payloads, self.content_type)
-            elif known is None:
-                known = [decode(payload, self.type_of(index)) for index, payload in enumerate(self.payloads)]
+            known = self._decode(decode)
             if decode.is_shareable:
                 self._decoded[decode] = known
         return known
+
+    def _decode(self, decode: Decoder) -> list[Any]:
+        if self._lines is not None:
+            decoded = decode.lines(self._lines, self._count, self.content_type)
+            if decoded is not None:
+                return decoded
+        if self.content_types is None:
+            return decode.many(self.payloads, self.content_type)
+        return [decode(payload, self.type_of(index)) for index, payload in enumerate(self.payloads)]
 
 
 class Piece:

@@ -16,9 +16,9 @@ DEFAULT_PRIORITY = 4
 _IN_FUTURE = "use datetime.now(timezone.utc) + …"
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
-# Headers travel as text: what a connection makes of a jsonb parameter is up to its owner.
 _TOLD = "nullif(current_setting('postbus.told', true), '')::bigint"
 _RINGS, _IS_LOG = 1, 2  # what it tells
+# Headers travel as text: what a connection makes of a jsonb parameter is up to its owner.
 _PUBLISH = (
     "select array[postbus.publish($1::text, $2::bytea, $3::text, $4::text::jsonb, $5::integer, $6::interval, "
     f"$7::timestamptz, $8::text, $9::text, $10::text), {_TOLD}]"

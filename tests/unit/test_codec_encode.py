@@ -16,7 +16,7 @@ import pytest
 
 from naming import steady
 from postbus import InvalidPayload, PayloadNotSerializable, PayloadTooDeep
-from postbus._codec import BYTES, JSON, MAX_DEPTH, TEXT, encode
+from postbus._codec import BYTES, JSON, MAX_DEPTH, TEXT, encode, encode_lines, encode_many
 
 
 @dataclasses.dataclass
@@ -176,3 +176,43 @@ def test_a_model_that_contains_itself_is_refused() -> None:
 
     with pytest.raises(InvalidPayload):
         encode(model)
+
+
+DEEP: Any = {}
+for _ in range(MAX_DEPTH):
+    DEEP = {"x": DEEP}
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [{"x": "a\nb"}],
+        [{"x": [[1], {"y": [2]}]}] * 300,
+        [{"x": ["[{" * 300]}],
+    ],
+    ids=["line breaks", "many brackets", "long texts of brackets"],
+)
+def test_dicts_are_written_together(others: list[Any]) -> None:
+    """As each of them alone is, however many brackets they have."""
+    payloads = [{"x": 1}, *others, {"x": 2}]
+    lines = encode_lines(payloads)
+    expected = [encode(payload)[0] for payload in payloads]
+
+    assert lines is None or lines.split(b"\n") == [*expected, b""]
+    assert encode_many(payloads) == (expected, [JSON] * len(payloads))
+    assert (lines is None) == any("[{[{" in str(one) for one in others)
+
+
+def test_what_breaks_lines_is_written_alone() -> None:
+    """JSON that was written elsewhere may have line breaks."""
+    payloads = [{"x": msgspec.Raw(b"[1,\n2]")}, {"x": 1}]
+
+    assert encode_lines(payloads) is None
+    assert encode_many(payloads)[0] == [b'{"x":[1,\n2]}', b'{"x":1}']
+
+
+@pytest.mark.parametrize("bad", [{"x": float("nan")}, {"x": {float("nan"): 1}}, {float("-inf"): 1}, DEEP])
+def test_one_that_is_refused_is_found_among_many(bad: Any) -> None:
+    """Whether it is not a number, as a value or a key, or too deep."""
+    with pytest.raises(InvalidPayload):
+        encode_many([{"x": 1}, bad, {"x": 2}])
