@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -19,6 +20,8 @@ from postbus._waiting import Waiting
 from postbus.group import Group
 from postbus.message import DeadLetter, Message, Outcome, Retry
 
+_LOOKS_APART = 0.5  # seconds: other processes are rung for by the same bell
+
 
 class Aside:
     """Where a group's messages go that do not pass in the order of the log, and which of them are there."""
@@ -33,6 +36,14 @@ class Aside:
         self._subscription_id = subscription_id
         self._store = store
         self._lose = lose
+        self._next_look = 0.0
+
+    def look(self) -> None:
+        """Somebody rang, and nothing is new in the log: perhaps messages were redriven."""
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + _LOOKS_APART
+            self.is_due.set()
 
     @property
     def concerns_log(self) -> bool:

@@ -68,7 +68,7 @@ class Delivery:
 
     async def read(self, strand: Strand) -> None:
         """Read on as long as the strand is ours."""
-        bell, backoff, wait = self._new_bell(), Backoff(), 0.01
+        bell, backoff, wait, was_rung = self._new_bell(), Backoff(), 0.01, False
         while not strand.is_ending:
             strand.is_waiting = True
             while strand.in_hand >= self._most_in_hand:
@@ -77,33 +77,9 @@ class Delivery:
                 await self._throttle.ready()
             # Clear before reading, not after: a message that commits while we read must wake us again.
             bell.clear()
-            try:
-                piece = await self._reader.read(
-                    self._topic,
-                    strand.key,
-                    strand.cursor,
-                    strand.taken_at,
-                    strand.server,
-                    is_between=strand.is_between or self._throttle is not None,  # history has its own target
-                    max_count=self._throttle.batch if self._throttle is not None else self._prefetch // 2,
-                    max_bytes=self._options.max_bytes,
-                )
-                backoff.reset()
-            except DatabaseUnavailable as error:
-                away = backoff.next()
-                event(logging.WARNING, "database.away", loop=f"read {self._topic}", retry_in=f"{away:.2f}s",
-                      error=error.message)  # fmt: skip
-                if may_have_crashed(error):  # our cursor is not to be trusted any more: the stored one is
-                    self._lose(strand)
-                    return
-                await asyncio.sleep(away)
+            piece = await self._next(strand, backoff)
+            if piece is None:
                 continue
-            except WrongSemantics:  # the topic was deleted, and its groups with it
-                self._lose(strand)
-                return
-            if piece.server != strand.server:
-                self._lose(strand)
-                return
             strand.is_waiting = False
             strand.read_on(piece.next_cursor, is_between=piece.more)
             if self._throttle is not None:
@@ -116,8 +92,42 @@ class Delivery:
             if not piece.more and not strand.is_ending:
                 if not piece.segments:
                     wait = min(wait * 2, self._options.poll)
+                    if was_rung:
+                        self._aside.look()
                 strand.is_waiting = True
                 await pause(wait, bell)
+                was_rung = bell.is_set()
+
+    async def _next(self, strand: Strand, backoff: Backoff) -> Piece | None:
+        """What comes next; None if the strand is lost, or after a while if the database is away."""
+        try:
+            piece = await self._reader.read(
+                self._topic,
+                strand.key,
+                strand.cursor,
+                strand.taken_at,
+                strand.server,
+                is_between=strand.is_between or self._throttle is not None,  # history has its own target
+                max_count=self._throttle.batch if self._throttle is not None else self._prefetch // 2,
+                max_bytes=self._options.max_bytes,
+            )
+        except DatabaseUnavailable as error:
+            away = backoff.next()
+            event(logging.WARNING, "database.away", loop=f"read {self._topic}", retry_in=f"{away:.2f}s",
+                  error=error.message)  # fmt: skip
+            if may_have_crashed(error):  # our cursor is not to be trusted any more: the stored one is
+                self._lose(strand)
+            else:
+                await asyncio.sleep(away)
+            return None
+        except WrongSemantics:  # the topic was deleted, and its groups with it
+            self._lose(strand)
+            return None
+        backoff.reset()
+        if piece.server != strand.server:
+            self._lose(strand)
+            return None
+        return piece
 
     async def _deliver(self, strand: Strand, piece: Piece) -> None:
         lane = next(iter(strand.lanes.values()))
