@@ -230,21 +230,20 @@ def _proxy(world: World) -> Proxy:
 async def transactions_open(world: World) -> None:
     """Old transactions: with an id, without one, in another database, and prepared."""
     await world.server.ask("create database other")
-    here, reading, other, preparing = [
-        await asyncpg.connect(world.server.socket_dsn(database))
-        for database in ("postbus", "postbus", "other", "postbus")
+    here, reading, other = [
+        await asyncpg.connect(world.server.socket_dsn(database)) for database in ("postbus", "postbus", "other")
     ]
     for conn, sql in (
         (here, "begin; select pg_current_xact_id()"),
         (reading, "begin isolation level repeatable read; select count(*) from postbus.topic"),
         (other, "begin; create table t ()"),
-        (preparing, "begin; create table prepared (); prepare transaction 'open'"),
     ):
         await conn.execute(sql)
+    await hogs.prepare(world.server.socket_dsn(), "open", ["create table prepared ()"])
     await asyncio.sleep(6)
     await world.flows(50)
-    await preparing.execute("rollback prepared 'open'")
-    for conn in (here, reading, other, preparing):
+    await hogs.finish_prepared(world.server.socket_dsn(), "open", commit=False)
+    for conn in (here, reading, other):
         conn.terminate()
 
 
@@ -348,7 +347,7 @@ FAULTS = [
     Fault("pgbouncer", nothing, stage.through_pgbouncer, producer={"statement-cache": 0}),
     Fault("pgbouncer, worker killed", killed_anywhere, stage.through_pgbouncer, producer={"statement-cache": 0}),
     Fault("pgbouncer, postmaster killed", postmaster_killed, stage.through_pgbouncer, producer={"statement-cache": 0}),
-    Fault("open transactions", transactions_open),
+    Fault("open transactions", transactions_open, settings={"max_prepared_transactions": "1"}),
     Fault("deadlocks", deadlocks),
     Fault("timeouts", timeouts),
     Fault("migration", migrated),

@@ -1,8 +1,8 @@
 """A process that publishes, and writes down what it tried and what it knows of each transaction's end.
 
 Several clerks work at a time, each with keys of its own. Some transactions are rolled back, some stay open for a
-while, some send to several topics. A clerk whose COMMIT was not answered leaves the key it had: whether that message
-comes before or after the next one is not ours to know.
+while, some send to several topics, some publish many messages with one call. A clerk whose COMMIT was not answered
+leaves the key it had: whether that message comes before or after the next one is not ours to know.
 """
 
 from __future__ import annotations
@@ -63,14 +63,16 @@ class Clerk:
 
     async def _publish(self) -> None:
         transaction = f"{self._name}.{next(self._transactions)}"
-        modes = self._random.sample(self._modes, self._random.choice([1, 1, 1, min(2, len(self._modes))]))
-        tried = [self._next(mode, transaction) for mode in modes for _ in range(self._random.choice([1, 1, 3]))]
+        in_bulk = self._random.random() < 0.05
+        tried = self._bulk(transaction) if in_bulk else self._some(transaction)
         self._journal.note(*tried)
         known: AnyRecord | None
         try:
             async with asyncio.timeout(_PATIENCE):
                 known = await (
-                    self._send(tried[0]) if len(tried) == 1 and self._random.random() < 0.2 else self._commit(tried)
+                    self._send(tried[0])
+                    if len(tried) == 1 and self._random.random() < 0.2
+                    else self._commit(tried, in_bulk)
                 )
         except _ERRORS:
             known = Failed(transaction)
@@ -94,7 +96,7 @@ class Clerk:
             return None
         return Done(tried.transaction)
 
-    async def _commit(self, tried: Sequence[Try]) -> AnyRecord | None:
+    async def _commit(self, tried: Sequence[Try], in_bulk: bool) -> AnyRecord | None:
         """What is known afterwards. An error before COMMIT is raised."""
         if self._conn is None:
             self._conn = await asyncpg.connect(
@@ -104,8 +106,11 @@ class Clerk:
             isolation=self._random.choice(["read_committed"] * 8 + ["repeatable_read"] * 2)
         )
         await transaction.start()
-        for one in tried:
-            await self._bus.publish(self._conn, MODES[one.mode].entry, _payload(one), key=one.key)
+        if in_bulk:
+            await self._bus.publish_many(self._conn, MODES[tried[0].mode].entry, [_payload(one) for one in tried])
+        else:
+            for one in tried:
+                await self._bus.publish(self._conn, MODES[one.mode].entry, _payload(one), key=one.key)
         if self._random.random() < 0.05:  # so that others with later ids commit before
             await asyncio.sleep(self._random.uniform(0.05, 0.5))
         if self._random.random() < 0.1:
@@ -120,6 +125,15 @@ class Clerk:
         except (*_ERRORS, asyncio.CancelledError):
             return None
         return Done(tried[0].transaction)
+
+    def _some(self, transaction: str) -> list[Try]:
+        modes = self._random.sample(self._modes, self._random.choice([1, 1, 1, min(2, len(self._modes))]))
+        return [self._next(mode, transaction) for mode in modes for _ in range(self._random.choice([1, 1, 3]))]
+
+    def _bulk(self, transaction: str) -> list[Try]:
+        """Messages for one topic, published without a key: what tells them apart is never used again."""
+        mode = self._random.choice(self._modes)
+        return [Try(mode.name, self._new_key(), 1, transaction) for _ in range(self._random.randrange(2, 20))]
 
     def _next(self, mode: Mode, transaction: str) -> Try:
         key = self._random.choice(self._keys[mode.name])

@@ -31,7 +31,6 @@ _SETTINGS = {
     "synchronous_commit": "on",
     "wal_level": "replica",
     "max_connections": "100",
-    "max_prepared_transactions": "20",
     "max_wal_senders": "5",
     "hot_standby": "on",
     "shared_buffers": "64MB",

@@ -32,7 +32,7 @@ TIMEOUTS = {"statement_timeout": asyncpg.QueryCanceledError, "lock_timeout": asy
 @pytest.fixture
 async def server(servers: Servers) -> AsyncIterator[Server]:
     """A server of the test's own, started."""
-    made = await servers.new()
+    made = await servers.new(settings={"max_prepared_transactions": "1"})
     await made.start()
     yield made
     await made.remove()
