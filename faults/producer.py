@@ -45,6 +45,7 @@ class Clerk:
         self._bus = bus
         self._journal = journal
         self._modes: Sequence[Mode] = args.modes
+        self._keyless = [mode for mode in self._modes if not mode.options.get("ordered")]
         self._args = args
         self._random = random.Random(f"{args.seed} {name}")
         self._transactions = itertools.count()
@@ -63,7 +64,7 @@ class Clerk:
 
     async def _publish(self) -> None:
         transaction = f"{self._name}.{next(self._transactions)}"
-        in_bulk = self._random.random() < 0.05
+        in_bulk = bool(self._keyless) and self._random.random() < 0.05
         tried = self._bulk(transaction) if in_bulk else self._some(transaction)
         self._journal.note(*tried)
         known: AnyRecord | None
@@ -132,7 +133,7 @@ class Clerk:
 
     def _bulk(self, transaction: str) -> list[Try]:
         """Messages for one topic, published without a key: what tells them apart is never used again."""
-        mode = self._random.choice(self._modes)
+        mode = self._random.choice(self._keyless)
         return [Try(mode.name, self._new_key(), 1, transaction) for _ in range(self._random.randrange(2, 20))]
 
     def _next(self, mode: Mode, transaction: str) -> Try:

