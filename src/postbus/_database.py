@@ -13,7 +13,7 @@ import asyncpg
 from postbus import _migrate
 from postbus._commit import commit, is_lost
 from postbus._connect import connect
-from postbus._pool import Connections
+from postbus._pool import IDLE, Connections
 from postbus._translate import DRIVER_ERRORS, dsn_errors, translated_errors
 
 Connection = asyncpg.Connection
@@ -46,7 +46,14 @@ class Database:
                 async with connections.one() as conn:
                     await _migrate.check(conn)
                 connecting = partial(connect, caches=not connections.is_pooled)
-                pool = await asyncpg.create_pool(dsn, min_size=0, max_size=size, reset=_no_reset, connect=connecting)
+                pool = await asyncpg.create_pool(
+                    dsn,
+                    min_size=0,
+                    max_size=size,
+                    max_inactive_connection_lifetime=IDLE,
+                    reset=_no_reset,
+                    connect=connecting,
+                )
             except BaseException:
                 await connections.close()
                 raise

@@ -1,4 +1,7 @@
-"""Connections for our own statements: kept open, given out one at a time.
+"""Connections for our own statements: kept open while they are needed, given out one at a time.
+
+A server has few of them for all its clients. So what was needed in a rush is given up soon afterwards, and who is
+refused another one makes do with those he has.
 
 asyncpg's pool resets and guards what users do with its connections. Our statements leave nothing behind, and
 without those guards a statement costs half as much in the client.
@@ -22,6 +25,10 @@ from postbus._translate import DRIVER_ERRORS
 _TIMEOUT = 10.0  # seconds for a connection to be free, and to be made
 _PATIENCE = 15.0  # seconds that a connection is in use, before it is asked whether its server is still the primary
 
+IDLE = 10.0  # seconds that a connection is not needed, before it is given up
+_KEPT = 2  # connections that are not
+_FEWER = 5.0  # seconds without asking for more, once the server has none left
+
 
 class Connections:
     """Up to `size` connections, made when they are needed. The one used last is used next."""
@@ -30,10 +37,12 @@ class Connections:
         self._dsn = dsn
         self.is_pooled = False
         """Whether a connection pooler is before the server: nothing of a session is ours then, after a transaction."""
-        self._idle: list[Any] = []
+        self._idle: list[tuple[Any, float]] = []
+        """Since when; the longest first."""
         self._used: set[Any] = set()
         self._free = asyncio.Semaphore(size)
         self._is_closed = False
+        self._giving_up: asyncio.TimerHandle | None = None
         self.watch = Watch(dsn)
         self.watch.on_deposed.append(self._drop_idle)
 
@@ -48,7 +57,7 @@ class Connections:
         if self.is_pooled:
             await conn.close()
         else:
-            self._idle.append(conn)
+            self._keep(conn)
 
     @contextlib.asynccontextmanager
     async def one(self) -> AsyncIterator[Any]:
@@ -72,13 +81,25 @@ class Connections:
             self._give_back(conn)
 
     async def _take(self) -> Any:
-        if self._is_closed:
-            raise asyncpg.InterfaceError("the bus is closed")
-        while self._idle:
-            conn = self._idle.pop()
-            if not conn.is_closed():
-                return self._lent(conn)
-        return self._lent(await connect(self._dsn, caches=not self.is_pooled))
+        while True:
+            if self._is_closed:
+                raise asyncpg.InterfaceError("the bus is closed")
+            while self._idle:
+                conn, _ = self._idle.pop()
+                if not conn.is_closed():
+                    return self._lent(conn)
+            try:
+                return self._lent(await connect(self._dsn, caches=not self.is_pooled))
+            except asyncpg.TooManyConnectionsError:
+                if not self._used:
+                    raise
+                await self._be_fewer()
+
+    async def _be_fewer(self) -> None:
+        """Wait for a connection that somebody gives back. For a while there is room for one less than before."""
+        async with asyncio.timeout(_TIMEOUT):
+            await self._free.acquire()
+        asyncio.get_running_loop().call_later(_FEWER, self._free.release)
 
     def _lent(self, conn: Any) -> Any:
         self._used.add(conn)
@@ -92,20 +113,37 @@ class Connections:
             if self._is_closed:
                 conn.terminate()
             else:
-                self._idle.append(conn)
+                self._keep(conn)
         self._free.release()
 
+    def _keep(self, conn: Any) -> None:
+        self._idle.append((conn, time.monotonic()))
+        if self._giving_up is None and len(self._idle) > _KEPT:
+            self._giving_up = asyncio.get_running_loop().call_later(IDLE, self._give_up)
+
+    def _give_up(self) -> None:
+        """Close those that were not needed for a while: the one used last is used next, so the others are too many."""
+        self._giving_up = None
+        now = time.monotonic()
+        while len(self._idle) > _KEPT:
+            conn, since = self._idle[0]
+            if (wait := since + IDLE - now) > 0:
+                self._giving_up = asyncio.get_running_loop().call_later(wait, self._give_up)
+                break
+            del self._idle[0]
+            conn.terminate()
+
     async def _drop_idle(self, origin: str) -> None:
-        for conn in self._idle:
+        for conn, _ in self._idle:
             if origin_of(conn) == origin:
                 conn.terminate()
 
     async def close(self) -> None:
         """Close what is idle now, and the rest when it is given back."""
-        self._is_closed = True
+        self._stop()
         await self.watch.close()
         idle, self._idle = self._idle, []
-        for conn in idle:
+        for conn, _ in idle:
             try:
                 await conn.close(timeout=2)
             except DRIVER_ERRORS:
@@ -113,11 +151,16 @@ class Connections:
 
     def terminate(self) -> None:
         """Close everything without waiting."""
-        self._is_closed = True
+        self._stop()
         self.watch.stop()
-        for conn in (*self._idle, *self._used):
+        for conn in (*(conn for conn, _ in self._idle), *self._used):
             conn.terminate()
         self._idle.clear()
+
+    def _stop(self) -> None:
+        self._is_closed = True
+        if self._giving_up is not None:
+            self._giving_up.cancel()
 
 
 class Watch:
