@@ -30,7 +30,7 @@ _SETTINGS = {
     "fsync": "on",
     "synchronous_commit": "on",
     "wal_level": "replica",
-    "max_connections": "100",
+    "max_connections": "200",  # a mix has up to eight workers at a time
     "max_wal_senders": "5",
     "hot_standby": "on",
     "shared_buffers": "64MB",

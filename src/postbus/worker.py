@@ -27,13 +27,17 @@ from postbus._store import Store
 from postbus._upkeep import LOOK_AT_LEASES, RETURN_EXPIRED, SWEEP, SWEEP_SUBSCRIPTIONS, LeaseKeeper, Sweeper
 from postbus._wake import Bells, Listener, topic_id
 from postbus.catch_up import CatchUp
-from postbus.errors import PostbusError, WrongSemantics
+from postbus.errors import DatabaseUnavailable, PostbusError, WrongSemantics
 from postbus.group import Group
 from postbus.middleware import Middleware
 from postbus.start import Start
 from postbus.subscription import Subscription
 
 T = TypeVar("T")
+
+
+class _Stopped(Exception):
+    """It was told to stop while it waited for the server."""
 
 
 class Worker:
@@ -87,19 +91,13 @@ class Worker:
 
     async def run(self, *, signals: bool = True) -> None:
         """Consume until stopped. Raises what made it impossible to go on."""
-        handlers = [*self._subscriptions, *(one for group in self._groups for one in _subscriptions_of(group))]
-        transactional = [one for one in handlers if one.transactional]
         stores: list[Store] = []
         try:
-            # Whoever cannot connect at all was told by the bus; from here on the server is waited for.
-            for size in (10, 2, 8 + sum(one.concurrency for one in transactional), CONNECTIONS):
-                stores.append(await self._patiently(partial(Store.open, self._dsn, size=size)))
-            for subscription in self._subscriptions:
-                await self._patiently(partial(stores[0].ensure_topic, subscription.topic))
-                _check_is_queue(await self._patiently(partial(stores[0].topics, subscription.topic)), subscription)
-            self._stores = stores[0], stores[1], stores[2]
             with _signals(self.stop) if signals else nullcontext():
+                await self._open(stores)
                 await self._consume(*stores)
+        except _Stopped:
+            event(logging.INFO, "worker.stopped", worker=self.name, reason="it was still waiting for the server")
         finally:
             for task in self._beside:
                 task.cancel()
@@ -109,6 +107,17 @@ class Worker:
                     store.terminate()
                 else:
                     await store.close()
+
+    async def _open(self, stores: list[Store]) -> None:
+        """Connect. Whoever cannot connect at all was told by the bus; from here on the server is waited for."""
+        handlers = [*self._subscriptions, *(one for group in self._groups for one in _subscriptions_of(group))]
+        transactional = [one for one in handlers if one.transactional]
+        for size in (10, 2, 8 + sum(one.concurrency for one in transactional), CONNECTIONS):
+            stores.append(await self._patiently(partial(Store.open, self._dsn, size=size)))
+        for subscription in self._subscriptions:
+            await self._patiently(partial(stores[0].ensure_topic, subscription.topic))
+            _check_is_queue(await self._patiently(partial(stores[0].topics, subscription.topic)), subscription)
+        self._stores = stores[0], stores[1], stores[2]
 
     async def _consume(self, store: Store, upkeep_store: Store, handler_store: Store, heartbeat_store: Store) -> None:
         settler = Settler(store, lambda topic: self._bells.ring(topic_id(topic)))
@@ -174,7 +183,10 @@ class Worker:
         event(logging.INFO, "worker.stopped", worker=self.name)
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
-        return await patiently(ask, stop=self._stop)
+        try:
+            return await patiently(ask, stop=self._stop)
+        except DatabaseUnavailable as error:
+            raise _Stopped from error
 
     def _was_cut_off(self) -> None:
         """A connection that is always there has broken: the server may have crashed."""

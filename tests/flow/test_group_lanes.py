@@ -374,6 +374,30 @@ async def test_a_worker_that_is_starting_waits_for_the_server(bus: Bus, proxy: P
             await has(got, 1)
 
 
+@pytest.mark.parametrize("after", range(2, 6))
+async def test_a_worker_that_waits_for_the_server_can_be_stopped(bus: Bus, proxy: Proxy, after: int) -> None:
+    """By a signal, too, and that is no failure: it had not begun."""
+    await create_log(bus)
+    async with Bus.open(proxy.dsn) as consumer:
+        collect(consumer, start=Start.BEGINNING)
+        await consumer.connect()
+        run = asyncio.create_task(consumer.run())
+        while proxy.counts["connections"] < after:
+            await asyncio.sleep(0)
+        proxy.cut()
+        before = proxy.counts["connections"]
+
+        async def it_has_tried_again() -> None:
+            assert proxy.counts["connections"] > before
+
+        await eventually(it_has_tried_again)
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(run, 10)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        proxy.heal()
+
+
 async def test_what_is_put_off_while_its_lane_is_lost_holds_up_nobody(bus: Bus, conn: Any, connect: Connect) -> None:
     """It is for whoever has the lane then. Here that one is done with it, and the lane comes back."""
     await create_log(bus, lanes=1)
