@@ -67,7 +67,7 @@ async def test_a_queue_becomes_a_log_while_everybody_goes_on(
     that was named gets all that went to the log, in order as well.
     """
     look_often(monkeypatch)
-    await bus.admin.create_topic("t", ordered=True, lease="1s")
+    await bus.admin.create_topic("t", ordered=True, lease="3s")
     producers = [Producer(bus, range(start, start + KEYS // 3)) for start in range(0, KEYS, KEYS // 3)]
     legacy: list[tuple[str, int]] = []
     audit: list[tuple[str, int]] = []
