@@ -137,3 +137,36 @@ async def test_what_is_no_scope(cli: Cli, bus: Bus, flags: list[str], why: str) 
     assert why in result.err
     assert "Traceback" not in result.err
     assert await bus.admin.scopes() == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "payloads"),
+    [
+        (["--namespace", "billing"], {"due", "paid"}),
+        (["--task", "send"], {"low", "paid", "other"}),
+        (["*.low"], {"low", "other"}),
+        (["stock.low", "--key", "k"], {"low"}),
+    ],
+    ids=str,
+)
+async def test_consume(cli: Cli, bus: Bus, billing: None, flags: list[str], payloads: set[str]) -> None:
+    """A group consumes what is in the scope, and is told of the topic where there may be several."""
+    await bus.send("billing.due", "due")
+    await bus.send("billing.paid", "paid")
+    await bus.send("stock.low", "low", key="k")
+    await bus.send("stock.low", "other", key="other")
+
+    consumed = await cli("consume", *flags, "--group", "audit", "--from", "beginning", "--max", str(len(payloads)))
+
+    lines = consumed.done().out.splitlines()
+    assert {line.split()[-1].strip('"') for line in lines} == payloads
+    assert any("stock.low" in line for line in lines) == ("low" in payloads and "--key" not in flags)
+
+
+async def test_consuming_scopes_is_for_groups(cli: Cli, bus: Bus, billing: None) -> None:
+    """Several topics have no message in common to begin with, either."""
+    for flags in (["--namespace", "billing"], ["billing.*"], ["stock.low", "--key", "k"]):
+        assert "add --group NAME" in (await cli.quick("consume", *flags)).failed(2).err
+    assert "a topic, a namespace, a task or a pattern" in (await cli.quick("consume", "--group", "g")).failed(4).err
+    refused = await cli.quick("consume", "billing.*", "--group", "g", "--from", "77")
+    assert "several topics have no message in common" in refused.failed(4).err

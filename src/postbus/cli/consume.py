@@ -24,6 +24,7 @@ from postbus.cli.groups import told_start
 from postbus.errors import TopicNotFound
 from postbus.group import Group
 from postbus.message import Ack, Message, Outcome, Release
+from postbus.scope import Scope
 from postbus.start import Start
 from postbus.subscription import Handler, Subscription
 from postbus.worker import Worker
@@ -55,7 +56,9 @@ _DROPS_WITHIN = 0.1
 async def consume(
     cli: Cli,
     *,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)],
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="The topic; for groups also a pattern.", show_default=False)
+    ] = None,
     execute: Annotated[
         str | None,
         typer.Option(
@@ -70,6 +73,9 @@ async def consume(
         str | None,
         typer.Option(metavar="NAME", help="Consume a PUB_SUB topic for this group, which is subscribed if it is new."),
     ] = None,
+    key: Annotated[str | None, typer.Option(help="Only messages of this key; for groups.")] = None,
+    namespace: Annotated[str | None, typer.Option(help="All topics of this namespace; for groups.")] = None,
+    task: Annotated[str | None, typer.Option(help="All topics of this task; for groups.")] = None,
     start: Annotated[
         str | None,
         typer.Option(
@@ -94,6 +100,9 @@ async def consume(
     A group keeps its place when this ends, until it is cancelled: postbus groups cancel.
     Ctrl-C lets what has begun finish; a second Ctrl-C does not wait for it.
     """
+    scope = Scope.of(topic, key=key, namespace=namespace, task=task)
+    if scope.is_recorded and group is None:
+        raise usage_error("patterns, --key, --namespace and --task are for groups", remedy="add --group NAME")
     if start is not None and group is None:
         raise usage_error("--from is for groups", remedy="add --group NAME, on a PUB_SUB topic")
     if (catch_up is not None or max_messages is not None) and group is None:
@@ -105,13 +114,15 @@ async def consume(
     longest_wait = as_duration(idle, name="--idle")
     configure_logging("WARNING", LogFormat.JSON if cli.as_json else LogFormat.TEXT)
     async with cli.open_bus() as bus:
-        await _check_topic(cli, bus, topic, group)
-        work = Executor(execute, cli.as_json).run if execute else Printer(cli).run
-        consumer = _Consumer(
-            bus, topic, work, max_count, concurrency, group=group, start=place or Start.NOW, catch_up=history
-        )
+        if scope.topic is not None:
+            await _check_topic(cli, bus, scope.topic, group)
+        work = Executor(execute, cli.as_json).run if execute else Printer(cli, tells_topic=scope.is_wide).run
+        begin = place or Start.NOW
+        if scope.is_recorded:
+            begin = begin.recorded
+        consumer = _Consumer(bus, scope, work, max_count, concurrency, group=group, start=begin, catch_up=history)
         if group is not None:
-            await _tell_of_group(cli, bus, topic, group, place)
+            await _tell_of_group(cli, bus, scope, group, place)
         await consumer.run(None if longest_wait is None else longest_wait.total_seconds())
     cli.note(f"handled {counted(consumer.handled, 'message')}")
     return INTERRUPTED if consumer.worker.was_aborted else OK
@@ -138,8 +149,12 @@ async def _check_topic(cli: Cli, bus: Bus, topic: str, group: str | None) -> Non
         raise refusal(f"topic {topic!r} is a QUEUE, and has no groups", remedy="leave --group out")
 
 
-async def _tell_of_group(cli: Cli, bus: Bus, topic: str, group: str, place: Start | None) -> None:
+async def _tell_of_group(cli: Cli, bus: Bus, scope: Scope, group: str, place: Start | None) -> None:
     """What is worth knowing before messages come, or do not."""
+    if scope.topic is None:
+        cli.note(f"{group} gets {scope}, where it began at its first time: postbus groups scopes {group}")
+        return
+    topic = scope.topic
     known = await bus.admin.groups(topic, group)
     if not known:
         cli.note(f"{group} is new on {topic}, and begins {told_start(place or Start.NOW)}")
@@ -157,7 +172,7 @@ class _Consumer:
     def __init__(
         self,
         bus: Bus,
-        topic: str,
+        scope: Scope,
         work: Work,
         max_count: int | None,
         concurrency: int,
@@ -170,12 +185,12 @@ class _Consumer:
             return await self._handle(message)
 
         def subscribe(name: str, handler: Handler) -> Subscription:
-            return Subscription(topic=topic, handler=handler, name=name, concurrency=concurrency, limit=max_count)
+            return Subscription(topic=str(scope), handler=handler, name=name, concurrency=concurrency, limit=max_count)
 
         if group is None:
             self.worker = Worker(bus.dsn, [subscribe(_NAME, handler)], bells=Bells())
         else:
-            members = Group(bus, group, topic, subscribe, catch_up=catch_up)
+            members = Group(bus, group, scope, subscribe, catch_up=catch_up)
             members.add_member(_NAME, handler)
             self.worker = Worker(bus.dsn, [], groups=[(members, start)], bells=Bells())
         self.handled = 0
@@ -250,8 +265,9 @@ def _told(error: CommandMissing) -> CommandError:
 class Printer:
     """Writes messages to stdout."""
 
-    def __init__(self, cli: Cli) -> None:
+    def __init__(self, cli: Cli, *, tells_topic: bool = False) -> None:
         self._as_json = cli.as_json
+        self._tells_topic = tells_topic
         self._turn = asyncio.Lock()
 
     async def run(self, message: Message) -> Outcome:
@@ -266,6 +282,8 @@ class Printer:
             return
         remark = "" if message.attempt == 1 else f"attempt {message.attempt}"
         payload = payload_line(message.payload, message.content_type)
+        if self._tells_topic:
+            payload = f"{message.topic:<20}  {payload}"
         line = message_line(
             message_id=message.id, at=message.published_at, key=message.key, remark=remark, payload=payload
         )
