@@ -237,7 +237,7 @@ class Handlers:
 
     async def _handle(self, mode: Mode, group: str, order: Order, message: Message, conn: Any = None) -> None:
         what = (mode.name, group, order.key, order.n, os.getpid())
-        self._journal.note(Begin(*what, now()))
+        self._journal.note(Begin(*what, now(), message.id, message.attempt))
         if order.is_poison:
             self._journal.note(Hurt("poison", now(), now(), excuses=True))
             os.kill(os.getpid(), signal.SIGKILL)

@@ -55,6 +55,9 @@ class Handling(Record, frozen=True):
 class Begin(Handling, frozen=True):
     """A handler begins."""
 
+    message_id: int = 0
+    attempt: int = 0
+
 
 class End(Handling, frozen=True):
     """A handler has had its effect."""

@@ -247,9 +247,9 @@ class GroupConsumer:
 
     async def _give_up(self, strand: Strand) -> None:
         await self._end(strand)
+        self._forget(strand)  # before others may have the lanes, of whom we may be one
         if not strand.is_lost:
             await patiently(lambda: self._store.release_lanes(strand.tokens))
-        self._forget(strand)
 
     @property
     def has_left(self) -> bool:

@@ -378,6 +378,20 @@ async def test_a_call_that_changes_nothing_writes_nothing(conn: Any) -> None:
     assert (len(held), rows) == (4, [])
 
 
+async def test_a_clock_that_is_set_forward_makes_nobody_take_lanes_from_himself(conn: Any) -> None:
+    """A worker that looks dead then, also in its own eyes, waits for its next heartbeat; lanes that it knows it has."""
+    await create_topic(conn, lanes=4)
+    group = await subscribe(conn)
+    held = await take(conn, "w", group)
+    later = "select * from postbus.lease_lanes('w', array[$1::bigint], $2, clock_timestamp() + interval '1 day')"
+    assert await conn.fetch(later, group, [lane.token for lane in held]) == []
+    assert await take(conn, "w", group, held) == []
+    await conn.execute("update postbus.worker set seen_at = seen_at + interval '1 day'")
+    await conn.execute("update postbus.lane set holder = 'gone' where lane < 2")  # of which it still knows one
+    rows = await conn.fetch(later, group, [lane.token for lane in held[1:]])
+    assert [(row["action"], row["lane"]) for row in rows] == [("take", 0)]
+
+
 async def test_the_lanes_of_a_vanished_worker_are_taken_and_its_deaths_counted(conn: Any) -> None:
     """Holders in a row that vanished without progress are counted; giving a lane back is no death."""
     await create_topic(conn)

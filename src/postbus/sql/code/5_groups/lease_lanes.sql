@@ -8,7 +8,8 @@
 -- appends to the ledger, so that what the other still sends is refused. A lane in which the other is just about to
 -- settle something is left for the next call.
 --
--- The caller has sent a heartbeat before. A call that changes nothing writes nothing.
+-- The caller has sent a heartbeat before; if the clock was set forward since, this has to wait for the next one, or it would
+-- take its own lanes from itself. A call that changes nothing writes nothing.
 --
 -- Writes: lane, cursor, group_worker.  Locks: lane rows (skip locked).
 create or replace function postbus.lease_lanes(
@@ -69,7 +70,7 @@ begin
                                       where g.subscription_id = s.id and w.seen_at >= as_of - t.lease) as one) as alive
          cross join lateral (select t.lanes / greatest(alive.count, 1) + (alive.rank <= t.lanes % greatest(alive.count, 1))::integer
                                     as fair) as share
-         where mine.count <> share.fair
+         where mine.count <> share.fair and alive.rank > 0
     loop
         subscription_id := _group.id;
         state := 'ACTIVE';
@@ -91,7 +92,7 @@ begin
         for _lane in
             select l.lane, l.holder, l.deaths, l.careful_until
               from postbus.lane l left join postbus.worker w on w.name = l.holder
-             where l.subscription_id = _group.id and (w.seen_at is null or w.seen_at < as_of - _group.lease)
+             where l.subscription_id = _group.id and (w.seen_at is null or w.seen_at < as_of - _group.lease) and l.token <> all (tokens)
              order by l.lane limit _group.fair - _group.held
                for update of l skip locked
         loop
