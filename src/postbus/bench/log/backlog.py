@@ -26,23 +26,28 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
                 await bus.admin.create_topic(TOPIC, semantics="PUB_SUB", lanes=1)
                 await load.fill(bus, conn, TOPIC, given, count)
                 await conn.execute("select postbus.subscribe($1, 'reader', 'FROM_BEGINNING')", TOPIC)
-        seconds_small: list[float] = []
-        seconds_large: list[float] = []
-        seconds_old: list[float] = []
-        seconds_young: list[float] = []
-        for _ in range(2 * plan.rounds):
-            seconds_small += await reads(small, _READS)
-            seconds_large += await reads(large, _READS)
-        await _age(large, plan, seconds_old, seconds_young)
+        seconds_small, seconds_large = await _in_turns(small, large, plan)
+        beside_small, beside_large = await _beside_old_transaction(small, large, plan)
     report.add(
-        read_1000_small_backlog_ms=1000 * median(seconds_small),
-        read_1000_large_backlog_ms=1000 * median(seconds_large),
-        read_1000_beside_old_transaction_ms=1000 * median(seconds_old),
-        read_1000_before_it_ms=1000 * median(seconds_young),
+        read_1000_small_backlog_ms=1000 * seconds_small,
+        read_1000_large_backlog_ms=1000 * seconds_large,
+        read_1000_small_backlog_later_ms=1000 * beside_small,
+        read_1000_beside_old_transaction_ms=1000 * beside_large,
     )
-    ratio = median(seconds_small) / median(seconds_large)
+    ratio = seconds_small / seconds_large
     report.check("read_large_to_small_backlog_speed_ratio", ratio, ">=", 0.8)
-    report.check("read_old_transaction_speed_ratio", median(seconds_young) / median(seconds_old), ">=", 0.8)
+    # The transaction is in the other database: the small one tells how fast the machine is by then.
+    report.check("read_old_transaction_speed_ratio", (beside_small / beside_large) / ratio, ">=", 0.8)
+
+
+async def _in_turns(small: str, large: str, plan: Plan) -> tuple[float, float]:
+    """The seconds of a read in each of them."""
+    seconds_small: list[float] = []
+    seconds_large: list[float] = []
+    for _ in range(2 * plan.rounds):
+        seconds_small += await reads(small, _READS)
+        seconds_large += await reads(large, _READS)
+    return median(seconds_small), median(seconds_large)
 
 
 async def reads(dsn: str, count: int) -> list[float]:
@@ -74,15 +79,15 @@ async def _read(conn: asyncpg.Connection) -> bool:
     return not end["more"]
 
 
-async def _age(dsn: str, plan: Plan, old: list[float], young: list[float]) -> None:
-    """Read beside a transaction while it grows old, with cursors that move all the time."""
-    young += await reads(dsn, _READS * plan.rounds)
-    async with connection(dsn) as holder:
+async def _beside_old_transaction(small: str, large: str, plan: Plan) -> tuple[float, float]:
+    """The same beside a transaction in the large one that has grown old, while cursors moved all the time."""
+    async with connection(large) as holder:
         transaction = holder.transaction(isolation="repeatable_read")
         await transaction.start()
         await holder.fetchval("select pg_current_xact_id()")
         until = time.monotonic() + plan.log_old_seconds
         while time.monotonic() < until:
-            await reads(dsn, 100)
-        old += await reads(dsn, _READS * plan.rounds)
+            await reads(large, 100)
+        seconds = await _in_turns(small, large, plan)
         await transaction.rollback()
+    return seconds
