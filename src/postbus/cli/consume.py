@@ -21,6 +21,7 @@ from postbus.cli._inputs import as_duration, as_start
 from postbus.cli._logging import LogFormat, configure_logging
 from postbus.cli._render import counted, decoded, message_line, payload_line, write_json
 from postbus.cli.groups import told_start
+from postbus.cli.scopes import scope_of
 from postbus.errors import TopicNotFound
 from postbus.group import Group
 from postbus.message import Ack, Message, Outcome, Release
@@ -100,6 +101,10 @@ async def consume(
     A group keeps its place when this ends, until it is cancelled: postbus groups cancel.
     Ctrl-C lets what has begun finish; a second Ctrl-C does not wait for it.
     """
+    if topic is None and namespace is None and task is None:
+        raise usage_error(
+            "there is nothing to consume", remedy="name a topic; or a --namespace or --task, with --group"
+        )
     scope = Scope.of(topic, key=key, namespace=namespace, task=task)
     if scope.is_recorded and group is None:
         raise usage_error("patterns, --key, --namespace and --task are for groups", remedy="add --group NAME")
@@ -151,10 +156,15 @@ async def _check_topic(cli: Cli, bus: Bus, topic: str, group: str | None) -> Non
 
 async def _tell_of_group(cli: Cli, bus: Bus, scope: Scope, group: str, place: Start | None) -> None:
     """What is worth knowing before messages come, or do not."""
-    if scope.topic is None:
-        cli.note(f"{group} gets {scope}, where it began at its first time: postbus groups scopes {group}")
-        return
     topic = scope.topic
+    if topic is None:
+        if not any(scope_of(row) == scope for row in await bus.admin.scopes(group)):
+            cli.note(
+                f"{group} is new on {scope}, and begins {told_start(place or Start.NOW)}, also in topics that come later"
+            )
+        elif place is not None:
+            cli.note(f"{group} goes on at its place in each topic; where it began: postbus groups scopes {group}")
+        return
     known = await bus.admin.groups(topic, group)
     if not known:
         cli.note(f"{group} is new on {topic}, and begins {told_start(place or Start.NOW)}")

@@ -90,6 +90,11 @@ async def forget(
         print(f"forgot a scope of {group}; {counted(count, 'subscription')} {stay}")
 
 
+def scope_of(row: dict[str, Any]) -> Scope:
+    """The scope of a record."""
+    return Scope(row["topic"], row["key"], row["namespace"], row["task"], row["pattern"])
+
+
 def _told(row: dict[str, Any]) -> str:
-    scope = Scope(row["topic"], row["key"], row["namespace"], row["task"], row["pattern"])
+    scope = scope_of(row)
     return str(scope) if scope.key is None else f"{scope}, key {scope.key}"
