@@ -159,9 +159,7 @@ async def _tell_of_group(cli: Cli, bus: Bus, scope: Scope, group: str, place: St
     topic = scope.topic
     if topic is None:
         if not any(scope_of(row) == scope for row in await bus.admin.scopes(group)):
-            cli.note(
-                f"{group} is new on {scope}, and begins {told_start(place or Start.NOW)}, also in topics that come later"
-            )
+            cli.note(f"{group} is new on {scope}, and begins {told_start(place or Start.NOW)}, also in later topics")
         elif place is not None:
             cli.note(f"{group} goes on at its place in each topic; where it began: postbus groups scopes {group}")
         return
