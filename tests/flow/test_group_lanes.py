@@ -353,6 +353,19 @@ async def test_a_group_whose_lanes_are_all_taken_waits(
             assert await tokens(conn) == before
 
 
+async def is_cut_off(proxy: Proxy, after: int) -> None:
+    """Break all connections once there are so many, and wait for who tries again."""
+    while proxy.counts["connections"] < after:
+        await asyncio.sleep(0)
+    proxy.cut()
+    before = proxy.counts["connections"]
+
+    async def it_has_tried_again() -> None:
+        assert proxy.counts["connections"] > before
+
+    await eventually(it_has_tried_again)
+
+
 @pytest.mark.parametrize("after", range(2, 6))
 async def test_a_worker_that_is_starting_waits_for_the_server(bus: Bus, proxy: Proxy, after: int) -> None:
     """Its connections break while it joins its group: it goes on when the server is there again."""
@@ -361,15 +374,7 @@ async def test_a_worker_that_is_starting_waits_for_the_server(bus: Bus, proxy: P
     async with Bus.open(proxy.dsn) as consumer:
         got = collect(consumer, start=Start.BEGINNING)
         async with running(consumer):
-            while proxy.counts["connections"] < after:
-                await asyncio.sleep(0)
-            proxy.cut()
-            before = proxy.counts["connections"]
-
-            async def it_has_tried_again() -> None:
-                assert proxy.counts["connections"] > before
-
-            await eventually(it_has_tried_again)
+            await is_cut_off(proxy, after)
             proxy.heal()
             await has(got, 1)
 
@@ -382,15 +387,7 @@ async def test_a_worker_that_waits_for_the_server_can_be_stopped(bus: Bus, proxy
         collect(consumer, start=Start.BEGINNING)
         await consumer.connect()
         run = asyncio.create_task(consumer.run())
-        while proxy.counts["connections"] < after:
-            await asyncio.sleep(0)
-        proxy.cut()
-        before = proxy.counts["connections"]
-
-        async def it_has_tried_again() -> None:
-            assert proxy.counts["connections"] > before
-
-        await eventually(it_has_tried_again)
+        await is_cut_off(proxy, after)
         assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
         os.kill(os.getpid(), signal.SIGTERM)
         assert await asyncio.wait_for(run, 10)
