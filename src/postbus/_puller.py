@@ -26,6 +26,7 @@ from postbus.scope import Scope
 
 _FLOOR_AGE = 2.0  # seconds after which a group is searched from the beginning
 _LINGER = 30.0  # seconds that it is listened for rings after the last one who waited
+_PARTING = 1.0  # seconds that a pop that is cancelled waits for the database's answer, to give back what comes
 
 
 class Puller(Holder):
@@ -89,13 +90,16 @@ class Puller(Holder):
         joins.set()
 
     async def _take(self, wish: Wish) -> Pulled:
-        """Ask once. Who is cancelled meanwhile gets nothing, so what comes after all is given back."""
+        """Ask once. Who is cancelled meanwhile gets nothing, so what comes after all is given back.
+
+        That is waited for, so that whoever pops next finds it there; not for long, should the database not answer.
+        """
         self._tending.begin(self._start)
         asking = self._start(self._ask(wish), "pop")
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
-            self._start(self._give_back(asking), "give-back")
+            await asyncio.wait((self._start(self._give_back(asking), "give-back"),), timeout=_PARTING)
             raise
 
     async def _ask(self, wish: Wish) -> Pulled:

@@ -147,10 +147,10 @@ async def poll(bus: Bus) -> Popped:
     return await bus.pop(namespace="n", group="g", wait=30)
 
 
-async def is_waiting(bus: Bus) -> None:
-    """Somebody has looked for messages, and found none."""
+async def are_waiting(bus: Bus, count: int = 1) -> None:
+    """So many have looked for messages, and found none, or wait for others who look."""
     puller = await bus._connected_puller()
-    assert any(line.waiting for place in puller._places.values() for line in place._lines.values())
+    assert sum(len(line.waiting) for place in puller._places.values() for line in place._lines.values()) == count
 
 
 async def test_a_poll_of_a_scope_ends_with_a_message_of_any_of_its_topics(bus: Bus) -> None:
@@ -158,7 +158,7 @@ async def test_a_poll_of_a_scope_ends_with_a_message_of_any_of_its_topics(bus: B
     await create_log(bus, "a", namespace="n")
     for topic in ("a", "late"):
         waiting = asyncio.create_task(poll(bus))
-        await eventually(partial(is_waiting, bus))
+        await eventually(partial(are_waiting, bus))
         if topic == "late":
             await create_log(bus, "late", namespace="n")
         await bus.send(topic, topic)
@@ -185,9 +185,11 @@ async def test_those_who_wait_for_a_scope_learn_its_topics_together(bus: Bus, mo
         assert len(asked) >= times
 
     monkeypatch.setattr(store, "group_topics", group_topics)
-    waiting = [asyncio.create_task(poll(bus)) for _ in range(50)]
-    await eventually(is_asked, 1)
-    assert len(asked) == 1
+    waiting = [asyncio.create_task(poll(bus))]
+    await eventually(is_asked, 2)  # the second time when it has begun to listen
+    waiting += [asyncio.create_task(poll(bus)) for _ in range(49)]
+    await eventually(partial(are_waiting, bus, 50))
+    assert len(asked) == 2
     await create_log(bus, "late", namespace="n")
     await bus.send("late", 1)
     await bus.send("late", 2)

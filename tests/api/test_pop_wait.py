@@ -287,6 +287,23 @@ async def test_a_pop_that_is_cancelled_while_the_database_answers_gives_back(
     assert (await bus.pop("t"))[0].message.attempt == 1
 
 
+async def test_a_pop_that_is_cancelled_is_over_when_it_has_given_back(bus: Bus, conn: Any, connect: Any) -> None:
+    """Whoever pops after it finds the message that it took in its last moment."""
+    blocker = await connect()
+    await bus.send("t", 1)
+    async with blocker.transaction():
+        await blocker.execute("lock table postbus.lease in access exclusive mode")
+        task = asyncio.create_task(bus.pop("t").__aenter__())
+        await eventually(_a_pop_waits_for, conn, blocker.get_server_pid())
+        task.cancel()
+        await asyncio.sleep(0.1)
+        assert not task.done()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert (await bus.pop("t")).payloads == [1]
+
+
 async def _a_pop_waits_for(conn: Any, pid: int) -> None:
     assert await conn.fetchval(
         "select exists (select from pg_stat_activity where $1 = any (pg_blocking_pids(pid)) and query like '%.pop(%')",
