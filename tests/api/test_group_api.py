@@ -473,6 +473,10 @@ async def _works(bus: Bus) -> None:
     assert await bus.admin.workers()
 
 
+async def _holds_lanes(conn: Any, topic: str = "t") -> None:
+    assert (await group_row(conn, topic=topic))["lanes_held"] > 0
+
+
 async def test_pause_resume_cancel(bus: Bus, conn: Any) -> None:
     """Paused it gets nothing, resumed what was published meanwhile; cancelled it ends, started again it is new."""
     await create_log(bus)
@@ -513,7 +517,7 @@ async def test_a_group_that_is_cancelled_by_others_stops(bus: Bus, conn: Any) ->
     group.add_member("a", take)
     await group.start()
     async with running(bus):
-        await eventually(_works, bus)
+        await eventually(_holds_lanes, conn)  # before, it would have subscribed anew
         await conn.execute("select postbus.set_group_state('t', 'g', 'CANCELLED')")
 
         async def has_stopped() -> None:
@@ -538,7 +542,7 @@ async def test_a_topic_that_is_deleted_ends_its_groups_only(bus: Bus, conn: Any)
         assert not gone.is_started
 
     async with running(bus) as run:
-        await eventually(_works, bus)
+        await eventually(_holds_lanes, conn, "gone")
         await bus.send("gone", 1)
         await bus.send("stays", 1)
         await bus.admin.delete_topic("gone", force=True)
