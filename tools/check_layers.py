@@ -44,7 +44,7 @@ LAYERS = [
     ["options"],
     ["_translate"],
     ["_log", "message"],
-    ["errors"],
+    ["errors", "_version"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -1,7 +1,6 @@
 """Transactional messaging inside PostgreSQL."""
 
-from importlib.metadata import version as _version
-
+from postbus._version import VERSION
 from postbus.admin import Admin
 from postbus.bus import Bus
 from postbus.catch_up import CatchUp
@@ -52,7 +51,7 @@ from postbus.pull import Delivery, PopOptions, Popped
 from postbus.retry import RetryPolicy
 from postbus.start import Start
 
-__version__ = _version("postbus")
+__version__ = VERSION
 
 __all__ = [
     "AccessDenied",

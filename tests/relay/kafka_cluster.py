@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,7 +30,8 @@ def records(address: str, topic: str, count: int) -> list[Any]:
     consumer.subscribe([topic])
     got: list[Any] = []
     try:
-        while found := consumer.consume(500, timeout=20.0 if len(got) < count else 1.0):
+        until = time.monotonic() + 20
+        while (found := consumer.consume(500, timeout=0.5)) or (len(got) < count and time.monotonic() < until):
             got += [one for one in found if one.error() is None]
     finally:
         consumer.close()
