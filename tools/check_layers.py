@@ -43,7 +43,7 @@ LAYERS = [
     ["_codec", "_commit", "_loop", "_watch", "_connect", "_floor", "retry", "middleware", "start"],
     ["options"],
     ["_translate"],
-    ["_log", "message"],
+    ["_log", "_event_loop", "message"],
     ["errors", "_version"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -89,6 +89,12 @@ def as_timedelta(value: Duration, *, name: str = "duration") -> timedelta:
     raise InvalidOption(f"{name} {value!r} is not a duration", remedy='use "30s", "5 minutes", "24h" or a timedelta')
 
 
+def as_interval(value: Duration, *, name: str) -> str:
+    """A duration as the database reads it. Not in days, which may have 23 or 25 hours there."""
+    hours, rest = divmod(as_timedelta(value, name=name), timedelta(hours=1))
+    return f"{hours} hours {rest.total_seconds():.6f} seconds"
+
+
 DURATIONS = (
     "lease", "retry_initial", "retry_max", "retention", "dedup_window", "zero_subscription_retention", "max_retention",
     "zombie_time", "heartbeat_interval", "heartbeat_timeout",
@@ -103,7 +109,7 @@ def as_json(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _as_json(name: str, value: Any) -> Any:
     if name in DURATIONS and value is not None:
-        return f"{as_timedelta(value, name=name).total_seconds():.6f} seconds"
+        return as_interval(value, name=name)
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float) and math.isfinite(value):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from postbus.options import Duration, as_timedelta
+from postbus.options import Duration, as_interval
 
 PRESETS = ("default", "low_throughput", "high_throughput", "critical")
 
@@ -37,4 +37,4 @@ def sweeping_json(preset: str | None, options: Mapping[str, Any]) -> dict[str, A
 def _plain(name: str, value: Any) -> Any:
     if value is None or name not in DURATIONS:
         return value
-    return f"{as_timedelta(value, name=name).total_seconds():.6f} seconds"
+    return as_interval(value, name=name)

@@ -31,7 +31,9 @@ def report() -> dict[str, Any]:
 
 def test_a_run_tells_on_which_machine_it_was_made(report: dict[str, Any]) -> None:
     """Figures of another one cannot be compared."""
-    assert {"cores", "memory_gib", "cpu", "python", "platform"} <= set(report["machine"])
+    machine = report["machine"]
+    assert {"cores", "memory_gib", "cpu", "python", "platform"} <= set(machine)
+    assert (machine["event_loop"], machine["million_additions_ms"] > 0) == ("uvloop", True)
 
 
 def test_figures_are_numbers_with_their_unit_in_the_name(report: dict[str, Any]) -> None:

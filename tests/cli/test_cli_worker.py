@@ -55,6 +55,33 @@ async def started(cli: Cli, *args: str) -> asyncio.subprocess.Process:
     return process
 
 
+@pytest.mark.parametrize(
+    ("option", "module"), [("asyncio", "asyncio.unix_events"), ("auto", "uvloop"), ("uvloop", "uvloop")]
+)
+async def test_the_event_loop_can_be_chosen(cli: Cli, bus: Bus, tmp_path: Path, option: str, module: str) -> None:
+    """By default it is uvloop, if that is installed."""
+    telling = SHOP.replace("payload, flush", "__import__('asyncio').get_running_loop().__class__.__module__, flush")
+    (tmp_path / "shop.py").write_text(telling)
+    await bus.send("jobs", "one")
+
+    process = await cli.start("worker", "shop", "--loop", option)
+    assert process.stdout is not None
+    assert (await process.stdout.readline()).split() == [b"handling", module.encode()]
+    process.send_signal(signal.SIGTERM)
+    (await finish(process)).done()
+
+
+async def test_an_event_loop_that_is_not_installed(cli: Cli, shop: None, tmp_path: Path) -> None:
+    """It is said, and what to do; by default Python's own is used then."""
+    (tmp_path / "uvloop.py").write_text("raise ModuleNotFoundError")
+    cli.env["PYTHONPATH"] = str(tmp_path)
+
+    failed = (await cli("worker", "shop", "--loop", "uvloop")).failed(4)
+
+    assert "error: uvloop is not installed" in failed.err
+    assert "pip install uvloop" in failed.err
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_the_first_signal_drains(cli: Cli, bus: Bus, shop: None, number: signal.Signals) -> None:
     """It runs the handlers of a module in the current directory, and ends with 0 when told to stop."""

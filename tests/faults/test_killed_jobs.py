@@ -91,7 +91,8 @@ class Run:
     async def _all_have_ended(self) -> None:
         """Leaves are dropped when all transactions have ended that were open when they were closed, anywhere."""
         assert await self.watcher.fetchval(
-            "select coalesce(max(closed_txid) < pg_snapshot_xmin(pg_current_snapshot()), true) from postbus.log_leaf"
+            "select coalesce(bool_and(closed_txid < pg_snapshot_xmin(pg_current_snapshot())), true) "
+            "from postbus.log_leaf"
         )
 
     async def _is_gone(self, pid: int) -> None:

@@ -176,7 +176,7 @@ async def _nothing_is_open(conn: Any) -> None:
 
     async def has_ended() -> None:
         assert await conn.fetchval(
-            "select max(closed_txid) < pg_snapshot_xmin(pg_current_snapshot()) from postbus.log_leaf"
+            "select bool_and(closed_txid < pg_snapshot_xmin(pg_current_snapshot())) from postbus.log_leaf"
         )
 
     await eventually(has_ended)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from postbus._event_loop import run
 from postbus.bench.lab import connection
 from postbus.errors import PostbusError
 
@@ -124,12 +125,12 @@ async def _readable(connection: Connection) -> None:
 
 def _run(answer: Connection, work: Work[object]) -> None:
     _begin_to_watch()
-    answer.send(asyncio.run(work()))
+    answer.send(run(work()))
 
 
 def _run_alone(work: Work[object]) -> None:
     _begin_to_watch()
-    asyncio.run(work())
+    run(work())
 
 
 def _begin_to_watch() -> None:

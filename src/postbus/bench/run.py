@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
+from postbus._event_loop import run as run_loop
 from postbus.bench import catch_up, curves, http, isolation, kill, lanes, log, lt, partitions, peers, queue, relay
 from postbus.bench.lab import Lab
 from postbus.bench.plan import Plan
@@ -47,7 +47,7 @@ def run(
     plan = Plan.quick() if quick else Plan.short() if short else Plan()
     plan = plan.changed(messages=messages, seconds=seconds, lanes=lanes)
     with Lab.open(dsn) as lab, Progress(len(chosen.parts), shown=not as_json, told=tell_parts) as progress:
-        report = asyncio.run(chosen.run(lab, plan, progress))
+        report = run_loop(chosen.run(lab, plan, progress))
     if as_json:
         print(json.dumps(report.as_dict(), indent=2))
     else:

@@ -10,12 +10,14 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from postbus import _event_loop
+from postbus._event_loop import EventLoop
 from postbus._log import event
 from postbus.cli._command import Cli, command, group, option
 from postbus.cli._exits import usage_error
 from postbus.cli._load import load
 from postbus.cli._logging import LogFormat, LogLevel, configure_logging
-from postbus.cli.worker import run_until_stopped
+from postbus.cli.worker import LoopOption, run_until_stopped
 from postbus.errors import InvalidOption, SinkUnavailable
 from postbus.relay import Registry, RelayOptions, Sink
 from postbus.relay.settings import Route, Settings, read
@@ -51,13 +53,14 @@ ROUTE_OPTIONS = (
 
 
 @command(app, "run", options=ROUTE_OPTIONS)
-async def run(
+def run(
     cli: Cli,
     config: Config = None,
     sink_option: SinkOptions = None,
     name: Annotated[str | None, typer.Option(help="How the process is listed.")] = None,
     log_level: Annotated[LogLevel, typer.Option(case_sensitive=False)] = LogLevel.INFO,
     log_format: Annotated[LogFormat | None, typer.Option(help="By default text, or json with --json.")] = None,
+    loop: LoopOption = EventLoop.AUTO,
     **options: Any,
 ) -> int:
     """Relay until Ctrl-C or SIGTERM, which finishes what is under way. Any number of these share the work.
@@ -66,6 +69,10 @@ async def run(
     """
     configure_logging(log_level.value, log_format or (LogFormat.JSON if cli.as_json else LogFormat.TEXT))
     settings = settings_of(config, options, sink_option)
+    return _event_loop.run(_relay(cli, settings, name), loop)
+
+
+async def _relay(cli: Cli, settings: Settings, name: str | None) -> int:
     routes = [(route, sink_of_route(route), registry_of(route)) for route in needed(settings)]
     async with cli.open_bus() as bus:
         for route, sink, registry in routes:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from postbus._event_loop import run
 from postbus.bus import Bus
 from postbus.cli._command import Cli
 from postbus.cli._ending import Ending, stops_by_signal
@@ -77,7 +78,7 @@ def serve(
     )  # fmt: skip
     with stops_by_signal():
         try:
-            return run_fast(_run(cli.open_bus(), cli, settings))
+            return run(_run(cli.open_bus(), cli, settings))
         except KeyboardInterrupt:
             return OK
 
@@ -87,18 +88,6 @@ def require_server() -> None:
     for name in ("litestar", "uvicorn", "httptools"):
         if find_spec(name) is None:
             raise CommandError(f"{name} is not installed", remedy="pip install 'postbus[server]'")
-
-
-def run_fast(main: Coroutine[Any, Any, int]) -> int:
-    """Run it in an event loop that is faster than Python's own, where there is one."""
-    try:
-        import uvloop
-
-        new_loop = uvloop.new_event_loop
-    except ModuleNotFoundError:
-        new_loop = None
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        return runner.run(main)
 
 
 async def _run(bus: Bus, cli: Cli, settings: Settings) -> int:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from postbus._connect import connect
+from postbus._event_loop import run
 from postbus._loop import pause
 from postbus._translate import translated_errors
 from postbus.bus import Bus
@@ -52,7 +53,7 @@ def up(
         try:
             if cli.server_dsn is None:
                 cli.note("starting PostgreSQL …")
-            return asyncio.run(_run(cli.open_bus(), cli, demo, seconds, None if no_http else Door(http_port)))
+            return run(_run(cli.open_bus(), cli, demo, seconds, None if no_http else Door(http_port)))
         except KeyboardInterrupt:
             return OK
 

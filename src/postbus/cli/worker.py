@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from postbus._event_loop import EventLoop, run
 from postbus.bus import Bus
 from postbus.cli._command import Cli
 from postbus.cli._exits import FAILED, INTERRUPTED, OK, usage_error
@@ -18,7 +19,10 @@ from postbus.errors import PostbusError
 _logger = logging.getLogger("postbus")
 
 
-async def worker(
+LoopOption = Annotated[EventLoop, typer.Option("--loop", help="The event loop; auto: uvloop where it is installed.")]
+
+
+def worker(
     cli: Cli,
     target: Annotated[
         str, typer.Argument(metavar="MODULE[:BUS]", help="The module, and its Bus (bus).", show_default=False)
@@ -28,6 +32,7 @@ async def worker(
     ] = None,
     log_level: Annotated[LogLevel, typer.Option(case_sensitive=False)] = LogLevel.INFO,
     log_format: Annotated[LogFormat | None, typer.Option(help="By default text, or json with --json.")] = None,
+    loop: LoopOption = EventLoop.AUTO,
 ) -> int:
     """Run the handlers of a module, which is looked for in the current directory too.
 
@@ -38,6 +43,10 @@ async def worker(
     _choose_database(cli)
     bus = load_bus(target)
     _check_database(cli, bus, target)
+    return run(_work(bus, name), loop)
+
+
+async def _work(bus: Bus, name: str | None) -> int:
     try:
         return await run_until_stopped(bus, name)
     finally:

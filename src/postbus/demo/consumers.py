@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from postbus._event_loop import run
 from postbus.bus import Bus
 from postbus.demo.shop import ANALYTICS, EMAILS, EVENTS, FRAUD, ORDERS, PAYMENTS, SALES, Order, OrderEvent
 from postbus.message import DeadLetter, Message, Outgoing
@@ -189,7 +190,7 @@ def main() -> None:
     name, parent = sys.argv[1:]
     tie_to(int(parent))
     try:
-        sys.exit(0 if asyncio.run(consume(name)) else 1)
+        sys.exit(0 if run(consume(name)) else 1)
     except BrokenPipeError:
         os._exit(1)  # the parent is gone
 

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from postbus._event_loop import run
 from postbus.bench import load
 from postbus.bench.consume import Counter, DrainFailed
 from postbus.bench.latency import Started, sleep_until
@@ -171,4 +172,4 @@ async def _elsewhere(helpers: Executor, work: Callable[..., Coroutine[Any, Any, 
 
 def _run(work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
     gc.collect()
-    return asyncio.run(work(*args))
+    return run(work(*args))
