@@ -121,6 +121,7 @@ async def _readable(connection: Connection) -> None:
         await is_readable.wait()
     finally:
         loop.remove_reader(connection.fileno())
+        os.set_blocking(connection.fileno(), True)  # which uvloop has changed
 
 
 def _run(answer: Connection, work: Work[object]) -> None:
