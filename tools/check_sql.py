@@ -18,6 +18,8 @@ def problems_of(path: Path) -> Iterator[str]:
     """What is wrong with one file."""
     text = path.read_text("utf-8")
     statements = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
+    if not text.isascii():
+        yield "has characters that are not in every encoding of a database"
     if not text.startswith("-- "):
         yield "has no header that says what it does"
     if shouted := KEYWORDS.search(statements):

@@ -24,8 +24,6 @@ class Publisher:
         self._middleware = middleware
         self._bells = bells
         self._thread_doorbell = ThreadDoorbell(dsn)
-        self._logs: set[str] = set()
-        """Topics that were told to be logs."""
         self._store: Store | None = None
         self._doorbell: Doorbell | None = None
         self._sender: Sender | None = None
@@ -45,7 +43,7 @@ class Publisher:
     def publish_many(self, conn: Any, topic: str, messages: Iterable[Any]) -> list[int] | Awaitable[list[int]]:
         """The same for ids."""
         given = self._many(messages)
-        return self._publish(conn, topic, given, lambda given: self._publish_many(topic, given), list)
+        return self._publish(conn, topic, given, lambda given: publish_many(topic, given), list)
 
     def _publish(
         self,
@@ -90,19 +88,9 @@ class Publisher:
             return [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in messages]
         return list(messages)
 
-    def _publish_many(self, topic: str, messages: Sequence[Any]) -> Statement:
-        return publish_many(topic, messages, is_log=topic in self._logs)
-
     def _heard(self, driver: Driver, conn: Any, topic: str, answer: Published) -> None:
-        self._note(topic, answer)
         if not answer.commit_rings or self._bells.has(topic):
             driver.after_commit(conn, lambda: self.ring(topic, commit_rang=answer.commit_rings))
-
-    def _note(self, topic: str, answer: Published) -> None:
-        if answer.is_log and answer.ids:
-            self._logs.add(topic)
-        else:
-            self._logs.discard(topic)
 
     # in one of our own
 
@@ -118,8 +106,7 @@ class Publisher:
         """All or none. Returns the ids once they are committed."""
         assert self._store is not None
         with publishing(self._middleware, topic, self._many(messages)) as given:
-            [answer] = await self._store.publish_batches([self._publish_many(topic, given)])
-        self._note(topic, answer)
+            [answer] = await self._store.publish_batches([publish_many(topic, given)])
         self.ring(topic, commit_rang=answer.commit_rings)
         return answer.ids
 

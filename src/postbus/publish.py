@@ -17,7 +17,6 @@ _IN_FUTURE = "use datetime.now(timezone.utc) + …"
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 _TOLD = "nullif(current_setting('postbus.told', true), '')::bigint"
-_RINGS, _IS_LOG = 1, 2  # what it tells
 # Headers travel as text: what a connection makes of a jsonb parameter is up to its owner.
 _PUBLISH = (
     "select array[postbus.publish($1::text, $2::bytea, $3::text, $4::text::jsonb, $5::integer, $6::interval, "
@@ -43,15 +42,12 @@ class Published(NamedTuple):
     ids: list[int]
     commit_rings: bool
     """Consumers are woken by the commit itself: nobody needs to ring for them."""
-    is_log: bool
-    """The topic is PUB_SUB, and best given lines."""
 
 
 def published(answer: Sequence[int | None]) -> Published:
     """Read the value of a statement that publishes: the ids, and last what is told of it."""
-    told = answer[-1] or 0  # nothing, of a batch that is empty
     ids: Any = answer[:-1]
-    return Published(ids, bool(told & _RINGS), bool(told & _IS_LOG))
+    return Published(ids, bool(answer[-1]))  # nothing is told of a batch that is empty
 
 
 def is_name(name: object) -> bool:
@@ -90,15 +86,12 @@ def publish_one(topic: str, message: Outgoing) -> Statement:
     )
 
 
-def publish_many(topic: str, messages: Iterable[Any], *, is_log: bool = False) -> Statement:
-    """The statement that publishes many messages to one topic: payloads, or `Outgoing`s.
-
-    One that `is_log` is given JSON as one value, which a queue had to take apart.
-    """
+def publish_many(topic: str, messages: Iterable[Any]) -> Statement:
+    """The statement that publishes many messages to one topic: payloads, or `Outgoing`s."""
     check_topic_name(topic)
     given = list(messages)
     if not any(issubclass(kind, Outgoing) for kind in set(map(type, given))):
-        return _publish_plain(topic, given, is_log)
+        return _publish_plain(topic, given)
     outgoing = [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in given]
     for one in outgoing:
         _check_options(one)
@@ -121,9 +114,9 @@ def publish_many(topic: str, messages: Iterable[Any], *, is_log: bool = False) -
     )
 
 
-def _publish_plain(topic: str, payloads: Sequence[Any], is_log: bool) -> Statement:
+def _publish_plain(topic: str, payloads: Sequence[Any]) -> Statement:
     """Payloads without options, which is what large batches are made of."""
-    if is_log and (lines := encode_lines(payloads)) is not None:
+    if (lines := encode_lines(payloads)) is not None:
         return Statement(_PUBLISH_LINES, (topic, lines, len(payloads)))
     encoded, content_types = encode_many(payloads)
     no_options = (None,) * 7

@@ -12,6 +12,7 @@ import pytest
 from fix_database import Connect
 from log_sql import create_topic, read, refused, subscribe, take
 from pop_sql import ack, pop
+from postbus._migrate import migrate
 
 _FUNCTION = files("postbus") / "sql" / "code" / "1_publish" / "lines_of.sql"
 LINES = b'{"n": 1}\n{"n": "\xc3\xb6\\n\\\\"}\n[]\n'
@@ -128,6 +129,54 @@ async def test_a_queue_takes_them_apart(conn: Any) -> None:
     rows = await conn.fetch("select id, payload, content_type from postbus.messages order by id")
     assert [(row["id"], row["payload"]) for row in rows] == list(zip(ids, EACH, strict=True))
     assert {row["content_type"] for row in rows} == {"application/json"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "count", "expected"),
+    [
+        (b"a\nb", 2, [b"a", b"b"]),
+        (b"\n\nb\n", 3, [b"", b"", b"b"]),
+        (b"a\nb\nc\n", 2, [b"a", b"b"]),
+        (b"a\n", 3, [b"a", b"", b""]),
+        (b"\xff\n\x00\n\\x41\n", 3, [b"\xff", b"\x00", b"\\x41"]),
+        (b"a\n", 0, []),
+    ],
+)
+async def test_a_queue_takes_all_kinds_of_lines(conn: Any, lines: bytes, count: int, expected: list[bytes]) -> None:
+    """As many as are said to be there; bytes that are no text as well."""
+    ids = await publish_lines(conn, lines, count)
+
+    rows = await conn.fetch("select id, payload from postbus.messages order by id")
+    assert [(row["id"], row["payload"]) for row in rows] == list(zip(ids, expected, strict=True))
+
+
+async def test_a_queue_looks_at_each_of_them(conn: Any) -> None:
+    """The limit of a payload is that of each; and who wants order has to say of what."""
+    await conn.execute("select postbus.create_topic('t', '{\"max_payload_bytes\": 10}')")
+    assert len(await publish_lines(conn, b"12345678\n" * 5, 5)) == 5
+    await refused(publish_lines(conn, b"1\n12345678901\n", 2), "PB411")
+    await refused(publish_lines(conn, "1\nöööööö\n".encode(), 2), "PB411")
+    await conn.execute("select postbus.create_topic('ordered', '{\"ordered\": true}')")
+    await refused(publish_lines(conn, topic="ordered"), "PB402")
+    assert await conn.fetchval("select count(*) from postbus.messages") == 5
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+async def test_a_queue_takes_them_in_databases_of_other_encodings(server: Any, encoding: str) -> None:
+    """Where what cannot be written in it is only bytes."""
+    name = f"queue_{encoding.lower()}"
+    root: Any = await asyncpg.connect(server.dsn())
+    await root.execute(f"create database {name} template template0 encoding '{encoding}' locale 'C'")
+    try:
+        conn: Any = await asyncpg.connect(server.dsn(name))
+        await migrate(conn)
+        await publish_lines(conn, "ö\n漢\n".encode(), 2)
+        payloads = await conn.fetchval("select array_agg(payload order by id) from postbus.queued")
+        assert payloads == ["ö".encode(), "漢".encode()]
+        await conn.close()
+    finally:
+        await root.execute(f"drop database {name} with (force)")
+        await root.close()
 
 
 @pytest.mark.parametrize("count", [1, 2, 1000, 1001, 2500])

@@ -32,8 +32,8 @@ create table postbus.storage (
     name           text not null unique,
     topic_id       bigint unique,               -- null: shared
     retention      interval,                    -- shared: for topics that keep messages up to this long; null for longer
-    period         interval not null,           -- a leaf is written to for about this long …
-    leaf_bytes     bigint not null default 1 << 30     -- … or until it has this size
+    period         interval not null,           -- a leaf is written to for about this long ...
+    leaf_bytes     bigint not null default 1 << 30     -- ... or until it has this size
 );
 
 -- All messages that one publish call sends to one lane of a topic. Written once, never changed, dropped by leaf.
@@ -47,8 +47,8 @@ create table postbus.segment (
     count           integer not null,
     bytes           integer not null,
     published_at    timestamptz not null,
-    content_type    text,                       -- of all messages …
-    content_types   text[],                     -- … or of each
+    content_type    text,                       -- of all messages ...
+    content_types   text[],                     -- ... or of each
     keys            text[],
     correlation_ids text[],
     headers         jsonb[],

@@ -89,8 +89,8 @@ alter table postbus.log_leaf
     add column held_since timestamptz;                  -- past its retention, and a group still needs it
 create table postbus.sweep_setting (
     only_row               boolean primary key default true check (only_row),
-    interval               interval not null default '5 minutes',   -- between looks for what can be removed …
-    batch_size             integer not null default 10000,          -- … this many rows at a time
+    interval               interval not null default '5 minutes',   -- between looks for what can be removed ...
+    batch_size             integer not null default 10000,          -- ... this many rows at a time
     detection_interval     interval not null default '1 minute',    -- between looks for groups without heartbeats
     subscription_retention interval not null default '30 days'      -- of DEAD and CANCELLED ones
 );
@@ -109,9 +109,9 @@ create table postbus.sweep_job (
 );
 create table postbus.sweep_sample (
     at        timestamptz primary key,
-    published bigint not null,                  -- messages of all PUB_SUB topics so far …
-    swept     bigint not null,                  -- … those that were dropped …
-    backlog   bigint not null                   -- … and those that should have been, of queues too
+    published bigint not null,                  -- messages of all PUB_SUB topics so far ...
+    swept     bigint not null,                  -- ... those that were dropped ...
+    backlog   bigint not null                   -- ... and those that should have been, of queues too
 );
 alter table postbus.sweep_job set (fillfactor = 50);
 -- How long the handlers of members took, all together: for the average.

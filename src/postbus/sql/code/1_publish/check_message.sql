@@ -39,7 +39,7 @@ begin
         jsonb_typeof(headers) <> 'object'
         or exists (select from jsonb_each(headers) as header where jsonb_typeof(header.value) <> 'string')
     ) then
-        perform postbus.refuse('PB402', 'headers are not an object of strings', 'give {"name": "text", …} or nothing');
+        perform postbus.refuse('PB402', 'headers are not an object of strings', 'give {"name": "text", ...} or nothing');
     end if;
     if topic.ordered and key is null then
         perform postbus.refuse('PB402', 'a message of an ordered topic needs a key', 'give key, which order is kept by');

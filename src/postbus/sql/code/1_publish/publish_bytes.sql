@@ -33,7 +33,7 @@ begin
     then
         perform postbus.check_message(_topic, length(payload), key, headers, priority, delay, deliver_at, dedup_key);
     end if;
-    perform postbus.tell(_topic.id, _topic.notify, _topic.storage_id is not null);
+    perform postbus.tell(_topic.id, _topic.notify);
     if _topic.storage_id is not null then
         if _topic.block_writes_on_zero_subscriptions then
             perform postbus.check_subscribed(_topic);

@@ -1,4 +1,4 @@
--- Publishes a JSON value: see publish(text, bytea, …).
+-- Publishes a JSON value: see publish(text, bytea, ...).
 create or replace function postbus.publish(
     topic          text,
     payload        jsonb,

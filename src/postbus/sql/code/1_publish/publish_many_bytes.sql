@@ -69,7 +69,7 @@ begin
     if _topic.name is null then
         perform postbus.note_topic(_topic, topic);
     end if;
-    perform postbus.tell(_id, _topic.notify, _topic.storage_id is not null);
+    perform postbus.tell(_id, _topic.notify);
 
     if _topic.storage_id is not null then
         return postbus.append_many(_topic, _now, _type, payloads, keys, headers, correlation_ids, content_types);

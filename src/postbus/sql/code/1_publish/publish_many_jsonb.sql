@@ -1,4 +1,4 @@
--- Publishes many JSON values to one topic: see publish_many(text, bytea[], …).
+-- Publishes many JSON values to one topic: see publish_many(text, bytea[], ...).
 create or replace function postbus.publish_many(
     topic           text,
     payloads        jsonb[],

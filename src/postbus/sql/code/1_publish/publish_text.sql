@@ -1,4 +1,4 @@
--- Publishes a text: see publish(text, bytea, …). Cast JSON to jsonb to have it published as JSON.
+-- Publishes a text: see publish(text, bytea, ...). Cast JSON to jsonb to have it published as JSON.
 create or replace function postbus.publish(
     topic          text,
     payload        text,

@@ -99,7 +99,7 @@ begin
                                   where ahead.subscription_id = shelve.subscription_id and ahead.lane = wanted.lane and ahead.key = wanted.key
                                     and not (_passes and postbus.is_put_off(ahead, as_of))
                                   order by ahead.position, ahead.id limit 1 for share skip locked) as held on true
-        ), ranked as (      -- the first of each key, then the second of each, …
+        ), ranked as (      -- the first of each key, then the second of each, ...
             select m.*, busy.is_held, busy.key is null and (shelve.key is null or m.key = shelve.key) is true as is_free,
                    case when m.key is null then 1
                         else row_number() over (partition by m.lane, m.key order by m.position, m.id) end as of_key

@@ -12,7 +12,7 @@ declare
     _changed postbus.topic;
 begin
     if jsonb_typeof(options) is distinct from 'object' then
-        perform postbus.refuse('PB402', 'the options are not a JSON object', 'give {"option": value, …}');
+        perform postbus.refuse('PB402', 'the options are not a JSON object', 'give {"option": value, ...}');
     end if;
     select option.name into _unknown from jsonb_object_keys(options) as option (name)
      where option.name <> all (_known) order by 1 limit 1;

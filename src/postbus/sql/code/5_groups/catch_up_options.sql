@@ -17,7 +17,7 @@ declare
     _wrong   text;
 begin
     if options is null or jsonb_typeof(options) <> 'object' then
-        perform postbus.refuse('PB402', 'the options of a catch-up are not a JSON object', 'give {"option": value, …}');
+        perform postbus.refuse('PB402', 'the options of a catch-up are not a JSON object', 'give {"option": value, ...}');
     elsif _options is null then
         perform postbus.refuse('PB402', format('a catch-up has no preset %L', _preset), 'use conservative, default or aggressive');
     end if;

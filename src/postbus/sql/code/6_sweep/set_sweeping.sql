@@ -27,7 +27,7 @@ declare
     _wrong    text;
 begin
     if jsonb_typeof(options) is distinct from 'object' then
-        perform postbus.refuse('PB402', 'the options of sweeping are not a JSON object', 'give {"option": value, …}');
+        perform postbus.refuse('PB402', 'the options of sweeping are not a JSON object', 'give {"option": value, ...}');
     elsif _values is null then
         perform postbus.refuse('PB402', format('sweeping has no preset %L', _preset), 'use default, low_throughput, high_throughput or critical');
     end if;

@@ -1,4 +1,4 @@
--- The newest subscription of each group to each topic, as a fan-out outbox has it. backfill_… tells of its last catch-up.
+-- The newest subscription of each group to each topic, as a fan-out outbox has it. backfill_... tells of its last catch-up.
 create or replace view postbus_outbox.outbox_topic_subscriptions as
 select s.id, t.name as topic, s.group_name, s.state as subscription_status, s.subscribed_at, s.seen_at as last_active_at,
        wanted.first_id as start_from_message_id, s.start_at as start_from_timestamp,
