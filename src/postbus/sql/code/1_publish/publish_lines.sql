@@ -55,6 +55,7 @@ begin
     _ids := postbus.new_ids(_count);
     insert into postbus.queued (topic_id, id, published_at, priority, content_type, payload)
     select _id, one.id, _now, 4, _type, convert_to(one.line, 'UTF8')
-      from (select unnest(_ids) as id, unnest(_texts[:_count]) as line) as one;
+      from (select unnest(_ids) as id, unnest(_texts) as line) as one
+     where one.id is not null;      -- there may be more lines, as after the last line break
     return _ids;
 end $$;
