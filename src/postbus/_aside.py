@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from datetime import timedelta
 
 from postbus._handle import Handling
@@ -15,7 +14,7 @@ from postbus._loop import patiently
 from postbus._segment import Segment
 from postbus._settle import last_line
 from postbus._store import Store
-from postbus._strand import Strand
+from postbus._strand import TAKEN, Lose, Strand
 from postbus._waiting import Waiting
 from postbus.group import Group
 from postbus.message import DeadLetter, Message, Outcome, Retry
@@ -26,7 +25,7 @@ _LOOKS_APART = 0.5  # seconds: other processes are rung for by the same bell
 class Aside:
     """Where a group's messages go that do not pass in the order of the log, and which of them are there."""
 
-    def __init__(self, group: Group, subscription_id: int, store: Store, lose: Callable[[Strand], None]) -> None:
+    def __init__(self, group: Group, subscription_id: int, store: Store, lose: Lose) -> None:
         self.waiting = Waiting(blocks=group.on_failure == "block")
         self.is_due = asyncio.Event()
         """Something may have to be tried again now."""
@@ -99,7 +98,7 @@ class Aside:
             lambda: self._store.put_off(self._subscription_id, lane.lane, lane.token, [put_off], max_attempts)
         )
         if told is None:
-            self._lose(strand)
+            self._lose(strand, TAKEN)
             return
         if told[0] != "dead" and not strand.is_lost:  # else it is for whoever has the lane now
             self.waiting.add(message.id, message.key, lane.lane)

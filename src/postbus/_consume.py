@@ -27,7 +27,7 @@ from postbus._loop import patiently
 from postbus._members import Members
 from postbus._reader import LogReader
 from postbus._store import Store
-from postbus._strand import Advancer, Entry, HeldLane, Strand
+from postbus._strand import TAKEN, Advancer, Entry, HeldLane, Strand
 from postbus._throttle import Throttle
 from postbus._work import Work, WorkQueues
 from postbus.catch_up import CatchUp
@@ -154,7 +154,7 @@ class GroupConsumer:
                 if await patiently(lambda: self._store.are_held(strand.tokens)):
                     strand.sure_at = asked_at
                 else:
-                    self.lose(strand)
+                    self.lose(strand, TAKEN)
 
     # taking lanes
 
@@ -215,14 +215,15 @@ class GroupConsumer:
 
     # losing and leaving them
 
-    def lose(self, strand: Strand, *, is_expected: bool = False) -> None:
+    def lose(self, strand: Strand, reason: str, *, is_expected: bool = False) -> None:
         """Forget lanes of which some are somebody else's now, or nobody's."""
         if strand.is_lost:
             return
         strand.is_lost = strand.is_ending = True
         strand.freed.set()
         if not is_expected:
-            event(logging.WARNING, "lanes.lost", group=self.group.name, topic=self.group.topic, lanes=strand.key)
+            event(logging.WARNING, "lanes.lost", group=self.group.name, topic=self.group.topic, lanes=strand.key,
+                  reason=reason)  # fmt: skip
         reader = self._forget(strand)
         self._leave(self._let_go(strand, reader))
 
@@ -236,7 +237,7 @@ class GroupConsumer:
     def lose_token(self, token: UUID, *, is_expected: bool) -> None:
         for strand in list(self.strands):
             if token in strand.tokens:
-                self.lose(strand, is_expected=is_expected)
+                self.lose(strand, TAKEN, is_expected=is_expected)
 
     def give_up(self, tokens: Sequence[UUID]) -> None:
         """Finish what is being handled in some lanes, beside other work, and then let others have them."""

@@ -16,7 +16,7 @@ from postbus._loop import Backoff, patiently, pause
 from postbus._reader import LogReader
 from postbus._segment import Piece
 from postbus._store import Store
-from postbus._strand import Advancer, Entry, HeldLane, Strand
+from postbus._strand import Advancer, Entry, HeldLane, Lose, Strand
 from postbus._throttle import Throttle
 from postbus._translate import may_have_crashed
 from postbus._work import Part, Work, WorkQueues, works_of
@@ -43,7 +43,7 @@ class Delivery:
         new_bell: Callable[[], asyncio.Event],
         prefetch: int,
         throttle: Throttle | None,
-        lose: Callable[[Strand], None],
+        lose: Lose,
     ) -> None:
         self._topic = topic
         self._options = options
@@ -116,16 +116,16 @@ class Delivery:
             event(logging.WARNING, "database.away", loop=f"read {self._topic}", retry_in=f"{away:.2f}s",
                   error=error.message)  # fmt: skip
             if may_have_crashed(error):  # our cursor is not to be trusted any more: the stored one is
-                self._lose(strand)
+                self._lose(strand, error.message)
             else:
                 await asyncio.sleep(away)
             return None
         except WrongSemantics:  # the topic was deleted, and its groups with it
-            self._lose(strand)
+            self._lose(strand, "the topic was deleted")
             return None
         backoff.reset()
         if piece.server != strand.server:
-            self._lose(strand)
+            self._lose(strand, "the server was started anew")
             return None
         return piece
 

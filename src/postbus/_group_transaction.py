@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from postbus._aside import Aside
@@ -15,7 +15,7 @@ from postbus._log import event
 from postbus._loop import Backoff
 from postbus._members import Members
 from postbus._store import Store
-from postbus._strand import Advancer, Entry, HeldLane, Strand
+from postbus._strand import Advancer, Entry, HeldLane, Lose
 from postbus._translate import translate
 from postbus._work import Work
 from postbus.errors import CommitUnknown, DatabaseUnavailable, LeaseLost
@@ -37,7 +37,7 @@ class GroupTransactions:
         handler_store: Store,
         advancer: Advancer,
         concurrency: int,
-        lose: Callable[[Strand], None],
+        lose: Lose,
     ) -> None:
         self._subscription_id = subscription_id
         self._members = members
@@ -102,7 +102,7 @@ class GroupTransactions:
                 }
             except (LeaseLost, CommitUnknown) as error:  # if unknown, the ledger tells where to go on
                 self._tell_undone(error)
-                self._lose(entry.strand)
+                self._lose(entry.strand, error.message)
                 return {}
             except Exception as error:
                 if outcomes or not _is_away(error):

@@ -71,15 +71,18 @@ class _Pulse:
     """When a group's next heartbeat is due."""
 
     def __init__(self, interval: timedelta) -> None:
-        self._interval = interval.total_seconds()
+        self.interval = interval.total_seconds()
         self.was_sent()
 
     def was_sent(self, jitter: float = 1.0) -> None:
-        self.due_at = time.monotonic() + self._interval * jitter
+        self.due_at = time.monotonic() + self.interval * jitter
 
-    def is_nearly_due(self, now: float) -> bool:
-        """Soon enough to go along with another one: so groups that start one after the other come together."""
-        return now >= self.due_at - 0.2 * self._interval
+    def may_go_along(self, now: float, interval: float) -> bool:
+        """Whether it is due soon: so groups that start one after the other come together within an interval.
+
+        In less than half of its interval, or of that of another group which is due.
+        """
+        return now >= self.due_at - min(self.interval, interval) / 2
 
 
 class GroupHeartbeats:
@@ -110,8 +113,9 @@ class GroupHeartbeats:
     async def tick(self) -> float:
         """Send what is due, in one statement. Returns after how many seconds to look again."""
         now = time.monotonic()
-        if any(now >= pulse.due_at for pulse in self._pulses.values()):
-            await self._send({one: pulse for one, pulse in self._pulses.items() if pulse.is_nearly_due(now)})
+        due = [pulse.interval for pulse in self._pulses.values() if now >= pulse.due_at]
+        if due:
+            await self._send({one: pulse for one, pulse in self._pulses.items() if pulse.may_go_along(now, min(due))})
         next_at = min((pulse.due_at for pulse in self._pulses.values()), default=now + _LOOK)
         return _until(next_at)
 

@@ -205,12 +205,12 @@ class LaneKeeper:
         """The server may have crashed: what was read, but not stored, is in doubt."""
         for consumer in self.consumers.values():
             for strand in list(consumer.strands):
-                consumer.lose(strand)
+                consumer.lose(strand, "a connection broke, and the server may have crashed")
 
-    def _lose(self, strand: Strand) -> None:
+    def _lose(self, strand: Strand, reason: str) -> None:
         consumer = self.consumers.get(strand.subscription_id)
         if consumer is not None:
-            consumer.lose(strand)
+            consumer.lose(strand, reason)
 
     async def tell_counts(self) -> None:
         groups = [one for one in self.consumers.values() if one.history_of is None]

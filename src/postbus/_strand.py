@@ -206,14 +206,17 @@ class Strand:
 
 
 Progressed = Callable[[Strand], None]
+Lose = Callable[[Strand, str], None]
+"""Called with a strand whose lanes are not ours any more, and why."""
+TAKEN = "somebody else has them"
 
 
 class Advancer:
     """Moves cursors: those of all groups of the process in one statement."""
 
-    def __init__(self, store: Store, lost: Callable[[Strand], None]) -> None:
+    def __init__(self, store: Store, lose: Lose) -> None:
         self._store = store
-        self._lost = lost
+        self._lose = lose
         self._progressed: dict[Strand, None] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -277,7 +280,7 @@ class Advancer:
         except BaseException as error:
             for strand, steps in asked:
                 if isinstance(error, DatabaseUnavailable) and may_have_crashed(error):
-                    self._lost(strand)  # its cursor is not to be trusted any more: the stored one is
+                    self._lose(strand, error.message)  # its cursor is not to be trusted any more: the stored one is
                 else:
                     strand.put_back(steps)
                     self.add(strand)
@@ -287,7 +290,7 @@ class Advancer:
                 strand.is_advancing = False
         for place, (strand, step) in enumerate(places):
             if place in lost:
-                self._lost(strand)
+                self._lose(strand, TAKEN)
             else:
                 strand.lanes[step.lane].number += 1
         for strand, _ in asked:
