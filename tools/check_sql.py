@@ -11,6 +11,7 @@ CODE = Path(__file__).parent.parent / "src" / "postbus" / "sql" / "code"
 KEYWORDS = re.compile(
     r"\b(SELECT|INSERT|UPDATE|DELETE|FROM|WHERE|CREATE|BEGIN|END|RETURNS|LANGUAGE|DECLARE|PERFORM|JOIN)\b"
 )
+_NOT_ASCII = "has characters that are not in every encoding of a database"
 CREATED = re.compile(r"^create or replace (function|view) postbus(?:_outbox)?\.(\w+)", re.MULTILINE)
 
 
@@ -19,7 +20,7 @@ def problems_of(path: Path) -> Iterator[str]:
     text = path.read_text("utf-8")
     statements = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
     if not text.isascii():
-        yield "has characters that are not in every encoding of a database"
+        yield _NOT_ASCII
     if not text.startswith("-- "):
         yield "has no header that says what it does"
     if shouted := KEYWORDS.search(statements):
@@ -54,6 +55,8 @@ def main() -> int:
     problems = [f"{name}: not in contents.txt" for name in sorted(existing - set(listed))]
     problems += [f"{name}: in contents.txt, but not there" for name in sorted(set(listed) - existing)]
     problems += [f"{name}: {problem}" for name in listed if name in existing for problem in problems_of(CODE / name)]
+    migrations = (CODE.parent / "migrations").glob("*.sql")
+    problems += [f"{file.name}: {_NOT_ASCII}" for file in migrations if not file.read_text("utf-8").isascii()]
     print("\n".join(problems) or "SQL rules: ok")
     return bool(problems)
 

@@ -137,6 +137,8 @@ class Server:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     child.kill()
         await self._has_ended()
+        # They let go of files a moment before they have ended.
+        await until(lambda: not any(map(_runs, children)), "the end of orphans", within=_STOP_TIMEOUT)
 
     async def kill_backend(self, pid: int) -> None:
         """End a backend by SIGKILL. The server then ends all others, and recovers. Returns when it does so."""
@@ -262,3 +264,10 @@ class ServerFailed(Exception):
 
 def end_of(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

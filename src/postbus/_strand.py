@@ -208,7 +208,7 @@ class Strand:
 Progressed = Callable[[Strand], None]
 Lose = Callable[[Strand, str], None]
 """Called with a strand whose lanes are not ours any more, and why."""
-TAKEN = "somebody else has them"
+TAKEN = "others have taken them, or moved the group's place"
 
 
 class Advancer:

@@ -47,7 +47,7 @@ class Published(NamedTuple):
 def published(answer: Sequence[int | None]) -> Published:
     """Read the value of a statement that publishes: the ids, and last what is told of it."""
     ids: Any = answer[:-1]
-    return Published(ids, bool(answer[-1]))  # nothing is told of a batch that is empty
+    return Published(ids, answer[-1] == 1)  # nothing is told of a batch that is empty
 
 
 def is_name(name: object) -> bool:

@@ -71,6 +71,19 @@ async def test_the_event_loop_can_be_chosen(cli: Cli, bus: Bus, tmp_path: Path, 
     (await finish(process)).done()
 
 
+async def test_a_module_may_need_the_event_loop(cli: Cli, bus: Bus, tmp_path: Path) -> None:
+    """What it makes when it is imported belongs to the one that its handlers run in."""
+    needing = SHOP.replace("number = 7", "from asyncio import get_running_loop\nloop = get_running_loop()")
+    (tmp_path / "shop.py").write_text(needing.replace("payload, flush", "loop is get_running_loop(), flush"))
+    await bus.send("jobs", "one")
+
+    process = await cli.start("worker", "shop")
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"handling True\n"
+    process.send_signal(signal.SIGTERM)
+    (await finish(process)).done()
+
+
 async def test_an_event_loop_that_is_not_installed(cli: Cli, shop: None, tmp_path: Path) -> None:
     """It is said, and what to do; by default Python's own is used then."""
     (tmp_path / "uvloop.py").write_text("raise ModuleNotFoundError")

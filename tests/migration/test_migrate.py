@@ -6,13 +6,12 @@ import asyncio
 import re
 import subprocess
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Any
 
 import asyncpg
 import pytest
 
-from postbus import Bus, SchemaMissing, SchemaTooNew, SchemaTooOld
+from postbus import Bus, SchemaMissing, SchemaTooNew, SchemaTooOld, __version__
 from postbus._migrate import check, code, code_checksum, migrate, migrations, read_state, script
 
 # All that makes a schema.
@@ -124,7 +123,7 @@ async def test_changed_functions_are_applied_again(conn: Any) -> None:
     await check(conn)
     state = await read_state(conn)
     assert state is not None
-    assert (state.code_checksum, state.code_version) == (code_checksum(), version("postbus"))
+    assert (state.code_checksum, state.code_version) == (code_checksum(), __version__)
 
 
 async def test_a_database_without_the_schema_is_refused(empty_dsn: str) -> None:

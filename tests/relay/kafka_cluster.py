@@ -31,8 +31,9 @@ def records(address: str, topic: str, count: int) -> list[Any]:
     got: list[Any] = []
     try:
         until = time.monotonic() + 20
-        while (found := consumer.consume(500, timeout=0.5)) or (len(got) < count and time.monotonic() < until):
+        while (found := consumer.consume(500, timeout=1.0)) or (len(got) < count and time.monotonic() < until):
             got += [one for one in found if one.error() is None]
+            until = time.monotonic() + 20 if found else until
     finally:
         consumer.close()
     return got

@@ -54,6 +54,8 @@ _PUBLISHING = [
     "select postbus.publish('log', 'x'::text, key => 'k', dedup_key => 'd')",
     "select postbus.publish('log', '{}'::jsonb)",
     "select postbus.publish_many('log', array['x'::bytea], keys => array['k'])",
+    "select postbus.publish_lines('log', '1\n2', 2)",
+    "select postbus.publish_lines('new', '1\n2', 2)",
 ]
 _CLAIM = "select * from postbus.claim('t', 'm', 1)"
 _SETTLE = [

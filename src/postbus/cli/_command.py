@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 import typing
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -179,17 +179,12 @@ def _run(function: Callable[[], Any], as_json: bool) -> int:
     try:
         result = function()
         if inspect.iscoroutine(result):
-            result = _run_coroutine(result)
+            result = asyncio.run(result)
         sys.stdout.flush()
         return result or OK
     except typer.Exit:
         raise
+    except asyncio.CancelledError:
+        return report(KeyboardInterrupt(), as_json=as_json)
     except (Exception, KeyboardInterrupt) as error:
         return report(error, as_json=as_json)
-
-
-def _run_coroutine(coroutine: Coroutine[Any, Any, int | None]) -> int | None:
-    try:
-        return asyncio.run(coroutine)
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None

@@ -40,13 +40,13 @@ def worker(
     A second one aborts (exit code 130).
     """
     configure_logging(log_level.value, log_format or (LogFormat.JSON if cli.as_json else LogFormat.TEXT))
+    return run(_work(cli, target, name), loop)
+
+
+async def _work(cli: Cli, target: str, name: str | None) -> int:
     _choose_database(cli)
-    bus = load_bus(target)
+    bus = load_bus(target)  # here: what the module makes may need the event loop
     _check_database(cli, bus, target)
-    return run(_work(bus, name), loop)
-
-
-async def _work(bus: Bus, name: str | None) -> int:
     try:
         return await run_until_stopped(bus, name)
     finally:
