@@ -54,6 +54,7 @@ class Again:
         self._max_attempts = max_attempts
         self._in_hand: set[int] = set()
         self._suspicious_until = 0.0
+        self._claiming = asyncio.Lock()
 
     def be_suspicious(self, seconds: float) -> None:
         """Try one message at a time for a while: only the deadly one's attempts must count."""
@@ -68,11 +69,17 @@ class Again:
                 if not self._waiting:
                     await self._look_for_others()
                 if self._waiting:
-                    await self._claim_due()
+                    async with self._claiming:
+                        await self._claim_due()
                 backoff.reset()
             except DatabaseUnavailable:
                 await asyncio.sleep(backoff.next())
             await pause(_POLL if self._waiting else _IDLE_POLL, self._aside.is_due)
+
+    async def settled(self) -> None:
+        """Wait for a claim that is under way: what it brings for strands that are ending is given back."""
+        async with self._claiming:
+            pass
 
     async def _look_for_others(self) -> None:
         """Messages that somebody else has put there, by a redrive. Writes nothing, since it is done all the time."""

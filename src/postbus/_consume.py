@@ -299,6 +299,7 @@ class GroupConsumer:
                 reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
         await self._finish(strand)
+        await self._again.settled()
         await self._advancer.settle(strand)
 
     async def _finish(self, strand: Strand) -> None:
