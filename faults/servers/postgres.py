@@ -138,7 +138,7 @@ class Server:
                     child.kill()
         await self._has_ended()
         # They let go of files a moment before they have ended.
-        await until(lambda: not any(map(_runs, children)), "the end of orphans", within=_STOP_TIMEOUT)
+        await until(lambda: all(has_ended(child.pid) for child in children), "the end of orphans", within=_STOP_TIMEOUT)
 
     async def kill_backend(self, pid: int) -> None:
         """End a backend by SIGKILL. The server then ends all others, and recovers. Returns when it does so."""
@@ -266,8 +266,9 @@ def end_of(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
 
 
-def _runs(process: psutil.Process) -> bool:
+def has_ended(pid: int) -> bool:
+    """Whether a process has, also if nobody has asked yet how it ended."""
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
-        return False
+        return True

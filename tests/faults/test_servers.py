@@ -21,7 +21,7 @@ from eventually import eventually
 from faults.servers import Absent
 from faults.servers.disk import TABLES, WAL
 from faults.servers.hogs import all_connections, finish_prepared, open_transaction, prepare
-from faults.servers.postgres import Server, ServerFailed, dsn_of_all
+from faults.servers.postgres import Server, ServerFailed, dsn_of_all, has_ended
 from faults.servers.run import USER, Servers
 from postbus import Bus
 
@@ -48,14 +48,6 @@ async def present(made: Awaitable[T]) -> T:
         return await made
     except Absent as absent:
         pytest.skip(str(absent))
-
-
-def has_ended(pid: int) -> bool:
-    """Whether a process has, also if nobody has asked yet how it ended."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 async def is_doing(server: Server, pid: int, what: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from eventually import eventually
 from grouping import SOON, are_shared, create_log, group_row, has, in_order, is_through, publish_numbers
 from postbus import Ack, Bus, DeadLetter, Message, Outgoing, Release, Retry, RetryPolicy, Start, _again
+from postbus._store import Store
 from running import running
 
 LATER = RetryPolicy(initial=3600, factor=1, maximum=3600, jitter=0)  # when the test says so
@@ -238,6 +239,38 @@ async def test_a_restart_between_failure_and_retry(bus: Bus, conn: Any, dsn: str
             await is_through(conn, passed=6)
     assert [one for one in got if one[0] % 2 == 0] == [(0, 2), (2, 1), (4, 1)]
     assert [one for one in got if one[0] % 2] == [(1, 1), (3, 1), (5, 1)]
+
+
+async def test_a_stop_gives_back_what_is_just_being_claimed(
+    bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to a claim that comes when all else has ended is waited for, and the message is due again at once."""
+    await create_log(bus, lease="1 hour", lanes=1)
+    claimed, answer = asyncio.Event(), asyncio.Event()
+    claim = Store.claim_retrying
+
+    async def claim_slowly(*args: Any) -> Any:
+        if due := await claim(*args):
+            claimed.set()
+            await answer.wait()
+        return due
+
+    monkeypatch.setattr(Store, "claim_retrying", claim_slowly)
+
+    @bus.subscribe("t", group="g", start=Start.BEGINNING, retry=SOON)
+    async def handle(n: int) -> None:
+        raise ValueError
+
+    await publish_numbers(bus, [1])
+    run = asyncio.create_task(bus.run())
+    await asyncio.wait_for(claimed.wait(), 10)
+    bus.stop()
+    await asyncio.sleep(0.3)
+    assert not run.done()
+    answer.set()
+    await asyncio.wait_for(run, 5)
+
+    assert await conn.fetchval("select attempts from postbus.retrying where due_at <= clock_timestamp()") == 1
 
 
 async def test_a_stop_gives_back_what_was_due(bus: Bus, conn: Any, dsn: str) -> None:

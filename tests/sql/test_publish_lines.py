@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from importlib.resources import files
+from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
@@ -14,7 +14,6 @@ from log_sql import create_topic, read, refused, subscribe, take
 from pop_sql import ack, pop
 from postbus._migrate import migrate
 
-_FUNCTION = files("postbus") / "sql" / "code" / "1_publish" / "lines_of.sql"
 LINES = b'{"n": 1}\n{"n": "\xc3\xb6\\n\\\\"}\n[]\n'
 EACH = [b'{"n": 1}', b'{"n": "\xc3\xb6\\n\\\\"}', b"[]"]
 
@@ -24,22 +23,26 @@ async def publish_lines(conn: Any, lines: bytes = LINES, count: int | None = 3, 
     return ids
 
 
-@pytest.mark.parametrize("encoding", ["UTF8", "LATIN1", "SQL_ASCII", "EUC_JP"])
-async def test_lines_are_bytes_in_whatever_encoding(server: Any, encoding: str) -> None:
-    """Bytes above 127, escapes and backslashes come out as they went in."""
-    name = f"lines_{encoding.lower()}"
+@pytest.fixture(params=["UTF8", "LATIN1", "SQL_ASCII", "EUC_JP"])
+async def encoded(server: Any, request: pytest.FixtureRequest) -> AsyncIterator[Any]:
+    """A connection to a database in some encoding, with the schema."""
     root: Any = await asyncpg.connect(server.dsn())
-    await root.execute(f"create database {name} template template0 encoding '{encoding}' locale 'C'")
+    name = f"lines_{request.param.lower()}"
+    await root.execute(f"create database {name} template template0 encoding '{request.param}' locale 'C'")
     try:
         conn: Any = await asyncpg.connect(server.dsn(name))
-        await conn.execute("create schema postbus")
-        await conn.execute(_FUNCTION.read_text())
-        lines = b"\xff\xfe\x01\\001\\\\x\n\n\xc3\xb6\n"
-        assert await conn.fetchval("select postbus.lines_of($1, 3)", lines) == lines.split(b"\n")[:3]
+        await migrate(conn)
+        yield conn
         await conn.close()
     finally:
         await root.execute(f"drop database {name} with (force)")
         await root.close()
+
+
+async def test_lines_are_bytes_in_whatever_encoding(encoded: Any) -> None:
+    """Bytes above 127, escapes and backslashes come out as they went in."""
+    lines = b"\xff\xfe\x01\\001\\\\x\n\n\xc3\xb6\n"
+    assert await encoded.fetchval("select postbus.lines_of($1, 3)", lines) == lines.split(b"\n")[:3]
 
 
 @pytest.mark.parametrize(
@@ -161,22 +164,11 @@ async def test_a_queue_looks_at_each_of_them(conn: Any) -> None:
     assert await conn.fetchval("select count(*) from postbus.messages") == 5
 
 
-@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
-async def test_a_queue_takes_them_in_databases_of_other_encodings(server: Any, encoding: str) -> None:
+async def test_a_queue_takes_them_in_whatever_encoding(encoded: Any) -> None:
     """Where what cannot be written in it is only bytes."""
-    name = f"queue_{encoding.lower()}"
-    root: Any = await asyncpg.connect(server.dsn())
-    await root.execute(f"create database {name} template template0 encoding '{encoding}' locale 'C'")
-    try:
-        conn: Any = await asyncpg.connect(server.dsn(name))
-        await migrate(conn)
-        await publish_lines(conn, "ö\n漢\n".encode(), 2)
-        payloads = await conn.fetchval("select array_agg(payload order by id) from postbus.queued")
-        assert payloads == ["ö".encode(), "漢".encode()]
-        await conn.close()
-    finally:
-        await root.execute(f"drop database {name} with (force)")
-        await root.close()
+    await publish_lines(encoded, "ö\n漢\n".encode(), 2)
+    payloads = await encoded.fetchval("select array_agg(payload order by id) from postbus.queued")
+    assert payloads == ["ö".encode(), "漢".encode()]
 
 
 @pytest.mark.parametrize("count", [1, 2, 1000, 1001, 2500])

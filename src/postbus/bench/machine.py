@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import resource
@@ -11,8 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from postbus._event_loop import EventLoop
-
 
 def machine() -> dict[str, Any]:
     """What a reader has to know to compare figures."""
@@ -21,7 +20,7 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "cpu": _cpu(),
         "python": platform.python_version(),
-        "event_loop": EventLoop.AUTO.chosen.value,
+        "event_loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
         "million_additions_ms": round(1000 * _million_additions(), 1),
         "platform": platform.platform(),
         "load_at_start": round(os.getloadavg()[0], 2),
