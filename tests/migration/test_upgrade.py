@@ -34,7 +34,7 @@ async def test_an_upgrade_ends_with_the_schema_of_a_new_database(empty_dsn: str,
     old: Any = await installed(empty_dsn, released)
     new: Any = await asyncpg.connect(dsn)
     try:
-        assert await migrate(old)
+        await migrate(old)
         assert await everything(old) == await everything(new)
     finally:
         await old.close()
