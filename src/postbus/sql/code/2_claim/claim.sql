@@ -55,6 +55,7 @@ declare
     _found     tid[];
     _chosen    tid[];
     _is_left   boolean;
+    _messages  postbus.queue_message[];
 begin
     -- Each expression costs time once per transaction, so there are few of them on the way to a message.
     if (max_count >= 1 and (lease is null or lease > interval '0') and _topic.paused_at is null and _topic.storage_id is null) is not true then
@@ -87,31 +88,22 @@ begin
     end if;
 
     if _chosen is not null then
+        -- In the order of what was chosen, which a nested loop keeps.
+        select array_agg(q.id), array_agg(q.published_at), array_agg(q.attempts + 1), array_agg(q.priority), array_agg(q.key),
+               array_agg(q.correlation_id), array_agg(q.content_type), array_agg(q.headers::text), array_agg(q.payload),
+               array_agg(row(q.id, q.published_at, q.attempts + 1, q.priority, q.key, q.correlation_id, q.content_type, q.headers,
+                             q.payload)::postbus.queue_message)
+          into ids, published_ats, attempts, priorities, keys, correlation_ids, content_types, headers, payloads, _messages
+          from unnest(_chosen) as chosen (tid)
+          join postbus.queued q on q.ctid = chosen.tid;
+        lease_length := coalesce(claim.lease, _topic.lease);
+        ordered := _topic.ordered;
         with taken as (
-            delete from postbus.queued q using unnest(_chosen) with ordinality as chosen (tid, n) where q.ctid = chosen.tid
-            returning chosen.n, q.id, q.published_at, q.attempts + 1 as attempt, q.priority, q.key, q.correlation_id,
-                      q.content_type, q.headers, q.payload
-        ), listed as (
-            select array_agg(t.id) as ids, array_agg(t.published_at) as published_ats, array_agg(t.attempt) as attempts,
-                   array_agg(t.priority) as priorities, array_agg(t.key) as keys, array_agg(t.correlation_id) as correlation_ids,
-                   array_agg(t.content_type) as content_types, array_agg(t.headers::text) as headers,
-                   array_agg(t.payload) as payloads,
-                   array_agg(row(t.id, t.published_at, t.attempt, t.priority, t.key, t.correlation_id, t.content_type, t.headers,
-                                 t.payload)::postbus.queue_message) as messages
-              from (select * from taken order by taken.n) as t
-        ), leased as (
-            insert into postbus.lease (token, topic_id, member, ends_at, ordered, open_ids, messages)
-            select gen_random_uuid(), _topic.id, claim.member, as_of + coalesce(claim.lease, _topic.lease), _topic.ordered,
-                   listed.ids, listed.messages
-              from listed
-            returning lease.token, lease.ends_at
+            delete from postbus.queued q where q.ctid = any (_chosen)
         )
-        select leased.token, leased.ends_at, coalesce(claim.lease, _topic.lease), _topic.ordered, listed.ids, listed.published_ats,
-               listed.attempts, listed.priorities, listed.keys, listed.correlation_ids, listed.content_types, listed.headers,
-               listed.payloads
-          into token, ends_at, lease_length, ordered, ids, published_ats, attempts, priorities, keys, correlation_ids,
-               content_types, headers, payloads
-          from leased, listed;
+        insert into postbus.lease (token, topic_id, member, ends_at, ordered, open_ids, messages)
+        values (gen_random_uuid(), _topic.id, claim.member, as_of + lease_length, _topic.ordered, ids, _messages)
+        returning lease.token, lease.ends_at into token, ends_at;
     else
         ordered := _topic.ordered;
         if _is_left then
