@@ -22,13 +22,13 @@ begin
         perform postbus.check_subscribed(topic);
     end if;
     if keys is null and cardinality(payloads) <= _size then
-        _number := postbus.append_segment(topic, null, published_at, content_type, content_types, null, correlation_ids, headers,
-                                          payloads, pg_column_size(payloads));
+        _number := postbus.append_segment(topic.storage_id, topic.id, topic.lanes, null, published_at, content_type, content_types, null,
+                                          correlation_ids, headers, payloads, pg_column_size(payloads));
         return array(select _number * 1024 + i from generate_series(0, cardinality(payloads) - 1) as i);
     elsif keys is null then
         for _from in 1 .. cardinality(payloads) by _size loop
             _number := postbus.append_segment(
-                topic, null, published_at, content_type, content_types[_from:_from + _size - 1], null,
+                topic.storage_id, topic.id, topic.lanes, null, published_at, content_type, content_types[_from:_from + _size - 1], null,
                 correlation_ids[_from:_from + _size - 1], headers[_from:_from + _size - 1], payloads[_from:_from + _size - 1],
                 (select sum(length(payload)) from unnest(payloads[_from:_from + _size - 1]) as payload));
             _ids := _ids || array(select _number * 1024 + i from generate_series(0, least(_size, cardinality(payloads) - _from + 1) - 1) as i);
@@ -52,8 +52,8 @@ begin
          order by min(placed.n)
     loop
         _number := postbus.append_segment(
-            topic, _part.lane, published_at, content_type, case when content_types is not null then _part.content_types end, _part.keys,
-            case when correlation_ids is not null then _part.correlation_ids end,
+            topic.storage_id, topic.id, topic.lanes, _part.lane, published_at, content_type,
+            case when content_types is not null then _part.content_types end, _part.keys, case when correlation_ids is not null then _part.correlation_ids end,
             case when append_many.headers is not null then _part.headers end, _part.payloads, _part.bytes);
         for _i in 1 .. cardinality(_part.places) loop
             _ids[_part.places[_i]] := _number * 1024 + _i - 1;

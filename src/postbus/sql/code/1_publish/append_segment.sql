@@ -6,7 +6,9 @@
 --
 -- Writes: segment.
 create or replace function postbus.append_segment(
-    topic           postbus.topic,
+    storage_id      integer,
+    topic_id        bigint,
+    lanes           integer,                    -- how many the topic has
     lane            integer,
     published_at    timestamptz,
     content_type    text,
@@ -22,7 +24,7 @@ create or replace function postbus.append_segment(
 language plpgsql as $$
 declare
     _txid  xid8 := pg_current_xact_id();
-    _epoch bigint := pg_sequence_last_value(postbus.epoch_sequence(topic.storage_id));
+    _epoch bigint := pg_sequence_last_value(postbus.epoch_sequence(storage_id));
     -- Takes and leaves a lock, of a table that nobody keeps locked, upon which a session hears of new tables: a
     -- transaction that has published before would not know a leaf that was added since.
     _size  bigint := pg_relation_size('postbus.loss'::regclass, 'init');
@@ -30,8 +32,8 @@ begin
     number := coalesce(number, nextval('postbus.log_position'));
     insert into postbus.segment (storage_id, position, txid, topic_id, lane, count, bytes, published_at, content_type, content_types, keys,
                                  correlation_ids, headers, payloads, in_lines)
-    values (topic.storage_id, (_epoch << 43) + append_segment.number, _txid, topic.id,
-            coalesce(append_segment.lane, append_segment.number % topic.lanes), coalesce(lines, cardinality(append_segment.payloads)),
+    values (append_segment.storage_id, (_epoch << 43) + append_segment.number, _txid, append_segment.topic_id,
+            coalesce(append_segment.lane, append_segment.number % lanes), coalesce(lines, cardinality(append_segment.payloads)),
             append_segment.bytes, append_segment.published_at, append_segment.content_type, append_segment.content_types,
             append_segment.keys, append_segment.correlation_ids, append_segment.headers, append_segment.payloads,
             case when lines is not null then true end);

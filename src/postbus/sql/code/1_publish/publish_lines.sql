@@ -32,7 +32,8 @@ begin
             perform postbus.check_subscribed(_topic);
         end if;
         perform postbus.tell(_topic.id, _topic.notify);
-        _number := postbus.append_segment(_topic, null, _now, _type, null, null, null, null, array[lines], length(lines), null, _count);
+        _number := postbus.append_segment(_topic.storage_id, _topic.id, _topic.lanes, null, _now, _type, null, null, null, null, array[lines],
+                                          length(lines), null, _count);
         return array(select _number * 1024 + i from generate_series(0, _count - 1) as i);
     end if;
 

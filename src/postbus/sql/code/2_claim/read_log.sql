@@ -30,15 +30,17 @@ declare
     _target  postbus.log_place := coalesce(_cursor.target, _cursor.until, target::postbus.log_place);
     _is_new  boolean := _target is null;
     _fresh   boolean := pg_current_xact_id_if_assigned() is null;
-    _late    xid8[] := array(select x from pg_snapshot_xip((_cursor.seen).snapshot) as x where x <= (_cursor.seen).txid);
     _since   bigint := greatest((_cursor.seen).position + 1, _cursor.done_position);
-    _has_late boolean := _late <> '{}' or pg_snapshot_xmax((_cursor.seen).snapshot) < (_cursor.seen).txid;
-    _leaf    record;
+    _late    xid8[] := '{}';
+    _has_late boolean := pg_snapshot_xmax((_cursor.seen).snapshot) < (_cursor.seen).txid;
     _low     bigint;
+    _epochs  integer[];         -- of the leaves to look at; null for what is late in all of them
+    _closed  boolean[];
+    _epoch   integer;
     _reading refcursor;
     _segment postbus.log_row;
     _end     postbus.log_row;
-    _ended   boolean := _cursor.target is null and (_cursor.seen).position = (_cursor.until).position
+    _ended   boolean := _cursor.until is not null and _cursor.target is null and (_cursor.seen).position = (_cursor.until).position
                         and (_cursor.seen).snapshot::text = (_cursor.until).snapshot::text;
     _count   integer := 0;
     _bytes   bigint := 0;
@@ -74,27 +76,37 @@ begin
         return;
     end if;
     _size := pg_relation_size('postbus.loss'::regclass, 'init');       -- hears of new leaves: see append_segment
+    if pg_snapshot_xmin((_cursor.seen).snapshot) < pg_snapshot_xmax((_cursor.seen).snapshot) then
+        _late := array(select x from pg_snapshot_xip((_cursor.seen).snapshot) as x where x <= (_cursor.seen).txid);
+        _has_late := _has_late or _late <> '{}';
+    end if;
     if _has_late and _topic.storage = 'shared' then
         _low := (select min(l.epoch)::bigint << 43 from postbus.log_leaf l
                   where l.storage_id = _topic.storage_id
                     and (l.closed_txid is null or l.closed_txid > least(_late[1], pg_snapshot_xmax((_cursor.seen).snapshot))));
     end if;
+    if _is_new and not _has_late and _since >> 43 = _target.position >> 43 then
+        _epochs := array[_target.position >> 43];       -- as most often: only the leaf that is written to
+        _closed := '{f}';
+    else
+        select array_agg(leaf.epoch order by leaf.pass, leaf.epoch), array_agg(leaf.is_closed order by leaf.pass, leaf.epoch)
+          into _epochs, _closed
+          from (select null::integer as epoch, false as is_closed, 0 as pass where _has_late and _topic.storage = 'shared'
+                union all
+                select l.epoch, l.closed_txid is not null, 1 from postbus.log_leaf l
+                 where l.storage_id = _topic.storage_id
+                   and (l.epoch + 1)::bigint << 43 > coalesce(_cursor.done_position, 0)
+                   and ((l.epoch + 1)::bigint << 43 > _since
+                        or (_topic.storage = 'own' and (l.closed_txid is null
+                            or l.closed_txid > least(_late[1], pg_snapshot_xmax((_cursor.seen).snapshot)))))) as leaf;
+    end if;
     <<leaves>>
-    for _leaf in
-        select null::integer as epoch, null::xid8 as closed_txid, 0 as pass where _has_late and _topic.storage = 'shared'
-        union all
-        select l.epoch, l.closed_txid, 1 from postbus.log_leaf l
-         where l.storage_id = _topic.storage_id
-           and (l.epoch + 1)::bigint << 43 > coalesce(_cursor.done_position, 0)
-           and ((l.epoch + 1)::bigint << 43 > _since
-                or (_topic.storage = 'own' and (l.closed_txid is null
-                    or l.closed_txid > least(_late[1], pg_snapshot_xmax((_cursor.seen).snapshot)))))
-         order by pass, epoch
-    loop
+    for _n in 1 .. coalesce(cardinality(_epochs), 0) loop
+        _epoch := _epochs[_n];
         -- Locked, so that it is not dropped meanwhile. One that is gone had nothing for a live group.
-        continue when _leaf.closed_txid is not null and not postbus.lock_leaf(_topic.storage_id, _leaf.epoch);
+        continue when _closed[_n] and not postbus.lock_leaf(_topic.storage_id, _epoch);
         -- Limit: as many as are wanted, the one that was done last, and one that tells that there are more.
-        if _leaf.epoch is null then
+        if _epoch is null then
             -- What is late lies below the seen position, and so comes first. See read_leaf_sql: these plans, unlike that
             -- one, are kept, and making one takes longer than most reads.
             open _reading for
@@ -124,8 +136,8 @@ begin
                              or postbus.first_id(late.position) + late.count <= _cursor.since_id)) is not true
                  order by late.position limit greatest(max_count - _count, 0) + 2;
         elsif _topic.storage = 'own' then
-            open _reading for execute postbus.read_leaf_sql(_topic.storage_id, _leaf.epoch, _has_late, in_lines)
-                using _topic.id, lanes, greatest(_since, (_leaf.epoch::bigint << 43) + (_cursor.since_id >> 10)), (_cursor.seen).txid,
+            open _reading for execute postbus.read_leaf_sql(_topic.storage_id, _epoch, _has_late, in_lines)
+                using _topic.id, lanes, greatest(_since, (_epoch::bigint << 43) + (_cursor.since_id >> 10)), (_cursor.seen).txid,
                       (_cursor.seen).snapshot, _target.snapshot, greatest(max_count - _count, 0) + 2, _late,
                       pg_snapshot_xmax((_cursor.seen).snapshot), coalesce(_cursor.done_position, 0), _cursor.since_bound,
                       _cursor.since_at, _cursor.since_id, coalesce(_cursor.done_index, -1), _cursor.since_snapshot;
@@ -140,8 +152,8 @@ begin
                        null::text, null::text, null::boolean, null::text
                   from postbus.segment_shared s
                  where s.storage_id = _topic.storage_id and s.topic_id = _topic.id and s.lane = any (lanes)
-                   and s.position >= greatest(_since, (_leaf.epoch::bigint << 43) + coalesce(_cursor.since_id >> 10, 0))
-                   and s.position < (_leaf.epoch + 1)::bigint << 43
+                   and s.position >= greatest(_since, (_epoch::bigint << 43) + coalesce(_cursor.since_id >> 10, 0))
+                   and s.position < (_epoch + 1)::bigint << 43
                    and not pg_visible_in_snapshot(s.txid, (_cursor.seen).snapshot) and pg_visible_in_snapshot(s.txid, _target.snapshot)
                    and (s.position <= _cursor.since_bound
                         and (s.published_at < _cursor.since_at and pg_visible_in_snapshot(s.txid, _cursor.since_snapshot) is not false
