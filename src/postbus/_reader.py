@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import OrderedDict
 from datetime import datetime
+from functools import partial
 
 from postbus._log import event
 from postbus._segment import Piece
@@ -69,28 +69,32 @@ class LogReader:
         return piece
 
     async def _read(self, key: _Key, taken_at: float, *, is_between: bool, max_count: int, max_bytes: int) -> Piece:
-        topic, lanes, cursor, server = key
-        target: str | None = None
+        topic, _, _, server = key
+        ask = partial(self._ask, key, max_count=max_count, max_bytes=max_bytes)
+        if is_between:
+            return await ask(None)
         # One at a time goes to a new place; the others read up to it as well. So all stand at the same one
         # afterwards, and share their reads from then on. It has to be a place later than their own.
-        async with contextlib.AsyncExitStack() as stack:
-            if not is_between:
-                taking = self._taking.setdefault(topic, asyncio.Lock())
+        if self._target_after(topic, taken_at) is None:
+            async with self._taking.setdefault(topic, asyncio.Lock()):
                 if self._target_after(topic, taken_at) is None:
-                    await stack.enter_async_context(taking)
-                target = self._target_after(topic, taken_at)
-                if target is not None:
-                    await stack.aclose()
-            began = time.monotonic()
-            piece = await self._store.read_log(
-                topic, lanes, cursor, max_count=max_count, max_bytes=max_bytes, target=target
-            )
-            if piece.segments:
-                event(logging.DEBUG, "log.read", topic=topic, messages=piece.count, seconds=time.monotonic() - began)
-            if piece.server == server and piece.target is not None and target is None and not is_between:
-                self._targets[topic] = began, piece.target
-        if piece.server == server and piece.segments:
-            self._keep(key, piece)
+                    began = time.monotonic()
+                    piece = await ask(None)
+                    if piece.server == server and piece.target is not None:
+                        self._targets[topic] = began, piece.target
+                    return piece
+        return await ask(self._target_after(topic, taken_at))
+
+    async def _ask(self, key: _Key, target: str | None, *, max_count: int, max_bytes: int) -> Piece:
+        topic, lanes, cursor, server = key
+        began = time.monotonic()
+        piece = await self._store.read_log(
+            topic, lanes, cursor, max_count=max_count, max_bytes=max_bytes, target=target
+        )
+        if piece.segments:
+            event(logging.DEBUG, "log.read", topic=topic, messages=piece.count, seconds=time.monotonic() - began)
+            if piece.server == server:
+                self._keep(key, piece)
         return piece
 
     def forget(self) -> None:

@@ -54,7 +54,8 @@ begin
         _number := postbus.append_segment(
             topic.storage_id, topic.id, topic.lanes, _part.lane, published_at, content_type,
             case when content_types is not null then _part.content_types end, _part.keys,
-            case when correlation_ids is not null then _part.correlation_ids end, case when append_many.headers is not null then _part.headers end, _part.payloads, _part.bytes);
+            case when correlation_ids is not null then _part.correlation_ids end,
+            case when append_many.headers is not null then _part.headers end, _part.payloads, _part.bytes);
         for _i in 1 .. cardinality(_part.places) loop
             _ids[_part.places[_i]] := _number * 1024 + _i - 1;
         end loop;

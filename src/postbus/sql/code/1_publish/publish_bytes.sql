@@ -53,7 +53,8 @@ begin
         return 1024 * postbus.append_segment(
             _topic.storage_id, _topic.id, _topic.lanes, postbus.lane_of(key, _topic.lanes), _now,
             coalesce(content_type, 'application/octet-stream'), null, case when key is not null then array[key] end,
-            case when correlation_id is not null then array[correlation_id] end, case when headers is not null then array[headers] end, array[payload], length(payload), _number);
+            case when correlation_id is not null then array[correlation_id] end, case when headers is not null then array[headers] end,
+            array[payload], length(payload), _number);
     end if;
     _due_at := coalesce(deliver_at, _now + delay);
     if _topic.name is null then
