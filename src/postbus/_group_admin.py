@@ -24,9 +24,15 @@ class GroupAdmin(ScopeAdmin):
         """One topic, with options and what it holds."""
         found = await (await self._store()).topics(name)
         if not found:
-            remedy = f"see postbus topics list, or create it: postbus topics create {name}"
-            raise TopicNotFound(f"there is no topic {name!r}", remedy=remedy)
+            raise _no_topic(name)
         return found[0]
+
+    async def semantics(self, topic: str) -> str:
+        """QUEUE or PUB_SUB, at once, however much a topic holds."""
+        found = await (await self._store()).semantics(topic)
+        if not found:
+            raise _no_topic(topic)
+        return found[topic]
 
     async def groups(
         self, topic: str | None = None, group: str | None = None, *, cancelled: bool = False
@@ -171,7 +177,7 @@ class GroupAdmin(ScopeAdmin):
         not have any more (`retained` is false) only groups are known that try it again, or have given it up.
         """
         store = await self._store()
-        if (await self.topic(topic))["semantics"] == "PUB_SUB":
+        if await self.semantics(topic) == "PUB_SUB":
             try:
                 found = await store.log_message(topic, message_id)
             except MessageNotFound:
@@ -195,12 +201,17 @@ class GroupAdmin(ScopeAdmin):
         try:
             yield
         except (GroupNotFound, WrongSemantics):
-            if (await self.topic(topic))["semantics"] == "QUEUE":
+            if await self.semantics(topic) == "QUEUE":
                 raise WrongSemantics(
                     f"topic {topic!r} is a QUEUE, and has no groups",
                     remedy="groups belong to topics with semantics PUB_SUB: postbus topics list",
                 ) from None
             raise
+
+
+def _no_topic(name: str) -> TopicNotFound:
+    remedy = f"see postbus topics list, or create it: postbus topics create {name}"
+    return TopicNotFound(f"there is no topic {name!r}", remedy=remedy)
 
 
 _OF_MESSAGE = ("published_at", "key", "correlation_id", "content_type", "headers", "payload")

@@ -87,13 +87,13 @@ class Admin(GroupAdmin, HttpAdmin):
         try:
             await (await self._store()).delete_topic(name, force=force)
         except TopicNotEmpty as error:
-            if (await self.topic(name))["semantics"] == "PUB_SUB":
+            if await self.semantics(name) == "PUB_SUB":
                 remedy = "delete it together with its log, its groups and their dead letters: --force"
                 raise TopicNotEmpty(error.message, remedy=remedy) from None
             raise
 
     async def _refuse_log(self, name: str, why: str, remedy: str) -> None:
-        if (await self.topic(name))["semantics"] == "PUB_SUB":
+        if await self.semantics(name) == "PUB_SUB":
             raise WrongSemantics(f"topic {name!r} is PUB_SUB, and {why}", remedy=remedy)
 
     async def rebase(self) -> int:

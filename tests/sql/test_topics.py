@@ -106,6 +106,13 @@ async def test_a_topic_with_messages_is_not_deleted(conn: Any) -> None:
     assert await conn.fetchval("select count(*) from postbus.dedup") == 0
 
 
+@pytest.mark.parametrize(("columns", "are_counted"), [("name, semantics, retention", False), ("waiting", True)])
+async def test_what_is_not_asked_of_a_topic_is_not_counted(conn: Any, columns: str, are_counted: bool) -> None:
+    """Pausing one with a million messages asks for its semantics, and must not take the time to count them."""
+    plan = await conn.fetch(f"explain select {columns} from postbus.topics where name = 't'")
+    assert any(" on queued " in line for (line,) in plan) is are_counted
+
+
 async def test_a_purge_deletes_what_waits(conn: Any) -> None:
     """A purge takes what waits, now or later, and leaves what is leased; a dry run only counts."""
     await publish(conn, "leased")

@@ -54,7 +54,7 @@ async def list_dead_letters(
     """Show dead letters, the oldest first."""
     async with cli.open_bus() as bus:
         if topic is not None:
-            await bus.admin.topic(topic)
+            await bus.admin.semantics(topic)  # refuses one that is not there
             if group is not None:
                 await _check_group(bus.admin, topic, group)
         found = await bus.admin.dead_letters(topic, group=group, after_id=after_id, limit=limit)

@@ -138,7 +138,7 @@ async def _unreadable(bus: Bus, registry: Registry, limit: int) -> tuple[int, li
 
 async def _newest(bus: Bus, topic: str, limit: int) -> list[Message]:
     try:
-        is_log = (await bus.admin.topic(topic))["semantics"] == "PUB_SUB"
+        is_log = await bus.admin.semantics(topic) == "PUB_SUB"
     except TopicNotFound:  # nothing was ever published to it
         return []
     rows = await (bus.admin.log if is_log else bus.admin.messages)(topic, limit=limit, newest=True)

@@ -45,13 +45,13 @@ async def list_groups(
 ) -> None:
     """Show groups: their state, whether they are healthy, what they have before them, and how old the oldest is."""
     async with cli.open_bus() as bus:
-        known = None if topic is None else await bus.admin.topic(topic)
+        semantics = None if topic is None else await bus.admin.semantics(topic)
         found = await bus.admin.groups(topic, cancelled=with_cancelled)
         is_counted = await _is_counted(bus, found)
     if cli.as_json:
         write_json([_plain(one) for one in found])
     elif not found:
-        cli.note(_why_none(known))
+        cli.note(_why_none(topic, semantics))
     else:
         write_table(
             ["topic", "group", "state", "lag", "oldest", *_COUNTS[1:], "workers", "health"],
@@ -80,12 +80,12 @@ async def _is_counted(bus: Bus, groups: list[_Row]) -> bool:
     return any(one["silent_for"] < _ALIVE for one in workers) or not any(one["lag"] for one in groups)
 
 
-def _why_none(topic: _Row | None) -> str:
+def _why_none(topic: str | None, semantics: str | None) -> str:
     if topic is None:
         return "no groups: they come with their first consumer"
-    if topic["semantics"] == "QUEUE":
-        return f"no groups: {topic['name']} is a QUEUE, whose messages go to one consumer each"
-    return f"no groups of {topic['name']}: they come with their first consumer"
+    if semantics == "QUEUE":
+        return f"no groups: {topic} is a QUEUE, whose messages go to one consumer each"
+    return f"no groups of {topic}: they come with their first consumer"
 
 
 def _plain(row: _Row) -> _Row:

@@ -28,7 +28,7 @@ async def tail(
     keeps finished messages (--retention). Of a PUB_SUB topic all are seen, whatever its groups do.
     """
     async with cli.open_bus() as bus:
-        is_log = (await bus.admin.topic(topic))["semantics"] == "PUB_SUB"
+        is_log = await bus.admin.semantics(topic) == "PUB_SUB"
         follower = Follower(bus.admin, topic, is_log=is_log)
         async for row in follower.all_messages() if from_start else follower.newest(count):
             _write(cli, row)

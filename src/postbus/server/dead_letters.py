@@ -33,7 +33,7 @@ async def list_dead_letters(
     call: InCall, topic: TopicName, group: FromQuery[str | None] = None, after_id: AfterId = "0", limit: Limit = 100
 ) -> DeadLetters:
     """Dead letters of a topic, or of one of its groups, by id."""
-    await call.admin.topic(topic)
+    await call.admin.semantics(topic)  # refuses one that is not there
     rows = await call.admin.dead_letters(topic, group=group, after_id=int(after_id), limit=limit)
     return DeadLetters(dead_letters=[view(DeadLetterView, row) for row in rows])
 

@@ -26,7 +26,7 @@ async def follow(call: Call, topic: str, last_event_id: str | None) -> AsyncIter
     seconds before the break may come again.
     """
     with call.desk.gate.polling(call.caller.name):
-        follower = Follower(call.admin, topic, is_log=(await call.admin.topic(topic))["semantics"] == "PUB_SUB")
+        follower = Follower(call.admin, topic, is_log=await call.admin.semantics(topic) == "PUB_SUB")
         if last_event_id is None:
             async for _ in follower.newest(0):
                 pass

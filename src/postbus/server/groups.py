@@ -37,7 +37,7 @@ async def list_all_groups(call: InCall) -> Groups:
 @route("GET", "/v1/topics/{topic:str}/groups", "observer", errors=(404,), tag=_TAG)
 async def list_groups(call: InCall, topic: TopicName) -> Groups:
     """The groups of a topic, with lag and state."""
-    await call.admin.topic(topic)
+    await call.admin.semantics(topic)  # refuses one that is not there
     return Groups(groups=[view(GroupView, row) for row in await call.admin.groups(topic)])
 
 

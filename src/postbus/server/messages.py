@@ -39,7 +39,7 @@ async def browse_messages(
     call: InCall, topic: TopicName, after_id: AfterId = "0", limit: Limit = 100, newest: FromQuery[bool] = False
 ) -> Messages:
     """Messages of a topic that are still there, by id: the first ones, or the newest."""
-    is_log = (await call.admin.topic(topic))["semantics"] == "PUB_SUB"
+    is_log = await call.admin.semantics(topic) == "PUB_SUB"
     look = call.admin.log if is_log else call.admin.messages
     rows = await look(topic, after_id=int(after_id), limit=limit, newest=newest)
     return Messages(messages=[view(Browsed, row) for row in rows])
@@ -61,7 +61,7 @@ async def follow_topic(
     ] = None,
 ) -> Stream:
     """New messages of a topic as server-sent events, without changing anybody's position."""
-    await call.admin.topic(topic)
+    await call.admin.semantics(topic)  # refuses one that is not there
     call.desk.gate.check_polls(call.caller.name)  # as long as it can still be told
     return Stream(follow(call, topic, last_event_id), media_type="text/event-stream", headers=_UNBUFFERED)
 

@@ -101,7 +101,7 @@ class WebhookRunner:
         try:
             store = await self._store()
             found = await store.webhooks_to_run()
-            semantics = {one["name"]: one["semantics"] for one in await store.topics()} if found else {}
+            semantics = await store.semantics() if found else {}
         except DatabaseUnavailable:
             return rows
         fitting: list[Row] = []

@@ -1,4 +1,5 @@
--- Every topic that was created or used, with its options and what it holds at the moment.
+-- Every topic that was created or used, with its options and what it holds at the moment. What is not asked for is not
+-- counted: a join on true, of one row, is left out then.
 create or replace view postbus.topics as
 with known as (
     select t.*, true as configured from postbus.topic t where t.id <> 0
@@ -17,8 +18,8 @@ select k.name, k.semantics, k.ordered, k.paused_at, k.lease, k.max_attempts, k.r
        waiting.oldest_at, k.named_lanes, k.namespace, k.task
   from known k
   left join postbus.topic_count published on published.topic_id = k.id
- cross join lateral (select count(*) as count from postbus.subscription s where s.topic_id = k.id and s.state <> 'CANCELLED') as groups
- cross join lateral (select count(*) as count, min(q.published_at) as oldest_at from postbus.queued q where q.topic_id = k.id) as waiting
- cross join lateral (select count(*) as count from postbus.delayed d where d.topic_id = k.id) as delayed
- cross join lateral (select coalesce(sum(cardinality(l.open_ids)), 0) as count from postbus.lease l where l.topic_id = k.id) as leased
- cross join lateral (select count(*) as count from postbus.dead_letter d where d.topic_id = k.id) as dead;
+ left join lateral (select count(*) as count from postbus.subscription s where s.topic_id = k.id and s.state <> 'CANCELLED') as groups on true
+ left join lateral (select count(*) as count, min(q.published_at) as oldest_at from postbus.queued q where q.topic_id = k.id) as waiting on true
+ left join lateral (select count(*) as count from postbus.delayed d where d.topic_id = k.id) as delayed on true
+ left join lateral (select coalesce(sum(cardinality(l.open_ids)), 0) as count from postbus.lease l where l.topic_id = k.id) as leased on true
+ left join lateral (select count(*) as count from postbus.dead_letter d where d.topic_id = k.id) as dead on true;
