@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
@@ -116,7 +116,7 @@ class Worker:
             stores.append(await self._patiently(partial(Store.open, self._dsn, size=size)))
         for subscription in self._subscriptions:
             await self._patiently(partial(stores[0].ensure_topic, subscription.topic))
-            _check_is_queue(await self._patiently(partial(stores[0].topics, subscription.topic)), subscription)
+            await self._patiently(partial(_check_is_queue, stores[0], subscription))
         self._stores = stores[0], stores[1], stores[2]
 
     async def _consume(self, store: Store, upkeep_store: Store, handler_store: Store, heartbeat_store: Store) -> None:
@@ -281,14 +281,16 @@ def _subscriptions_of(group: Group) -> list[Subscription]:
     return [member.subscription for member in group.members.values()]
 
 
-def _check_is_queue(found: Sequence[Mapping[str, Any]], subscription: Subscription) -> None:
+async def _check_is_queue(store: Store, subscription: Subscription) -> None:
     """Also of a topic that became PUB_SUB what is left in its queue may be consumed."""
-    left = ("waiting", "delayed", "leased")
-    if any(topic["semantics"] != "QUEUE" and not any(topic[count] for count in left) for topic in found):
-        raise WrongSemantics(
-            f"topic {subscription.topic!r} is PUB_SUB, and {subscription.name} belongs to no group",
-            remedy="name its group: @bus.subscribe(topic, group=…)",
-        )
+    topic = subscription.topic
+    if (await store.semantics(topic)).get(topic) == "PUB_SUB":
+        left = (await store.topics(topic))[0]
+        if not any(left[count] for count in ("waiting", "delayed", "leased")):
+            raise WrongSemantics(
+                f"topic {topic!r} is PUB_SUB, and {subscription.name} belongs to no group",
+                remedy="name its group: @bus.subscribe(topic, group=…)",
+            )
 
 
 async def _over(

@@ -136,20 +136,20 @@ async def consume(
 async def _check_topic(cli: Cli, bus: Bus, topic: str, group: str | None) -> None:
     """Refuse a topic that cannot be consumed in this way."""
     try:
-        found = await bus.admin.topic(topic)
+        is_log = await bus.admin.semantics(topic) == "PUB_SUB"
     except TopicNotFound as error:
         if group is not None:
             remedy = f"create it: postbus topics create {topic} --semantics PUB_SUB"
             raise TopicNotFound(error.message, remedy=remedy) from None
         cli.note(f"nothing was published to {topic} so far; waiting for it")
         return
-    is_log = found["semantics"] == "PUB_SUB"
-    is_moving = any(found[count] for count in ("waiting", "delayed", "leased"))
-    if is_log and group is None and not is_moving:
-        raise refusal(
-            f"topic {topic!r} is PUB_SUB: it is consumed by groups",
-            remedy=f"name one: postbus consume {topic} --group NAME; or only look: postbus tail {topic}",
-        )
+    if is_log and group is None:
+        left = await bus.admin.topic(topic)
+        if not any(left[count] for count in ("waiting", "delayed", "leased")):
+            raise refusal(
+                f"topic {topic!r} is PUB_SUB: it is consumed by groups",
+                remedy=f"name one: postbus consume {topic} --group NAME; or only look: postbus tail {topic}",
+            )
     if not is_log and group is not None:
         raise refusal(f"topic {topic!r} is a QUEUE, and has no groups", remedy="leave --group out")
 
