@@ -265,12 +265,16 @@ async def test_a_stop_gives_back_what_is_just_being_claimed(
     run = asyncio.create_task(bus.run())
     await asyncio.wait_for(claimed.wait(), 10)
     bus.stop()
-    await asyncio.sleep(0.3)
+    await eventually(_nothing_is_read)
     assert not run.done()
     answer.set()
     await asyncio.wait_for(run, 5)
 
     assert await conn.fetchval("select attempts from postbus.retrying where due_at <= clock_timestamp()") == 1
+
+
+async def _nothing_is_read() -> None:
+    assert not any(task.get_name().startswith("postbus-read-") for task in asyncio.all_tasks())
 
 
 async def test_a_stop_gives_back_what_was_due(bus: Bus, conn: Any, dsn: str) -> None:

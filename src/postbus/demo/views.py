@@ -215,7 +215,7 @@ def write_summary(tally: Tally, *, as_json: bool, target: str) -> None:
         f"In {done['seconds']:.0f} s:",
         f"  {done['orders']} orders were committed with their messages,",
         f"  {done['rolled_back']} were rolled back; messages of these that were seen: {tally.ghosts}",
-        f"  {_each(done['passed'])} got every event of {EVENTS}: postbus groups list{target}",
+        f"  groups have their own places in {EVENTS}, and did {_each(done['passed'])}: postbus groups list{target}",
         f"  {done['published']} messages published, {done['handled']} handled, {done['retried']} retried,",
         f"  {done['dead_letters']} became dead letters: postbus dead-letters list{target}",
         f"  still there: {left}",
@@ -224,4 +224,4 @@ def write_summary(tally: Tally, *, as_json: bool, target: str) -> None:
 
 
 def _each(passed: dict[str, int]) -> str:
-    return ", ".join(f"{name} ({count})" for name, count in passed.items()) or "no group"
+    return ", ".join(f"{count} ({name})" for name, count in passed.items()) or "nothing: there are no groups"

@@ -19,17 +19,13 @@ create or replace function postbus.publish(
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
-    _topic  postbus.topic;
+    _topic  postbus.topic := postbus.topic_options(topic);
     _now    timestamptz := clock_timestamp();
     _due_at timestamptz;
     _number bigint;
     _id     bigint;
     _is_new boolean;
 begin
-    select * into _topic from postbus.topic t where t.id = postbus.topic_id(topic) and t.name = topic;
-    if not found then
-        _topic := postbus.topic_options(topic);      -- not for all: the call would be a tenth of the work
-    end if;
     -- Only suspects are looked at closely: this is the hottest path there is.
     if (length(payload) <= _topic.max_payload_bytes and (priority = 4 or (priority between 0 and 9 and _topic.storage_id is null))
         and headers is null and delay is null and deliver_at is null and dedup_key is null

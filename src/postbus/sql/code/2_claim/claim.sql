@@ -45,7 +45,7 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
-    _topic     postbus.topic;
+    _topic     postbus.topic := postbus.topic_options(topic);
     -- The digit tells the format: a floor of another version of Postbus is none.
     _floor     postbus.queue_floor := case when floor like '2%' then substr(floor, 2)::postbus.queue_floor end;
     _snapshot  pg_snapshot := pg_current_snapshot();
@@ -57,10 +57,6 @@ declare
     _is_left   boolean;
     _messages  postbus.queue_message[];
 begin
-    select * into _topic from postbus.topic t where t.id = postbus.topic_id(topic) and t.name = topic;
-    if not found then
-        _topic := postbus.topic_options(topic);      -- not for all: the call would be a tenth of the work
-    end if;
     -- Each expression costs time once per transaction, so there are few of them on the way to a message.
     if (max_count >= 1 and (lease is null or lease > interval '0') and _topic.paused_at is null and _topic.storage_id is null) is not true then
         if max_count is null or max_count < 1 then
@@ -91,6 +87,7 @@ begin
         select f.tids, f.more into _chosen, more from postbus.find_queued(_topic.id, max_count, max_bytes, _floor) as f;
     end if;
 
+    ordered := _topic.ordered;
     if _chosen is not null then
         -- In the order of what was chosen, which a nested loop keeps.
         select array_agg(q.id), array_agg(q.published_at), array_agg(q.attempts + 1), array_agg(q.priority), array_agg(q.key),
@@ -101,22 +98,18 @@ begin
           from unnest(_chosen) as chosen (tid)
           join postbus.queued q on q.ctid = chosen.tid;
         lease_length := coalesce(claim.lease, _topic.lease);
-        ordered := _topic.ordered;
         with taken as (
             delete from postbus.queued q where q.ctid = any (_chosen)
         )
         insert into postbus.lease (token, topic_id, member, ends_at, ordered, open_ids, messages)
         values (gen_random_uuid(), _topic.id, claim.member, as_of + lease_length, _topic.ordered, ids, _messages)
         returning lease.token, lease.ends_at into token, ends_at;
+    elsif _is_left then
+        more := false;
+        next_due := interval '10 ms';
     else
-        ordered := _topic.ordered;
-        if _is_left then
-            more := false;
-            next_due := interval '10 ms';
-        else
-            select d.due_at - as_of into next_due
-              from postbus.delayed d where d.topic_id = _topic.id and d.due_at > as_of order by d.due_at limit 1;
-        end if;
+        select d.due_at - as_of into next_due
+          from postbus.delayed d where d.topic_id = _topic.id and d.due_at > as_of order by d.due_at limit 1;
     end if;
 
     -- Stepping over a few more rows costs less than looking for the new floor: not every time.

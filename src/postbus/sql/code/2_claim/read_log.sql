@@ -25,14 +25,14 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off as $$
 declare
-    _topic   postbus.topic;
+    _topic   postbus.topic := postbus.topic_options(topic);
     _cursor  postbus.log_cursor := cursor::postbus.log_cursor;
     _target  postbus.log_place := coalesce(_cursor.target, _cursor.until, target::postbus.log_place);
     _is_new  boolean := _target is null;
     _fresh   boolean := pg_current_xact_id_if_assigned() is null;
     _since   bigint := greatest((_cursor.seen).position + 1, _cursor.done_position);
     _late    xid8[] := '{}';
-    _has_late boolean := pg_snapshot_xmax((_cursor.seen).snapshot) < (_cursor.seen).txid;
+    _has_late boolean;
     _low     bigint;
     _epochs  integer[];         -- of the leaves to look at; null for what is late in all of them
     _closed  boolean[];
@@ -47,10 +47,6 @@ declare
     _size    bigint;
     _stopped boolean := false;
 begin
-    select * into _topic from postbus.topic t where t.id = postbus.topic_id(topic) and t.name = topic;
-    if not found then
-        _topic := postbus.topic_options(topic);      -- not for all: the call would be a tenth of the work
-    end if;
     if _topic.storage_id is null then
         perform postbus.refuse('PB432', format('topic %L is a QUEUE', topic), 'groups need a topic with semantics PUB_SUB');
     end if;
@@ -78,8 +74,8 @@ begin
     _size := pg_relation_size('postbus.loss'::regclass, 'init');       -- hears of new leaves: see append_segment
     if pg_snapshot_xmin((_cursor.seen).snapshot) < pg_snapshot_xmax((_cursor.seen).snapshot) then
         _late := array(select x from pg_snapshot_xip((_cursor.seen).snapshot) as x where x <= (_cursor.seen).txid);
-        _has_late := _has_late or _late <> '{}';
     end if;
+    _has_late := _late <> '{}' or pg_snapshot_xmax((_cursor.seen).snapshot) < (_cursor.seen).txid;
     if _has_late and _topic.storage = 'shared' then
         _low := (select min(l.epoch)::bigint << 43 from postbus.log_leaf l
                   where l.storage_id = _topic.storage_id
