@@ -31,6 +31,23 @@ from queue_sql import is_waiting, publish
 
 Read = Callable[[Any, str, int], Awaitable[tuple[list[str], str]]]
 
+_TAKE_NEW_PLACES = """
+    create or replace function postbus.next_place(
+        seen postbus.log_place, "position" bigint, snapshot pg_snapshot, found integer
+    ) returns postbus.log_place
+    language sql volatile
+    return case when found = 0 and position - (seen).position < 1000 then null
+                else row(position, pg_current_xact_id(), snapshot)::postbus.log_place end
+"""
+
+
+@pytest.fixture(params=["kept places", "new places"])
+async def connect(connect: Connect, request: pytest.FixtureRequest) -> Connect:
+    """Connections to a database whose readers keep the position of a place while they may, as they do, or never."""
+    if request.param == "new places":
+        await (await connect()).execute(_TAKE_NEW_PLACES)
+    return connect
+
 
 async def _open(connect: Connect, isolation: Any = "read_committed") -> tuple[Any, Any]:
     """A session with an open transaction."""
@@ -379,6 +396,70 @@ async def test_reads_of_one_transaction_find_a_leaf_that_is_added_between_them(c
         assert piece.messages == [text, f"{text} in the new leaf"]
 
 
+async def test_what_is_published_to_a_new_leaf_while_a_place_is_taken_is_read(connect: Connect) -> None:
+    """The leaf is added, written to and committed between the position of a place and its snapshot, which shows it."""
+    conn, reader = await connect(), await connect()
+    storage = await create_topic(conn)
+    cursor = await cursor_of(conn, await subscribe(conn))
+    await publish(conn, "a")
+    first, cursor = await read_all(reader, cursor)
+    await conn.execute(
+        """create or replace function postbus.last_position(storage_id integer) returns bigint
+           language plpgsql volatile as $$
+           declare
+               _epoch bigint := pg_sequence_last_value(postbus.epoch_sequence(storage_id));
+               _position bigint := (_epoch << 43) + pg_sequence_last_value('postbus.log_position');
+           begin
+               perform pg_advisory_xact_lock_shared(1);
+               return _position;
+           end $$"""
+    )
+    await conn.execute("select pg_advisory_lock(1)")
+
+    await publish(conn, "b")
+    reading = asyncio.create_task(read(reader, cursor))
+    while not await is_waiting(conn, reader.get_server_pid()):
+        await asyncio.sleep(0.01)
+    await rotate(conn, storage)
+    await publish(conn, "c")
+    await conn.execute("select pg_advisory_unlock(1)")
+    piece = await reading
+    last, _ = await read_all(reader, piece.next)
+
+    assert [*first, *piece.messages, *last] == ["a", "b", "c"]
+
+
+async def test_a_read_of_a_few_messages_takes_no_transaction_id(connect_alone: Connect) -> None:
+    """The position and the id of a place are kept for a while: who publishes beside the reader is not late then."""
+    conn, reader = await connect_alone(), await connect_alone()
+    await create_topic(conn)
+    cursor = await cursor_of(conn, await subscribe(conn))
+
+    async def takes_id(expected: list[str]) -> bool:
+        nonlocal cursor
+        async with reader.transaction():
+            piece = await read(reader, cursor)
+            assert piece.messages == expected
+            cursor = piece.next
+            return bool(await reader.fetchval("select pg_current_xact_id_if_assigned() is not null"))
+
+    taken, before = [], list[str]()
+    for n in range(40):
+        other, open_for_now = await _open(connect_alone)
+        await publish(other, f"open {n}")
+        await publish(conn, str(n))
+        taken.append(await takes_id([*before, str(n)]))
+        await open_for_now.commit()
+        await other.close()
+        before = [f"open {n}"]
+    assert [n for n, one in enumerate(taken) if one] == [15, 31]
+    assert not await takes_id(before)
+    assert not await takes_id([])
+    many = [str(n) for n in range(40)]
+    await publish_many(conn, *many)
+    assert await takes_id(many)
+
+
 async def test_a_place_is_refused_to_a_transaction_that_has_written(connect: Connect) -> None:
     """Whoever has a transaction id already would miss messages: reading, subscribing and sweeping say so."""
     reader = await connect()
@@ -688,6 +769,20 @@ async def _read_without_own_id(conn: Any, cursor: str, count: int) -> tuple[list
     )
 
 
+async def _read_with_an_older_id(conn: Any, cursor: str, count: int) -> tuple[list[str], str]:
+    """A new position with the transaction id of the place before: what was open at that position is forgotten."""
+    position = await conn.fetchval("select postbus.last_position(storage_id) from postbus.topic where name = 't'")
+    piece = await read(conn, cursor, count)
+    return piece.messages, await conn.fetchval(
+        """select jsonb_populate_record(c, jsonb_build_object('seen', jsonb_populate_record((c).seen,
+                jsonb_build_object('position', $2::bigint, 'txid', ((given.before).seen).txid))))::text
+             from (select $1::text::postbus.log_cursor as c, $3::text::postbus.log_cursor as before) as given""",
+        piece.next,
+        position,
+        cursor,
+    )
+
+
 async def _read_as_we_do(conn: Any, cursor: str, count: int) -> tuple[list[str], str]:
     piece = await read(conn, cursor, count)
     return piece.messages, piece.next
@@ -721,16 +816,20 @@ async def test_the_interleaving_of_the_controls_is_no_trouble_for_a_place(connec
 
 
 @pytest.mark.parametrize(
-    ("start", "step"), [("0", _read_by_position), (None, _read_without_own_id)], ids=["position", "no own id"]
+    ("start", "step"),
+    [("0", _read_by_position), (None, _read_without_own_id), (None, _read_with_an_older_id)],
+    ids=["position", "no own id", "older id"],
 )
 async def test_shortcuts_lose_messages(connect_alone: Connect, start: str | None, step: Read) -> None:
-    """Positions alone, and a place without an id of its own, lose what commits late: so the checks can fail.
+    """Positions alone, and a new place without an id of its own, lose what commits late: so the checks can fail.
 
     Alone, since whoever else ends a transaction on the server at the wrong moment saves the messages.
     """
+    await (await connect_alone()).execute(_TAKE_NEW_PLACES)
     assert (await _late_commit(connect_alone, start, step))["LOST"] > 0
 
 
+@pytest.mark.parametrize("connect", ["kept places"], indirect=True)  # not its business
 async def test_the_checks_above_catch_a_reader_by_position(connect: Connect) -> None:
     """The same writers, read by `position > last`, lose messages."""
     conn = await connect()

@@ -23,6 +23,7 @@ begin
         end if;
         select s.published_at into _at from postbus.segment_shared s
          where s.storage_id = _topic.storage_id and s.topic_id = _topic.id and s.position > (_cursor.seen).position
+           and not pg_visible_in_snapshot(s.txid, (_cursor.seen).snapshot)
          order by s.topic_id, s.position limit 1;
         if _at is null then         -- what was committed late lies before that: see read_log
             select s.published_at into _at

@@ -30,15 +30,15 @@ begin
         _place.snapshot := pg_current_snapshot();
         _place.txid := pg_current_xact_id();
         for _lane in
-            select c.subscription_id, c.lane, s.topic_id, c.number, c.cursor, c.passed, c.at
+            select c.subscription_id, c.lane, s.topic_id, c.number, c.cursor, c.passed, c.at, c.handed_out
               from postbus.current_cursor c
               join postbus.subscription s on s.id = c.subscription_id
               join postbus.topic t on t.id = s.topic_id and t.storage_id = _storage.id
         loop
-            -- What was published here already has ids that mean nothing to the cursor, but positions behind it.
+            -- What was published here already has ids that mean nothing to the cursor, but higher numbers.
             select min(g.position) into _first from postbus.segment g
              where g.storage_id = _storage.id and g.topic_id = _lane.topic_id and g.lane = _lane.lane
-               and (g.position > greatest(((_lane.cursor).seen).position, ((_lane.cursor).target).position)
+               and (g.position & 8796093022207 > _lane.handed_out
                     and ((_lane.cursor).since_snapshot is null or g.published_at >= (_lane.cursor).since_at)
                     or postbus.unseen(_lane.cursor, g.position, g.txid, g.count, g.published_at) > 0);
             insert into postbus.cursor (subscription_id, lane, number, cursor, passed, at, fenced_at)

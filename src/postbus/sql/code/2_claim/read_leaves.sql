@@ -1,0 +1,155 @@
+-- What read_log does where that is not plain: in pieces, up to a given place or from one half-way, from several leaves, and of what
+-- is late, which lies below what was seen since it was published before and committed after it.
+create or replace function postbus.read_leaves(
+    topic     postbus.topic,
+    lanes     integer[],
+    cursor    postbus.log_cursor,
+    max_count integer,
+    max_bytes bigint,
+    target    postbus.log_place,
+    in_lines  boolean
+) returns setof postbus.log_row
+language plpgsql as $$
+declare
+    _target   postbus.log_place := coalesce(cursor.target, cursor.until, target);
+    _is_new   boolean := _target is null;
+    _position bigint;
+    _snapshot pg_snapshot;          -- shows what there is to be read
+    _since    bigint := greatest((cursor.seen).position + 1, cursor.done_position);
+    _late     xid8[] := '{}';
+    _has_late boolean;
+    _low      bigint;
+    _epochs   integer[];            -- of the leaves to look at; null for what is late in all of them
+    _closed   boolean[];
+    _epoch    integer;
+    _reading  refcursor;
+    _segment  postbus.log_row;
+    _last     bigint;
+    _count    integer := 0;
+    _bytes    bigint := 0;
+    _size     bigint;
+    _stopped  boolean := false;
+begin
+    if _is_new then
+        perform postbus.check_fresh();
+        _position := postbus.last_position(topic.storage_id);
+        _snapshot := pg_current_snapshot();
+    elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        perform postbus.refuse('PB402', format('up to a given place the log cannot be read in a transaction that is %s',
+                                               current_setting('transaction_isolation')),
+            'use READ COMMITTED: the transaction''s own snapshot may be older than that place');
+    else
+        _snapshot := _target.snapshot;
+    end if;
+    if pg_snapshot_xmax(_snapshot) <= (cursor.seen).txid and pg_snapshot_xmax(pg_current_snapshot()) < (cursor.seen).txid then
+        perform postbus.refuse('PB507', 'cursors are ahead of this server''s transaction ids: the database was restored from a dump',
+            'run: postbus rebase');
+    end if;
+    if cursor.until is not null and cursor.target is null and (cursor.seen).position = (cursor.until).position
+       and (cursor.seen).snapshot::text = (cursor.until).snapshot::text then
+        return next postbus.end_of_read(cursor, null, null);
+        return;
+    end if;
+    _size := pg_relation_size('postbus.loss'::regclass, 'init');       -- hears of new leaves: see append_segment
+    if pg_snapshot_xmin((cursor.seen).snapshot) < pg_snapshot_xmax((cursor.seen).snapshot) then
+        _late := array(select x from pg_snapshot_xip((cursor.seen).snapshot) as x where x <= (cursor.seen).txid);
+    end if;
+    _has_late := _late <> '{}' or pg_snapshot_xmax((cursor.seen).snapshot) < (cursor.seen).txid;
+    if _has_late and topic.storage = 'shared' then
+        _low := (select min(l.epoch)::bigint << 43 from postbus.log_leaf l
+                  where l.storage_id = topic.storage_id
+                    and (l.closed_txid is null or l.closed_txid > least(_late[1], pg_snapshot_xmax((cursor.seen).snapshot))));
+    end if;
+    select array_agg(leaf.epoch order by leaf.pass, leaf.epoch), array_agg(leaf.is_closed order by leaf.pass, leaf.epoch)
+      into _epochs, _closed
+      from (select null::integer as epoch, false as is_closed, 0 as pass where _has_late and topic.storage = 'shared'
+            union all
+            select l.epoch, l.closed_txid is not null, 1 from postbus.log_leaf l
+             where l.storage_id = topic.storage_id
+               and (l.epoch + 1)::bigint << 43 > coalesce(cursor.done_position, 0)
+               and ((l.epoch + 1)::bigint << 43 > _since
+                    or (topic.storage = 'own' and (l.closed_txid is null
+                        or l.closed_txid > least(_late[1], pg_snapshot_xmax((cursor.seen).snapshot)))))) as leaf;
+    <<leaves>>
+    for _n in 1 .. coalesce(cardinality(_epochs), 0) loop
+        _epoch := _epochs[_n];
+        -- Locked, so that it is not dropped meanwhile. One that is gone had nothing for a live group.
+        continue when _closed[_n] and not postbus.lock_leaf(topic.storage_id, _epoch);
+        -- Limit: as many as are wanted, the one that was done last, and one that tells that there are more.
+        if _epoch is null then
+            -- What is late lies below the seen position, and so comes first. See read_leaf_sql: these plans, unlike that
+            -- one, are kept, and making one takes longer than most reads.
+            open _reading for
+                select late.position, late.lane, late.count, late.bytes,
+                       case when late.position = cursor.done_position then cursor.done_index + 1 else 0 end,
+                       late.published_at, late.content_type, late.content_types, late.keys, late.correlation_ids, late.headers::text[],
+                       case when read_leaves.in_lines then late.payloads else postbus.payloads_of(late.payloads, late.count, late.in_lines) end,
+                       null::text, null::text, null::boolean, null::text
+                  -- By transaction id, one by one. Topic and lane are not to be looked up: their index would be read from the
+                  -- beginning of the leaf. Positions tell which leaves to look at.
+                  from (select s.*
+                          from unnest(_late) as open (txid)
+                         cross join lateral (
+                             select s.* from postbus.segment_shared s
+                              where s.storage_id = topic.storage_id and s.txid = open.txid and s.topic_id + 0 = topic.id
+                                and s.position >= greatest(cursor.done_position, _low) and s.position < _since
+                             offset 0) as s
+                        union all
+                        select s.* from postbus.segment_shared s
+                         where s.storage_id = topic.storage_id and s.txid >= pg_snapshot_xmax((cursor.seen).snapshot)
+                           and s.txid <= (cursor.seen).txid and s.topic_id + 0 = topic.id
+                           and s.position >= greatest(cursor.done_position, _low) and s.position < _since) as late
+                 where late.lane + 0 = any (lanes)
+                   and pg_visible_in_snapshot(late.txid, _snapshot)
+                   and (late.position <= cursor.since_bound
+                        and (late.published_at < cursor.since_at and pg_visible_in_snapshot(late.txid, cursor.since_snapshot) is not false
+                             or postbus.first_id(late.position) + late.count <= cursor.since_id)) is not true
+                 order by late.position limit greatest(max_count - _count, 0) + 2;
+        elsif topic.storage = 'own' then
+            open _reading for execute postbus.read_leaf_sql(topic.storage_id, _epoch, _has_late, in_lines)
+                using topic.id, lanes, greatest(_since, (_epoch::bigint << 43) + (cursor.since_id >> 10)), (cursor.seen).txid,
+                      (cursor.seen).snapshot, _snapshot, greatest(max_count - _count, 0) + 2, _late,
+                      pg_snapshot_xmax((cursor.seen).snapshot), coalesce(cursor.done_position, 0), cursor.since_bound,
+                      cursor.since_at, cursor.since_id, coalesce(cursor.done_index, -1), cursor.since_snapshot;
+        else
+            open _reading for
+                select s.position, s.lane, s.count, s.bytes,
+                       greatest(case when s.position = cursor.done_position then cursor.done_index + 1 else 0 end,
+                                case when s.position <= cursor.since_bound and postbus.first_id(s.position) = cursor.since_id & -1024
+                                     then (cursor.since_id & 1023)::integer else 0 end),
+                       s.published_at, s.content_type, s.content_types, s.keys, s.correlation_ids, s.headers::text[],
+                       case when read_leaves.in_lines then s.payloads else postbus.payloads_of(s.payloads, s.count, s.in_lines) end,
+                       null::text, null::text, null::boolean, null::text
+                  from postbus.segment_shared s
+                 where s.storage_id = topic.storage_id and s.topic_id = topic.id and s.lane = any (lanes)
+                   and s.position >= greatest(_since, (_epoch::bigint << 43) + coalesce(cursor.since_id >> 10, 0))
+                   and s.position < (_epoch + 1)::bigint << 43
+                   and not pg_visible_in_snapshot(s.txid, (cursor.seen).snapshot) and pg_visible_in_snapshot(s.txid, _snapshot)
+                   and (s.position <= cursor.since_bound
+                        and (s.published_at < cursor.since_at and pg_visible_in_snapshot(s.txid, cursor.since_snapshot) is not false
+                             or postbus.first_id(s.position) + s.count <= cursor.since_id)) is not true
+                 order by s.topic_id, s.position limit greatest(max_count - _count, 0) + 2;
+        end if;
+        loop
+            fetch _reading into _segment;
+            exit when not found;
+            continue when _segment.position = cursor.done_position and cursor.done_index >= _segment.count - 1;
+            if _count > 0 and (_count >= max_count or _bytes >= max_bytes) then
+                _stopped := true;
+                exit leaves;
+            end if;
+            -- As it is: assigned to variables, arrays would be taken apart and put together again.
+            return next _segment;
+            _last := _segment.position;
+            _count := _count + _segment.count - _segment.first_index;
+            _bytes := _bytes + _segment.bytes;
+        end loop;
+        close _reading;
+    end loop;
+
+
+    if _is_new then
+        _target := postbus.next_place(cursor.seen, _position, _snapshot, _count);
+    end if;
+    return next postbus.end_of_read(cursor, _target, case when _stopped then _last end);
+end $$;
