@@ -13,7 +13,7 @@ import asyncpg
 from postbus import _migrate
 from postbus._commit import commit, is_lost
 from postbus._connect import connect
-from postbus._pool import IDLE, Connections
+from postbus._pool import IDLE, Connections, Use
 from postbus._translate import DRIVER_ERRORS, dsn_errors, translated_errors
 
 Connection = asyncpg.Connection
@@ -73,12 +73,9 @@ class Database:
         self._connections.terminate()
         self._pool.terminate()
 
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Any]:
+    def connection(self) -> Use:
         """A connection for statements of ours."""
-        with translated_errors():
-            async with self._connections.one() as conn:
-                yield conn
+        return self._connections.one()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PoolConnection]:

@@ -10,17 +10,16 @@ without those guards a statement costs half as much in the client.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import asyncpg
 
 from postbus._connect import connect, is_deposed, is_pooled, one_by_one, origin_of
 from postbus._log import event
-from postbus._translate import DRIVER_ERRORS
+from postbus._translate import DRIVER_ERRORS, translate, translated_errors
 
 _TIMEOUT = 10.0  # seconds for a connection to be free, and to be made
 _PATIENCE = 15.0  # seconds that a connection is in use, before it is asked whether its server is still the primary
@@ -59,26 +58,22 @@ class Connections:
         else:
             self._keep(conn)
 
-    @contextlib.asynccontextmanager
-    async def one(self) -> AsyncIterator[Any]:
-        """A connection for the time of the block. It is dropped after anything but an error of the server."""
+    def one(self) -> Use:
+        """A connection for the time of a block."""
+        return Use(self)
+
+    async def lend(self) -> Any:
+        """A connection to be given back."""
         if self._free.locked():
             async with asyncio.timeout(_TIMEOUT):
                 await self._free.acquire()
         else:
             await self._free.acquire()  # at once
-        conn = None
         try:
-            conn = await self._take()
-            yield conn
-        except asyncpg.PostgresError:
+            return await self._take()
+        except BaseException:
+            self._free.release()
             raise
-        except BaseException:  # a statement may still be under way
-            if conn is not None:
-                conn.terminate()
-            raise
-        finally:
-            self._give_back(conn)
 
     async def _take(self) -> Any:
         while True:
@@ -106,10 +101,10 @@ class Connections:
         self.watch.begin(conn)
         return conn
 
-    def _give_back(self, conn: Any) -> None:
+    def take_back(self, conn: Any) -> None:
         self._used.discard(conn)
         self.watch.end(conn)
-        if conn is not None and not conn.is_closed():
+        if not conn.is_closed():
             if self._is_closed:
                 conn.terminate()
             else:
@@ -161,6 +156,30 @@ class Connections:
         self._is_closed = True
         if self._giving_up is not None:
             self._giving_up.cancel()
+
+
+class Use:
+    """A connection for the time of a block, in which errors of the driver become ours.
+
+    It is dropped after anything but an error of the server. Not a generator: this is on the way of each message.
+    """
+
+    __slots__ = ("_conn", "_connections")
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    async def __aenter__(self) -> Any:
+        with translated_errors():
+            self._conn = await self._connections.lend()
+        return self._conn
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None and not isinstance(error, asyncpg.PostgresError):  # a statement may still be under way
+            self._conn.terminate()
+        self._connections.take_back(self._conn)
+        if isinstance(error, DRIVER_ERRORS) and (translated := translate(error)) is not None:
+            raise translated from error
 
 
 class Watch:

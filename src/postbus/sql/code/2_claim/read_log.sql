@@ -25,7 +25,8 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off as $$
 declare
-    _topic    postbus.topic := postbus.topic_options(topic);
+    _topic    record;
+    _options  postbus.topic;
     _cursor   postbus.log_cursor := cursor::postbus.log_cursor;
     _position bigint;
     _snapshot pg_snapshot;
@@ -39,6 +40,7 @@ begin
     -- Most often a group has seen all up to a moment ago, nothing is late, and there is one leaf to look at. That is done here,
     -- in few expressions, for each of them costs time once per transaction. The position comes before the snapshot: see log_place;
     -- the epoch after it: else the snapshot might show what is in a new leaf.
+    select t.id, t.storage_id, t.storage into _topic from postbus.topic t where t.id = postbus.topic_id(topic) and t.name = topic;
     _position := case when _topic.storage = 'shared' and pg_current_xact_id_if_assigned() is null
                            and num_nonnulls(target, _cursor.target, _cursor.until, _cursor.done_position) = 0
                            and (_cursor.since_bound > (_cursor.seen).position) is not true
@@ -49,10 +51,11 @@ begin
         and _position is not null and pg_snapshot_xmax(_snapshot) > (_cursor.seen).txid
         and pg_relation_size('postbus.loss'::regclass, 'init') is not null) is not true     -- hears of new leaves: see append_segment
     then
-        if _topic.storage_id is null then
+        _options := postbus.topic_options(topic);
+        if _options.storage_id is null then
             perform postbus.refuse('PB432', format('topic %L is a QUEUE', topic), 'groups need a topic with semantics PUB_SUB');
         end if;
-        return query select * from postbus.read_leaves(_topic, lanes, _cursor, max_count, max_bytes, target::postbus.log_place, in_lines);
+        return query select * from postbus.read_leaves(_options, lanes, _cursor, max_count, max_bytes, target::postbus.log_place, in_lines);
         return;
     end if;
     for _segment in
