@@ -25,6 +25,7 @@ declare
     _number bigint;
     _id     bigint;
     _is_new boolean;
+    _told   text;
 begin
     -- Only suspects are looked at closely: this is the hottest path there is.
     if (length(payload) <= _topic.max_payload_bytes and (priority = 4 or (priority between 0 and 9 and _topic.storage_id is null))
@@ -33,7 +34,7 @@ begin
     then
         perform postbus.check_message(_topic, length(payload), key, headers, priority, delay, deliver_at, dedup_key);
     end if;
-    perform postbus.tell(_topic.id, _topic.notify);
+    _told := postbus.tell(_topic.id, _topic.notify);
     if _topic.storage_id is not null then
         if _topic.block_writes_on_zero_subscriptions then
             perform postbus.check_subscribed(_topic);
