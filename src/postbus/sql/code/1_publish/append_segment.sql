@@ -23,16 +23,16 @@ create or replace function postbus.append_segment(
 ) returns bigint
 language plpgsql as $$
 declare
-    _txid  xid8 := pg_current_xact_id();
-    _epoch bigint := pg_sequence_last_value(postbus.epoch_sequence(storage_id));
-    -- Takes and leaves a lock, of a table that nobody keeps locked, upon which a session hears of new tables: a
-    -- transaction that has published before would not know a leaf that was added since.
-    _size  bigint := pg_relation_size('postbus.loss'::regclass, 'init');
+    _is_first boolean := pg_current_xact_id_if_assigned() is null;
+    _epoch    bigint := case when pg_current_xact_id() is not null then pg_sequence_last_value(postbus.epoch_sequence(storage_id)) end;
 begin
-    number := coalesce(number, nextval('postbus.log_position'));
+    -- Taking and leaving a lock, of a table that nobody keeps locked, a session hears of new tables: a transaction that has
+    -- published before would not know a leaf that was added since. The first time it hears when it locks the log.
+    number := case when _is_first or pg_relation_size('postbus.loss'::regclass, 'init') is not null
+                   then coalesce(number, nextval('postbus.log_position')) end;
     insert into postbus.segment (storage_id, position, txid, topic_id, lane, count, bytes, published_at, content_type, content_types, keys,
                                  correlation_ids, headers, payloads, in_lines)
-    values (append_segment.storage_id, (_epoch << 43) + append_segment.number, _txid, append_segment.topic_id,
+    values (append_segment.storage_id, (_epoch << 43) + append_segment.number, pg_current_xact_id(), append_segment.topic_id,
             coalesce(append_segment.lane, append_segment.number % lanes), coalesce(lines, cardinality(append_segment.payloads)),
             append_segment.bytes, append_segment.published_at, append_segment.content_type, append_segment.content_types,
             append_segment.keys, append_segment.correlation_ids, append_segment.headers, append_segment.payloads,
