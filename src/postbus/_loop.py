@@ -55,7 +55,7 @@ async def pause(seconds: float, *events: asyncio.Event) -> None:
 
 
 async def rings(bell: asyncio.Event, seconds: float) -> bool:
-    """Wait until a bell of the caller's own rings, or is set since the time is over. Returns whether it rang."""
+    """Wait for a bell of the caller's own, which is set when the time is over, too. Returns whether it rang before."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     if not bell.is_set():

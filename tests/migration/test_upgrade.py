@@ -83,6 +83,11 @@ async def test_groups_survive_an_upgrade(empty_dsn: str, released: str, tracking
     await conn.execute("select postbus.sign_off('old')")
 
     await migrate(conn)
+    known = await conn.fetch(
+        "select s.group_name, c.handed_out from postbus.current_cursor c "
+        "join postbus.subscription s on s.id = c.subscription_id"
+    )
+    assert dict(known) == {"begins": 0, "half-way": rows[0]["position"] & (1 << 43) - 1}, "which a rebase goes by"
     async with Bus.open(empty_dsn) as bus:
         assert (await bus.admin.topic("t"))["tracking"] == tracking, "as it was"
         got = {name: collect(bus, name, start=Start.BEGINNING) for name in ("begins", "half-way", "new")}
