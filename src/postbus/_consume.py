@@ -36,7 +36,8 @@ from postbus.middleware import Middleware
 
 _LEAST_PREFETCH = 1000  # messages that are read ahead, in two reads: at least, …
 _MOST_PREFETCH = 20_000  # … and at most, for handlers that take many
-_GAPS = 1.0  # seconds in which, at the end, messages are still begun that others have overtaken
+_GAPS = 1.0  # seconds in which, at the end, messages are still begun that others have overtaken, …
+_GAPS_GIVEN_UP = 10.0  # … and when lanes are given to others, who can wait
 
 
 class GroupConsumer:
@@ -247,7 +248,7 @@ class GroupConsumer:
                 self._leave(self._give_up(strand))
 
     async def _give_up(self, strand: Strand) -> None:
-        await self._end(strand)
+        await self._end(strand, _GAPS_GIVEN_UP)
         self._forget(strand)  # before others may have the lanes, of whom we may be one
         if not strand.is_lost:
             await patiently(lambda: self._store.release_lanes(strand.tokens))
@@ -262,7 +263,7 @@ class GroupConsumer:
         strands = list(self.strands)
         for strand in strands:
             strand.is_ending = True
-        await asyncio.gather(*(self._end(strand) for strand in strands))
+        await asyncio.gather(*(self._end(strand, _GAPS) for strand in strands))
         for strand in strands:
             self._forget(strand)
         await asyncio.gather(*self._leaving)
@@ -290,7 +291,7 @@ class GroupConsumer:
             if not self._failed.cancelled():
                 raise
 
-    async def _end(self, strand: Strand) -> None:
+    async def _end(self, strand: Strand, gaps: float) -> None:
         strand.is_ending = True
         strand.freed.set()
         reader = self._readers.pop(strand, None)
@@ -298,17 +299,17 @@ class GroupConsumer:
             if strand.is_waiting:
                 reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
-        await self._finish(strand)
+        await self._finish(strand, gaps)
         await self._again.settled()
         await self._advancer.settle(strand)
 
-    async def _finish(self, strand: Strand) -> None:
+    async def _finish(self, strand: Strand, gaps: float = 0.0) -> None:
         """Drop what has not begun, and wait for what has."""
         if not strand.is_lost:
             # What lies before something that is done already is better done too: else that would come twice.
             await self._drop_works(strand, strand.unbegun())
             with suppress(TimeoutError):
-                async with asyncio.timeout(_GAPS):
+                async with asyncio.timeout(gaps):
                     while any(self._queues.waiting_of(strand)):
                         await strand.until_freed()
         await self._drop_works(strand, None)
