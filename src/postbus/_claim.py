@@ -10,7 +10,7 @@ import time
 from postbus._dispatch import Dispatcher
 from postbus._floor import Floor
 from postbus._log import event
-from postbus._loop import Backoff, pause, rings
+from postbus._loop import Backoff, pause
 from postbus._settle import HeldLease, Settler
 from postbus._store import Store
 from postbus.errors import DatabaseUnavailable
@@ -65,7 +65,7 @@ class Claimer:
                 continue
             # Look again soon after work, and less and less often while there is none.
             wait = min(wait * 2, self._subscription.poll, asked_again_in)
-            await rings(self._bell, wait)  # which rings for the end, too
+            await pause(wait, self._bell)  # which rings for the end, too
 
     async def tick(self, room: int) -> float:
         """Claim once. Returns after how many seconds to ask again, unless the bell rings; 0 for at once."""

@@ -12,7 +12,7 @@ from postbus._again import SUSPICION
 from postbus._aside import Aside
 from postbus._group_transaction import GroupTransactions
 from postbus._log import event
-from postbus._loop import Backoff, patiently, rings
+from postbus._loop import Backoff, patiently, pause
 from postbus._reader import LogReader
 from postbus._segment import Piece
 from postbus._store import Store
@@ -95,7 +95,8 @@ class Delivery:
                     if was_rung:
                         self._aside.look()
                 strand.is_waiting = True
-                was_rung = await rings(bell, wait)
+                await pause(wait, bell)
+                was_rung = bell.is_set()
 
     async def _next(self, strand: Strand, backoff: Backoff) -> Piece | None:
         """What comes next; None if the strand is lost, or after a while if the database is away."""

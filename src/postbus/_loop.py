@@ -54,19 +54,6 @@ async def pause(seconds: float, *events: asyncio.Event) -> None:
             waiter.cancel()
 
 
-async def rings(bell: asyncio.Event, seconds: float) -> bool:
-    """Wait for a bell of the caller's own, which is set when the time is over, too. Returns whether it rang before."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + seconds
-    if not bell.is_set():
-        timer = loop.call_at(until, bell.set)  # costs a fraction of what a timeout does
-        try:
-            await bell.wait()
-        finally:
-            timer.cancel()
-    return loop.time() < until
-
-
 async def patiently(ask: Callable[[], Awaitable[T]], *, stop: asyncio.Event | None = None) -> T:
     """Ask the database; while it is away, wait for it, but not beyond `stop`."""
     backoff = Backoff()
