@@ -251,20 +251,21 @@ async def rotate(conn: Any, storage: int) -> int:
     """Begin a new leaf, after the current one has got something. Returns its epoch."""
     await conn.execute("update postbus.storage set leaf_bytes = 1 where id = $1", storage)
     opened = None
-    while opened is None:
-        swept = await sweep(conn, storage)
-        assert swept["more"], "the leaf is empty"
-        opened = swept["opened"]
+    for _ in range(3):  # at most: a spare leaf, one more, and then that one begins
+        opened = opened or (await sweep(conn, storage))["opened"]
+    assert opened, "the leaf is empty"
     await conn.execute("update postbus.storage set leaf_bytes = 1 << 30 where id = $1", storage)
     return int(opened)
 
 
 async def leaves(conn: Any, storage: int) -> list[int]:
-    """The epochs whose leaves are there."""
-    return [
-        row[0]
-        for row in await conn.fetch("select epoch from postbus.log_leaf where storage_id = $1 order by 1", storage)
-    ]
+    """The epochs whose leaves are there, up to the one that is written to."""
+    rows = await conn.fetch(
+        "select epoch from postbus.log_leaf where storage_id = $1 "
+        "and epoch <= pg_sequence_last_value(postbus.epoch_sequence($1)) order by 1",
+        storage,
+    )
+    return [row[0] for row in rows]
 
 
 async def subscribe_scope(conn: Any, group: str = "g", **scope: Any) -> dict[str, int]:

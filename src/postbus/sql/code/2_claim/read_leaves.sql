@@ -19,6 +19,7 @@ declare
     _late     xid8[] := '{}';
     _has_late boolean;
     _low      bigint;
+    _current  integer;              -- the epoch of the leaf that is written to
     _epochs   integer[];            -- of the leaves to look at; null for what is late in all of them
     _closed   boolean[];
     _epoch    integer;
@@ -50,6 +51,7 @@ begin
         return next postbus.end_of_read(cursor, null, null);
         return;
     end if;
+    _current := pg_sequence_last_value(postbus.epoch_sequence(topic.storage_id));     -- after the snapshot, which may show what is there
     _size := pg_relation_size('postbus.loss'::regclass, 'init');       -- hears of new leaves: see append_segment
     if pg_snapshot_xmin((cursor.seen).snapshot) < pg_snapshot_xmax((cursor.seen).snapshot) then
         _late := array(select x from pg_snapshot_xip((cursor.seen).snapshot) as x where x <= (cursor.seen).txid);
@@ -65,7 +67,7 @@ begin
       from (select null::integer as epoch, false as is_closed, 0 as pass where _has_late and topic.storage = 'shared'
             union all
             select l.epoch, l.closed_txid is not null, 1 from postbus.log_leaf l
-             where l.storage_id = topic.storage_id
+             where l.storage_id = topic.storage_id and l.epoch <= _current
                and (l.epoch + 1)::bigint << 43 > coalesce(cursor.done_position, 0)
                and ((l.epoch + 1)::bigint << 43 > _since
                     or (topic.storage = 'own' and (l.closed_txid is null
@@ -146,8 +148,6 @@ begin
         end loop;
         close _reading;
     end loop;
-
-
     if _is_new then
         _target := postbus.next_place(cursor.seen, _position, _snapshot, _count);
     end if;

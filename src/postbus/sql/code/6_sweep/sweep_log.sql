@@ -27,6 +27,7 @@ declare
     _storage  postbus.storage;
     _sequence regclass := to_regclass(format('postbus.%I', format('log_epoch_%s', storage_id)));
     _epoch    integer := pg_sequence_last_value(_sequence);
+    _next     integer;              -- of the leaves that there should be, the first that is missing
     _began    timestamptz := clock_timestamp();
     _setting  postbus.sweep_setting;
     _drop     record;
@@ -53,14 +54,18 @@ begin
      where l.storage_id = sweep_log.storage_id and l.epoch < _epoch and l.closed_txid is null;
 
     select * into _storage from postbus.storage s where s.id = storage_id;
-    if not exists (select from postbus.log_leaf l where l.storage_id = sweep_log.storage_id and l.epoch = _epoch) then
+    _next := (select min(n) from generate_series(_epoch, _epoch + 2) as n
+               where not exists (select from postbus.log_leaf l where l.storage_id = sweep_log.storage_id and l.epoch = n));
+    if _next = _epoch then
         perform postbus.add_leaf(storage_id, _epoch);       -- restored from a dump that was made while a leaf was begun
+    elsif _next = _epoch + 1 then
+        perform postbus.add_spare(_storage, _next);
     elsif postbus.leaf_is_full(_storage, _epoch, as_of) then
-        if exists (select from postbus.log_leaf l where l.storage_id = sweep_log.storage_id and l.epoch = _epoch + 1) then
-            opened := nextval(_sequence);
+        if _next is null then
+            opened := setval(_sequence, _epoch + 1);        -- not nextval: after a crash that goes on 32 further
             update postbus.log_leaf l set opened_at = as_of where l.storage_id = sweep_log.storage_id and l.epoch = opened;
         else
-            perform postbus.add_leaf(storage_id, _epoch + 1);
+            perform postbus.add_leaf(storage_id, _next);
         end if;
         more := true;
     end if;

@@ -1,0 +1,147 @@
+"""A session that looks up which leaves the log has, at the moment when one is added.
+
+PostgreSQL keeps the partitions of a table in each session's memory. Who reads them from the catalogs while another one
+is attached may hear of that before he has noted what he read; then he does not know the new one until he hears of the
+next change. Here locks on the catalogs stop a session at just that point.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import asyncpg
+import pytest
+
+from eventually import eventually
+from fix_database import Connect
+from log_sql import create_topic, cursor_of, leaves, read_all, subscribe, sweep
+from queue_sql import publish
+
+
+async def _add_while(
+    connect: Connect,
+    add: Callable[[Any], Awaitable[Any]],
+    looks: Any,
+    act: Coroutine[Any, Any, Any],
+    *,
+    voids: tuple[str, ...],
+) -> Any:
+    """Let a session do what makes it look up partitions, and add one when it has read but not yet noted them.
+
+    What sessions know of some tables is voided before: of the one whose partitions it looks up, and of one of these.
+    """
+    conn, reading, adding, watcher = [await connect() for _ in range(4)]
+    for table in voids:
+        await conn.execute(f"grant select on postbus.{table} to current_user")
+    blocked = await watcher.prepare("select $1 = any (pg_blocking_pids($2))")
+
+    async def waits_for(other: Any) -> None:
+        assert await blocked.fetchval(other.get_server_pid(), looks.get_server_pid())
+
+    async with reading.transaction():
+        await reading.execute("lock table pg_inherits in access exclusive mode")
+        acting = asyncio.create_task(act)
+        await eventually(waits_for, reading)
+        transaction = adding.transaction()
+        await transaction.start()
+        await adding.execute("lock table pg_class in access exclusive mode")
+    await eventually(waits_for, adding)
+    await add(adding)
+    await transaction.commit()
+    return await acting
+
+
+async def _add_leaf_while(connect: Connect, storage: int, looks: Any, act: Coroutine[Any, Any, Any]) -> Any:
+    async def add(conn: Any) -> None:  # as the sweep does
+        await conn.execute("select postbus.add_leaf($1, $2)", storage, await _count(conn, storage) + 1)
+
+    return await _add_while(connect, add, looks, act, voids=(f"segment_{storage}", f"segment_{storage}_1"))
+
+
+async def _count(conn: Any, storage: int) -> int:
+    count: int = await conn.fetchval("select count(*) from postbus.log_leaf where storage_id = $1", storage)
+    return count
+
+
+async def _write_to_all(conn: Any, storage: int, publisher: Any) -> list[str]:
+    """Publish to one leaf after the other, until all that are there have been written to."""
+    published = []
+    last = await _count(conn, storage)
+    await conn.execute("update postbus.storage set leaf_bytes = 1")
+    while len(there := await leaves(conn, storage)) < last:
+        published.append(f"to {len(there)}")
+        await publish(publisher, published[-1])
+        for _ in range(3):
+            await sweep(conn, storage)
+    published.append("to the last")
+    await publish(publisher, published[-1])
+    return published
+
+
+async def test_a_publisher_that_looked_up_the_leaves_while_one_was_added(connect: Connect) -> None:
+    """It knows that leaf when it has to write to it."""
+    conn, publisher = await connect(), await connect()
+    storage = await create_topic(conn)
+    group = await subscribe(conn)
+    await publish(publisher, "one")
+    await sweep(conn, storage)
+    await _add_leaf_while(connect, storage, publisher, publish(publisher, "two"))
+
+    published = await _write_to_all(conn, storage, publisher)
+    assert (await read_all(conn, await cursor_of(conn, group)))[0] == ["one", "two", *published]
+
+
+async def test_a_reader_that_looked_up_the_leaves_while_one_was_added(connect: Connect) -> None:
+    """It knows that leaf when something was written to it, and misses nothing."""
+    conn, reader = await connect(), await connect()
+    storage = await create_topic(conn)
+    group = await subscribe(conn)
+    await publish(conn, "one")
+    await sweep(conn, storage)
+    found, cursor = await read_all(reader, await cursor_of(conn, group))
+    await publish(conn, "two")
+    more, cursor = await _add_leaf_while(connect, storage, reader, read_all(reader, cursor))
+
+    published = await _write_to_all(conn, storage, conn)
+    rest, _ = await read_all(reader, cursor)
+    assert found + more + rest == ["one", "two", *published]
+
+
+async def test_a_publisher_that_looked_up_the_storages_while_one_was_added(connect: Connect) -> None:
+    """It may be refused, until the first sweep of that storage."""
+    conn, publisher = await connect(), await connect()
+    await create_topic(conn)
+    await publish(publisher, "one")
+
+    async def add(conn: Any) -> None:
+        await create_topic(conn, "own", storage="own")
+
+    await _add_while(connect, add, publisher, publish(publisher, "two"), voids=("segment", "segment_shared"))
+
+    with pytest.raises(asyncpg.CheckViolationError):  # else this test shows nothing
+        await publish(publisher, "three", topic="own")
+    await sweep(conn, 100)
+    await publish(publisher, "three", topic="own")
+
+
+async def test_a_reader_that_looked_up_the_storages_while_one_was_added(connect: Connect) -> None:
+    """It finds nothing in that storage until its first sweep, and everything then."""
+    conn, reader = await connect(), await connect()
+    await create_topic(conn)
+    group = await subscribe(conn)
+    await publish(conn, "one")
+    _, cursor = await read_all(reader, await cursor_of(conn, group))
+
+    async def add(conn: Any) -> None:
+        await create_topic(conn, "long", retention="3 days")
+
+    await _add_while(connect, add, reader, read_all(reader, cursor), voids=("segment_shared", "segment_2"))
+
+    group = await subscribe(conn, topic="long")
+    await publish(conn, "two", topic="long")
+    found, cursor = await read_all(reader, await cursor_of(conn, group), topic="long")
+    assert found == [], "else this test shows nothing"
+    await sweep(conn, 3)
+    assert (await read_all(reader, cursor, topic="long"))[0] == ["two"]
