@@ -48,9 +48,12 @@ async def connect(dsn: str, *, timeout: float = TIMEOUT, caches: bool = False, *
     return conn
 
 
-def process_name() -> str:
-    """What this process is called in the database, unless it is given a name: another one each time."""
-    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+def process_name(name: str | None = None) -> str:
+    """What this process is called in the database: another one each time.
+
+    One that is started again under the same name is not the one before: what that one held is not its own.
+    """
+    return f"{name or f'{socket.gethostname()}:{os.getpid()}'}:{secrets.token_hex(3)}"
 
 
 async def is_pooled(conn: Any) -> bool:

@@ -367,7 +367,8 @@ class Bus:
     async def run(self, *, name: str | None = None, signals: bool = True) -> bool:
         """Consume until SIGTERM, SIGINT or `stop()`. Returns False if a second one cut the draining short.
 
-        Without `signals` they are left to the caller.
+        The worker is listed by its `name`, or by host and pid; a random part follows. Without `signals` they are left
+        to the caller.
         """
         groups = [(group, start) for group, start in self._groups.values() if start is not None]
         if not self._subscriptions and not self._groups:

@@ -57,7 +57,7 @@ class Worker:
         middleware: Sequence[Middleware] = (),
         name: str | None = None,
     ) -> None:
-        self.name = name or process_name()
+        self.name = process_name(name)
         self._dsn = dsn
         self._subscriptions = subscriptions
         self._middleware = middleware

@@ -12,12 +12,12 @@ from typing import Any, TextIO
 from postbus import Bus, Message, RetryPolicy, Start
 
 
-async def main(dsn: str, log: str, mode: str) -> None:
+async def main(dsn: str, log: str, mode: str, name: str | None = None) -> None:
     with Path(log).open("a", buffering=1) as file:
-        await run(Bus.open(dsn), file, mode)
+        await run(Bus.open(dsn), file, mode, name)
 
 
-async def run(bus: Bus, file: TextIO, mode: str) -> None:
+async def run(bus: Bus, file: TextIO, mode: str, name: str | None) -> None:
     retry = RetryPolicy(initial=0.01, factor=1, maximum=0.01)
 
     if mode == "transactional":
@@ -57,7 +57,7 @@ async def run(bus: Bus, file: TextIO, mode: str) -> None:
             await asyncio.sleep(0.0005)
             file.write(f"{n}\n")
 
-    await bus.run()
+    await bus.run(name=name)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ WORKER = Path(__file__).with_name("group_worker.py")
 MESSAGES = int(os.environ.get("POSTBUS_TEST_MESSAGES", "10000"))
 KEYS = 50
 
-Start = Callable[[str], "subprocess.Popen[bytes]"]
+Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def start(dsn: str, log: Path) -> Iterator[Start]:
     """Starts processes; those that are left are killed in the end."""
     processes: list[subprocess.Popen[bytes]] = []
 
-    def started(mode: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen([sys.executable, str(WORKER), dsn, str(log), mode], stderr=subprocess.DEVNULL)
+    def started(mode: str, *name: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([sys.executable, str(WORKER), dsn, str(log), mode, *name], stderr=subprocess.DEVNULL)
         processes.append(process)
         return process
 
@@ -95,6 +95,24 @@ async def test_killed_members_lose_nothing(bus: Bus, conn: Any, log: Path, start
     else:
         assert in_order(got, KEYS)
         assert len(got) - messages <= kills * 2 * 1000, "more came twice than was in hand"
+
+
+async def test_a_killed_member_that_is_started_again_under_its_name(
+    bus: Bus, conn: Any, log: Path, start: Start
+) -> None:
+    """Its heartbeats are not those of the one that was killed: it gets the lanes when the lease is over."""
+    await create_log(bus)
+    await publish_numbers(bus, range(MESSAGES), keys=KEYS)
+    victim = start("plain", "me")
+    await eventually(has_handled, log, MESSAGES // 10, within=15)
+    victim.kill()
+    victim.wait()
+    again = start("plain", "me")
+    await is_through(conn, passed=MESSAGES, dead=0, within=30 + MESSAGES / 1000)
+    await end(again)
+
+    assert set(handled(log)) == set(range(MESSAGES))
+    assert in_order(handled(log), KEYS)
 
 
 async def test_a_deadly_message_is_found(bus: Bus, conn: Any, log: Path, start: Start) -> None:

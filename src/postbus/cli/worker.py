@@ -28,7 +28,7 @@ def worker(
         str, typer.Argument(metavar="MODULE[:BUS]", help="The module, and its Bus (bus).", show_default=False)
     ],
     name: Annotated[
-        str | None, typer.Option(help="How the worker is listed; by default host, pid and a random part.")
+        str | None, typer.Option(help="How the worker is listed, before a random part; by default host and pid.")
     ] = None,
     log_level: Annotated[LogLevel, typer.Option(case_sensitive=False)] = LogLevel.INFO,
     log_format: Annotated[LogFormat | None, typer.Option(help="By default text, or json with --json.")] = None,
