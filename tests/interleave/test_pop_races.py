@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
+
 from fix_database import Connect
 from interleave.test_lease_races import waits
 from log_sql import create_topic, publish_many, subscribe
@@ -102,6 +104,26 @@ async def test_an_ack_that_comes_while_its_message_is_popped_again_is_lost(conne
 
     assert await acking == first.ids
     assert await ack(b, second) == []
+
+
+@pytest.mark.parametrize("settle", ["postbus.ack($1, $2)", "postbus.dead_letter($1, $2, 'no')"])
+async def test_a_settlement_that_comes_while_its_lease_is_prolonged_is_not_lost(connect: Connect, settle: str) -> None:
+    """It waits for that, and settles the messages all the same."""
+    a, b, observer = await connect(), await connect(), await connect()
+    await create_topic(a)
+    await subscribe(a)
+    await publish_many(a, "one", "two")
+    popped = await pop(a, 2)
+
+    extending = a.transaction()
+    await extending.start()
+    assert await a.fetchval("select postbus.extend(array[$1::uuid], '1 minute')", popped.token) == []
+    settling = asyncio.create_task(b.fetchval(f"select {settle}", popped.token, popped.ids))
+    await waits(observer, b.get_server_pid())
+    await extending.commit()
+
+    assert await settling == []
+    assert await a.fetchval("select count(*) from postbus.retrying") == 0
 
 
 class Shop:

@@ -8,16 +8,17 @@ create or replace function postbus.finish_shelved(token uuid, ids bigint[], is_d
 returns bigint[]
 language plpgsql as $$
 declare
+    _tids tid[];
     _ids  bigint[] := '{}';
     _line record;
 begin
+    -- In a statement of its own: one that was prolonged while this waited for it is elsewhere by now, where only a later one sees it.
+    _tids := array(select mine.ctid from postbus.retrying mine
+                    where mine.token = finish_shelved.token and (finish_shelved.ids is null or mine.id = any (finish_shelved.ids))
+                    order by mine.position, mine.id for update);
     for _line in
         with gone as (
-            delete from postbus.retrying r
-             where r.ctid = any (array(
-                    select mine.ctid from postbus.retrying mine
-                     where mine.token = finish_shelved.token and (finish_shelved.ids is null or mine.id = any (finish_shelved.ids))
-                     order by mine.position, mine.id for update))
+            delete from postbus.retrying r where r.ctid = any (_tids)
             returning r.subscription_id, r.lane, r.id, r.key, r as message
         )
         select g.subscription_id, g.lane, t as topic, array_agg(g.id) as ids, array_agg(distinct g.key) filter (where g.key is not null) as keys,
