@@ -50,7 +50,8 @@ class LeaseKeeper:
                 held.was_prolonged()
                 if held.token in lost:
                     held.is_lost = True
-                    event(logging.WARNING, "lease.lost", topic=held.topic, messages=sorted(held.in_hand))
+                    if held.in_hand:  # else all of it was settled meanwhile
+                        event(logging.WARNING, "lease.lost", topic=held.topic, messages=sorted(held.in_hand))
 
 
 class Sweeper:
