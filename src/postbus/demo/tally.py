@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from postbus.bus import Bus
 from postbus.demo.shop import EVENTS, GROUPS, TOPICS
 
 _RATES_OVER = 3.0  # seconds
+_GONE_AFTER = timedelta(minutes=1)  # without a heartbeat
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,11 @@ class Tally:
         """Ask the database how things stand."""
         self.topics = [topic for topic in await bus.admin.topics() if topic["name"] in TOPICS]
         self.groups = {group["group_name"]: group for group in await bus.admin.groups(EVENTS)}
-        self.workers = [worker for worker in await bus.admin.workers() if set(worker["topics"]) & TOPICS.keys()]
+        self.workers = [
+            worker
+            for worker in await bus.admin.workers()
+            if set(worker["topics"]) & TOPICS.keys() and worker["silent_for"] < _GONE_AFTER
+        ]
         self._note_history()
 
     def _note_history(self) -> None:
