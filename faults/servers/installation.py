@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from postbus import embedded
-from postbus._keeper import Account, Home, clean_environment, spawn
+from postbus._keeper.home import Home
+from postbus._keeper.programs import Account, clean_environment, spawn
 
 _WHEELS = (16, 18)
 _FROM_NPM = Path(__file__).parents[2] / ".venv"

@@ -17,7 +17,8 @@ import psutil
 from faults.servers.installation import Installation
 from faults.servers.waiting import TookTooLong, until
 from postbus import embedded
-from postbus._keeper import EXCLUSIVE, Home, Lock, is_held, postmaster_status
+from postbus._keeper.home import Home, postmaster_status
+from postbus._keeper.locks import EXCLUSIVE, Lock, is_held
 from postbus._translate import DRIVER_ERRORS
 from postbus.bench.ports import free_port
 

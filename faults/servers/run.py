@@ -20,7 +20,7 @@ from faults.servers.pgbouncer import PgBouncer, PoolMode
 from faults.servers.postgres import DATABASE, SETTINGS_FILE, Server, ServerFailed, end_of
 from faults.servers.waiting import until
 from postbus import _migrate
-from postbus._keeper import EXCLUSIVE, Lock, is_held
+from postbus._keeper.locks import EXCLUSIVE, Lock, is_held
 
 _PREFIX = "postbus-faults-"
 _LOCK = "run.lock"

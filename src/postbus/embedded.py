@@ -5,7 +5,7 @@
 
 All processes that name the same folder share one server. It listens on a Unix socket that only its own
 account and root can reach, and it ends with its last user, even if that one is killed: every user holds
-a shared lock, and a keeper process waits for the exclusive one (see `_keeper.py`).
+a shared lock, and a keeper process waits for the exclusive one (see `_keeper`).
 
 From the environment: POSTBUS_DATA_DIR, POSTBUS_PG_BIN, POSTBUS_PG_USER, POSTBUS_CACHE_DIR.
 """
@@ -22,7 +22,6 @@ import re
 import shutil
 import stat
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -32,7 +31,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 from postbus import _keeper
-from postbus._keeper import EXCLUSIVE, POLL, SHARED, Account, Home, Lock, Plan, State, is_held, open_ours
+from postbus._keeper.home import Home, State, answers, has_users, read_state
+from postbus._keeper.locks import EXCLUSIVE, POLL, SHARED, Lock, is_held, open_ours, sync_folder
+from postbus._keeper.main import Plan
+from postbus._keeper.programs import Account
 from postbus.errors import EmbeddedError
 
 _WHEEL_FOLDERS = {16: "pginstall", 18: "pginstall18"}
@@ -198,8 +200,8 @@ class _Starter:
     def _await_answer(self) -> State | None:
         """The server, as soon as it answers. None if its keeper has ended."""
         while True:
-            state = _keeper.read_state(self._home)
-            answered = state is not None and _keeper.answers(self._home, state)
+            state = read_state(self._home)
+            answered = state is not None and answers(self._home, state)
             # Last, since a server whose keeper was killed may answer for another moment.
             if not is_held(self._home.lock("keeper")):
                 return None
@@ -225,7 +227,7 @@ class _Starter:
             self._home.log.replace(self._home.log.with_suffix(".log.1"))
         with os.fdopen(open_ours(self._home.log, os.O_WRONLY | os.O_APPEND), "ab") as log:
             subprocess.run(
-                [sys.executable, "-I", "-S", _keeper.__file__, plan.home],
+                [*_keeper.COMMAND, plan.home],
                 check=False,  # what went wrong is in the log
                 input=plan.to_json().encode(),
                 stdout=log,
@@ -243,7 +245,7 @@ class _Starter:
 def _wait_until_down_if_last(home: Home) -> None:
     deadline = time.monotonic() + _CLOSE_TIMEOUT
     while is_held(home.lock("keeper")):
-        if _keeper.has_users(home):
+        if has_users(home):
             return
         if time.monotonic() >= deadline:
             raise EmbeddedError(f"the server in {home.path} does not stop", remedy=f"see {home.log}")
@@ -417,7 +419,7 @@ def _make_folders(path: Path, mode: int) -> None:
             with contextlib.suppress(FileExistsError):
                 folder.mkdir()
                 folder.chmod(mode)
-                _keeper.sync_folder(folder.parent)
+                sync_folder(folder.parent)
 
 
 def _socket_dir(home: Home, account: Account | None) -> Path:

@@ -156,6 +156,18 @@ async def test_a_silent_worker(dsn: str, conn: Any) -> None:
     assert (gone.level, gone.text) == (Level.WARNING, "silent for up to 2h: gone")
 
 
+async def test_a_silent_worker_that_was_started_again(dsn: str, conn: Any) -> None:
+    """Under the same name: then nobody has to look for the one before."""
+    await conn.execute(
+        "select postbus.heartbeat('me:1a', 'host', 1, '{}'), postbus.heartbeat('me:2b', 'host', 2, '{}')"
+    )
+    await conn.execute("update postbus.worker set seen_at = seen_at - interval '2 hours' where name = 'me:1a'")
+
+    (found,) = await _checks.workers(Patient(dsn, conn))
+
+    assert (found.level, found.text) == (Level.OK, "1 alive")
+
+
 async def test_an_expired_lease(dsn: str, bus: Bus, conn: Any) -> None:
     """A lease that ended without being returned is a warning: no worker does it."""
     await bus.send("jobs", 1)

@@ -83,7 +83,7 @@ def processes_of(folder: Path) -> list[int]:
 def _works_on(process: Path, folder: Path) -> bool:
     try:
         command = (process / "cmdline").read_bytes()
-        ours = b"_keeper.py" in command or b"postgres" in command or b"initdb" in command
+        ours = b"_keeper.main" in command or b"postgres" in command or b"initdb" in command
         return ours and (os.fsencode(folder) in command or (process / "cwd").readlink().is_relative_to(folder))
     except OSError:
         return False

@@ -241,19 +241,25 @@ async def listening(patient: Patient) -> list[Finding]:
 
 async def workers(patient: Patient) -> list[Finding]:
     rows = await patient.conn.fetch("select name, silent_for from postbus.workers order by silent_for desc")
-    silent = [row["name"] for row in rows if row["silent_for"] > _SILENT]
-    alive = len(rows) - len(silent)
+    alive = [row["name"] for row in rows if row["silent_for"] <= _SILENT]
+    started_again = {_given_name(name) for name in alive}
+    silent = [row for row in rows if row["silent_for"] > _SILENT and _given_name(row["name"]) not in started_again]
     waiting = await patient.conn.fetchval("select coalesce(sum(waiting), 0)::bigint from postbus.topics")
-    found = _ok("workers", f"{alive} alive")
+    found = _ok("workers", f"{len(alive)} alive")
     if not alive and waiting:
         text = f"none is alive, though messages wait: {waiting}"
         found = [Finding("workers", Level.WARNING, text, "start one: postbus worker MODULE:BUS")]
     if silent:
-        text = f"silent for up to {duration(rows[0]['silent_for'])}: {', '.join(silent[:5])}"
+        text = f"silent for up to {duration(silent[0]['silent_for'])}: {', '.join(row['name'] for row in silent[:5])}"
         text += f" and {len(silent) - 5} more" if len(silent) > 5 else ""
         remedy = "look whether their processes live; dead ones are forgotten after a day"
         found.append(Finding("workers", Level.WARNING, text, remedy))
     return found
+
+
+def _given_name(name: str) -> str:
+    """Without the random part."""
+    return name.rpartition(":")[0] or name
 
 
 async def leases(patient: Patient) -> list[Finding]:

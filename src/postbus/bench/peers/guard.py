@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from postbus._keeper import spawn
+from postbus._keeper.programs import spawn
 
 KILL, START = "kill", "start"
 
