@@ -87,6 +87,7 @@ class Delivery:
             if piece.segments:
                 wait = 0.01
                 await self._deliver(strand, piece)
+                await asyncio.sleep(0)  # handlers first: what we do next can wait
             elif piece.during is not None:  # much of others was passed by, which nobody needs to do again
                 strand.was_passed(piece.next_cursor)
             if not piece.more and not strand.is_ending:
