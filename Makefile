@@ -4,6 +4,9 @@ PG     ?= 18
 TESTS  ?= tests
 BIN    := .venv/bin
 
+# Where it is set, each of the many processes would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 help: ## print this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 

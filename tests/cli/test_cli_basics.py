@@ -158,6 +158,20 @@ async def test_help(nowhere: Cli, args: str) -> None:
     assert "Usage: postbus" in (await nowhere.quick(*args.split())).done().out
 
 
+async def test_a_dsn_that_is_called_like_a_command(nowhere: Cli) -> None:
+    """The command is the first word that is no option, and not the value of one."""
+    assert "postbus" in (await nowhere.quick("--dsn", "topics", "version", "--json")).done().json
+
+
+async def test_a_command_imports_what_it_needs() -> None:
+    """Not the other commands, which would double the time that it takes to start."""
+    looked_at = "import sys; from postbus.cli._app import run; run(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+
+    ended = await finish(await start("topics", "list", "--help", program=(sys.executable, "-c", looked_at)))
+
+    assert set(re.findall(r"postbus\.cli\.([a-z]\w+)", ended.done().err)) == {"topics"}
+
+
 async def test_version(nowhere: Cli) -> None:
     """The version, by option and by command."""
     option, command = await nowhere.quick("--version"), await nowhere.quick("version", "--json")

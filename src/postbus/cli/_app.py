@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterable
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -10,49 +12,41 @@ from typer.main import get_command
 
 import postbus
 from postbus import _migrate
-from postbus.cli import (
-    catch_up,
-    consume,
-    dead_letters,
-    doctor,
-    events,
-    group_checks,
-    groups,
-    import_,
-    leases,
-    messages,
-    migrate,
-    pop,
-    publish,
-    rebase,
-    relay,
-    relay_admin,
-    scopes,
-    serve,
-    sweep,
-    tail,
-    tokens,
-    topics,
-    up,
-    worker,
-)
 from postbus.cli._command import Cli, DataDirOption, DsnOption, JsonOption, command, show_help
 from postbus.cli._exits import EXIT_CODES, FAILED, OK, USAGE, report, tell
 from postbus.cli._render import write_json
 
+_COMMANDS = {
+    "up": ["up"],
+    "serve": ["serve"],
+    "tokens": ["tokens"],
+    "migrate": ["migrate"],
+    "doctor": ["doctor"],
+    "topics": ["topics"],
+    "publish": ["publish"],
+    "tail": ["tail"],
+    "consume": ["consume"],
+    "pop": ["pop"],
+    "leases": ["leases"],
+    "groups": ["groups", "catch_up", "group_checks", "scopes"],
+    "messages": ["messages"],
+    "dead-letters": ["dead_letters"],
+    "sweep": ["sweep"],
+    "events": ["events"],
+    "relay": ["relay", "relay_admin"],
+    "worker": ["worker"],
+    "import": ["import_"],
+    "rebase": ["rebase"],
+    "bench": [],  # these two are below
+    "version": [],
+}
+"""The modules of each command. The first has a function of its name, or an `app`, to which the others add.
+
+Only what is asked for is imported: all of them would double the time that a command takes.
+"""
 _EPILOG = "Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items()) + "."
 
-app = typer.Typer(
-    name="postbus",
-    help="Transactional messaging inside PostgreSQL.",
-    epilog=_EPILOG,
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    pretty_exceptions_enable=False,
-)
 
-
-@app.callback(invoke_without_command=True)
 def before_the_command(
     ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
@@ -77,42 +71,6 @@ def print_version(cli: Cli) -> None:
         print(f"postbus {postbus.__version__}")
 
 
-command(app, "up")(up.up)
-command(app, "serve")(serve.serve)
-app.add_typer(tokens.app)
-command(app, "migrate")(migrate.migrate)
-command(app, "doctor")(doctor.doctor)
-app.add_typer(topics.app)
-command(app, "publish")(publish.publish)
-command(app, "tail")(tail.tail)
-command(app, "consume")(consume.consume)
-command(app, "pop")(pop.pop)
-app.add_typer(leases.app)
-command(groups.app, "catch-up")(catch_up.catch_up)
-command(groups.app, "check")(group_checks.check)
-command(groups.app, "force-complete")(group_checks.force_complete)
-command(groups.app, "subscribe", options=scopes.SCOPE_AND_START)(scopes.subscribe)
-command(groups.app, "scopes")(scopes.scopes)
-command(groups.app, "forget", options=scopes.SCOPE)(scopes.forget)
-app.add_typer(groups.app)
-app.add_typer(messages.app)
-app.add_typer(dead_letters.app)
-app.add_typer(sweep.app)
-app.add_typer(events.app)
-command(relay.app, "status", options=relay_admin.ALERT_OPTIONS)(relay_admin.status)
-command(relay.app, "replay", options=relay.ROUTE_OPTIONS)(relay_admin.replay)
-command(relay.app, "rewind")(relay_admin.rewind)
-app.add_typer(relay.app)
-command(app, "worker")(worker.worker)
-command(app, "import")(import_.import_)
-command(app, "rebase")(rebase.rebase)
-
-
-@app.command(
-    "bench",
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
 def bench(ctx: typer.Context) -> None:
     """Measure what a database can do."""
     # Not imported before it is asked for: nobody else needs what it needs.
@@ -123,14 +81,47 @@ def bench(ctx: typer.Context) -> None:
         raise typer.Exit(code)
 
 
-command(app, "version")(print_version)
+def _app_for(args: list[str]) -> typer.Typer:
+    """The command line, with what is needed of it."""
+    app = typer.Typer(
+        name="postbus",
+        help="Transactional messaging inside PostgreSQL.",
+        epilog=_EPILOG,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        pretty_exceptions_enable=False,
+    )
+    app.callback(invoke_without_command=True)(before_the_command)
+    for name in _wanted(args):
+        modules = [import_module(f"postbus.cli.{module}") for module in _COMMANDS[name]]
+        if modules and hasattr(modules[0], "app"):
+            app.add_typer(modules[0].app)
+        elif modules:
+            command(app, name)(getattr(modules[0], _COMMANDS[name][0]))
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command("bench", add_help_option=False, context_settings=settings)(bench)
+    command(app, "version")(print_version)
+    return app
+
+
+def _wanted(args: list[str]) -> Iterable[str]:
+    """The command that is asked for; all, if there is none of that name, or no name at all."""
+    left = iter(args)
+    for one in left:
+        if one in ("--dsn", "--data-dir"):
+            next(left, None)
+        elif not one.startswith("-"):
+            return [one] if one in _COMMANDS else _COMMANDS
+        elif one == "--version":
+            return []
+    return _COMMANDS
 
 
 def run(args: list[str]) -> int:
     """Run a command line. Returns the exit code."""
     as_json = "--json" in (args[: args.index("--")] if "--" in args else args)
     try:
-        code: Any = get_command(app).main(args, prog_name="postbus", standalone_mode=False)
+        code: Any = get_command(_app_for(args)).main(args, prog_name="postbus", standalone_mode=False)
     except typer.Abort:
         return FAILED
     except Exception as error:

@@ -10,16 +10,17 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn
 
 from postbus.bus import Bus
-from postbus.cli._command import Cli
+from postbus.cli._command import Cli, command
 from postbus.cli._inputs import only_one
 from postbus.cli._render import console, counted, duration, write_json
-from postbus.cli.groups import Group, Topic
+from postbus.cli.groups import Group, Topic, app
 from postbus.errors import InvalidGroup
 
 _LOOK = 1.0  # seconds
 _Row = dict[str, Any]
 
 
+@command(app, "catch-up")
 async def catch_up(
     cli: Cli,
     topic: Topic,

@@ -8,15 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from postbus.cli._command import Cli
+from postbus.cli._command import Cli, command
 from postbus.cli._exits import FAILED, OK
 from postbus.cli._inputs import as_duration, confirm
 from postbus.cli._render import age, counted, printable, write_json, write_table
-from postbus.cli.groups import Topic, Yes
+from postbus.cli.groups import Topic, Yes, app
 
 _Row = dict[str, Any]
 
 
+@command(app, "check")
 async def check(
     cli: Cli,
     stuck_after: Annotated[
@@ -67,6 +68,7 @@ def _findings(found: dict[str, list[_Row]]) -> Iterator[tuple[str, str, str]]:
         yield one["topic"], "", f"{count} for nobody, the oldest since {printable(one['oldest_at'])}: no live group"
 
 
+@command(app, "force-complete")
 async def force_complete(
     cli: Cli,
     topic: Topic,

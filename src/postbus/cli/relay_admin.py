@@ -7,12 +7,22 @@ from typing import Annotated, Any
 
 import typer
 
-from postbus.cli._command import Cli, option
+from postbus.cli._command import Cli, command, option
 from postbus.cli._exits import FAILED, OK, usage_error
 from postbus.cli._inputs import as_past_moment, confirm
 from postbus.cli._render import counted, printable, write_json, write_table
 from postbus.cli.groups import To, Yes, seek
-from postbus.cli.relay import Config, SinkOptions, needed, registry_of, relay_options, settings_of, sink_of_route
+from postbus.cli.relay import (
+    ROUTE_OPTIONS,
+    Config,
+    SinkOptions,
+    app,
+    needed,
+    registry_of,
+    relay_options,
+    settings_of,
+    sink_of_route,
+)
 from postbus.relay.plan import plan
 from postbus.relay.replay import Replay, Replayed, Wanted
 from postbus.relay.settings import Route
@@ -27,6 +37,7 @@ Topic = Annotated[str | None, typer.Option(help="The topic; with a file, that of
 Group = Annotated[str | None, typer.Option(help="The relay's group; relay-… by default.")]
 
 
+@command(app, "status", options=ALERT_OPTIONS)
 async def status(cli: Cli, config: Config = None, topic: Topic = None, group: Group = None, **options: Any) -> int:
     """Show what relays have not sent, and what somebody should look at. Exit code 0 if that is nothing, else 1.
 
@@ -49,6 +60,7 @@ async def status(cli: Cli, config: Config = None, topic: Topic = None, group: Gr
     return FAILED if any(one.alerts for one in found) else OK
 
 
+@command(app, "replay", options=ROUTE_OPTIONS)
 async def replay(
     cli: Cli,
     config: Config = None,
@@ -131,6 +143,7 @@ def _tell_count(cli: Cli, route: Route, count: int) -> None:
         print(f"would send {counted(count, 'message')} of {route.topic} again")
 
 
+@command(app, "rewind")
 async def rewind(
     cli: Cli,
     to: To,

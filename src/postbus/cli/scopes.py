@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from postbus.cli._command import Cli, option
+from postbus.cli._command import Cli, command, option
 from postbus.cli._inputs import as_past_moment, confirm
 from postbus.cli._render import counted, write_json, write_table
-from postbus.cli.groups import Yes
+from postbus.cli.groups import Yes, app
 from postbus.scope import Scope
 
 _Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", show_default=False)]
@@ -31,6 +31,7 @@ SCOPE_AND_START = (
 )
 
 
+@command(app, "subscribe", options=SCOPE_AND_START)
 async def subscribe(cli: Cli, group: _Group, topic: _Topic = None, **options: Any) -> None:
     """Subscribe a group to a topic, to a key of it, or to all topics in a scope, also to those that come later.
 
@@ -46,6 +47,7 @@ async def subscribe(cli: Cli, group: _Group, topic: _Topic = None, **options: An
         print(f"subscribed {group} to {counted(len(topics), 'topic')}{': ' if topics else ''}{', '.join(topics)}")
 
 
+@command(app, "scopes")
 async def scopes(
     cli: Cli,
     group: Annotated[
@@ -70,6 +72,7 @@ async def scopes(
         )
 
 
+@command(app, "forget", options=SCOPE)
 async def forget(
     cli: Cli,
     group: _Group,
