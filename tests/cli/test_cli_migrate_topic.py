@@ -102,8 +102,10 @@ async def test_nonsense_is_refused_with_a_remedy(cli: Cli, bus: Bus) -> None:
     assert (await bus.admin.topic("jobs"))["semantics"] == "QUEUE"
 
 
-async def test_a_queue_that_nobody_consumes_is_handed_over_after_all(cli: Cli, bus: Bus) -> None:
+async def test_a_queue_that_nobody_consumes_is_handed_over_after_all(cli: Cli, bus: Bus, conn: Any) -> None:
     """Who waits in vain is told so; the command can be repeated, and until then nobody lets the groups begin."""
+    await conn.execute("select postbus.heartbeat('dead', 'host', 2, '{jobs}')")
+    await conn.execute("update postbus.worker set seen_at = seen_at - interval '2 minutes'")
     await bus.send("jobs", 1)
     await bus.send("jobs", 2, delay=3600)
     migrate = ("topics", "migrate", "jobs", "--to", "PUB_SUB", "--group", "old")

@@ -22,7 +22,6 @@ _OLDEST_SERVER = 140000
 _ROLES = ("postbus_producer", "postbus_consumer", "postbus_observer", "postbus_admin")
 _FEW_CONNECTIONS = 20
 _LONG = timedelta(minutes=5)
-_SILENT = timedelta(seconds=60)  # six heartbeats
 _CLOCKS_APART = 2.0
 _HEARD_WITHIN = 3.0
 
@@ -240,10 +239,10 @@ async def listening(patient: Patient) -> list[Finding]:
 
 
 async def workers(patient: Patient) -> list[Finding]:
-    rows = await patient.conn.fetch("select name, silent_for from postbus.workers order by silent_for desc")
-    alive = [row["name"] for row in rows if row["silent_for"] <= _SILENT]
+    rows = await patient.conn.fetch("select name, silent_for, is_alive from postbus.workers order by silent_for desc")
+    alive = [row["name"] for row in rows if row["is_alive"]]
     started_again = {_given_name(name) for name in alive}
-    silent = [row for row in rows if row["silent_for"] > _SILENT and _given_name(row["name"]) not in started_again]
+    silent = [row for row in rows if not row["is_alive"] and _given_name(row["name"]) not in started_again]
     waiting = await patient.conn.fetchval("select coalesce(sum(waiting), 0)::bigint from postbus.topics")
     found = _ok("workers", f"{len(alive)} alive")
     if not alive and waiting:

@@ -30,7 +30,6 @@ To = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 _COUNTS = ("lag", "retrying", "parked", "dead", "lost")
-_ALIVE = timedelta(minutes=1)
 _NOT_COUNTED = "no process consumes, so there may be more before a group than was counted: postbus sweep run counts"
 _Row = dict[str, Any]
 
@@ -77,7 +76,7 @@ async def list_groups(
 async def _is_counted(bus: Bus, groups: list[_Row]) -> bool:
     """Whether a process counts what is published, where that makes a difference."""
     workers = await bus.admin.workers()
-    return any(one["silent_for"] < _ALIVE for one in workers) or not any(one["lag"] for one in groups)
+    return any(one["is_alive"] for one in workers) or not any(one["lag"] for one in groups)
 
 
 def _why_none(topic: str | None, semantics: str | None) -> str:

@@ -342,4 +342,4 @@ async def _until_moved(cli: Cli, bus: Bus, name: str) -> Any:
 
 
 async def _has_consumer(bus: Bus, topic: str) -> bool:
-    return any(topic in one["topics"] for one in await bus.admin.workers())
+    return any(one["is_alive"] and topic in one["topics"] for one in await bus.admin.workers())

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from postbus.bus import Bus
 from postbus.demo.shop import EVENTS, GROUPS, TOPICS
 
 _RATES_OVER = 3.0  # seconds
-_GONE_AFTER = timedelta(minutes=1)  # without a heartbeat
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Tally:
         self.workers = [
             worker
             for worker in await bus.admin.workers()
-            if set(worker["topics"]) & TOPICS.keys() and worker["silent_for"] < _GONE_AFTER
+            if set(worker["topics"]) & TOPICS.keys() and worker["is_alive"]
         ]
         self._note_history()
 
