@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from postbus._aside import Aside
+from postbus._aside import POLL, Aside
 from postbus._group_transaction import GroupTransactions
 from postbus._handle import ACK, NOT_DECODABLE, Handling, not_decodable
 from postbus._log_store import Due
@@ -20,7 +20,6 @@ from postbus.errors import DatabaseUnavailable
 from postbus.group import Member
 from postbus.message import DeadLetter, Message, Outcome, Release, Retry
 
-_POLL = 0.2
 _IDLE_POLL = 5.0
 _GUILTY = 4  # attempts, the first of which stands for the deaths before it, after which such a message is given up
 SUSPICION = "processes that handled messages at this place died"
@@ -74,7 +73,7 @@ class Again:
                 backoff.reset()
             except DatabaseUnavailable:
                 await asyncio.sleep(backoff.next())
-            await pause(_POLL if self._waiting else _IDLE_POLL, self._aside.is_due)
+            await pause(POLL if self._waiting else _IDLE_POLL, self._aside.is_due)
 
     async def settled(self) -> None:
         """Wait for a claim that is under way: what it brings for strands that are ending is given back."""
@@ -195,6 +194,6 @@ class Again:
         )
         if told[0] in ("done", "dead", "lost") and not lane.strand.is_lost:
             self._waiting.remove(message.id)
-        if told[0] != "released":  # the next one of the key is due
-            self._aside.is_due.set()
+        if told[0] != "released":  # this one is due after a while, or the next one of its key is due now
+            self._aside.comes_back(delay)
         self._aside.tell(told[0], message, error or reason)

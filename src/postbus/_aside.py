@@ -19,6 +19,7 @@ from postbus._waiting import Waiting
 from postbus.group import Group
 from postbus.message import DeadLetter, Message, Outcome, Retry
 
+POLL = 0.2  # seconds between two looks at what is due to be tried again
 _LOOKS_APART = 0.5  # seconds: other processes are rung for by the same bell
 
 
@@ -103,8 +104,14 @@ class Aside:
         if told[0] != "dead" and not strand.is_lost:  # else it is for whoever has the lane now
             self.waiting.add(message.id, message.key, lane.lane)
         if told[0] in ("retried", "released"):
-            self.is_due.set()
+            self.comes_back(delay)
         self.tell(told[0], message, error or reason)
+
+    def comes_back(self, delay: timedelta | None) -> None:
+        """Something is to be tried again, now or after a while; what takes longer than a poll is found by one."""
+        self.is_due.set()
+        if delay is not None and 0 < delay.total_seconds() < POLL:
+            asyncio.get_running_loop().call_later(delay.total_seconds(), self.is_due.set)
 
     def tell(self, outcome: str, message: Message, error: str | None) -> None:
         if outcome in ("retried", "dead"):

@@ -194,6 +194,38 @@ async def test_a_message_is_given_up_by_one_group_only(bus: Bus, conn: Any) -> N
     assert (await group_row(conn))["failed"] == 3
 
 
+@pytest.mark.parametrize("transactional", [False, True])
+async def test_a_short_delay_is_not_rounded_up_to_a_poll(
+    bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, transactional: bool
+) -> None:
+    """What fails is tried again when it is due, the first time and each time after that."""
+    monkeypatch.setattr("postbus._again.POLL", 3600)
+    await create_log(bus)
+    attempts: list[int] = []
+    subscribe = bus.subscribe(
+        "t",
+        group="g",
+        start=Start.BEGINNING,
+        retry=RetryPolicy(initial=0.02, factor=1, maximum=0.02),
+        transactional=transactional,
+    )
+
+    async def handle(n: int, message: Message) -> None:
+        attempts.append(message.attempt)
+        if message.attempt < 4:
+            raise ValueError("once more")
+
+    async def handle_in_transaction(n: int, message: Message, conn: Any) -> None:
+        await handle(n, message)
+
+    subscribe(handle_in_transaction if transactional else handle)
+    await publish_numbers(bus, range(2), keys=1)
+    async with running(bus):
+        await is_through(conn, dead=0)
+
+    assert attempts == [1, 2, 3, 4] * 2
+
+
 async def test_the_topics_limit_counts_too(bus: Bus, conn: Any) -> None:
     """Without a policy of the group's own the topic's attempts and waits are used."""
     await create_log(bus, max_attempts=2, retry_initial="1ms", retry_max="1ms")
