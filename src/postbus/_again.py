@@ -195,5 +195,5 @@ class Again:
         if told[0] in ("done", "dead", "lost") and not lane.strand.is_lost:
             self._waiting.remove(message.id)
         if told[0] != "released":  # this one is due after a while, or the next one of its key is due now
-            self._aside.comes_back(delay)
+            self._aside.comes_back(delay if told[0] == "retried" else None)
         self._aside.tell(told[0], message, error or reason)

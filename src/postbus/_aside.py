@@ -109,9 +109,11 @@ class Aside:
 
     def comes_back(self, delay: timedelta | None) -> None:
         """Something is to be tried again, now or after a while; what takes longer than a poll is found by one."""
-        self.is_due.set()
-        if delay is not None and 0 < delay.total_seconds() < POLL:
-            asyncio.get_running_loop().call_later(delay.total_seconds(), self.is_due.set)
+        seconds = 0.0 if delay is None else delay.total_seconds()
+        if 0 < seconds < POLL:
+            asyncio.get_running_loop().call_later(seconds, self.is_due.set)
+        else:
+            self.is_due.set()
 
     def tell(self, outcome: str, message: Message, error: str | None) -> None:
         if outcome in ("retried", "dead"):

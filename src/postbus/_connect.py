@@ -56,6 +56,11 @@ def process_name(name: str | None = None) -> str:
     return f"{name or f'{socket.gethostname()}:{os.getpid()}'}:{secrets.token_hex(3)}"
 
 
+def given_name(process_name: str) -> str:
+    """The same each time that it is started under that name."""
+    return process_name.rpartition(":")[0] or process_name
+
+
 async def is_pooled(conn: Any) -> bool:
     """Whether there is a connection pooler before the server: it makes up a pid of its own."""
     asked = await conn.prepare("select pg_backend_pid()", name="")  # without a name it does not outlive the statement

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cli.helpers import Cli
+from cli.helpers import Cli, finish, start
 from postbus.bench.plan import Plan
 from postbus.bench.run import SCENARIOS
 from postbus.bench.scenario import Scenario
@@ -43,3 +44,14 @@ async def test_a_scenario_is_as_large_as_its_options_say(cli: Cli, name: str) ->
         assert ended.done().json["settings"]["plan"] == json.loads(json.dumps(asdict(plan)))
     for option in {"messages", "seconds", "lanes"} - set(_OWN[name]):
         (await cli.quick("bench", name, f"--{option}=30")).failed(2)
+
+
+@pytest.mark.usefixtures("nothing_measured")
+async def test_options_before_the_command(cli: Cli, tmp_path: Path) -> None:
+    """They are not ignored: the database is the one that is named, and a folder is of no use."""
+    nowhere = Cli("postgresql://postgres@127.0.0.1:1/postgres", tmp_path)
+
+    assert (await cli.quick("--json", "bench", "log", "--quick")).done().json["scenario"] == "log"
+    (await nowhere.quick("bench", "log", "--quick")).failed(5)
+    folder = await finish(await start("--data-dir", "/nowhere", "bench", "all"))
+    assert "bench does not use --data-dir" in folder.failed(2).err

@@ -159,7 +159,7 @@ async def test_the_demo_on_a_server_of_ones_own(cli: Cli, bus: Bus, conn: Any) -
     assert summary["messages_of_rolled_back_orders"] == 0
     assert summary["handled"] > 0
     names = {topic["name"] for topic in await bus.admin.topics()}
-    assert names == {"orders.placed", "payments", "emails", "orders.events"}
+    assert names == {"demo.orders", "demo.payments", "demo.emails", "demo.events"}
     assert summary["lag"].keys() == {"analytics", "fraud", "sales"}
     assert summary["passed"]["sales"] > 0
     sales = await conn.fetchval("select coalesce(sum(paid), 0) from postbus_demo.demo_sales")
@@ -168,11 +168,11 @@ async def test_the_demo_on_a_server_of_ones_own(cli: Cli, bus: Bus, conn: Any) -
 
 async def test_the_demo_leaves_topics_of_others_alone(cli: Cli, bus: Bus) -> None:
     """A database that has a topic of the demo's name, but no demo, is refused."""
-    await bus.admin.create_topic("payments")
+    await bus.admin.create_topic("demo.payments")
 
     failed = (await cli("up", "--demo")).failed(4)
 
-    assert "topics of the demo's names: payments" in failed.err
+    assert "topics of the demo's names: demo.payments" in failed.err
 
 
 async def test_up_with_a_dsn_needs_the_demo(cli: Cli) -> None:
@@ -193,7 +193,7 @@ async def test_the_live_view(cli: Cli) -> None:
     assert await process.wait() == 0
     live, left, after = shown.partition("\x1b[?1049l")
     assert "Postbus demo" in live
-    assert "orders.placed" in live
+    assert "demo.orders" in live
     assert "analytics" in live
     assert left
     assert "orders were committed" in after

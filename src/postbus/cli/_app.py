@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterable
 from importlib import import_module
 from typing import Annotated, Any
@@ -10,11 +9,8 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-import postbus
-from postbus import _migrate
 from postbus.cli._command import Cli, DataDirOption, DsnOption, JsonOption, command, show_help
 from postbus.cli._exits import EXIT_CODES, FAILED, OK, USAGE, report, tell
-from postbus.cli._render import write_json
 
 _COMMANDS = {
     "up": ["up"],
@@ -37,8 +33,8 @@ _COMMANDS = {
     "worker": ["worker"],
     "import": ["import_"],
     "rebase": ["rebase"],
-    "bench": [],  # these two are below
-    "version": [],
+    "bench": ["bench"],
+    "version": ["version"],
 }
 """The modules of each command. The first has a function of its name, or an `app`, to which the others add.
 
@@ -56,29 +52,12 @@ def before_the_command(
 ) -> None:
     ctx.obj = Cli(dsn, data_dir, as_json)
     if version:
+        from postbus.cli.version import version as print_version
+
         print_version(ctx.obj)
         raise typer.Exit
     if ctx.invoked_subcommand is None:
         show_help(ctx)
-
-
-def print_version(cli: Cli) -> None:
-    """Print the version."""
-    if cli.as_json:
-        schema = _migrate.migrations()[-1].number
-        write_json({"postbus": postbus.__version__, "schema": schema, "python": platform.python_version()})
-    else:
-        print(f"postbus {postbus.__version__}")
-
-
-def bench(ctx: typer.Context) -> None:
-    """Measure what a database can do."""
-    # Not imported before it is asked for: nobody else needs what it needs.
-    from postbus.cli.bench import app as bench_app
-
-    code = get_command(bench_app).main(ctx.args, prog_name="postbus bench", standalone_mode=False)
-    if isinstance(code, int) and code != OK:
-        raise typer.Exit(code)
 
 
 def _app_for(args: list[str]) -> typer.Typer:
@@ -94,13 +73,10 @@ def _app_for(args: list[str]) -> typer.Typer:
     app.callback(invoke_without_command=True)(before_the_command)
     for name in _wanted(args):
         modules = [import_module(f"postbus.cli.{module}") for module in _COMMANDS[name]]
-        if modules and hasattr(modules[0], "app"):
+        if hasattr(modules[0], "app"):
             app.add_typer(modules[0].app)
-        elif modules:
+        else:
             command(app, name)(getattr(modules[0], _COMMANDS[name][0]))
-    settings = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command("bench", add_help_option=False, context_settings=settings)(bench)
-    command(app, "version")(print_version)
     return app
 
 

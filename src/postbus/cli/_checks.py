@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 
 from postbus import _migrate
-from postbus._connect import connect
+from postbus._connect import connect, given_name
 from postbus._translate import DRIVER_ERRORS, translate
 from postbus.cli._render import counted, duration
 from postbus.errors import RestoredElsewhere, SchemaError
@@ -241,8 +241,8 @@ async def listening(patient: Patient) -> list[Finding]:
 async def workers(patient: Patient) -> list[Finding]:
     rows = await patient.conn.fetch("select name, silent_for, is_alive from postbus.workers order by silent_for desc")
     alive = [row["name"] for row in rows if row["is_alive"]]
-    started_again = {_given_name(name) for name in alive}
-    silent = [row for row in rows if not row["is_alive"] and _given_name(row["name"]) not in started_again]
+    started_again = {given_name(name) for name in alive}
+    silent = [row for row in rows if not row["is_alive"] and given_name(row["name"]) not in started_again]
     waiting = await patient.conn.fetchval("select coalesce(sum(waiting), 0)::bigint from postbus.topics")
     found = _ok("workers", f"{len(alive)} alive")
     if not alive and waiting:
@@ -254,11 +254,6 @@ async def workers(patient: Patient) -> list[Finding]:
         remedy = "look whether their processes live; dead ones are forgotten after a day"
         found.append(Finding("workers", Level.WARNING, text, remedy))
     return found
-
-
-def _given_name(name: str) -> str:
-    """Without the random part."""
-    return name.rpartition(":")[0] or name
 
 
 async def leases(patient: Patient) -> list[Finding]:

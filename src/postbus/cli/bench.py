@@ -9,17 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from postbus.cli._command import WithOptions, keyword
+from postbus.cli._command import Cli, WithOptions, group, keyword
+from postbus.cli._exits import usage_error
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Measure Postbus beside its peers and the raw limit."
-)
-
-
-@app.callback()
-def bench() -> None:
-    """Measure Postbus beside its peers and the raw limit."""
-
+app = group("bench", "Measure Postbus beside its peers and the raw limit.")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Dsn = Annotated[
@@ -36,6 +29,7 @@ class _Scenario(WithOptions):
     def __init__(self, name: str, own: Sequence[inspect.Parameter]) -> None:
         super().__init__(
             [
+                keyword("ctx", typer.Context, inspect.Parameter.empty),
                 keyword("as_json", AsJson, False),
                 keyword("dsn", Dsn),
                 keyword("quick", Quick, False),
@@ -45,10 +39,19 @@ class _Scenario(WithOptions):
         )
         self._name = name
 
-    def __call__(self, **given: Any) -> None:
+    def __call__(self, ctx: typer.Context, as_json: bool, dsn: str | None, **given: Any) -> None:
         from postbus.bench.run import run
 
-        raise typer.Exit(run(self._name, **given))
+        cli = _over(ctx, dsn=dsn, as_json=as_json)
+        raise typer.Exit(run(self._name, dsn=cli.dsn, as_json=cli.as_json, **given))
+
+
+def _over(ctx: typer.Context, *, dsn: str | None, as_json: bool = False) -> Cli:
+    """These options, or those that stood before the command's name. The environment's database is not measured on."""
+    cli = Cli(dsn, None, as_json).over(ctx.obj)
+    if cli.data_dir is not None:
+        raise usage_error("bench does not use --data-dir", remedy="leave it out: it makes a server of its own")
+    return cli
 
 
 def _scenario(name: str, about: str, *own: inspect.Parameter) -> None:
@@ -114,6 +117,7 @@ _scenario("http", "The HTTP server: batches and single messages by 50 connection
 
 @app.command("all", help="All scenarios, each in a short form, and a report with charts.")
 def all_of_them(
+    ctx: typer.Context,
     folder: Annotated[Path, typer.Option(help="Where JSON, Markdown and SVG files go.")] = Path("build/bench"),
     dsn: Dsn = None,
     quick: Quick = False,
@@ -128,12 +132,13 @@ def all_of_them(
     from postbus.bench.run import SCENARIOS
     from postbus.bench.suite import run_all
 
+    cli = _over(ctx, dsn=dsn)
     unknown = sorted(set(only or ()) - set(SCENARIOS))
     if unknown:
         raise typer.BadParameter(f"{unknown[0]} is none of {', '.join(SCENARIOS)}", param_hint="--only")
     size = "--quick" if quick else None if long else "--short"
     names = [name for name in SCENARIOS if not only or name in only]
-    raise typer.Exit(run_all(names, folder=folder, size=size, dsn=dsn, minutes=None if long else minutes))
+    raise typer.Exit(run_all(names, folder=folder, size=size, dsn=cli.dsn, minutes=None if long else minutes))
 
 
 @app.command("report", help="Make a page with charts of the JSON files in a folder.")

@@ -8,7 +8,7 @@ from postbus.bus import Bus
 from postbus.errors import InvalidInput
 from postbus.options import TopicOptions
 
-ORDERS, PAYMENTS, EMAILS, EVENTS = "orders.placed", "payments", "emails", "orders.events"
+ORDERS, PAYMENTS, EMAILS, EVENTS = "demo.orders", "demo.payments", "demo.emails", "demo.events"
 ANALYTICS, FRAUD, SALES = GROUPS = ("analytics", "fraud", "sales")
 """Of the topic EVENTS."""
 

@@ -1,0 +1,19 @@
+"""postbus version"""
+
+from __future__ import annotations
+
+import platform
+
+import postbus
+from postbus import _migrate
+from postbus.cli._command import Cli
+from postbus.cli._render import write_json
+
+
+def version(cli: Cli) -> None:
+    """Print the version."""
+    if cli.as_json:
+        schema = _migrate.migrations()[-1].number
+        write_json({"postbus": postbus.__version__, "schema": schema, "python": platform.python_version()})
+    else:
+        print(f"postbus {postbus.__version__}")
