@@ -13,6 +13,7 @@ from postbus._log import event
 from postbus._loop import Backoff, pause
 from postbus._settle import HeldLease, Settler
 from postbus._store import Store
+from postbus._wake import TimedBell
 from postbus.errors import DatabaseUnavailable
 from postbus.subscription import Subscription
 
@@ -28,7 +29,7 @@ class Claimer:
         settler: Settler,
         *,
         member: str,
-        bell: asyncio.Event,
+        bell: TimedBell,
     ) -> None:
         self._subscription = subscription
         self._store = store
@@ -65,7 +66,7 @@ class Claimer:
                 continue
             # Look again soon after work, and less and less often while there is none.
             wait = min(wait * 2, self._subscription.poll, asked_again_in)
-            await pause(wait, self._bell)  # which rings for the end, too
+            await self._bell.rings_within(wait)  # for the end, too
 
     async def tick(self, room: int) -> float:
         """Claim once. Returns after how many seconds to ask again, unless the bell rings; 0 for at once."""

@@ -29,6 +29,7 @@ from postbus._reader import LogReader
 from postbus._store import Store
 from postbus._strand import TAKEN, Advancer, Entry, HeldLane, Strand
 from postbus._throttle import Throttle
+from postbus._wake import TimedBell
 from postbus._work import Work, WorkQueues
 from postbus.catch_up import CatchUp
 from postbus.group import Group
@@ -53,7 +54,7 @@ class GroupConsumer:
         reader: LogReader,
         advancer: Advancer,
         heartbeat: Heartbeat,
-        new_bell: Callable[[], asyncio.Event],
+        new_bell: Callable[[], TimedBell],
         lease: timedelta,
         max_attempts: int,
         middleware: Sequence[Middleware] = (),
@@ -129,19 +130,21 @@ class GroupConsumer:
 
     async def _do(self, work: Work) -> None:
         """What the queues do with a work."""
-        if not self._heartbeat.was_seen_ever_since(work.strand.sure_at):
-            await self._make_sure(work.strand)
+        strand, entry = work.strand, work.entry
+        if not self._heartbeat.was_seen_ever_since(strand.sure_at):
+            await self._make_sure(strand)
         if work.retry is not None:
             await self._again.handle(*work.retry)
             return
-        assert work.entry is not None
-        work.entry.is_begun = True
-        if not work.strand.is_lost:
+        assert entry is not None
+        entry.is_begun = True
+        if not strand.is_lost:
             if self._options.batch is None:
-                await self._handler.handle_one(work.strand, *work.parts[0][:2])
+                segment, index, _ = work.parts[0]
+                await self._handler.handle_one(strand, segment, index)
             else:
-                await self._handler.handle_batch(work.strand, work.parts)
-        work.entry.done()
+                await self._handler.handle_batch(strand, work.parts)
+        entry.done()
 
     async def _make_sure(self, strand: Strand) -> None:
         """Begin nothing more in lanes that somebody else may have: this process was not seen for their lease.

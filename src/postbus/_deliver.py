@@ -12,13 +12,14 @@ from postbus._again import SUSPICION
 from postbus._aside import Aside
 from postbus._group_transaction import GroupTransactions
 from postbus._log import event
-from postbus._loop import Backoff, patiently, pause
+from postbus._loop import Backoff, patiently
 from postbus._reader import LogReader
 from postbus._segment import Piece
 from postbus._store import Store
 from postbus._strand import Advancer, Entry, HeldLane, Lose, Strand
 from postbus._throttle import Throttle
 from postbus._translate import may_have_crashed
+from postbus._wake import TimedBell
 from postbus._work import Part, Work, WorkQueues, works_of
 from postbus.errors import DatabaseUnavailable, WrongSemantics
 from postbus.subscription import Subscription
@@ -40,7 +41,7 @@ class Delivery:
         reader: LogReader,
         advancer: Advancer,
         transactions: GroupTransactions | None,
-        new_bell: Callable[[], asyncio.Event],
+        new_bell: Callable[[], TimedBell],
         prefetch: int,
         throttle: Throttle | None,
         lose: Lose,
@@ -96,8 +97,7 @@ class Delivery:
                     if was_rung:
                         self._aside.look()
                 strand.is_waiting = True
-                await pause(wait, bell)
-                was_rung = bell.is_set()
+                was_rung = await bell.rings_within(wait)
 
     async def _next(self, strand: Strand, backoff: Backoff) -> Piece | None:
         """What comes next; None if the strand is lost, or after a while if the database is away."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -39,7 +40,7 @@ class Connections:
         self._idle: list[tuple[Any, float]] = []
         """Since when; the longest first."""
         self._used: set[Any] = set()
-        self._free = asyncio.Semaphore(size)
+        self._room = Room(size)
         self._is_closed = False
         self._giving_up: asyncio.TimerHandle | None = None
         self.watch = Watch(dsn)
@@ -64,37 +65,39 @@ class Connections:
 
     async def lend(self) -> Any:
         """A connection to be given back."""
-        if self._free.locked():
-            async with asyncio.timeout(_TIMEOUT):
-                await self._free.acquire()
-        else:
-            await self._free.acquire()  # at once
+        if not self._room.take_at_once():
+            await self._room.take()
         try:
-            return await self._take()
+            return self._idle_one() or await self._new_one()
         except BaseException:
-            self._free.release()
+            self._room.give_back()
             raise
 
-    async def _take(self) -> Any:
+    def _idle_one(self) -> Any:
+        if self._is_closed:
+            raise asyncpg.InterfaceError("the bus is closed")
+        while self._idle:
+            conn, _ = self._idle.pop()
+            if not conn.is_closed():
+                return self._lent(conn)
+        return None
+
+    async def _new_one(self) -> Any:
+        """Another connection; where the server has none left, one that somebody gives back."""
         while True:
-            if self._is_closed:
-                raise asyncpg.InterfaceError("the bus is closed")
-            while self._idle:
-                conn, _ = self._idle.pop()
-                if not conn.is_closed():
-                    return self._lent(conn)
             try:
                 return self._lent(await connect(self._dsn, caches=not self.is_pooled))
             except asyncpg.TooManyConnectionsError:
                 if not self._used:
                     raise
                 await self._be_fewer()
+            if (conn := self._idle_one()) is not None:
+                return conn
 
     async def _be_fewer(self) -> None:
         """Wait for a connection that somebody gives back. For a while there is room for one less than before."""
-        async with asyncio.timeout(_TIMEOUT):
-            await self._free.acquire()
-        asyncio.get_running_loop().call_later(_FEWER, self._free.release)
+        await self._room.take()
+        asyncio.get_running_loop().call_later(_FEWER, self._room.give_back)
 
     def _lent(self, conn: Any) -> Any:
         self._used.add(conn)
@@ -109,7 +112,7 @@ class Connections:
                 conn.terminate()
             else:
                 self._keep(conn)
-        self._free.release()
+        self._room.give_back()
 
     def _keep(self, conn: Any) -> None:
         self._idle.append((conn, time.monotonic()))
@@ -156,6 +159,46 @@ class Connections:
         self._is_closed = True
         if self._giving_up is not None:
             self._giving_up.cancel()
+
+
+class Room:
+    """Places for a number of users. Who finds none waits in line, and is handed the next one.
+
+    A semaphore of asyncio does the same, in five times as many steps where nobody waits.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._left = places
+        self._line: deque[asyncio.Future[None]] = deque()
+
+    def take_at_once(self) -> bool:
+        """Take a place if there is one."""
+        if self._left == 0:
+            return False
+        self._left -= 1
+        return True
+
+    async def take(self) -> None:
+        """Take a place, or wait for one; not longer than the time limit of connections."""
+        if self.take_at_once():
+            return
+        place = asyncio.get_running_loop().create_future()
+        self._line.append(place)
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                await place
+        except BaseException:
+            if not place.cancel() and not place.cancelled():  # it was handed to us in the moment in which we gave up
+                self.give_back()
+            raise
+
+    def give_back(self) -> None:
+        while self._line:
+            place = self._line.popleft()
+            if not place.done():
+                place.set_result(None)
+                return
+        self._left += 1
 
 
 class Use:

@@ -7,7 +7,6 @@ import logging
 import time
 from collections import OrderedDict
 from datetime import datetime
-from functools import partial
 
 from postbus._log import event
 from postbus._segment import Piece
@@ -29,7 +28,7 @@ class LogReader:
         self._kept_bytes = 0
         self._under_way: dict[_Key, asyncio.Future[Piece | None]] = {}
         self._targets: dict[str, tuple[float, str]] = {}
-        self._taking: dict[str, asyncio.Lock] = {}
+        self._going_first: dict[str, asyncio.Future[Piece | None]] = {}
 
     async def read(
         self,
@@ -50,51 +49,41 @@ class LogReader:
         key = (topic, lanes, cursor, server)
         self._drop_old()
         while True:
-            kept = self._kept.get(key)
-            if kept is not None:
+            if (kept := self._kept.get(key)) is not None:
                 return kept[1]
-            reading = self._under_way.get(key)
-            if reading is None:
+            if (reading := self._under_way.get(key)) is not None:
+                shared = await asyncio.shield(reading)
+                if shared is not None:  # otherwise whoever read was cancelled, or failed: it is on us
+                    return shared
+                continue
+            # One at a time goes to a new place; the others read up to it as well. So all stand at the same one
+            # afterwards, and share their reads from then on. It has to be a place later than their own.
+            target = None if is_between else self._target_after(topic, taken_at)
+            goes_first = not is_between and target is None
+            if not goes_first or (first := self._going_first.get(topic)) is None:
                 break
-            shared = await asyncio.shield(reading)
-            if shared is not None:  # otherwise whoever read was cancelled, or failed: it is on us
-                return shared
+            await asyncio.shield(first)
         reading = self._under_way[key] = asyncio.get_running_loop().create_future()
+        if goes_first:
+            self._going_first[topic] = reading
+        began = time.monotonic()
         piece = None
         try:
-            piece = await self._read(key, taken_at, is_between=is_between, max_count=max_count, max_bytes=max_bytes)
+            piece = await self._store.read_log(
+                topic, lanes, cursor, max_count=max_count, max_bytes=max_bytes, target=target
+            )
         finally:
             del self._under_way[key]
+            if goes_first:
+                del self._going_first[topic]
             reading.set_result(piece)
-        return piece
-
-    async def _read(self, key: _Key, taken_at: float, *, is_between: bool, max_count: int, max_bytes: int) -> Piece:
-        topic, _, _, server = key
-        ask = partial(self._ask, key, max_count=max_count, max_bytes=max_bytes)
-        if is_between:
-            return await ask(None)
-        # One at a time goes to a new place; the others read up to it as well. So all stand at the same one
-        # afterwards, and share their reads from then on. It has to be a place later than their own.
-        if self._target_after(topic, taken_at) is None:
-            async with self._taking.setdefault(topic, asyncio.Lock()):
-                if self._target_after(topic, taken_at) is None:
-                    began = time.monotonic()
-                    piece = await ask(None)
-                    if piece.server == server and piece.target is not None:
-                        self._targets[topic] = began, piece.target
-                    return piece
-        return await ask(self._target_after(topic, taken_at))
-
-    async def _ask(self, key: _Key, target: str | None, *, max_count: int, max_bytes: int) -> Piece:
-        topic, lanes, cursor, server = key
-        began = time.monotonic()
-        piece = await self._store.read_log(
-            topic, lanes, cursor, max_count=max_count, max_bytes=max_bytes, target=target
-        )
+        if piece.server == server:
+            if goes_first and piece.target is not None:
+                self._targets[topic] = began, piece.target
+            if piece.segments:
+                self._keep(key, piece)
         if piece.segments:
             event(logging.DEBUG, "log.read", topic=topic, messages=piece.count, seconds=time.monotonic() - began)
-            if piece.server == server:
-                self._keep(key, piece)
         return piece
 
     def forget(self) -> None:

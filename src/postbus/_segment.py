@@ -116,10 +116,10 @@ class Piece:
     __slots__ = ("count", "during", "more", "next_cursor", "segments", "server", "size", "target", "took")
 
     def __init__(self, topic: str, rows: Sequence[Any]) -> None:
-        end = rows[-1]
-        self.segments = [Segment(topic, row) for row in rows[:-1]]
-        self.count = sum(row["count"] - row["first_index"] for row in rows[:-1])
-        self.size = sum(row["bytes"] for row in rows[:-1])
+        *found, end = rows
+        self.segments = [Segment(topic, row) for row in found]
+        self.count = sum([row["count"] - row["first_index"] for row in found])
+        self.size = sum([row["bytes"] for row in found])
         self.next_cursor: str = end["next_cursor"]
         self.during: str | None = end["during_cursor"]
         """The cursor while the piece is worked through; None if nothing was found."""

@@ -46,20 +46,52 @@ class Bell(Protocol):
     def set(self) -> None: ...
 
 
+class TimedBell:
+    """A bell that one task waits for, for a limited time. On the way of each message, so without tasks and scopes."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        self._is_set = True
+        self._wake()
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    async def rings_within(self, seconds: float) -> bool:
+        """Wait for it. Returns whether it rang, or had rung."""
+        if not self._is_set:
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = loop.call_later(seconds, self._wake)
+            try:
+                await self._waiter
+            finally:
+                timer.cancel()
+                self._waiter = None
+        return self._is_set
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
 class Bells:
     """The bells that this process's consumers wait for, by topic, for as long as they do."""
 
     def __init__(self) -> None:
-        self._events: defaultdict[int, weakref.WeakSet[Bell]] = defaultdict(weakref.WeakSet)
+        self._events: defaultdict[int, set[weakref.ref[Bell]]] = defaultdict(set)
 
-    def add(self, topic: str) -> asyncio.Event:
-        bell = asyncio.Event()
+    def add(self, topic: str) -> TimedBell:
+        bell = TimedBell()
         self.hang(topic, bell)
         return bell
 
     def hang(self, topic: str, bell: Bell) -> None:
         """Ring a bell of the caller's own for a topic, for as long as the caller keeps it."""
-        self._events[topic_id(topic)].add(bell)
+        self._hang(topic_id(topic), bell)
 
     def add_for_scopes(self) -> asyncio.Event:
         """Rung when a topic has come into the scope of some group."""
@@ -69,15 +101,20 @@ class Bells:
 
     def hang_for_scopes(self, bell: Bell) -> None:
         """The same for a bell of the caller's own."""
-        self._events[_SCOPES].add(bell)
+        self._hang(_SCOPES, bell)
+
+    def _hang(self, topic: int, bell: Bell) -> None:
+        bells = self._events[topic]
+        bells.add(weakref.ref(bell, bells.discard))  # a WeakSet takes longer to ring
 
     def has(self, topic: str) -> bool:
         """Whether anybody waits for messages of a topic here."""
         return bool(self._events.get(topic_id(topic)))
 
     def ring(self, topic: int) -> None:
-        for bell in list(self._events.get(topic, ())):
-            bell.set()
+        for known in tuple(self._events.get(topic, ())):
+            if (bell := known()) is not None:
+                bell.set()
 
     def ring_all(self) -> None:
         for topic in self._events:
@@ -262,5 +299,8 @@ class Listener:
             conn.terminate()
 
     def _hear(self, payload: object) -> None:
-        with suppress(ValueError):  # anybody may notify on the channel
-            self._bells.ring(int(str(payload)))
+        try:
+            topic = int(str(payload))
+        except ValueError:  # anybody may notify on the channel
+            return
+        self._bells.ring(topic)

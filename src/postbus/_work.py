@@ -65,11 +65,13 @@ def works_of(strand: Strand, piece: Piece, size: int) -> list[Work]:
 
 
 class WorkQueues:
-    """As many queues as calls of handlers may be under way; each has a task while there is something in it."""
+    """As many queues as calls of handlers may be under way. Each has a task once something was in it."""
 
     def __init__(self, count: int, do: Callable[[Work], Awaitable[None]], start: Start) -> None:
         self._queues: list[deque[Work]] = [deque() for _ in range(count)]
         self._runners: dict[int, asyncio.Task[None]] = {}
+        self._idle: dict[int, asyncio.Future[None]] = {}
+        """What runners wait for that have nothing to do."""
         self._next = 0
         self._do = do
         self._start = start
@@ -92,6 +94,8 @@ class WorkQueues:
         self._queues[queue].append(work)
         if queue not in self._runners:
             self._runners[queue] = self._start(self._run(queue), "handler")
+        elif (idle := self._idle.pop(queue, None)) is not None and not idle.done():
+            idle.set_result(None)
 
     def waiting_of(self, strand: Strand) -> Iterator[Work]:
         """What a strand has in the queues."""
@@ -110,16 +114,18 @@ class WorkQueues:
     async def _run(self, queue: int) -> None:
         works = self._queues[queue]
         try:
-            while works:
-                work = works.popleft()
-                strand = work.strand
-                strand.running += 1
-                try:
-                    await self._do(work)
-                finally:
-                    strand.running -= 1
-                    if strand.is_ending:
-                        strand.freed.set()
+            while True:
+                while works:
+                    work = works.popleft()
+                    strand = work.strand
+                    strand.running += 1
+                    try:
+                        await self._do(work)
+                    finally:
+                        strand.running -= 1
+                        if strand.is_ending:
+                            strand.freed.set()
+                self._idle[queue] = asyncio.get_running_loop().create_future()
+                await self._idle[queue]
         finally:
-            # Now, not when the task's callbacks run: what is added in between needs a new runner.
             self._runners.pop(queue, None)

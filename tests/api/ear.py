@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
-from postbus._wake import Bells, topic_id
+from postbus._wake import Bells, TimedBell, topic_id
 
 
 class Ear:
@@ -15,19 +14,19 @@ class Ear:
         self._bells = bells
         self._conn = conn
         self._fence = bells.add("fence")
-        self._heard: dict[str, asyncio.Event] = {}
+        self._heard: dict[str, TimedBell] = {}
 
     def listen(self, topic: str) -> None:
         self._heard[topic] = self._bells.add(topic)
 
     async def hears(self, topic: str, *, within: float = 3) -> None:
         """It is rung for the topic, sooner than anybody polls."""
-        await asyncio.wait_for(self._heard[topic].wait(), within)
+        assert await self._heard[topic].rings_within(within)
         self._heard[topic].clear()
 
     async def has_heard(self, topic: str) -> bool:
         """Whether it has been rung for the topic by now: notifications come in order."""
         self._fence.clear()
         await self._conn.execute("select postbus.ring(array[$1::bigint])", topic_id("fence"))
-        await self._fence.wait()
-        return self._heard[topic].is_set()
+        assert await self._fence.rings_within(10)
+        return await self._heard[topic].rings_within(0)

@@ -13,7 +13,7 @@ import pytest
 from eventually import eventually
 from faults.servers.hogs import all_connections
 from postbus import _pool
-from postbus._pool import Connections
+from postbus._pool import Connections, Room
 from postbus.embedded import EmbeddedPostgres
 
 
@@ -92,3 +92,52 @@ async def test_who_has_no_connection_at_all_is_told_so(small_dsn: str) -> None:
     async with all_connections(small_dsn):
         with pytest.raises(asyncpg.TooManyConnectionsError):
             await Connections(small_dsn, 10).open()
+
+
+async def test_places_are_handed_on_in_the_order_of_the_line() -> None:
+    """Who comes later, in the moment in which one is given back, does not get ahead."""
+    room, served = Room(1), list[int]()
+    assert room.take_at_once()
+
+    async def take(number: int) -> None:
+        await room.take()
+        served.append(number)
+        room.give_back()
+
+    waiting = [asyncio.create_task(take(number)) for number in range(3)]
+    await asyncio.sleep(0)
+    room.give_back()
+    assert not room.take_at_once()
+    await asyncio.gather(*waiting)
+    assert served == [0, 1, 2]
+    assert room.take_at_once()
+
+
+@pytest.mark.parametrize("is_handed_one", [False, True])
+async def test_who_gives_up_waiting_takes_no_place_along(is_handed_one: bool) -> None:
+    """Neither while waiting nor in the moment in which it would have been his turn."""
+    room = Room(1)
+    assert room.take_at_once()
+    waiting = asyncio.create_task(room.take())
+    await asyncio.sleep(0)
+    if is_handed_one:
+        room.give_back()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    if not is_handed_one:
+        room.give_back()
+
+    assert waiting.cancelled()
+    assert room.take_at_once()
+    assert not room.take_at_once()
+
+
+async def test_nobody_waits_for_a_place_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is given back afterwards is there for others."""
+    monkeypatch.setattr(_pool, "_TIMEOUT", 0.01)
+    room = Room(1)
+    assert room.take_at_once()
+    with pytest.raises(TimeoutError):
+        await room.take()
+    room.give_back()
+    assert room.take_at_once()

@@ -13,7 +13,7 @@ from api.ear import Ear
 from eventually import eventually
 from fix_database import Connect
 from postbus import Bus, DatabaseUnavailable, _wake
-from postbus._wake import Bells, Doorbell, Listener, topic_id
+from postbus._wake import Bells, Doorbell, Listener, TimedBell, topic_id
 
 
 @pytest.fixture
@@ -61,10 +61,33 @@ async def test_a_ring_reaches_the_own_process_at_once() -> None:
 
     doorbell.ring("t", commit_rang=True)
 
-    assert bell.is_set()
-    assert not other.is_set()
+    assert await bell.rings_within(0)
+    assert not await other.rings_within(0)
     await doorbell.close()
     assert store.rung == []
+
+
+async def test_a_bell_that_rang_before_is_not_waited_for() -> None:
+    """Until it is cleared; then it takes the time that was given, or the next ring."""
+    bell = TimedBell()
+    bell.set()
+    assert await bell.rings_within(60)
+    assert await bell.rings_within(60)
+    bell.clear()
+    assert not await bell.rings_within(0.001)
+    asyncio.get_running_loop().call_soon(bell.set)
+    assert await bell.rings_within(60)
+
+
+async def test_a_bell_outlives_that_its_waiter_is_cancelled() -> None:
+    bell = TimedBell()
+    waiting = asyncio.create_task(bell.rings_within(60))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    bell.set()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+    assert await bell.rings_within(60)
 
 
 async def test_a_doorbell_outlives_a_database_that_is_away() -> None:
@@ -104,7 +127,7 @@ def test_bells_of_consumers_that_are_gone_are_forgotten() -> None:
         bells.add("t")
     gc.collect()
 
-    assert list(bells._events[topic_id("t")]) == [kept]
+    assert [one() for one in bells._events[topic_id("t")]] == [kept]
 
 
 async def test_a_ring_is_for_all_topics_that_are_named(conn: Any, ear: Ear, topic: str) -> None:
@@ -224,7 +247,7 @@ async def test_a_listener_that_lost_its_connection_listens_again(
     bell = bells.add("t")
     stop = asyncio.Event()
     listening = asyncio.create_task(Listener(dsn, bells).run(stop))
-    await bell.wait()
+    assert await bell.rings_within(5)
     bell.clear()
 
     async def it_has_looked_whether_the_server_is_there() -> int:
@@ -238,7 +261,7 @@ async def test_a_listener_that_lost_its_connection_listens_again(
     pid = await eventually(it_has_looked_whether_the_server_is_there)
     await conn.execute("select pg_terminate_backend($1, 5000)", pid)
 
-    await asyncio.wait_for(bell.wait(), 5)
+    assert await bell.rings_within(5)
     stop.set()
     await listening
 

@@ -148,8 +148,8 @@ async def test_a_listener_whose_connection_ends_at_once_makes_another(
         return conn
 
     monkeypatch.setattr("postbus._wake.connect", connect_in_vain)
-    bells, stop = Bells(), asyncio.Event()
-    bell = bells.add("t")
+    bells, bell, stop = Bells(), asyncio.Event(), asyncio.Event()
+    bells.hang("t", bell)
     listening = asyncio.create_task(Listener(dsn, bells).run(stop))
     await asyncio.wait([listening, asyncio.ensure_future(bell.wait())], return_when=asyncio.FIRST_COMPLETED)
     assert (bell.is_set(), ended) == (True, 3)
