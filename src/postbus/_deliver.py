@@ -82,7 +82,7 @@ class Delivery:
             if piece is None:
                 continue
             strand.is_waiting = False
-            strand.read_on(piece.next_cursor, is_between=piece.more)
+            strand.read_on(piece)
             if self._throttle is not None:
                 self._throttle.was_read(piece.count, piece.took)
             if piece.segments:
@@ -91,11 +91,13 @@ class Delivery:
                 await asyncio.sleep(0)  # handlers first: what we do next can wait
             elif piece.during is not None:  # much of others was passed by, which nobody needs to do again
                 strand.was_passed(piece.next_cursor)
-            if not piece.more and not strand.is_ending:
-                if not piece.segments:
-                    wait = min(wait * 2, self._options.poll)
-                    if was_rung:
-                        self._aside.look()
+            if piece.more or bell.rung_at > strand.seen_at:  # for what rang since it was read, perhaps by others
+                continue
+            if not piece.segments:
+                wait = min(wait * 2, self._options.poll)
+                if was_rung:
+                    self._aside.look()
+            if not strand.is_ending:
                 strand.is_waiting = True
                 was_rung = await bell.rings_within(wait)
 

@@ -28,7 +28,7 @@ class LogReader:
         self._kept_bytes = 0
         self._under_way: dict[_Key, asyncio.Future[Piece | None]] = {}
         self._targets: dict[str, tuple[float, str]] = {}
-        self._going_first: dict[str, asyncio.Future[Piece | None]] = {}
+        self._goes_first: dict[str, asyncio.Lock] = {}
 
     async def read(
         self,
@@ -42,7 +42,7 @@ class LogReader:
         max_count: int,
         max_bytes: int,
     ) -> Piece:
-        """What comes after a cursor of a server, which was known at `taken_at` (monotonic).
+        """What comes after a cursor of a server, which was taken at `taken_at` (monotonic) or before.
 
         `is_between`: the cursor may have a target already.
         """
@@ -51,39 +51,52 @@ class LogReader:
         while True:
             if (kept := self._kept.get(key)) is not None:
                 return kept[1]
-            if (reading := self._under_way.get(key)) is not None:
-                shared = await asyncio.shield(reading)
-                if shared is not None:  # otherwise whoever read was cancelled, or failed: it is on us
-                    return shared
-                continue
-            # One at a time goes to a new place; the others read up to it as well. So all stand at the same one
-            # afterwards, and share their reads from then on. It has to be a place later than their own.
-            target = None if is_between else self._target_after(topic, taken_at)
-            goes_first = not is_between and target is None
-            if not goes_first or (first := self._going_first.get(topic)) is None:
+            if (reading := self._under_way.get(key)) is None:
                 break
-            await asyncio.shield(first)
+            shared = await asyncio.shield(reading)
+            if shared is not None:  # otherwise whoever read was cancelled, or failed: it is on us
+                return shared
         reading = self._under_way[key] = asyncio.get_running_loop().create_future()
-        if goes_first:
-            self._going_first[topic] = reading
-        began = time.monotonic()
         piece = None
         try:
-            piece = await self._store.read_log(
-                topic, lanes, cursor, max_count=max_count, max_bytes=max_bytes, target=target
-            )
+            piece = await self._read(key, taken_at, is_between=is_between, max_count=max_count, max_bytes=max_bytes)
         finally:
             del self._under_way[key]
-            if goes_first:
-                del self._going_first[topic]
             reading.set_result(piece)
-        if piece.server == server:
-            if goes_first and piece.target is not None:
-                self._targets[topic] = began, piece.target
-            if piece.segments:
-                self._keep(key, piece)
+        return piece
+
+    async def _read(self, key: _Key, taken_at: float, *, is_between: bool, max_count: int, max_bytes: int) -> Piece:
+        topic, _, _, server = key
+        if is_between:
+            return await self._ask(key, time.monotonic(), None, max_count, max_bytes)
+        # One at a time goes to a new place; the others read up to it as well. So all stand at the same one
+        # afterwards, and share their reads from then on. It has to be a place later than their own. Who comes again
+        # comes after those who wait: one of them may find something, and with it a place, where he found nothing.
+        if self._target_after(topic, taken_at) is None:
+            if topic not in self._goes_first:
+                self._goes_first[topic] = asyncio.Lock()
+            async with self._goes_first[topic]:
+                if self._target_after(topic, taken_at) is None:
+                    began = time.monotonic()
+                    piece = await self._ask(key, began, None, max_count, max_bytes)
+                    if piece.server == server and piece.target is not None:
+                        self._targets[topic] = began, piece.target
+                    return piece
+        known = self._target_after(topic, taken_at)
+        assert known is not None
+        return await self._ask(key, *known, max_count, max_bytes)
+
+    async def _ask(self, key: _Key, asked_at: float, target: str | None, max_count: int, max_bytes: int) -> Piece:
+        topic, lanes, cursor, server = key
+        began = time.monotonic()
+        piece = await self._store.read_log(
+            topic, lanes, cursor, max_count=max_count, max_bytes=max_bytes, target=target
+        )
+        piece.asked_at = asked_at
         if piece.segments:
             event(logging.DEBUG, "log.read", topic=topic, messages=piece.count, seconds=time.monotonic() - began)
+            if piece.server == server:
+                self._keep(key, piece)
         return piece
 
     def forget(self) -> None:
@@ -92,9 +105,9 @@ class LogReader:
         self._kept_bytes = 0
         self._targets.clear()
 
-    def _target_after(self, topic: str, taken_at: float) -> str | None:
-        target_at, target = self._targets.get(topic, (0.0, None))
-        return target if target_at > taken_at else None
+    def _target_after(self, topic: str, taken_at: float) -> tuple[float, str] | None:
+        known = self._targets.get(topic)
+        return known if known is not None and known[0] > taken_at else None
 
     def _keep(self, key: _Key, piece: Piece) -> None:
         self._kept[key] = time.monotonic(), piece

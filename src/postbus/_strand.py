@@ -13,6 +13,7 @@ from uuid import UUID
 from postbus._log import event
 from postbus._log_store import Step
 from postbus._loop import Backoff, patiently
+from postbus._segment import Piece
 from postbus._store import Store
 from postbus._translate import may_have_crashed
 from postbus.errors import DatabaseUnavailable
@@ -75,7 +76,9 @@ class Strand:
         self.server = server
         """Which the cursor belongs to, by its start."""
         self.taken_at = self.sure_at = time.monotonic()
-        """When the cursor was known, and when the lanes were known to be ours."""
+        """When the cursor was taken, or later; and when the lanes were known to be ours."""
+        self.seen_at = 0.0
+        """What was there at this time has been read, once nothing is left up to the target."""
         self.is_between = True
         """May have a target already, up to which it is worked through in pieces."""
         self.window: deque[Entry] = deque()
@@ -130,10 +133,13 @@ class Strand:
         self.window.append(entry)
         self.in_hand += entry.count
 
-    def read_on(self, cursor: str, *, is_between: bool) -> None:
-        self.cursor = cursor
-        self.is_between = is_between
-        self.taken_at = time.monotonic()
+    def read_on(self, piece: Piece) -> None:
+        self.cursor = piece.next_cursor
+        if self.is_between:  # perhaps up to a place that another process took
+            self.taken_at = time.monotonic()
+        else:
+            self.taken_at = self.seen_at = piece.asked_at
+        self.is_between = piece.more
 
     def step_after(self, entry: Entry) -> Step:
         """The step to behind an entry, of a strand with one lane."""

@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import logging
 import threading
+import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
@@ -50,10 +51,13 @@ class TimedBell:
     """A bell that one task waits for, for a limited time. On the way of each message, so without tasks and scopes."""
 
     def __init__(self) -> None:
+        self.rung_at = 0.0
+        """When it rang last (monotonic)."""
         self._is_set = False
         self._waiter: asyncio.Future[None] | None = None
 
     def set(self) -> None:
+        self.rung_at = time.monotonic()
         self._is_set = True
         self._wake()
 

@@ -487,6 +487,30 @@ async def test_lanes_that_were_apart_are_read_together_again(bus: Bus, conn: Any
     assert 1 in lane_sets
 
 
+async def test_a_strand_that_is_rung_for_reads_what_was_published_before_that(
+    bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though another one has read since it did: that is no place to read up to, since it was taken before the ring."""
+    monkeypatch.setattr("postbus._consume.GroupConsumer.join_strands", lambda _: None)
+    await create_log(bus, lanes=2)
+    keys = {await conn.fetchval("select postbus.lane_of($1, 2)", key): key for key in "abcdef"}
+    got: list[int] = []
+
+    @bus.subscribe("t", group="g", start=Start.BEGINNING, poll=60)
+    async def handle(n: int) -> None:
+        got.append(n)
+
+    async with running(bus):
+        await is_through(conn)
+    await conn.execute("update postbus.lane set deaths = 1, careful_until = 1")  # so that they are read apart
+    async with running(bus):
+        for number, lane in enumerate((0, 1, 1, 0)):  # whichever of them is woken first
+            if number % 2 == 0:
+                await asyncio.sleep(1.3)  # by then their next looks are more than a second away
+            await conn.execute("select postbus.publish('t', to_jsonb($1::integer), $2)", number, keys[lane])
+            await has(got, number + 1, within=0.5)
+
+
 async def test_batches_keep_order_after_a_death(bus: Bus, conn: Any) -> None:
     """Where a process has died, batches that have messages of the same key come one after the other, too."""
     await create_log(bus, lanes=1)
