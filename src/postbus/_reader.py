@@ -68,33 +68,37 @@ class LogReader:
     async def _read(self, key: _Key, taken_at: float, *, is_between: bool, max_count: int, max_bytes: int) -> Piece:
         topic, _, _, server = key
         if is_between:
-            return await self._ask(key, time.monotonic(), None, max_count, max_bytes)
+            return await self._ask(key, None, None, max_count, max_bytes)
         # One at a time goes to a new place; the others read up to it as well. So all stand at the same one
         # afterwards, and share their reads from then on. It has to be a place later than their own. Who comes again
         # comes after those who wait: one of them may find something, and with it a place, where he found nothing.
-        if self._target_after(topic, taken_at) is None:
+        known = self._target_after(topic, taken_at)
+        if known is None:
             if topic not in self._goes_first:
                 self._goes_first[topic] = asyncio.Lock()
             async with self._goes_first[topic]:
-                if self._target_after(topic, taken_at) is None:
+                known = self._target_after(topic, taken_at)
+                if known is None:
                     began = time.monotonic()
                     piece = await self._ask(key, began, None, max_count, max_bytes)
                     if piece.server == server and piece.target is not None:
                         self._targets[topic] = began, piece.target
                     return piece
-        known = self._target_after(topic, taken_at)
-        assert known is not None
         return await self._ask(key, *known, max_count, max_bytes)
 
-    async def _ask(self, key: _Key, asked_at: float, target: str | None, max_count: int, max_bytes: int) -> Piece:
+    async def _ask(
+        self, key: _Key, taken_at: float | None, target: str | None, max_count: int, max_bytes: int
+    ) -> Piece:
         topic, lanes, cursor, server = key
         began = time.monotonic()
         piece = await self._store.read_log(
             topic, lanes, cursor, max_count=max_count, max_bytes=max_bytes, target=target
         )
-        piece.asked_at = asked_at
+        now = time.monotonic()
+        piece.seen_at = began if taken_at is None else taken_at
+        piece.taken_at = now if taken_at is None else taken_at
         if piece.segments:
-            event(logging.DEBUG, "log.read", topic=topic, messages=piece.count, seconds=time.monotonic() - began)
+            event(logging.DEBUG, "log.read", topic=topic, messages=piece.count, seconds=now - began)
             if piece.server == server:
                 self._keep(key, piece)
         return piece

@@ -113,11 +113,25 @@ class Segment:
 class Piece:
     """What one read brought, and how to go on from it."""
 
-    __slots__ = ("asked_at", "count", "during", "more", "next_cursor", "segments", "server", "size", "target", "took")
+    __slots__ = (
+        "count",
+        "during",
+        "more",
+        "next_cursor",
+        "seen_at",
+        "segments",
+        "server",
+        "size",
+        "taken_at",
+        "target",
+        "took",
+    )
 
     def __init__(self, topic: str, rows: Sequence[Any]) -> None:
-        self.asked_at = 0.0
-        """What was there at this time (monotonic) is in it, unless it is one of many that follow each other."""
+        self.seen_at = 0.0
+        """What was there at this time (monotonic) is in it, unless its cursor had a target before."""
+        self.taken_at = 0.0
+        """Places that were taken later than this are later than its end."""
         *found, end = rows
         self.segments = [Segment(topic, row) for row in found]
         self.count = sum([row["count"] - row["first_index"] for row in found])

@@ -76,7 +76,7 @@ class Strand:
         self.server = server
         """Which the cursor belongs to, by its start."""
         self.taken_at = self.sure_at = time.monotonic()
-        """When the cursor was taken, or later; and when the lanes were known to be ours."""
+        """Places that were taken later than the one are later than the cursor; at the other the lanes were ours."""
         self.seen_at = 0.0
         """What was there at this time has been read, once nothing is left up to the target."""
         self.is_between = True
@@ -135,10 +135,9 @@ class Strand:
 
     def read_on(self, piece: Piece) -> None:
         self.cursor = piece.next_cursor
-        if self.is_between:  # perhaps up to a place that another process took
-            self.taken_at = time.monotonic()
-        else:
-            self.taken_at = self.seen_at = piece.asked_at
+        self.taken_at = piece.taken_at
+        if not self.is_between:  # else it was up to a place that was taken earlier
+            self.seen_at = piece.seen_at
         self.is_between = piece.more
 
     def step_after(self, entry: Entry) -> Step:
