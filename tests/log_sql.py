@@ -247,11 +247,17 @@ async def let_die(conn: Any, storage: int, later: timedelta = timedelta(minutes=
     return int((await sweep(conn, storage, later))["dead"])
 
 
+async def make_known(conn: Any, storage: int) -> None:
+    """Let a new storage be known to all sessions, so that it is read as a whole and not by the names of its leaves."""
+    while (await sweep(conn, storage))["more"]:
+        pass
+
+
 async def rotate(conn: Any, storage: int) -> int:
     """Begin a new leaf, after the current one has got something. Returns its epoch."""
     await conn.execute("update postbus.storage set leaf_bytes = 1 where id = $1", storage)
     opened = None
-    for _ in range(3):  # at most: a spare leaf, one more, and then that one begins
+    for _ in range(4):  # at most: a spare leaf, the storage is known, one more leaf, and then that one begins
         opened = opened or (await sweep(conn, storage))["opened"]
     assert opened, "the leaf is empty"
     await conn.execute("update postbus.storage set leaf_bytes = 1 << 30 where id = $1", storage)
@@ -262,7 +268,7 @@ async def leaves(conn: Any, storage: int) -> list[int]:
     """The epochs whose leaves are there, up to the one that is written to."""
     rows = await conn.fetch(
         "select epoch from postbus.log_leaf where storage_id = $1 "
-        "and epoch <= pg_sequence_last_value(postbus.epoch_sequence($1)) order by 1",
+        "and epoch <= postbus.epoch($1) order by 1",
         storage,
     )
     return [row[0] for row in rows]

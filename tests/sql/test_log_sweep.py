@@ -17,6 +17,7 @@ from log_sql import (
     cursor_of,
     leaves,
     let_die,
+    make_known,
     publish_many,
     read,
     read_all,
@@ -93,6 +94,7 @@ async def _lost(conn: Any) -> dict[str, int]:
 async def test_a_leaf_is_followed_by_the_next_after_its_period(conn: Any) -> None:
     """By time: two hours for a retention of a day. An empty leaf stays. There is always a spare one."""
     storage = await create_topic(conn)
+    await make_known(conn, storage)
     assert not (await sweep(conn, storage, 3 * _HOUR))["more"], "empty"
     await publish(conn, "one")
     assert not (await sweep(conn, storage, _HOUR))["more"]
@@ -107,6 +109,7 @@ async def test_a_leaf_is_followed_by_the_next_after_its_period(conn: Any) -> Non
 async def test_a_leaf_is_followed_by_the_next_when_it_is_full(conn: Any) -> None:
     """By size, long before its period is over."""
     storage = await create_topic(conn)
+    await make_known(conn, storage)
     await conn.execute("update postbus.storage set leaf_bytes = 100000")
     await publish(conn, "one")
     assert not (await sweep(conn, storage))["more"]

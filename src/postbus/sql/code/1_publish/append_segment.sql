@@ -30,6 +30,13 @@ begin
     -- published before would not know a leaf that was added since. The first time it hears when it locks the log.
     number := case when _is_first or pg_relation_size('postbus.loss'::regclass, 'init') is not null
                    then coalesce(number, nextval('postbus.log_position')) end;
+    if _epoch is null then
+        perform postbus.append_to_new(row(
+            storage_id, (1::bigint << 43) + number, pg_current_xact_id(), topic_id, coalesce(lane, number % lanes),
+            coalesce(lines, cardinality(payloads)), bytes, published_at, content_type, content_types, keys, correlation_ids, headers,
+            payloads, case when lines is not null then true end)::postbus.segment);
+        return number;
+    end if;
     insert into postbus.segment (storage_id, position, txid, topic_id, lane, count, bytes, published_at, content_type, content_types, keys,
                                  correlation_ids, headers, payloads, in_lines)
     values (append_segment.storage_id, (_epoch << 43) + append_segment.number, pg_current_xact_id(), append_segment.topic_id,

@@ -2,5 +2,5 @@
 -- a transaction id. See the type log_place.
 create or replace function postbus.last_position(storage_id integer) returns bigint
 language sql volatile as $$
-    select (pg_sequence_last_value(postbus.epoch_sequence(storage_id)) << 43) + coalesce(pg_sequence_last_value('postbus.log_position'), 0)
+    select (postbus.epoch(storage_id) << 43) + coalesce(pg_sequence_last_value('postbus.log_position'), 0)
 $$;

@@ -20,6 +20,7 @@ declare
     _has_late boolean;
     _low      bigint;
     _current  integer;              -- the epoch of the leaf that is written to
+    _by_name  boolean;              -- each leaf alone: they are many, or the storage is new (see epoch_sequence)
     _epochs   integer[];            -- of the leaves to look at; null for what is late in all of them
     _closed   boolean[];
     _epoch    integer;
@@ -52,25 +53,26 @@ begin
         return;
     end if;
     _current := pg_sequence_last_value(postbus.epoch_sequence(topic.storage_id));     -- after the snapshot, which may show what is there
+    _by_name := topic.storage = 'own' or _current is null;
     _size := pg_relation_size('postbus.loss'::regclass, 'init');       -- hears of new leaves: see append_segment
     if pg_snapshot_xmin((cursor.seen).snapshot) < pg_snapshot_xmax((cursor.seen).snapshot) then
         _late := array(select x from pg_snapshot_xip((cursor.seen).snapshot) as x where x <= (cursor.seen).txid);
     end if;
     _has_late := _late <> '{}' or pg_snapshot_xmax((cursor.seen).snapshot) < (cursor.seen).txid;
-    if _has_late and topic.storage = 'shared' then
+    if _has_late and not _by_name then
         _low := (select min(l.epoch)::bigint << 43 from postbus.log_leaf l
                   where l.storage_id = topic.storage_id
                     and (l.closed_txid is null or l.closed_txid > least(_late[1], pg_snapshot_xmax((cursor.seen).snapshot))));
     end if;
     select array_agg(leaf.epoch order by leaf.pass, leaf.epoch), array_agg(leaf.is_closed order by leaf.pass, leaf.epoch)
       into _epochs, _closed
-      from (select null::integer as epoch, false as is_closed, 0 as pass where _has_late and topic.storage = 'shared'
+      from (select null::integer as epoch, false as is_closed, 0 as pass where _has_late and not _by_name
             union all
             select l.epoch, l.closed_txid is not null, 1 from postbus.log_leaf l
-             where l.storage_id = topic.storage_id and l.epoch <= _current
+             where l.storage_id = topic.storage_id and l.epoch <= coalesce(_current, 1)
                and (l.epoch + 1)::bigint << 43 > coalesce(cursor.done_position, 0)
                and ((l.epoch + 1)::bigint << 43 > _since
-                    or (topic.storage = 'own' and (l.closed_txid is null
+                    or (_by_name and (l.closed_txid is null
                         or l.closed_txid > least(_late[1], pg_snapshot_xmax((cursor.seen).snapshot)))))) as leaf;
     <<leaves>>
     for _n in 1 .. coalesce(cardinality(_epochs), 0) loop
@@ -107,7 +109,7 @@ begin
                         and (late.published_at < cursor.since_at and pg_visible_in_snapshot(late.txid, cursor.since_snapshot) is not false
                              or postbus.first_id(late.position) + late.count <= cursor.since_id)) is not true
                  order by late.position limit greatest(max_count - _count, 0) + 2;
-        elsif topic.storage = 'own' then
+        elsif _by_name then
             open _reading for execute postbus.read_leaf_sql(topic.storage_id, _epoch, _has_late, in_lines)
                 using topic.id, lanes, greatest(_since, (_epoch::bigint << 43) + (cursor.since_id >> 10)), (cursor.seen).txid,
                       (cursor.seen).snapshot, _snapshot, greatest(max_count - _count, 0) + 2, _late,

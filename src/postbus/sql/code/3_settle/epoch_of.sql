@@ -3,5 +3,5 @@ create or replace function postbus.epoch_of(storage_id integer, epoch bigint) re
 language sql stable as $$
     select coalesce((select l.epoch from postbus.log_leaf l where l.storage_id = epoch_of.storage_id and l.epoch = epoch_of.epoch),
                     (select max(l.epoch) from postbus.log_leaf l where l.storage_id = epoch_of.storage_id
-                        and l.epoch <= pg_sequence_last_value(postbus.epoch_sequence(epoch_of.storage_id))))
+                        and l.epoch <= postbus.epoch(epoch_of.storage_id)))
 $$;

@@ -31,7 +31,6 @@ begin
     insert into postbus.storage (id, name, topic_id, retention, period)
     values (_storage.id, _storage.name, _storage.topic_id, _storage.retention, _storage.period);
     execute format('create sequence postbus.%I cache 1', format('log_epoch_%s', _storage.id));
-    perform setval(postbus.epoch_sequence(_storage.id), 1, true);
     execute format('create table postbus.%I (like postbus.segment) partition by range (position)', format('segment_%s', _storage.id));
     execute format('alter table postbus.%I attach partition postbus.%I for values in (%s)',
                    case when topic.storage = 'own' then 'segment' else 'segment_shared' end, format('segment_%s', _storage.id), _storage.id);

@@ -12,7 +12,7 @@ create or replace function postbus.hand_over(
 ) returns bigint
 language plpgsql as $$
 declare
-    _epoch bigint := pg_sequence_last_value(postbus.epoch_sequence(topic.storage_id));
+    _epoch bigint := postbus.epoch(topic.storage_id);
     _line  record;
     _count bigint := 0;
 begin

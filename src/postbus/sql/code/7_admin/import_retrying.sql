@@ -23,7 +23,7 @@ set enable_seqscan = off as $$
 declare
     _topic postbus.topic := postbus.existing_topic(topic);
     _group bigint := (postbus.existing_subscription(topic, group_name)).id;
-    _epoch bigint := pg_sequence_last_value(postbus.epoch_sequence(_topic.storage_id));
+    _epoch bigint := postbus.epoch(_topic.storage_id);
     _count bigint;
     _line  record;
 begin
