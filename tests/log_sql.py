@@ -267,8 +267,7 @@ async def rotate(conn: Any, storage: int) -> int:
 async def leaves(conn: Any, storage: int) -> list[int]:
     """The epochs whose leaves are there, up to the one that is written to."""
     rows = await conn.fetch(
-        "select epoch from postbus.log_leaf where storage_id = $1 "
-        "and epoch <= postbus.epoch($1) order by 1",
+        "select epoch from postbus.log_leaf where storage_id = $1 and epoch <= postbus.epoch($1) order by 1",
         storage,
     )
     return [row[0] for row in rows]

@@ -69,6 +69,10 @@ class Delivery:
 
     async def read(self, strand: Strand) -> None:
         """Read on as long as the strand is ours."""
+        with self._reader.reading(self._topic, strand.key):
+            await self._read(strand)
+
+    async def _read(self, strand: Strand) -> None:
         bell, backoff, wait, was_rung = self._new_bell(), Backoff(), 0.01, False
         while not strand.is_ending:
             strand.is_waiting = True
@@ -88,7 +92,8 @@ class Delivery:
             if piece.segments:
                 wait = 0.01
                 await self._deliver(strand, piece)
-                await asyncio.sleep(0)  # handlers first: what we do next can wait
+                if not piece.more:  # else the server reads on while handlers run
+                    await asyncio.sleep(0)  # handlers first: what we do next can wait
             elif piece.during is not None:  # much of others was passed by, which nobody needs to do again
                 strand.was_passed(piece.next_cursor)
             if piece.more or bell.rung_at > strand.seen_at:  # for what rang since it was read, perhaps by others

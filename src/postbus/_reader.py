@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
 from postbus._log import event
@@ -19,16 +21,41 @@ _KEPT_SECONDS = 30.0
 _Key = tuple[str, tuple[int, ...], str, datetime]
 
 
+class _Kept:
+    """A piece for groups that have not had it."""
+
+    __slots__ = ("at", "left", "piece")
+
+    def __init__(self, piece: Piece, left: int) -> None:
+        self.piece = piece
+        self.left = left
+        """How many may still come for it."""
+        self.at = time.monotonic()
+
+
 class LogReader:
     """Reads pieces of the log, and keeps the last ones for groups that come to the same place a moment later."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._kept: OrderedDict[_Key, tuple[float, Piece]] = OrderedDict()
+        self._strands: Counter[tuple[str, tuple[int, ...]]] = Counter()
+        """How many there are for the same lanes of a topic: those can share."""
+        self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
         self._kept_bytes = 0
         self._under_way: dict[_Key, asyncio.Future[Piece | None]] = {}
         self._targets: dict[str, tuple[float, str]] = {}
         self._goes_first: dict[str, asyncio.Lock] = {}
+
+    @contextmanager
+    def reading(self, topic: str, lanes: tuple[int, ...]) -> Iterator[None]:
+        """While a strand reads: what others read is kept for it."""
+        self._strands[topic, lanes] += 1
+        try:
+            yield
+        finally:
+            self._strands[topic, lanes] -= 1
+            if not self._strands[topic, lanes]:
+                del self._strands[topic, lanes]
 
     async def read(
         self,
@@ -49,12 +76,13 @@ class LogReader:
         key = (topic, lanes, cursor, server)
         self._drop_old()
         while True:
-            if (kept := self._kept.get(key)) is not None:
-                return kept[1]
+            if (kept := self._take(key)) is not None:
+                return kept
             if (reading := self._under_way.get(key)) is None:
                 break
             shared = await asyncio.shield(reading)
             if shared is not None:  # otherwise whoever read was cancelled, or failed: it is on us
+                self._take(key)
                 return shared
         reading = self._under_way[key] = asyncio.get_running_loop().create_future()
         piece = None
@@ -114,15 +142,28 @@ class LogReader:
         return known if known is not None and known[0] > taken_at else None
 
     def _keep(self, key: _Key, piece: Piece) -> None:
-        self._kept[key] = time.monotonic(), piece
+        others = self._strands[key[:2]] - 1
+        if others <= 0:
+            return
+        self._kept[key] = _Kept(piece, others)
         self._kept_bytes += piece.size
         while len(self._kept) > _KEPT_PIECES or (self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1):
-            self._drop_first()
+            self._drop(next(iter(self._kept)))
+
+    def _take(self, key: _Key) -> Piece | None:
+        """What is kept for whoever comes to this place; the last who may come takes it away."""
+        kept = self._kept.get(key)
+        if kept is None:
+            return None
+        kept.left -= 1
+        if kept.left == 0:
+            self._drop(key)
+        return kept.piece
 
     def _drop_old(self) -> None:
         """What was purged, or belonged to a topic that was deleted, must not come back for ever."""
-        while self._kept and next(iter(self._kept.values()))[0] < time.monotonic() - _KEPT_SECONDS:
-            self._drop_first()
+        while self._kept and (first := next(iter(self._kept.items())))[1].at < time.monotonic() - _KEPT_SECONDS:
+            self._drop(first[0])
 
-    def _drop_first(self) -> None:
-        self._kept_bytes -= self._kept.popitem(last=False)[1][1].size
+    def _drop(self, key: _Key) -> None:
+        self._kept_bytes -= self._kept.pop(key).piece.size

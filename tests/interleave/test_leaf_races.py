@@ -149,7 +149,9 @@ async def test_a_reader_that_looked_up_the_storages_while_one_was_added(connect:
     await publish(conn, "two", topic="long")
     assert await _is_unknown(reader, 3), "else this test shows nothing"
     start = await cursor_of(conn, group)
-    place = await conn.fetchval("select read_target from postbus.read_log('long', '{0}', $1) where more is not null", start)
+    place = await conn.fetchval(
+        "select read_target from postbus.read_log('long', '{0}', $1) where more is not null", start
+    )
     piece = await read(reader, start, topic="long", target=place)
     for number in range(3):
         await publish(conn, str(number), topic="long")

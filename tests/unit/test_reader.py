@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,6 +12,20 @@ from postbus._reader import LogReader
 from postbus._segment import Piece
 
 SERVER = datetime(2026, 1, 1, tzinfo=UTC)
+SEGMENT = {
+    "position": 1,
+    "lane": 1,
+    "first_index": 0,
+    "published_at": SERVER,
+    "content_type": "text/plain",
+    "content_types": None,
+    "keys": None,
+    "correlation_ids": None,
+    "headers": None,
+    "count": 1,
+    "bytes": 5,
+    "payloads": [b"hello"],
+}
 
 
 class _Reads:
@@ -24,8 +40,8 @@ class _Reads:
         self._answers.append(asyncio.get_running_loop().create_future())
         return await self._answers[-1]
 
-    async def answer(self, number: int, place: str) -> None:
-        """The read of this number has come to a place, and found nothing on the way."""
+    async def answer(self, number: int, place: str, *found: Mapping[str, Any]) -> None:
+        """The read of this number has come to a place, and found segments on the way, or nothing."""
         end = {
             "next_cursor": place,
             "during_cursor": None,
@@ -34,7 +50,7 @@ class _Reads:
             "server": SERVER,
             "took": timedelta(0),
         }
-        self._answers[number].set_result(Piece("t", [end]))
+        self._answers[number].set_result(Piece("t", [*found, end]))
         await asyncio.sleep(0.001)
 
 
@@ -98,3 +114,38 @@ async def test_nobody_goes_back_to_a_place_that_was_taken_during_a_read_beside_i
     await asyncio.sleep(0.001)
     assert reads.targets == [None, None, None]
     assert (await other).next_cursor == "c"
+
+
+async def test_what_was_read_is_kept_for_as_many_as_may_come() -> None:
+    """Each of three strands with the same lanes gets it, who waits for it and who comes later; then it is gone."""
+    reads: Any = _Reads()
+    reader = LogReader(reads)
+    with ExitStack() as strands:
+        for lanes in ((1,), (1,), (1,), (2,)):
+            strands.enter_context(reader.reading("t", lanes))
+        first, second = (_read(reader, 1, "a", 0.0) for _ in range(2))
+        await asyncio.sleep(0.001)
+        await reads.answer(0, "b", SEGMENT)
+        third = _read(reader, 1, "a", 0.0)
+        assert (await first) is (await second) is (await third)
+        assert len(reads.targets) == 1
+
+        again = _read(reader, 1, "a", 0.0)
+        await asyncio.sleep(0.001)
+        assert len(reads.targets) == 2
+        again.cancel()
+
+
+async def test_what_nobody_else_can_need_is_not_kept() -> None:
+    """A strand that is alone with its lanes, as in a process with one group, leaves nothing in memory."""
+    reads: Any = _Reads()
+    reader = LogReader(reads)
+    with reader.reading("t", (1,)), reader.reading("t", (2,)):
+        first = _read(reader, 1, "a", 0.0)
+        await asyncio.sleep(0.001)
+        await reads.answer(0, "b", SEGMENT)
+        await first
+        again = _read(reader, 1, "a", 0.0)
+        await asyncio.sleep(0.001)
+        assert len(reads.targets) == 2
+        again.cancel()

@@ -7,7 +7,7 @@ import contextlib
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -22,6 +22,7 @@ from postbus.errors import PostbusError
 T = TypeVar("T")
 
 _LONGEST = 300.0  # seconds
+_THERE = 8_042_026  # the advisory lock of all_there
 
 
 class ProcessFailed(PostbusError):
@@ -84,6 +85,22 @@ async def until_true(conn: asyncpg.Connection, is_so: str, *args: object, look: 
         if await conn.fetchval(is_so, *args):
             return
         await asyncio.sleep(look)
+
+
+@contextlib.asynccontextmanager
+async def all_there(dsn: str, count: int) -> AsyncIterator[None]:
+    """Begin a block when as many processes have come to it: none of them runs while others are being started."""
+    async with connection(dsn) as conn:
+        await conn.execute("select pg_advisory_lock_shared($1)", _THERE)  # until the block has ended
+        await until_true(
+            conn,
+            "select count(*) >= $1 from pg_locks join pg_database d on d.oid = database "
+            "where locktype = 'advisory' and datname = current_database() and objid = $2::bigint::oid and granted",
+            count,
+            _THERE,
+            look=0.002,
+        )
+        yield
 
 
 @contextlib.contextmanager
