@@ -155,7 +155,12 @@ class Dispatcher:
                 if lease.is_lost:
                     self._settler.forget(lease, message.id)
                     continue
-                outcome = await self._handling.plain_outcome(message)
+                try:
+                    payload = self._handling.call.payload(message)
+                except NOT_DECODABLE as error:
+                    outcome: Outcome = not_decodable(error)
+                else:
+                    outcome = await self._handling.plain_outcome(payload, message)
                 if outcome is ACK:
                     self._settler.ack(lease, message.id)
                 else:

@@ -14,7 +14,7 @@ from postbus._segment import Segment
 from postbus._strand import Strand
 from postbus._work import Part
 from postbus.group import Member
-from postbus.message import Message, Outcome
+from postbus.message import Outcome
 from postbus.subscription import HandlerCall
 
 Chosen = dict[Member, tuple[list[Part], list[Any]]]
@@ -31,8 +31,7 @@ class GroupHandler:
     async def handle_one(self, strand: Strand, segment: Segment, index: int) -> None:
         if self._aside.concerns_log and await self._aside.stands_aside(strand, segment, index):
             return
-        message = segment.message(index)
-        chosen = self._members.only or self._members.choose(message)
+        chosen = self._members.only or self._members.choose(segment.message(index))
         if chosen is None:
             self._members.group.filtered += 1
         elif isinstance(chosen, Member):
@@ -40,7 +39,7 @@ class GroupHandler:
             chosen.counts.in_flight += 1
             began = time.monotonic()
             try:
-                outcome = await _outcome(handling, segment, index, message)
+                outcome = await _outcome(handling, segment, index)
             finally:
                 chosen.counts.in_flight -= 1
                 chosen.counts.handling_seconds += time.monotonic() - began
@@ -156,11 +155,12 @@ def _payloads(call: HandlerCall, segment: Segment, start: int, stop: int) -> lis
     return [decode(segment.payloads[index], segment.type_of(index)) for index in range(start, stop)]
 
 
-async def _outcome(handling: Handling, segment: Segment, index: int, message: Message) -> Outcome:
-    if handling.is_plain and len(segment) == 1:
-        return await handling.plain_outcome(message)
+async def _outcome(handling: Handling, segment: Segment, index: int) -> Outcome:
     try:
         payload = payload_of(handling, segment, index)
     except NOT_DECODABLE as error:
         return not_decodable(error)
-    return (await handling.outcomes([message], [payload], None))[0]
+    if handling.is_plain:
+        wants_message = handling.call.message_parameter is not None
+        return await handling.plain_outcome(payload, segment.message(index) if wants_message else None)
+    return (await handling.outcomes([segment.message(index)], [payload], None))[0]

@@ -45,15 +45,14 @@ class Handling:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def plain_outcome(self, message: Message) -> Outcome:
-        """What `outcomes` does, for a plain handler: in one coroutine, since most are of this kind."""
-        call = self.call
+    async def plain_outcome(self, payload: Any, message: Message | None) -> Outcome:
+        """What `outcomes` does, for a plain handler: in one coroutine, since most are of this kind.
+
+        The message is for handlers that want it.
+        """
+        parameter = self.call.message_parameter
         try:
-            payload = call.decoder(message.payload, message.content_type) if call.decoder else call.payload(message)
-        except NOT_DECODABLE as error:
-            return not_decodable(error)
-        try:
-            named = {call.message_parameter: message} if call.message_parameter else {}
+            named = {parameter: message} if parameter else {}
             returned = await self.subscription.handler(payload, **named)
             return ACK if returned is None else self._as_outcomes(returned, 1)[0]
         except (Exception, asyncio.CancelledError) as error:
