@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
 from postbus._database import Database
+from postbus.errors import PostbusError
 from postbus.message import Message
 
 
@@ -21,7 +23,10 @@ class AdminStore(Database):
             await conn.execute("select postbus.ensure_topic($1)", name)
 
     async def create_topic(self, name: str, options: Mapping[str, Any]) -> None:
-        await self._run("select postbus.create_topic($1, $2)", name, json.dumps(options))
+        storage = await self._run("select storage_id from postbus.create_topic($1, $2)", name, json.dumps(options))
+        with suppress(PostbusError):  # what is left of this, and is not urgent, the next sweep does
+            if storage is not None and await self._run("select postbus.make_known($1)", storage):
+                await self._run("select postbus.make_known($1)", storage)
 
     async def set_topic(self, name: str, options: Mapping[str, Any]) -> None:
         await self._run("select postbus.set_topic($1, $2)", name, json.dumps(options))

@@ -14,6 +14,7 @@ from typing import Any
 from eventually import eventually
 from fix_database import Connect
 from log_sql import create_topic, cursor_of, leaves, make_known, read, read_all, subscribe, sweep
+from postbus import Bus
 from queue_sql import publish
 
 
@@ -158,3 +159,27 @@ async def test_a_reader_that_looked_up_the_storages_while_one_was_added(connect:
         await sweep(conn, 3)
     assert piece.messages == ["two"]
     assert (await read_all(reader, piece.next, topic="long"))[0] == ["0", "1", "2"]
+
+
+async def test_a_storage_is_known_when_its_topic_was_created(bus: Bus, conn: Any) -> None:
+    """Nobody has to wait for a sweep."""
+    await bus.admin.create_topic("t", semantics="PUB_SUB", storage="own")
+    assert not await conn.fetchval("select postbus.make_known(100)")
+    assert await conn.fetchval("select pg_sequence_last_value('postbus.log_epoch_100')") == 1
+    assert not await conn.fetchval("select postbus.make_known(101)"), "no such storage"
+
+
+async def test_while_topics_are_created_a_storage_stays_new(connect: Connect) -> None:
+    """Nobody waits for that, and it is made known later, in two steps."""
+    conn, other = await connect(), await connect()
+    storage = await create_topic(conn)
+    transaction = other.transaction()
+    await transaction.start()
+    await create_topic(other, "own", storage="own")
+    for _ in range(2):
+        assert await conn.fetchval("select postbus.make_known($1)", storage)
+    assert await _count(conn, storage) == 1
+    await transaction.commit()
+
+    assert [await conn.fetchval("select postbus.make_known($1)", storage) for _ in range(2)] == [True, False]
+    assert await _count(conn, storage) == 2

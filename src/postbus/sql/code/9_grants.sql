@@ -45,7 +45,7 @@ begin
                    'delivery', 'state_of', 'first_wanted', 'log_message', 'copies_of', 'groups_near_timeout', 'stuck_messages',
                    'zero_subscription_messages', 'inconsistencies', 'in_scope', 'pattern_regex', 'retained']),
             (array['postbus_admin'],
-             array['create_topic', 'set_topic', 'move_topic', 'continue_moves', 'pause_topic', 'resume_topic', 'purge_topic', 'delete_topic',
+             array['create_topic', 'make_known', 'set_topic', 'move_topic', 'continue_moves', 'pause_topic', 'resume_topic', 'purge_topic', 'delete_topic',
                    'set_group_state', 'set_scope_state', 'forget_scope', 'seek', 'resurrect', 'set_catch_up', 'force_complete', 'remove_group',
                    'redrive', 'purge_dead_letters',
                    'set_sweeping', 'rebase', 'import_messages', 'import_group', 'import_retrying', 'import_seen', 'create_token', 'revoke_token', 'create_webhook',

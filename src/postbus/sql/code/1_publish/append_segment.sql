@@ -30,11 +30,14 @@ begin
     -- published before would not know a leaf that was added since. The first time it hears when it locks the log.
     number := case when _is_first or pg_relation_size('postbus.loss'::regclass, 'init') is not null
                    then coalesce(number, nextval('postbus.log_position')) end;
-    if _epoch is null then
-        perform postbus.append_to_new(row(
-            storage_id, (1::bigint << 43) + number, pg_current_xact_id(), topic_id, coalesce(lane, number % lanes),
-            coalesce(lines, cardinality(payloads)), bytes, published_at, content_type, content_types, keys, correlation_ids, headers,
-            payloads, case when lines is not null then true end)::postbus.segment);
+    if _epoch is null then      -- the storage is new: see epoch_sequence
+        execute format('insert into postbus.%I (storage_id, position, txid, topic_id, lane, count, bytes, published_at, content_type,
+                                                content_types, keys, correlation_ids, headers, payloads, in_lines)
+                        values ($1, $2, pg_current_xact_id(), $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)',
+                       postbus.leaf_name(storage_id, 1))
+            using storage_id, (1::bigint << 43) + number, topic_id, coalesce(lane, number % lanes), coalesce(lines, cardinality(payloads)),
+                  bytes, published_at, content_type, content_types, keys, correlation_ids, headers, payloads,
+                  case when lines is not null then true end;
         return number;
     end if;
     insert into postbus.segment (storage_id, position, txid, topic_id, lane, count, bytes, published_at, content_type, content_types, keys,

@@ -26,7 +26,6 @@ set search_path = pg_catalog, pg_temp as $$
 declare
     _storage  postbus.storage;
     _sequence regclass := to_regclass(format('postbus.%I', format('log_epoch_%s', storage_id)));
-    _is_new   boolean := pg_sequence_last_value(_sequence) is null;      -- see epoch_sequence
     _epoch    integer := coalesce(pg_sequence_last_value(_sequence), 1);
     _next     integer;              -- of the leaves that there should be, the first that is missing
     _began    timestamptz := clock_timestamp();
@@ -57,13 +56,12 @@ begin
     select * into _storage from postbus.storage s where s.id = storage_id;
     _next := (select min(n) from generate_series(_epoch, _epoch + 2) as n
                where not exists (select from postbus.log_leaf l where l.storage_id = sweep_log.storage_id and l.epoch = n));
-    if _next = _epoch then
+    if pg_sequence_last_value(_sequence) is null then
+        more := postbus.make_known(storage_id);
+    elsif _next = _epoch then
         perform postbus.add_leaf(storage_id, _epoch);       -- restored from a dump that was made while a leaf was begun
     elsif _next = _epoch + 1 then
         perform postbus.add_spare(_storage, _next);
-        more := _is_new;
-    elsif _is_new then
-        perform setval(_sequence, _epoch);      -- all have heard: an earlier sweep has added the spare, and its lock is gone
     elsif postbus.leaf_is_full(_storage, _epoch, as_of) then
         if _next is null then
             opened := setval(_sequence, _epoch + 1);        -- not nextval: after a crash that goes on 32 further
