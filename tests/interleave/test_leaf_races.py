@@ -181,5 +181,7 @@ async def test_while_topics_are_created_a_storage_stays_new(connect: Connect) ->
     assert await _count(conn, storage) == 1
     await transaction.commit()
 
-    assert [await conn.fetchval("select postbus.make_known($1)", storage) for _ in range(2)] == [True, False]
+    async with conn.transaction():
+        assert [await conn.fetchval("select postbus.make_known($1)", storage) for _ in range(2)] == [True, True]
+    assert [await conn.fetchval("select postbus.make_known($1)", storage) for _ in range(2)] == [False, False]
     assert await _count(conn, storage) == 2
