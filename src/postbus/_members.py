@@ -53,7 +53,7 @@ def payload_of(handling: Handling, segment: Segment, index: int) -> Any:
     if decode is None:
         return handling.call.payload(segment.message(index))
     try:
-        if decode.is_shareable:
+        if decode.is_shareable and len(segment) > 1:
             return segment.decoded(decode)[index]
     except NOT_DECODABLE:
         pass  # not necessarily this one

@@ -54,6 +54,9 @@ class LogReader:
             yield
         finally:
             self._strands[topic, lanes] -= 1
+            if self._strands[topic, lanes] <= 1:
+                for key in [key for key in self._kept if key[:2] == (topic, lanes)]:
+                    self._drop(key)
             if not self._strands[topic, lanes]:
                 del self._strands[topic, lanes]
 

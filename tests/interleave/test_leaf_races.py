@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from datetime import timedelta
 from typing import Any
 
 from eventually import eventually
@@ -176,8 +177,7 @@ async def test_while_topics_are_created_a_storage_stays_new(connect: Connect) ->
     transaction = other.transaction()
     await transaction.start()
     await create_topic(other, "own", storage="own")
-    for _ in range(2):
-        assert await conn.fetchval("select postbus.make_known($1)", storage)
+    assert not await conn.fetchval("select postbus.make_known($1)", storage)
     assert await _count(conn, storage) == 1
     await transaction.commit()
 
@@ -185,3 +185,28 @@ async def test_while_topics_are_created_a_storage_stays_new(connect: Connect) ->
         assert [await conn.fetchval("select postbus.make_known($1)", storage) for _ in range(2)] == [True, True]
     assert [await conn.fetchval("select postbus.make_known($1)", storage) for _ in range(2)] == [False, False]
     assert await _count(conn, storage) == 2
+
+
+async def test_who_may_be_looking_up_the_storages_is_waited_for(connect: Connect) -> None:
+    """Else one that is slow at it would not look again. Who is idle is not at it, and nobody is for long."""
+    conn, looking, idle, blocking = [await connect() for _ in range(4)]
+    storages = [
+        await create_topic(conn, "short", retention="1 hour"),
+        await create_topic(conn, "long", retention="3 days"),
+    ]
+    await conn.execute("create table stone ()")
+    async with idle.transaction(), looking.transaction():
+        await publish(idle, "one", topic="short")
+        await idle.execute("lock table postbus.segment, postbus.segment_shared in access share mode")
+        await looking.execute("lock table postbus.segment_shared in access share mode")
+        async with blocking.transaction():
+            await blocking.execute("lock table stone")
+            waiting = asyncio.create_task(looking.execute("select from stone"))
+            for storage in storages:
+                assert not await conn.fetchval("select postbus.make_known($1)", storage)
+                assert await _count(conn, storage) == 1
+            assert (await sweep(conn, storages[0], timedelta(seconds=6)))["more"]
+        await waiting
+        assert await conn.fetchval("select postbus.make_known($1)", storages[1])
+    for storage in storages:
+        assert await _count(conn, storage) == 2

@@ -149,3 +149,19 @@ async def test_what_nobody_else_can_need_is_not_kept() -> None:
         await asyncio.sleep(0.001)
         assert len(reads.targets) == 2
         again.cancel()
+
+
+async def test_what_is_kept_for_one_who_leaves_is_dropped() -> None:
+    """Nobody else can come for it."""
+    reads: Any = _Reads()
+    reader = LogReader(reads)
+    with reader.reading("t", (1,)):
+        with reader.reading("t", (1,)):
+            first = _read(reader, 1, "a", 0.0)
+            await asyncio.sleep(0.001)
+            await reads.answer(0, "b", SEGMENT)
+            await first
+        again = _read(reader, 1, "a", 0.0)
+        await asyncio.sleep(0.001)
+        assert len(reads.targets) == 2
+        again.cancel()

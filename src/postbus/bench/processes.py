@@ -7,7 +7,7 @@ import contextlib
 import multiprocessing
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -22,7 +22,11 @@ from postbus.errors import PostbusError
 T = TypeVar("T")
 
 _LONGEST = 300.0  # seconds
-_THERE = 8_042_026  # the advisory lock of all_there
+_GATE = 8_042_026  # the advisory lock that processes wait for which are to begin at the same time
+_ARE_AT_THE_GATE = """
+    select count(*) >= $1 from pg_locks join pg_database d on d.oid = database
+     where locktype = 'advisory' and datname = current_database() and objid = $2::bigint::oid and not granted
+"""
 
 
 class ProcessFailed(PostbusError):
@@ -87,20 +91,20 @@ async def until_true(conn: asyncpg.Connection, is_so: str, *args: object, look: 
         await asyncio.sleep(look)
 
 
-@contextlib.asynccontextmanager
-async def all_there(dsn: str, count: int) -> AsyncIterator[None]:
-    """Begin a block when as many processes have come to it: none of them runs while others are being started."""
+async def together(dsn: str, works: Sequence[Work[T]]) -> list[T]:
+    """Do some works in processes of their own, which all begin when the last of them comes to the gate."""
+    async with connection(dsn) as gate:
+        await gate.execute("select pg_advisory_lock($1)", _GATE)
+        started = [asyncio.create_task(elsewhere(work)) for work in works]
+        for task in started:
+            await until(dsn, _ARE_AT_THE_GATE, len(works), _GATE, worker=task)
+    return await asyncio.gather(*started)
+
+
+async def pass_the_gate(dsn: str) -> None:
+    """Wait for the other processes that are to begin at the same time."""
     async with connection(dsn) as conn:
-        await conn.execute("select pg_advisory_lock_shared($1)", _THERE)  # until the block has ended
-        await until_true(
-            conn,
-            "select count(*) >= $1 from pg_locks join pg_database d on d.oid = database "
-            "where locktype = 'advisory' and datname = current_database() and objid = $2::bigint::oid and granted",
-            count,
-            _THERE,
-            look=0.002,
-        )
-        yield
+        await conn.execute("select pg_advisory_lock_shared($1)", _GATE)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from postbus.bench.log.filled import filled
 from postbus.bench.log.groups import BATCHES, Consumed, all_hold_their_lane, consume_all
 from postbus.bench.log.publish import TOPIC
 from postbus.bench.plan import BATCH, Plan
-from postbus.bench.processes import all_there, elsewhere, until
+from postbus.bench.processes import elsewhere, pass_the_gate, together, until
 from postbus.bench.report import Report
 from postbus.bench.rounds import alternate
 
@@ -42,10 +42,12 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
             return (await elsewhere(partial(consume_all, dsn, TOPIC, new_groups(_GROUPS), BATCHES, count=count))).per_s
 
         async def in_five() -> float:
-            return await _at_once([partial(_consume_all, dsn, new_groups(_EACH), count) for _ in range(_PROCESSES)])
+            return await _at_once(
+                dsn, [partial(_consume_all, dsn, new_groups(_EACH), count) for _ in range(_PROCESSES)]
+            )
 
         async def rows() -> float:
-            return await _at_once([partial(_read_rows, dsn, count)] * _PROCESSES)
+            return await _at_once(dsn, [partial(_read_rows, dsn, count)] * _PROCESSES)
 
         rates = await alternate(
             {
@@ -62,20 +64,21 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
     report.check("ten_groups_five_processes_to_keyset_select_ratio", ratio, ">=", 1)
 
 
-async def _at_once(works: list[partial[Coroutine[Any, Any, Consumed]]]) -> float:
+async def _at_once(dsn: str, works: list[partial[Coroutine[Any, Any, Consumed]]]) -> float:
     """Deliveries per second of processes that run at the same time, from the first delivery to the last."""
-    parts = await asyncio.gather(*(elsewhere(work) for work in works))
+    parts = await together(dsn, works)
     seconds = max(one.ended for one in parts) - min(one.began for one in parts)
     return sum(one.deliveries for one in parts) / seconds
 
 
 async def _consume_all(dsn: str, names: list[str], count: int) -> Consumed:
-    async with all_there(dsn, _PROCESSES):
-        return await consume_all(dsn, TOPIC, names, BATCHES, count=count)
+    await pass_the_gate(dsn)
+    return await consume_all(dsn, TOPIC, names, BATCHES, count=count)
 
 
 async def _read_rows(dsn: str, count: int) -> Consumed:
-    async with all_there(dsn, _PROCESSES), connection(dsn) as conn:
+    await pass_the_gate(dsn)
+    async with connection(dsn) as conn:
         began = time.monotonic()
         for _ in range(_EACH):
             await peer.read_rows(conn, batch=BATCH)

@@ -2,7 +2,7 @@
 -- unless `force` is given. Storage of its own is dropped, for which nobody else may be publishing at that moment, to
 -- whatever topic: then it is refused rather than waited for, since all publishers would wait behind it.
 --
--- Writes: segment, subscription and all that belongs to it, scope.  Locks: segment, to drop storage.
+-- Writes: segment, subscription and all that belongs to it, scope.  Locks: segment and the storage's own tables, to drop these.
 create or replace function postbus.delete_log(topic postbus.topic, force boolean) returns void
 language plpgsql as $$
 declare
@@ -19,6 +19,7 @@ begin
         begin
             perform set_config('lock_timeout', '200ms', true);
             lock table only postbus.segment in access exclusive mode;
+            execute format('lock table postbus.%I in access exclusive mode', format('segment_%s', topic.storage_id));
         exception when lock_not_available then
             perform postbus.refuse('PB408', format('storage of topic %L cannot be dropped while a transaction that has published is open',
                                                    topic.name), 'try again when it has ended');

@@ -1,32 +1,46 @@
--- Makes a storage that is new known to all sessions: see epoch_sequence. In two transactions: one adds the spare leaf and makes
--- all of them look again, the next lets them use what they know. Returns whether there is more to do. Sweeps do it, too.
+-- Makes a storage that is new known to all sessions: see epoch_sequence. In two transactions: one adds the spare leaf, which makes
+-- all of them look again, and the next lets them use what they know. Returns whether there is more to do at once. Sweeps do it, too.
 --
--- Writes: log_leaf, new tables.  Locks: an advisory lock for the transaction, if it is free.
-create or replace function postbus.make_known(storage_id integer) returns boolean
+-- A session that is just looking up the storages would not look again. It has the table locked and is at work, so those who are
+-- are waited for, for a moment, or left for later. Looking takes less than a millisecond: after seconds nobody is still at it.
+--
+-- Writes: see add_spare.  Locks: an advisory lock for the transaction, if it is free.
+create or replace function postbus.make_known(storage_id integer, as_of timestamptz default clock_timestamp()) returns boolean
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
+    _storage  postbus.storage;
     _sequence regclass := to_regclass(format('postbus.%I', format('log_epoch_%s', storage_id)));
-    _is_told  boolean;              -- null: nobody has begun
+    _spare    regclass := to_regclass(format('postbus.%I', postbus.leaf_name(storage_id, 2)));
+    _looking  text[];
 begin
-    if _sequence is null or pg_sequence_last_value(_sequence) is not null then
+    if _sequence is null or pg_sequence_last_value(_sequence) is not null
+       or not pg_try_advisory_xact_lock(hashtext('postbus.storage')) then       -- topics are being created, or somebody else does this
         return false;
     end if;
-    if not pg_try_advisory_xact_lock(hashtext('postbus.storage')) then      -- topics are being created, or somebody else does this
-        return true;
-    end if;
-    select l.xmin is distinct from pg_current_xact_id_if_assigned()::xid into _is_told
-      from postbus.log_leaf l where l.storage_id = make_known.storage_id and l.epoch = 2;
-    if _is_told then
+    if _spare is not null then
+        if exists (select from pg_locks l where l.pid = pg_backend_pid() and l.relation = _spare and l.mode = 'AccessExclusiveLock') then
+            return true;                    -- this transaction has added it, and has told nobody yet
+        end if;
         perform setval(_sequence, 1);       -- whoever had the lock before has told everybody, before he let go of it
         return false;
-    elsif not _is_told then                 -- by this transaction, which tells at its end
-        return true;
     end if;
-    perform postbus.add_leaf(storage_id, 2);
-    -- Changes nothing but that all sessions look up again which storages there are.
-    execute format('grant select on postbus.%I, postbus.receipt to current_user',
-                   case when exists (select from postbus.storage s where s.id = make_known.storage_id and s.topic_id is null)
-                        then 'segment_shared' else 'segment' end);
-    return true;
+    select * into _storage from postbus.storage s where s.id = storage_id;
+    for _n in 0 .. 20 loop
+        if _n > 0 then
+            perform pg_sleep(0.001);
+        end if;
+        _looking := array(
+            select l.virtualtransaction
+              from pg_locks l
+              join pg_stat_activity a on a.pid = l.pid and a.datname = current_database() and a.state is distinct from 'idle in transaction'
+             where l.pid <> pg_backend_pid() and (_n = 0 or l.virtualtransaction = any (_looking))
+               and l.relation in ('postbus.segment'::regclass, 'postbus.segment_shared'::regclass, 'postbus.receipt'::regclass));
+        if _looking = '{}' or exists (select from postbus.log_leaf l where l.storage_id = make_known.storage_id
+                                         and l.epoch = 1 and l.opened_at < as_of - interval '5 seconds') then
+            perform postbus.add_spare(_storage, 2);
+            return true;
+        end if;
+    end loop;
+    return false;
 end $$;

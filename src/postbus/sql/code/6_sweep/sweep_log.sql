@@ -26,6 +26,7 @@ set search_path = pg_catalog, pg_temp as $$
 declare
     _storage  postbus.storage;
     _sequence regclass := to_regclass(format('postbus.%I', format('log_epoch_%s', storage_id)));
+    _is_new   boolean := pg_sequence_last_value(_sequence) is null;
     _epoch    integer := coalesce(pg_sequence_last_value(_sequence), 1);
     _next     integer;              -- of the leaves that there should be, the first that is missing
     _began    timestamptz := clock_timestamp();
@@ -56,8 +57,8 @@ begin
     select * into _storage from postbus.storage s where s.id = storage_id;
     _next := (select min(n) from generate_series(_epoch, _epoch + 2) as n
                where not exists (select from postbus.log_leaf l where l.storage_id = sweep_log.storage_id and l.epoch = n));
-    if pg_sequence_last_value(_sequence) is null then
-        more := postbus.make_known(storage_id);
+    if _is_new then     -- as it was before we looked at the leaves: others may make it known meanwhile
+        more := postbus.make_known(storage_id, as_of);
     elsif _next = _epoch then
         perform postbus.add_leaf(storage_id, _epoch);       -- restored from a dump that was made while a leaf was begun
     elsif _next = _epoch + 1 then
