@@ -210,3 +210,21 @@ async def test_who_may_be_looking_up_the_storages_is_waited_for(connect: Connect
         assert await conn.fetchval("select postbus.make_known($1)", storages[1])
     for storage in storages:
         assert await _count(conn, storage) == 2
+
+
+async def test_two_make_a_storage_known(connect: Connect) -> None:
+    """The second one, who began before the first had ended, goes on from what that one has done."""
+    conn, first, second = [await connect() for _ in range(3)]
+    storage = await create_topic(conn)
+    async with first.transaction():
+        await first.execute(f"alter sequence postbus.log_epoch_{storage} cache 1")  # which the second one waits for
+        making = asyncio.create_task(second.fetchval("select postbus.make_known($1)", storage))
+
+        async def waits() -> None:
+            assert await conn.fetchval("select pg_blocking_pids($1) <> '{}'", second.get_server_pid())
+
+        await eventually(waits)
+        assert await first.fetchval("select postbus.make_known($1)", storage)
+    assert not await making
+    assert await _count(conn, storage) == 2
+    assert await conn.fetchval("select pg_sequence_last_value(postbus.epoch_sequence($1))", storage) == 1

@@ -11,13 +11,15 @@ set search_path = pg_catalog, pg_temp as $$
 declare
     _storage  postbus.storage;
     _sequence regclass := to_regclass(format('postbus.%I', format('log_epoch_%s', storage_id)));
-    _spare    regclass := to_regclass(format('postbus.%I', postbus.leaf_name(storage_id, 2)));
+    _spare    regclass;
     _looking  text[];
 begin
     if _sequence is null or pg_sequence_last_value(_sequence) is not null
-       or not pg_try_advisory_xact_lock(hashtext('postbus.storage')) then       -- topics are being created, or somebody else does this
+       or not pg_try_advisory_xact_lock(hashtext('postbus.storage'))            -- topics are being created, or somebody else does this
+       or pg_sequence_last_value(_sequence) is not null then                    -- or has just done it
         return false;
     end if;
+    _spare := to_regclass(format('postbus.%I', postbus.leaf_name(storage_id, 2)));
     if _spare is not null then
         if exists (select from pg_locks l where l.pid = pg_backend_pid() and l.relation = _spare and l.mode = 'AccessExclusiveLock') then
             return true;                    -- this transaction has added it, and has told nobody yet
