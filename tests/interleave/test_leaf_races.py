@@ -108,6 +108,10 @@ async def test_a_reader_that_looked_up_the_leaves_while_one_was_added(connect: C
     assert found + more + rest == ["one", "two", *published]
 
 
+async def _waits(conn: Any, session: Any) -> None:
+    assert await conn.fetchval("select pg_blocking_pids($1) <> '{}'", session.get_server_pid())
+
+
 async def _is_unknown(session: Any, storage: int) -> bool:
     """Whether a session does not know of a storage that has messages."""
     return not await session.fetchval("select exists (select from postbus.segment where storage_id = $1)", storage)
@@ -202,6 +206,7 @@ async def test_who_may_be_looking_up_the_storages_is_waited_for(connect: Connect
         async with blocking.transaction():
             await blocking.execute("lock table stone")
             waiting = asyncio.create_task(looking.execute("select from stone"))
+            await eventually(_waits, conn, looking)
             for storage in storages:
                 assert not await conn.fetchval("select postbus.make_known($1)", storage)
                 assert await _count(conn, storage) == 1
@@ -219,12 +224,9 @@ async def test_two_make_a_storage_known(connect: Connect) -> None:
     async with first.transaction():
         await first.execute(f"alter sequence postbus.log_epoch_{storage} cache 1")  # which the second one waits for
         making = asyncio.create_task(second.fetchval("select postbus.make_known($1)", storage))
-
-        async def waits() -> None:
-            assert await conn.fetchval("select pg_blocking_pids($1) <> '{}'", second.get_server_pid())
-
-        await eventually(waits)
+        await eventually(_waits, conn, second)
         assert await first.fetchval("select postbus.make_known($1)", storage)
     assert not await making
+    assert not await conn.fetchval("select postbus.make_known($1)", storage)  # if it still met the other one's lock
     assert await _count(conn, storage) == 2
     assert await conn.fetchval("select pg_sequence_last_value(postbus.epoch_sequence($1))", storage) == 1
