@@ -21,6 +21,7 @@ from log_sql import (
     publish_many,
     read,
     read_all,
+    refused,
     rotate,
     subscribe,
     sweep,
@@ -119,6 +120,24 @@ async def test_a_leaf_is_followed_by_the_next_when_it_is_full(conn: Any) -> None
     await _sweep_all(conn, storage)
 
     assert await leaves(conn, storage) == [1, 2]
+
+
+async def test_a_sequence_that_was_reset_is_not_taken_for_a_new_storage(conn: Any) -> None:
+    """Sequences are easily forgotten when a database is moved. Publishing is refused until it is mended."""
+    storage = await create_topic(conn)
+    group = await subscribe(conn)
+    await publish(conn, "one")
+    await rotate(conn, storage)
+    await publish(conn, "two")
+    await sweep(conn, storage)
+    await conn.execute(f"alter sequence postbus.log_epoch_{storage} restart")
+
+    assert "log_epoch_2" in await refused(publish(conn, "lost"), "PB507")
+    assert not (await sweep(conn, storage))["more"]
+    assert "log_epoch_2" in await refused(publish(conn, "lost"), "PB507")
+    await conn.execute("select setval('postbus.log_epoch_2', 2)")
+    await publish(conn, "three")
+    assert (await read_all(conn, await cursor_of(conn, group)))[0] == ["one", "two", "three"]
 
 
 async def test_a_publisher_that_is_open_goes_on_in_the_new_leaf(connect: Connect) -> None:

@@ -39,7 +39,7 @@ declare
 begin
     -- Most often a group has seen all up to a moment ago, nothing is late, and there is one leaf to look at. That is done here,
     -- in few expressions, for each of them costs time once per transaction. The position comes before the snapshot: see log_place;
-    -- the epoch after it: else the snapshot might show what is in a new leaf.
+    -- the epoch after it: else the snapshot might show what is in a new leaf. A new storage has none, and is read by read_leaves.
     select t.id, t.storage_id, t.storage into _topic from postbus.topic t where t.id = postbus.topic_id(topic) and t.name = topic;
     _position := case when _topic.storage = 'shared' and pg_current_xact_id_if_assigned() is null
                            and num_nonnulls(target, _cursor.target, _cursor.until, _cursor.done_position) = 0

@@ -19,6 +19,9 @@ begin
        or pg_sequence_last_value(_sequence) is not null then                    -- or has just done it
         return false;
     end if;
+    if not exists (select from postbus.log_leaf l where l.storage_id = make_known.storage_id and l.epoch = 1 and l.closed_txid is null) then
+        return false;       -- it is not new: see append_segment
+    end if;
     _spare := to_regclass(format('postbus.%I', postbus.leaf_name(storage_id, 2)));
     if _spare is not null then
         if exists (select from pg_locks l where l.pid = pg_backend_pid() and l.relation = _spare and l.mode = 'AccessExclusiveLock') then
