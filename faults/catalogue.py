@@ -266,6 +266,16 @@ async def deadlocks(world: World) -> None:
     await world.ask("delete from postbus.queued where topic_id = postbus.topic_id('elsewhere')")
 
 
+async def idle_sessions_ended(world: World) -> None:
+    """The server ends idle sessions, and an operator those that listen: nothing may come twice."""
+    for _ in range(4):
+        await asyncio.sleep(1)
+        async with world.hurting("idle sessions ended", excuses=False):
+            await world.ask(
+                "select count(pg_terminate_backend(pid)) from pg_stat_activity where query ilike 'listen %'"
+            )
+
+
 async def timeouts(world: World) -> None:
     """Statements and locks get little time, and somebody locks what everybody needs."""
     await world.ask("alter database postbus set statement_timeout = '300ms'")
@@ -350,6 +360,7 @@ FAULTS = [
     Fault("open transactions", transactions_open, settings={"max_prepared_transactions": "1"}),
     Fault("deadlocks", deadlocks),
     Fault("timeouts", timeouts),
+    Fault("idle sessions ended", idle_sessions_ended, settings={"idle_session_timeout": "2s"}),
     Fault("migration", migrated),
     Fault("vacuum full", vacuumed),
 ]

@@ -235,6 +235,19 @@ async def refused(act: Awaitable[Any], code: str) -> str:
     return str(caught.value.hint)
 
 
+async def pass_all(conn: Any, group: int, worker: str = "w", *, topic: str = "t") -> int:
+    """Let a group be done with all that there is."""
+    held = await take(conn, worker, group)
+    count = 0
+    for lane in held:
+        piece = await read(conn, lane.cursor, 100000, topic=topic, lanes=(lane.lane,))
+        assert not piece.more
+        await advance(conn, [lane], piece.next, len(piece.messages))
+        count += len(piece.messages)
+    await conn.execute("select postbus.leave_groups($1, array[$2::bigint])", worker, group)
+    return count
+
+
 async def sweep(conn: Any, storage: int, later: timedelta = timedelta(0)) -> Any:
     """One call of sweep_log, as if `later`."""
     return await conn.fetchrow("select * from postbus.sweep_log($1, clock_timestamp() + $2)", storage, later)

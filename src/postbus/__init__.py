@@ -22,6 +22,7 @@ from postbus.errors import (
     MessageInHand,
     MessageNotFound,
     NoActiveSubscriptions,
+    NotCommitted,
     PayloadNotDecodable,
     PayloadNotSerializable,
     PayloadTooDeep,
@@ -37,6 +38,7 @@ from postbus.errors import (
     TopicExists,
     TopicNotEmpty,
     TopicNotFound,
+    TransactionEnded,
     TransactionInUse,
     UnreadableEvent,
     WebhookExists,
@@ -49,6 +51,7 @@ from postbus.middleware import Middleware
 from postbus.options import TopicOptions
 from postbus.pull import Delivery, PopOptions, Popped
 from postbus.retry import RetryPolicy
+from postbus.scope import Heartbeat
 from postbus.start import Start
 
 __version__ = VERSION
@@ -67,6 +70,7 @@ __all__ = [
     "EmbeddedError",
     "Group",
     "GroupNotFound",
+    "Heartbeat",
     "InvalidEvent",
     "InvalidGroup",
     "InvalidHandler",
@@ -80,6 +84,7 @@ __all__ = [
     "MessageNotFound",
     "Middleware",
     "NoActiveSubscriptions",
+    "NotCommitted",
     "Outcome",
     "Outgoing",
     "PayloadNotDecodable",
@@ -105,6 +110,7 @@ __all__ = [
     "TopicNotEmpty",
     "TopicNotFound",
     "TopicOptions",
+    "TransactionEnded",
     "TransactionInUse",
     "UnreadableEvent",
     "WebhookExists",

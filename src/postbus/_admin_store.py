@@ -165,7 +165,8 @@ class AdminStore(Database):
 
     async def resurrect_group(self, topic: str, group: str, *, catch_up: bool) -> list[dict[str, Any]]:
         return await self._rows(
-            "select r.* from postbus.groups g cross join lateral postbus.resurrect(array[g.subscription_id], $3) as r "
+            "select r.missed, r.skipped from postbus.groups g "
+            "cross join lateral postbus.resurrect(array[g.subscription_id], $3) as r "
             "where g.topic = $1 and g.group_name = $2 and g.state = 'DEAD'",
             topic,
             group,

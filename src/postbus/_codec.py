@@ -365,6 +365,13 @@ def is_json(content_type: str) -> bool:
     return content_type.startswith(JSON) or content_type.partition(";")[0].endswith("+json")
 
 
+def is_text(content_type: str) -> bool:
+    """Whether a content type says that a payload is text in UTF-8, which is what text is unless it names a charset."""
+    kind, _, parameters = content_type.lower().partition(";")
+    _, _, charset = parameters.partition("charset=")
+    return kind.startswith("text/") and charset.strip(' "') in ("", "utf-8", "utf8")
+
+
 def is_pydantic(kind: Any) -> bool:
     """Whether a class is a model of pydantic, which need not be installed."""
     return isinstance(kind, type) and hasattr(kind, "model_validate_json") and not dataclasses.is_dataclass(kind)

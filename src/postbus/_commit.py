@@ -1,4 +1,4 @@
-"""COMMIT, so that its outcome is known or said to be unknown."""
+"""BEGIN and COMMIT of our own, so that their outcome is known or said to be unknown."""
 
 from __future__ import annotations
 
@@ -8,11 +8,44 @@ from typing import Any
 import asyncpg
 
 from postbus._translate import LOST
-from postbus.errors import CommitUnknown, DatabaseUnavailable
+from postbus.errors import CommitUnknown, DatabaseUnavailable, NotCommitted, TransactionEnded
+
+# Set for the transaction alone: behind a pooler nothing else is ours, and on other connections a user's RESET ALL would
+# undo what the session has. The user's own statements keep the limits that the server has for them.
+_OPEN_ENDED = ("idle_in_transaction_session_timeout", "transaction_timeout")
+_UNLIMITED = (*_OPEN_ENDED, "statement_timeout", "lock_timeout")
+
+_MARK = "current_setting('postbus.transaction', true)"
 
 
-async def commit(transaction: Any, conn: Any) -> None:
-    """Commit a transaction of asyncpg.
+async def begin(conn: Any, *, for_user: bool = False, mark: str | None = None) -> None:
+    """Begin a transaction in READ COMMITTED whose length nobody limits.
+
+    Not by asyncpg's own `transaction()`, whose `commit` hides that the server has rolled back. Within it that one
+    makes savepoints, as it does in its own transactions.
+
+    mark: tells the transaction from a later one that a user began by hand on the same connection; see `fetch_marked`.
+    """
+    has_timeout = conn.get_server_version().major >= 17
+    limits = [one for one in (_OPEN_ENDED if for_user else _UNLIMITED) if has_timeout or one != "transaction_timeout"]
+    settings = [f"set local {limit} = 0" for limit in limits]
+    if mark is not None:
+        settings.append(f"set local postbus.transaction = '{mark}'")
+    _note_transaction(conn, conn.transaction(isolation="read_committed"))
+    try:
+        await conn.execute(";".join(("begin isolation level read committed", *settings)))
+    except BaseException:
+        _note_transaction(conn, None)
+        raise
+
+
+async def roll_back(conn: Any) -> None:
+    _note_transaction(conn, None)
+    await conn.execute("rollback")
+
+
+async def commit(conn: Any) -> None:
+    """Commit what `begin` began.
 
     A cancellation that arrives meanwhile is held back until the server has answered: cancelling a COMMIT
     would report an error for a change that may well have happened.
@@ -22,7 +55,9 @@ async def commit(transaction: Any, conn: Any) -> None:
             "the connection was lost before COMMIT: nothing has changed",
             remedy="do the whole transaction again",
         )
-    committing = asyncio.ensure_future(transaction.commit())
+    check_open(conn)
+    _note_transaction(conn, None)
+    committing = asyncio.ensure_future(conn.execute("commit"))
     cancelled: asyncio.CancelledError | None = None
     while not committing.done():
         try:
@@ -37,8 +72,39 @@ async def commit(transaction: Any, conn: Any) -> None:
         ) from failure
     if failure is not None:
         raise failure
+    if committing.result() == "ROLLBACK":
+        raise NotCommitted(
+            "the server rolled the transaction back, because a statement in it had failed: nothing has changed",
+            remedy="do not catch errors of statements within the transaction, or put the statement into a "
+            "savepoint: async with conn.transaction()",
+        )
     if cancelled is not None:
         raise cancelled
+
+
+async def fetch_marked(conn: Any, mark: str | None, sql: str, *args: Any) -> Any:
+    """The value of a statement of ours in a transaction that was lent to a user, unless that user has ended it."""
+    check_open(conn)
+    row = await conn.fetchrow(f"select ({sql}) as answer, {_MARK} as mark", *args)
+    check_open(conn, is_same=mark is None or row["mark"] == mark)
+    return row["answer"]
+
+
+def check_open(conn: Any, *, is_same: bool = True) -> None:
+    """Refuse to go on where a user has ended the transaction that is ours to end."""
+    if not is_same or not conn.is_in_transaction():
+        raise TransactionEnded(
+            "the transaction was ended by a COMMIT or ROLLBACK inside it: what was done before cannot be undone, "
+            "and what is done after belongs to no transaction of ours",
+            remedy="leave COMMIT and ROLLBACK to Postbus; to undo a part, use a savepoint: "
+            "async with conn.transaction()",
+        )
+
+
+def _note_transaction(conn: Any, transaction: Any) -> None:
+    inner = getattr(conn, "_con", conn)  # a connection of asyncpg's pool is around one
+    if inner is not None:
+        inner._top_xact = transaction
 
 
 def _leaves_open(error: BaseException, conn: Any) -> bool:

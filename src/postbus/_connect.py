@@ -28,13 +28,39 @@ _NEXT_AFTER = 1.0  # seconds that a host has for itself, before the next one is 
 _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 
 _origins: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_pooled: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+"""Connections that go through a pooler, with the isolation level that their transactions have by default."""
+
+# A server, database or role may limit how long a session idles or a statement takes. Such limits are meant for
+# programs that misbehave; a worker idles between messages and waits in line for locks. On a connection that is ours
+# alone they are switched off for the session. Behind a pooler the session is shared, so nothing is set there; the
+# transactions in `_commit.py` set what they need for themselves. `transaction_timeout` came with PostgreSQL 17.
+_UNLIMITED = (
+    "idle_session_timeout",
+    "idle_in_transaction_session_timeout",
+    "transaction_timeout",
+    "statement_timeout",
+    "lock_timeout",
+)
+_NO_LIMITS = ", ".join(
+    f"case when current_setting('{one}', true) is not null then set_config('{one}', '0', false) end"
+    for one in _UNLIMITED
+)
+_MAKE_OURS = f"""
+    select pg_backend_pid() as pid, current_setting('transaction_isolation') as isolation,
+           case when pg_backend_pid() = $1
+                then array[set_config('default_transaction_isolation', 'read committed', false), {_NO_LIMITS}] end
+"""
 
 
-async def connect(dsn: str, *, timeout: float = TIMEOUT, caches: bool = False, **options: Any) -> Any:
+async def connect(
+    dsn: str, *, timeout: float = TIMEOUT, caches: bool = False, for_users: bool = False, **options: Any
+) -> Any:
     """A connection of asyncpg. Of several hosts, to the first one that fits.
 
     caches: whether it prepares statements and keeps them. Behind a connection pooler they belong to somebody else the
         next moment.
+    for_users: leave the session's settings as users know them.
     """
     if not caches:
         options["statement_cache_size"] = 0
@@ -45,7 +71,22 @@ async def connect(dsn: str, *, timeout: float = TIMEOUT, caches: bool = False, *
         async with asyncio.timeout(timeout):
             conn = await _first_that_fits(hosts, options)
     _notice_when_gone(conn)
+    if for_users:
+        return conn
+    try:
+        await _make_ours(conn, timeout)
+    except BaseException:
+        conn.terminate()
+        raise
     return conn
+
+
+async def _make_ours(conn: Any, timeout: float) -> None:
+    """Learn whether a pooler is before the server: it makes up a pid. If not, set what our session needs."""
+    asked = await conn.prepare(_MAKE_OURS, name="", timeout=timeout)  # without a name it does not outlive the statement
+    told = await asked.fetchrow(conn.get_server_pid(), timeout=timeout)
+    if told["pid"] != conn.get_server_pid():
+        _pooled[conn] = told["isolation"]
 
 
 def process_name(name: str | None = None) -> str:
@@ -61,10 +102,14 @@ def given_name(process_name: str) -> str:
     return process_name.rpartition(":")[0] or process_name
 
 
-async def is_pooled(conn: Any) -> bool:
-    """Whether there is a connection pooler before the server: it makes up a pid of its own."""
-    asked = await conn.prepare("select pg_backend_pid()", name="")  # without a name it does not outlive the statement
-    return bool(await asked.fetchval() != conn.get_server_pid())
+def is_pooled(conn: Any) -> bool:
+    """Whether there is a connection pooler before the server, of a connection that `connect` made."""
+    return conn in _pooled
+
+
+def needs_transaction(conn: Any) -> bool:
+    """Whether a statement needs a transaction around it to be READ COMMITTED, which ours rely on."""
+    return _pooled.get(conn, "read committed") != "read committed"
 
 
 def origin_of(conn: Any) -> str:

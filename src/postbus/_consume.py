@@ -293,6 +293,9 @@ class GroupConsumer:
         except asyncio.CancelledError:
             if not self._failed.cancelled():
                 raise
+        except Exception:
+            self._failed = asyncio.get_running_loop().create_future()  # for the next one
+            raise
 
     async def _end(self, strand: Strand, gaps: float) -> None:
         strand.is_ending = True

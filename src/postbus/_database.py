@@ -11,7 +11,7 @@ from typing import Any, Self, overload
 import asyncpg
 
 from postbus import _migrate
-from postbus._commit import commit, is_lost
+from postbus._commit import begin, commit, is_lost, roll_back
 from postbus._connect import connect
 from postbus._pool import IDLE, Connections, Use
 from postbus._translate import DRIVER_ERRORS, dsn_errors, translated_errors
@@ -45,7 +45,11 @@ class Database:
                 await connections.open()
                 async with connections.one() as conn:
                     await _migrate.check(conn)
-                connecting = partial(connect, caches=not connections.is_pooled)
+                # Not by a statement: what a user sets is reset, to what was said when the connection began.
+                settings = {} if connections.is_pooled else {"idle_session_timeout": "0"}
+                connecting = partial(
+                    connect, caches=not connections.is_pooled, for_users=True, server_settings=settings
+                )
                 pool = await asyncpg.create_pool(
                     dsn,
                     min_size=0,
@@ -58,6 +62,11 @@ class Database:
                 await connections.close()
                 raise
         return cls(pool, connections)
+
+    @property
+    def tells_crashes(self) -> bool:
+        """Whether statements tell of a crash of the server: see `_log_store`. Else connections that break have to."""
+        return self.is_pooled or self._connections.server_version >= 15
 
     @property
     def is_pooled(self) -> bool:
@@ -78,24 +87,26 @@ class Database:
         return self._connections.one()
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[PoolConnection]:
-        """A transaction for the work of users: their errors stay theirs, and what they set is reset."""
+    async def transaction(self, mark: str | None = None) -> AsyncIterator[PoolConnection]:
+        """A transaction for the work of users: their errors stay theirs, and what they set is reset.
+
+        mark: as in `begin`.
+        """
         with translated_errors():
             conn = await self._pool.acquire(timeout=_ACQUIRE)
         self._connections.watch.begin(conn)
         try:
             with translated_errors():
-                transaction = conn.transaction(isolation="read_committed")
-                await transaction.start()
+                await begin(conn, for_user=True, mark=mark)
             try:
                 yield conn
             except BaseException:
                 if not is_lost(conn):
                     with contextlib.suppress(*DRIVER_ERRORS):  # what the body raised is what counts
-                        await transaction.rollback()
+                        await roll_back(conn)
                 raise
             with translated_errors():
-                await commit(transaction, conn)
+                await commit(conn)
         finally:
             self._connections.watch.end(conn)
             await self._take_back(conn)
@@ -130,15 +141,17 @@ async def _no_reset(conn: Any) -> None:
 @asynccontextmanager
 async def committed(conn: Any) -> AsyncIterator[None]:
     """A transaction whose COMMIT no cancellation interrupts, and whose unknown outcome is told as such."""
-    transaction = conn.transaction()
-    await transaction.start()
+    if conn.is_in_transaction():  # see `Use`, which then commits
+        yield
+        return
+    await begin(conn)
     try:
         yield
     except BaseException:
         if not is_lost(conn):
-            await transaction.rollback()
+            await roll_back(conn)
         raise
-    await commit(transaction, conn)
+    await commit(conn)
 
 
 @asynccontextmanager

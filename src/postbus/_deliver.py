@@ -18,10 +18,9 @@ from postbus._segment import Piece
 from postbus._store import Store
 from postbus._strand import Advancer, Entry, HeldLane, Lose, Strand
 from postbus._throttle import Throttle
-from postbus._translate import may_have_crashed
 from postbus._wake import TimedBell
 from postbus._work import Part, Work, WorkQueues, works_of
-from postbus.errors import DatabaseUnavailable, WrongSemantics
+from postbus.errors import DatabaseUnavailable, RestoredElsewhere, WrongSemantics
 from postbus.subscription import Subscription
 
 _SUSPECTED = 3  # deaths after which the first messages of a lane are taken out of the way, to be tried one by one
@@ -126,10 +125,16 @@ class Delivery:
             away = backoff.next()
             event(logging.WARNING, "database.away", loop=f"read {self._topic}", retry_in=f"{away:.2f}s",
                   error=error.message)  # fmt: skip
-            if may_have_crashed(error):  # our cursor is not to be trusted any more: the stored one is
+            if self._store.is_in_doubt(error):  # our cursor is not to be trusted any more: the stored one is
                 self._lose(strand, error.message)
             else:
                 await asyncio.sleep(away)
+            return None
+        except RestoredElsewhere:
+            # A cursor from before a crash may be ahead of the transaction ids that the server hands out after it.
+            if await patiently(self._store.server) == strand.server:
+                raise
+            self._lose(strand, "the server was started anew")
             return None
         except WrongSemantics:  # the topic was deleted, and its groups with it
             self._lose(strand, "the topic was deleted")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import secrets
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -222,12 +223,13 @@ class Dispatcher:
     ) -> Sequence[Outcome | None]:
         """Run the handler in the transaction in which its messages are acked. None: settled, or lost."""
         outcomes: Sequence[Outcome | None] = []
+        mark = secrets.token_hex(8)
         try:
-            async with self._store.transaction() as conn:
+            async with self._store.transaction(mark) as conn:
                 outcomes = await self._outcomes(deliveries, payloads, conn)
                 if any(outcome is not ACK for outcome in outcomes):
                     raise _RolledBack
-                await self._ack_within(conn, deliveries)
+                await self._ack_within(conn, mark, deliveries)
         except _RolledBack:
             # What the handler did is undone, for the whole batch: nothing of it may count as done.
             return [Retry() if outcome is ACK else outcome for outcome in outcomes]
@@ -244,13 +246,13 @@ class Dispatcher:
             self._settler.forget(lease, message.id)
         return [None] * len(deliveries)
 
-    async def _ack_within(self, conn: Any, deliveries: list[_Delivery]) -> None:
+    async def _ack_within(self, conn: Any, mark: str, deliveries: list[_Delivery]) -> None:
         """Ack in the handler's transaction; lease by lease, in the order in which all others lock them."""
         by_lease: dict[HeldLease, list[int]] = {}
         for lease, message in deliveries:
             by_lease.setdefault(lease, []).append(message.id)
         for lease in sorted(by_lease, key=lambda lease: lease.token):
-            if lost := await self._store.ack(lease.token, by_lease[lease], conn):
+            if lost := await self._store.ack_within(lease.token, by_lease[lease], conn, mark):
                 raise LeaseLost(f"the lease of messages {sorted(lost)} is lost")
 
     async def _settle(self, lease: HeldLease, message: Message, outcome: Outcome) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -24,15 +25,15 @@ class AsyncConnection(Protocol):
 
 
 class Driver(Protocol):
-    """How to run a statement with $1, $2, … on a connection, and how to learn of its commit."""
+    """How to run a statement with $1, $2, … on a connection, and how to learn of its transaction's end."""
 
     is_async: bool
 
     def run(self, conn: Any, sql: str, args: Sequence[Any]) -> Any:
         """The statement's one value, or an awaitable of it."""
 
-    def after_commit(self, conn: Any, action: Action) -> None:
-        """Call `action` soon after the connection's transaction has ended."""
+    def when_ended(self, conn: Any, action: Action) -> None:
+        """Call `action` once, soon after the connection's transaction has ended, by COMMIT or ROLLBACK."""
 
     def has_committed(self, conn: Any) -> bool:
         """Whether the statement that was run last was a transaction of its own."""
@@ -108,7 +109,7 @@ class _Asyncpg:
     async def run(self, conn: Any, sql: str, args: Sequence[Any]) -> Any:
         return await conn.fetchval(sql, *args)
 
-    def after_commit(self, conn: Any, action: Action) -> None:
+    def when_ended(self, conn: Any, action: Action) -> None:
         if when_over(conn, _is_over, action, is_told=True) and not _is_over(conn):
             # It tells of each statement that it has run, so also of the one that ends the transaction.
             teller = partial(look_at, id(conn))
@@ -137,7 +138,7 @@ class _Psycopg:
             answer, self._transactions[conn] = cursor.fetchone()
         return answer
 
-    def after_commit(self, conn: Any, action: Action) -> None:
+    def when_ended(self, conn: Any, action: Action) -> None:
         when_over(conn, _is_over, action, transaction=self._transactions.get(conn))
 
     def has_committed(self, conn: Any) -> bool:
@@ -172,7 +173,7 @@ class _SqlAlchemy:
     def run(self, conn: Any, sql: str, args: Sequence[Any]) -> Any:
         return conn.execute(*self._statement(sql, args)).scalar_one()
 
-    def after_commit(self, conn: Any, action: Action) -> None:
+    def when_ended(self, conn: Any, action: Action) -> None:
         conn = getattr(conn, "sync_connection", conn)
         when_over(conn, _end_of_transaction(conn), action)
 
@@ -202,7 +203,7 @@ class _SqlAlchemySession(_SqlAlchemy):
         self._waiting: weakref.WeakKeyDictionary[Any, list[tuple[Any, IsOver, Action]]]
         self._waiting = weakref.WeakKeyDictionary()
 
-    def after_commit(self, conn: Any, action: Action) -> None:
+    def when_ended(self, conn: Any, action: Action) -> None:
         session = self._session(conn)
         connection = session.connection()
         is_over = _end_of_transaction(connection)
@@ -261,14 +262,41 @@ class _Django:
             cursor.execute(_percent(sql), args)
             return cursor.fetchone()[0]
 
-    def after_commit(self, conn: Any, action: Action) -> None:
-        if conn.in_atomic_block or conn.get_autocommit():
-            conn.on_commit(action, robust=True)
+    def when_ended(self, conn: Any, action: Action) -> None:
+        if conn.in_atomic_block:
+            # A hook for COMMIT is all that Django has. On ROLLBACK, also to a savepoint, it drops the hook.
+            ended = _Once(action)
+            conn.on_commit(ended, robust=True)
+            when_over(self._of_this_thread(conn), partial(_has_dropped, ended), ended)
+        elif conn.get_autocommit():
+            action()
         else:  # transactions by hand, for which Django has no hook
             when_over(conn.connection, _is_over, action)
 
     def has_committed(self, conn: Any) -> bool:
         return not conn.in_atomic_block and bool(conn.get_autocommit())
+
+    @staticmethod
+    def _of_this_thread(conn: Any) -> Any:
+        """The connection itself: `django.db.connection` is another one in each thread."""
+        return conn._connections[conn._alias] if "_alias" in vars(conn) else conn
+
+
+class _Once:
+    """An action that two may call, of which one does it."""
+
+    def __init__(self, action: Action) -> None:
+        self._action = action
+        self._is_left = threading.Lock()
+
+    def __call__(self) -> None:
+        if self._is_left.acquire(blocking=False):
+            self._action()
+
+
+def _has_dropped(hook: Action, conn: Any) -> bool:
+    """Whether a connection of Django has called a hook for COMMIT, or will never do so."""
+    return all(one[1] is not hook for one in conn.run_on_commit)
 
 
 _SESSION, _ASYNC_SESSION = _SqlAlchemySession(), _AsyncSqlAlchemySession()

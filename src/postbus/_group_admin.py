@@ -204,7 +204,7 @@ class GroupAdmin(ScopeAdmin):
             if await self.semantics(topic) == "QUEUE":
                 raise WrongSemantics(
                     f"topic {topic!r} is a QUEUE, and has no groups",
-                    remedy="groups belong to topics with semantics PUB_SUB: postbus topics list",
+                    remedy=f"make it PUB_SUB: postbus topics migrate {topic} --to PUB_SUB --group GROUP",
                 ) from None
             raise
 

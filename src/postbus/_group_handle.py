@@ -72,6 +72,8 @@ class GroupHandler:
     async def _handle_chosen(self, strand: Strand, parts: Sequence[Part]) -> None:
         """A batch whose messages have to be looked at one by one before they are handled."""
         for member, (chosen_parts, payloads) in (await self.choose_each(strand, parts)).items():
+            if strand.is_lost:
+                return
             messages = [(segment, index) for segment, index, _ in chosen_parts]
             await self._call_batch(strand, member, messages, chosen_parts, payloads)
 
@@ -82,6 +84,10 @@ class GroupHandler:
             for index in range(start, stop):
                 if await self._aside.stands_aside(strand, segment, index):
                     continue
+                if strand.is_lost:
+                    # Lost while another message was put off. With the lane we forgot which keys wait, so a message of
+                    # such a key would overtake those that were parked.
+                    return {}
                 chosen = self._members.only or self._members.choose(segment.message(index))
                 if chosen is None:
                     self._members.group.filtered += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -74,11 +75,11 @@ class GroupTransactions:
         self, lane: HeldLane, entry: Entry, chosen: Chosen
     ) -> dict[Member, Sequence[Outcome]] | None:
         """The outcomes of what has to be set aside: nothing if all is done, or lost; None if it was not even tried."""
-        backoff = Backoff()
+        backoff, mark = Backoff(), secrets.token_hex(8)
         while True:
             outcomes: dict[Member, Sequence[Outcome]] = {}
             try:
-                async with self._slots, self._handler_store.transaction() as conn:
+                async with self._slots, self._handler_store.transaction(mark) as conn:
                     if not await self._store.hold_lane(lane.token, conn):
                         raise self._is_lost(lane)
                     for member, (parts, payloads) in chosen.items():
@@ -86,7 +87,7 @@ class GroupTransactions:
                         outcomes[member] = await self._outcomes(member, messages, payloads, conn)
                         if any(outcome is not ACK for outcome in outcomes[member]):
                             raise _RolledBack
-                    if await self._store.advance([entry.strand.step_after(entry)], conn):
+                    if await self._store.advance([entry.strand.step_after(entry)], conn, mark):
                         raise self._is_lost(lane)
                 lane.number += 1
                 entry.strand.was_advanced(entry)
@@ -128,13 +129,14 @@ class GroupTransactions:
     async def try_again(self, lane: HeldLane, message: Message, payload: Any, handling: Handling) -> Outcome | None:
         """The outcome of a message that is tried again; None if it is settled."""
         outcome: Outcome | None = None
+        mark = secrets.token_hex(8)
         try:
-            async with self._slots, self._handler_store.transaction() as conn:
+            async with self._slots, self._handler_store.transaction(mark) as conn:
                 outcome = (await handling.outcomes([message], [payload], conn))[0]
                 if outcome is not ACK:
                     raise _RolledBack
                 told = await self._store.settle_retrying(
-                    self._subscription_id, lane.lane, lane.token, [message.id], "done", conn=conn
+                    self._subscription_id, lane.lane, lane.token, [message.id], "done", conn=conn, mark=mark
                 )
                 if told[0] == "lost":
                     raise self._is_lost(lane)

@@ -101,7 +101,7 @@ class LaneKeeper:
         with suppress(DatabaseUnavailable):  # then others get the lanes when our lease ends
             await self._counts.tell({consumer.history_of or consumer.subscription_id: consumer.group})
             if consumer.subscription_id not in self.consumers:  # not started again meanwhile
-                await self._store.leave_groups(self._worker, [consumer.subscription_id])
+                await self._store.leave_groups(self._worker, [consumer.subscription_id], is_stop=True)
 
     async def tick(self) -> float:
         """Look once at who should have which lanes. Returns after how many seconds to look again."""
@@ -234,7 +234,9 @@ class LaneKeeper:
             await self.advancer.settled()
             with suppress(DatabaseUnavailable):  # then others get the lanes when our lease ends
                 await self.tell_counts()
-                await self._store.leave_groups(self._worker, list(self.consumers))
+                for one in self.consumers:  # a later heartbeat would end the stop
+                    self.heartbeats.remove(one)
+                await self._store.leave_groups(self._worker, list(self.consumers), is_stop=True)
 
     async def abort(self) -> None:
         for task in self._stopping:

@@ -8,21 +8,24 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from postbus._commit import fetch_marked
 from postbus._database import RELAXED, Database, clean
 from postbus._segment import NO_HEADERS, Piece
+from postbus._translate import may_have_crashed
 from postbus.catch_up import CatchUp
+from postbus.errors import DatabaseUnavailable
 from postbus.message import Message
 from postbus.start import Start
 
 # A server that crashed hands out transaction ids again that nothing durable had: places that were read, but not
 # stored, mean nothing then. Two signs tell of it, and each sees what the other cannot. The start time, looked at by
 # every statement that goes by such a place, is certain, also for those who saw no connection break. But it stays
-# the same when a backend crashed and the postmaster started the others anew. That breaks every connection, and who
-# sees one break drops what was read: the listener, and readers (`may_have_crashed`) while the listener is not there.
-# A connection pooler keeps that from us. Behind one we look at when the server's statistics began too: they do not
-# survive a crash. That costs a little more.
+# the same when a backend crashed and the postmaster started the others anew. So statements look at when the server's
+# statistics began, too: these do not survive a crash. Before PostgreSQL 15 they are in a file, which is slow to read;
+# there, unless a pooler keeps breaks from us, a process that sees a connection break drops what was read: the listener,
+# and readers (`may_have_crashed`) while the listener is not there.
 _SERVER = "pg_postmaster_start_time()"
-_POOLED_SERVER = "greatest(pg_postmaster_start_time(), pg_stat_get_bgwriter_stat_reset_time())"
+SERVER_SINCE_CRASH = f"greatest({_SERVER}, pg_stat_get_bgwriter_stat_reset_time())"
 _READ_LOG = (
     f"select r.*, case when r.position is null then {_SERVER} end as server, "
     "case when r.position is null then clock_timestamp() - statement_timestamp() end as took, "
@@ -124,7 +127,9 @@ class LogStore(Database):
     async def resurrect(self, subscription_ids: Sequence[int]) -> list[Resurrected]:
         """Bring groups that are DEAD back; those that somebody else is bringing back are left to that."""
         async with self.connection() as conn:
-            rows = await conn.fetch("select * from postbus.resurrect($1)", subscription_ids)
+            rows = await conn.fetch(
+                "select subscription_id, missed, skipped from postbus.resurrect($1)", subscription_ids
+            )
         return [Resurrected(row["subscription_id"], row["missed"], row["skipped"]) for row in rows]
 
     async def report_catch_up(self, subscription_id: int, allowed_rate: float | None, p95: float | None) -> None:
@@ -141,9 +146,9 @@ class LogStore(Database):
         async with self.connection() as conn:
             await conn.execute("select postbus.release_lanes($1)", tokens)
 
-    async def leave_groups(self, worker: str, subscription_ids: Sequence[int]) -> None:
+    async def leave_groups(self, worker: str, subscription_ids: Sequence[int], *, is_stop: bool = False) -> None:
         async with self.connection() as conn:
-            await conn.execute("select postbus.leave_groups($1, $2)", worker, subscription_ids)
+            await conn.execute("select postbus.leave_groups($1, $2, $3)", worker, subscription_ids, is_stop)
 
     async def hold_lane(self, token: UUID, conn: Any) -> bool:
         return bool(await conn.fetchval("select postbus.hold_lane($1)", token))
@@ -167,11 +172,14 @@ class LogStore(Database):
             rows = await conn.fetch(self._of_server(_READ_LOG), topic, lanes, cursor, max_count, max_bytes, target)
         return Piece(topic, rows)
 
-    async def advance(self, steps: Sequence[Step], conn: Any = None) -> set[int]:
-        """Move cursors. The answer holds the places in `steps` of lanes that are lost."""
+    async def advance(self, steps: Sequence[Step], conn: Any = None, mark: str | None = None) -> set[int]:
+        """Move cursors. The answer holds the places in `steps` of lanes that are lost.
+
+        In the transaction of `conn` and of that mark, where they are given.
+        """
         columns = [list(column) for column in zip(*steps, strict=True)]
         if conn is not None:
-            lost = await conn.fetchval(self._of_server(_ADVANCE), *columns)
+            lost = await fetch_marked(conn, mark, self._of_server(_ADVANCE), *columns)
         else:
             async with self.connection() as own:
                 lost = await own.fetchval(self._of_server(_ADVANCE), *columns)
@@ -180,7 +188,16 @@ class LogStore(Database):
         return {place - 1 for place in lost}
 
     def _of_server(self, sql: str) -> str:
-        return sql.replace(_SERVER, _POOLED_SERVER) if self.is_pooled else sql
+        return sql.replace(_SERVER, SERVER_SINCE_CRASH) if self.tells_crashes else sql
+
+    def is_in_doubt(self, error: DatabaseUnavailable) -> bool:
+        """Whether the server may have crashed, and statements that go by a place from before would not notice it."""
+        return not self.tells_crashes and may_have_crashed(error)
+
+    async def server(self) -> datetime:
+        """Since when the server has been running without a crash, as places have it."""
+        since: datetime = await self._run(self._of_server(f"select {_SERVER}"))
+        return since
 
     # messages out of the way
 
@@ -251,11 +268,12 @@ class LogStore(Database):
         reason: str | None = None,
         max_attempts: int | None = None,
         conn: Any = None,
+        mark: str | None = None,
     ) -> list[str]:
         """What became of each message: 'done', 'retried', 'dead', 'released' or 'lost'."""
         args = (subscription_id, lane, token, ids, outcome, delay, clean(error), clean(reason), max_attempts)
         sql = "select postbus.settle_retrying($1, $2, $3, $4, $5, $6, $7, $8, $9)"
         if conn is not None:
-            return list(await conn.fetchval(sql, *args))
+            return list(await fetch_marked(conn, mark, sql, *args))
         async with self.connection() as own:
             return list(await own.fetchval(sql, *args))

@@ -15,6 +15,7 @@ from importlib.resources import files
 
 import asyncpg
 
+from postbus._commit import begin, commit, is_lost, roll_back
 from postbus._version import VERSION
 from postbus.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 
@@ -118,18 +119,29 @@ async def migrate(conn: asyncpg.Connection) -> list[str]:
 
     Any number of processes may do so at once: the first does the work, the others wait for it.
     """
-    async with conn.transaction():
-        await conn.execute(_LOCK)
-        state = await read_state(conn) or SchemaState()
-        if state.breaking > migrations()[-1].number:
-            await check(conn)
-        if state.is_current:
-            return []
-        applied = []
-        for name, sql in _steps(state):
-            await conn.execute(sql)
-            applied.append(name)
-        return applied
+    await begin(conn)
+    try:
+        applied = await _apply(conn)
+    except BaseException:
+        if not is_lost(conn):
+            await roll_back(conn)
+        raise
+    await commit(conn)
+    return applied
+
+
+async def _apply(conn: asyncpg.Connection) -> list[str]:
+    await conn.execute(_LOCK)
+    state = await read_state(conn) or SchemaState()
+    if state.breaking > migrations()[-1].number:
+        await check(conn)
+    if state.is_current:
+        return []
+    applied = []
+    for name, sql in _steps(state):
+        await conn.execute(sql)
+        applied.append(name)
+    return applied
 
 
 def script() -> str:
@@ -143,8 +155,8 @@ def _steps(state: SchemaState) -> Iterator[tuple[str, str]]:
         yield "schema", "create schema if not exists postbus;"
     for step in migrations():
         if step.number > state.migrations:
-            yield f"migration {step.number:04d}_{step.name}", step.sql
-            yield f"note of {step.number:04d}", _noted(step)
+            # Together: a number that is only reserved has no statement of its own, which asyncpg cannot execute.
+            yield f"migration {step.number:04d}_{step.name}", f"{step.sql.rstrip()}\n{_noted(step)}\n"
     yield from code()
     yield "note of the functions", _installed()
 

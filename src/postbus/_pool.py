@@ -18,7 +18,8 @@ from typing import Any
 
 import asyncpg
 
-from postbus._connect import connect, is_deposed, is_pooled, one_by_one, origin_of
+from postbus._commit import begin, commit, is_lost, roll_back
+from postbus._connect import connect, is_deposed, is_pooled, needs_transaction, one_by_one, origin_of
 from postbus._log import event
 from postbus._translate import DRIVER_ERRORS, translate, translated_errors
 
@@ -37,6 +38,7 @@ class Connections:
         self._dsn = dsn
         self.is_pooled = False
         """Whether a connection pooler is before the server: nothing of a session is ours then, after a transaction."""
+        self.server_version = 0
         self._idle: list[tuple[Any, float]] = []
         """Since when; the longest first."""
         self._used: set[Any] = set()
@@ -49,11 +51,8 @@ class Connections:
     async def open(self) -> None:
         """Connect, and learn whether connections are pooled."""
         conn = await connect(self._dsn, caches=True)
-        try:
-            self.is_pooled = await is_pooled(conn)
-        except BaseException:
-            conn.terminate()
-            raise
+        self.is_pooled = is_pooled(conn)
+        self.server_version = int(conn.get_server_version().major)
         if self.is_pooled:
             await conn.close()
         else:
@@ -207,22 +206,50 @@ class Use:
     It is dropped after anything but an error of the server. Not a generator: this is on the way of each message.
     """
 
-    __slots__ = ("_conn", "_connections")
+    __slots__ = ("_conn", "_connections", "_is_begun")
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
+        self._is_begun = False
 
     async def __aenter__(self) -> Any:
         with translated_errors():
             self._conn = await self._connections.lend()
+            if self._connections.is_pooled and needs_transaction(self._conn):
+                await self._begin()
         return self._conn
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is not None and not isinstance(error, asyncpg.PostgresError):  # a statement may still be under way
             self._conn.terminate()
-        self._connections.take_back(self._conn)
+        try:
+            if self._is_begun:
+                with translated_errors():
+                    await self._end(error)
+        finally:
+            self._connections.take_back(self._conn)
         if isinstance(error, DRIVER_ERRORS) and (translated := translate(error)) is not None:
             raise translated from error
+
+    async def _begin(self) -> None:
+        try:
+            await begin(self._conn)
+        except BaseException:
+            self._conn.terminate()
+            self._connections.take_back(self._conn)
+            raise
+        self._is_begun = True
+
+    async def _end(self, error: BaseException | None) -> None:
+        try:
+            if error is None:
+                await commit(self._conn)
+            elif not is_lost(self._conn):
+                await roll_back(self._conn)
+        except BaseException:
+            self._conn.terminate()
+            if error is None:
+                raise
 
 
 class Watch:

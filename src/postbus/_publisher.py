@@ -90,7 +90,7 @@ class Publisher:
 
     def _heard(self, driver: Driver, conn: Any, topic: str, answer: Published) -> None:
         if not answer.commit_rings or self._bells.has(topic):
-            driver.after_commit(conn, lambda: self.ring(topic, commit_rang=answer.commit_rings))
+            driver.when_ended(conn, lambda: self.ring(topic, commit_rang=answer.commit_rings))
 
     # in one of our own
 

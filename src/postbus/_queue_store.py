@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from postbus import _settle_sql
+from postbus._commit import fetch_marked
 from postbus._database import RELAXED, Database, committed
 from postbus._drivers import driver_of, translate_from
 from postbus._segment import NO_HEADERS
@@ -183,6 +184,11 @@ class QueueStore(Database):
     async def ack(self, token: UUID, ids: Sequence[int], conn: Any = None) -> set[int]:
         """Finish messages of a lease."""
         return _settle_sql.lost(await self.settle(_settle_sql.ack(token, ids), conn))
+
+    async def ack_within(self, token: UUID, ids: Sequence[int], conn: Any, mark: str) -> set[int]:
+        """Finish messages of a lease in the transaction of that mark, which a handler had."""
+        sql, args = _settle_sql.ack(token, ids)
+        return _settle_sql.lost(await fetch_marked(conn, mark, sql, *args))
 
     async def retry(
         self,

@@ -29,7 +29,7 @@ class ScopeAdmin:
         namespace: str | None = None,
         task: str | None = None,
         pattern: str | None = None,
-        start: Start | datetime | str | None = None,
+        start: Start | datetime | str | int | None = None,
         mode: str | None = None,
         look_back: Duration | None = None,
         on_failure: str = "block",
@@ -41,7 +41,7 @@ class ScopeAdmin:
         that has a record of this scope keeps it.
         """
         scope = Scope.of(topic, key=key, namespace=namespace, task=task, pattern=pattern)
-        chosen = self._default.start_of(start, mode, look_back, is_recorded=True)
+        chosen = self._default.start_of(start, mode, look_back, is_recorded=True, is_wide=scope.is_wide)
         store = await self._store()
         return [one.topic for one in await store.subscribe_scope(group, scope, chosen, on_failure, catch_up)]
 

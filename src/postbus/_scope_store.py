@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from postbus._database import Database
 from postbus.catch_up import CatchUp
-from postbus.scope import Scope
+from postbus.scope import Heartbeat, Scope
 from postbus.start import Start
 
 _SCOPE = "topic => $2, key => $3, namespace => $4, task => $5, pattern => $6"
@@ -51,7 +51,7 @@ class ScopeStore(Database):
         """
         rows = await self._rows(
             f"select * from postbus.subscribe_scope($1, {_SCOPE}, mode => $7, start_at => $8, look_back => $9, "
-            "on_failure => $10, catch_up => $11)",
+            "on_failure => $10, catch_up => $11, start_id => $12)",
             group,
             *_parts(scope),
             start.mode,
@@ -59,6 +59,7 @@ class ScopeStore(Database):
             start.look_back,
             on_failure,
             None if catch_up is None and on_failure is None else (catch_up or CatchUp()).as_json(),
+            start.message_id,
         )
         return [
             _joined(row, row["keys"] is not None, row["state"], row["is_new"], row["missed"], row["skipped"])
@@ -69,6 +70,18 @@ class ScopeStore(Database):
         """The topics in a scope that a group is subscribed to."""
         rows = await self._rows(f"select topic_name from postbus.group_topics($1, {_SCOPE})", group, *_parts(scope))
         return [row["topic_name"] for row in rows]
+
+    async def send_heartbeat(self, group: str, scope: Scope) -> list[Heartbeat]:
+        """Tell that a group which pulls lives, in all topics of a scope."""
+        rows = await self._rows(
+            "select * from postbus.send_heartbeat($1, $2, $3, $4, $5)",
+            group,
+            scope.topic,
+            scope.namespace,
+            scope.task,
+            scope.pattern,
+        )
+        return [Heartbeat(row["topic_name"], row["state"], row["missed"], row["skipped"]) for row in rows]
 
     async def scope_news(self, scopes: Sequence[tuple[str, Scope]], known: Sequence[int]) -> News:
         """What is in the scopes of groups, beyond the subscriptions that are known."""

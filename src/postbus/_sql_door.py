@@ -34,7 +34,7 @@ class SqlDoor:
         return await self._store.extend([lease.token for lease in leases], length)
 
     def when_ended(self, conn: Any, action: Callable[[], None]) -> None:
-        driver_of(conn).after_commit(conn, action)
+        driver_of(conn).when_ended(conn, action)
 
     def was_settled(self, how: How, lease: Held) -> None:
         if how.gives_back or lease.is_of_group:

@@ -15,7 +15,6 @@ from postbus._log_store import Step
 from postbus._loop import Backoff, patiently
 from postbus._segment import Piece
 from postbus._store import Store
-from postbus._translate import may_have_crashed
 from postbus.errors import DatabaseUnavailable
 
 _GATHER = 0.005  # seconds in which further progress is gathered before cursors are moved …
@@ -284,7 +283,7 @@ class Advancer:
             lost = await self._store.advance([step for _, step in places])
         except BaseException as error:
             for strand, steps in asked:
-                if isinstance(error, DatabaseUnavailable) and may_have_crashed(error):
+                if isinstance(error, DatabaseUnavailable) and self._store.is_in_doubt(error):
                     self._lose(strand, error.message)  # its cursor is not to be trusted any more: the stored one is
                 else:
                     strand.put_back(steps)

@@ -97,12 +97,16 @@ def may_have_crashed(error: DatabaseUnavailable) -> bool:
     are handed out again.
     """
     cause = error.__cause__
-    return not isinstance(cause, asyncpg.PostgresError) or (cause.sqlstate or "")[:2] in ("08", "57", "58")
+    if not isinstance(cause, asyncpg.PostgresError):
+        return True
+    ending = cause.__cause__ if isinstance(cause.__cause__, asyncpg.PostgresError) else cause  # of the connection
+    sqlstate = ending.sqlstate or ""
+    return sqlstate[:2] in ("08", "58") or sqlstate in ("57P02", "57P03")
 
 
 def _passes(sqlstate: str) -> bool:
-    """Whether an error is of the moment: no resources, rolled back for others' sake, shut down, read-only, locked."""
-    return sqlstate[:2] in ("40", "53", "57", "58") or sqlstate in ("25006", "55P03")
+    """Whether an error is of the moment: no resources, rolled back for others' sake, shut down, timed out, locked."""
+    return sqlstate[:2] in ("40", "53", "57", "58") or sqlstate in ("25006", "25P03", "25P04", "55P03")
 
 
 @contextmanager

@@ -1,18 +1,26 @@
-"""What a consuming process does beside consuming: prolongs its leases, and sweeps."""
+"""What a process does beside consuming: prolongs its leases, and sweeps. Some processes only sweep."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
+import os
+import socket
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
+from postbus._connect import process_name
 from postbus._log import event
+from postbus._loop import repeat
 from postbus._settle import HeldLease
 from postbus._store import Store
+from postbus.errors import PostbusError
 
 LOOK_AT_LEASES = 0.2  # seconds; leases are of 1 second at least
 # How often the database is asked. What is removed then is decided there, by the interval that all processes obey: see
@@ -21,6 +29,7 @@ LOOK_AT_LEASES = 0.2  # seconds; leases are of 1 second at least
 SWEEP = 5.0
 SWEEP_SUBSCRIPTIONS = 60.0
 RETURN_EXPIRED = 1.0
+_SHOW = 10.0
 _AT_ONCE = 0.05
 _LATE_COMMITS = timedelta(minutes=1)
 _FULL_LOOK = 60.0
@@ -79,6 +88,7 @@ class Sweeper:
 
     async def sweep_log(self) -> float | None:
         self._log_goes_on = await self._store.sweep_log(if_due=not self._log_goes_on)
+        await tell_group_events(self._store)
         return _AT_ONCE if self._log_goes_on else None
 
     async def sweep(self) -> float | None:
@@ -89,3 +99,49 @@ class Sweeper:
         removed = await self._store.sweep_subscriptions(if_due=True)
         if removed:
             event(logging.INFO, "subscriptions.removed", count=removed)
+
+
+class Sweeping:
+    """All jobs of sweeping, for a process that consumes nothing. It is counted among those that sweep while it runs."""
+
+    def __init__(self, store: Store, kind: str) -> None:
+        self._store = store
+        self.name = process_name(kind)
+
+    def loops(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
+        """What has to run until `stop` is set."""
+        sweeper = Sweeper(self._store)
+        jobs = (
+            ("sweeper", self.show, _SHOW),
+            ("return expired", sweeper.return_expired, RETURN_EXPIRED),
+            ("sweep log", sweeper.sweep_log, SWEEP),
+            ("sweep", sweeper.sweep, SWEEP),
+            ("subscriptions", sweeper.sweep_subscriptions, SWEEP_SUBSCRIPTIONS),
+        )
+        return [repeat(tick, name=name, every=every, stop=stop) for name, tick, every in jobs]
+
+    async def show(self) -> None:
+        """Tell that this process sweeps."""
+        await self._store.note_sweeper(self.name, socket.gethostname(), os.getpid())
+
+    async def end(self) -> None:
+        """Tell that it no longer does. If that fails, others notice within half a minute."""
+        with suppress(PostbusError):
+            await self._store.forget_sweeper(self.name)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Sweep until `stop` is set, or a job fails."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for loop in self.loops(stop):
+                    group.create_task(loop)
+        finally:
+            await self.end()
+
+
+async def tell_group_events(store: Store) -> None:
+    """Log which groups died and which lost messages. A group that died after a planned stop is no warning."""
+    for one in await store.take_group_events():
+        fields = json.loads(one["fields"])
+        level = logging.INFO if fields.get("after") == "stop" else logging.WARNING
+        event(level, one["name"], topic=one["topic"], group=one["group_name"], **fields)

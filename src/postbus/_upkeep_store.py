@@ -40,6 +40,15 @@ class UpkeepStore(Database):
         async with self.connection() as conn:
             await conn.execute("select postbus.sign_off($1)", name)
 
+    async def note_sweeper(self, name: str, host: str, pid: int) -> None:
+        """Show that this process sweeps."""
+        async with self.connection() as conn:
+            await conn.execute(f"select postbus.note_sweeper($1, $2, $3), {RELAXED}", name, host, pid)
+
+    async def forget_sweeper(self, name: str) -> None:
+        async with self.connection() as conn:
+            await conn.execute("select postbus.forget_sweeper($1)", name)
+
     async def return_expired(self, since: datetime | None = None) -> tuple[int, datetime]:
         """How many messages came back, and the database's time."""
         row = await self._job(
@@ -63,6 +72,10 @@ class UpkeepStore(Database):
         storages = [row["storages"] for row in await self._rows("select postbus.storages()")]
         statement = "select * from postbus.sweep_log($1, if_due => $2)"
         return [dict(await self._job("sweep_log", statement, one, if_due, storage=one)) for one in storages]
+
+    async def take_group_events(self) -> list[dict[str, Any]]:
+        """What happened to groups and is to be logged: no other process gets it."""
+        return await self._rows("select name, topic, group_name, fields::text from postbus.take_group_events()")
 
     async def sweep_subscriptions(self, *, if_due: bool = False) -> int:
         statement = "select postbus.sweep_subscriptions(if_due => $1) as count"

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from postbus._connect import connect
 from postbus._log import event
+from postbus._log_store import SERVER_SINCE_CRASH
 from postbus._loop import Backoff, pause
 from postbus._queue_store import RING
 from postbus._store import Store
@@ -266,7 +267,8 @@ class Listener:
         self._dsn = dsn
         self._bells = bells
         self._on_lost = on_lost
-        """Called when the connection has broken, as all connections do when the server crashes."""
+        """Called when the server has crashed, as far as the connection can tell."""
+        self._server: object = None
 
     async def run(self, stop: asyncio.Event) -> None:
         backoff = Backoff()
@@ -282,12 +284,17 @@ class Listener:
         conn = await connect(self._dsn)
         lost = asyncio.Event()
 
+        tells_crashes = conn.get_server_version().major >= 15
+
         def was_lost(_: object) -> None:
             lost.set()
-            self._on_lost()
+            if not tells_crashes:
+                self._on_lost()
 
         try:
             conn.add_termination_listener(was_lost)
+            if tells_crashes:  # why a connection ended while it was idle, the driver does not say
+                await self._compare(conn)
             await conn.add_listener(CHANNEL, lambda _conn, _pid, _channel, payload: self._hear(payload))
             backoff.reset()
             self._bells.ring_all()  # for what was rung while nobody listened
@@ -296,11 +303,18 @@ class Listener:
                 if not stop.is_set() and not lost.is_set():  # a dead peer says nothing: ask
                     await conn.execute("select 1", timeout=10)
         except Exception:
-            self._on_lost()
+            if not tells_crashes:
+                self._on_lost()
             raise
         finally:
             conn.remove_termination_listener(was_lost)
             conn.terminate()
+
+    async def _compare(self, conn: Any) -> None:
+        """Find out whether the server has crashed since the last connection."""
+        before, self._server = self._server, await conn.fetchval(f"select {SERVER_SINCE_CRASH}", timeout=10)
+        if before not in (None, self._server):
+            self._on_lost()
 
     def _hear(self, payload: object) -> None:
         try:

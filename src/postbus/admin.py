@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 from postbus._group_admin import GroupAdmin
 from postbus._http_admin import HttpAdmin
+from postbus._upkeep import tell_group_events
 from postbus.errors import (
     InvalidInput,
     MessageNotFound,
@@ -242,15 +243,23 @@ class Admin(GroupAdmin, HttpAdmin):
         store = await self._store()
         returned, _ = await store.return_expired()
         of_queues = ("finished_rows", "dedup_keys", "inbox_records")
-        removed = {"messages_returned": returned, **dict.fromkeys(of_queues, 0), "groups_died": 0, "leaves": 0}
+        removed = {
+            "messages_returned": returned,
+            **dict.fromkeys(of_queues, 0),
+            "groups_died": 0,
+            "leaves": 0,
+            "thinned": 0,
+        }
         more = True
         while more:
             swept = await store.sweep()
             storages = await store.sweep_storages()
+            await tell_group_events(store)
             for name in of_queues:
                 removed[name] += swept[name]
             removed["groups_died"] += sum(one["dead"] for one in storages)
             removed["leaves"] += sum(len(one["dropped"]) for one in storages)
+            removed["thinned"] += sum(one["thinned"] for one in storages)
             more = swept["more"] or any(one["more"] for one in storages)
         return {**removed, "subscriptions": await store.sweep_subscriptions()}
 

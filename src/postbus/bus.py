@@ -32,7 +32,7 @@ from postbus.publish import check_topic_name, outgoing
 from postbus.pull import Pop, PopOptions, pop
 from postbus.relay import Relay, RelayOptions, Sink
 from postbus.relay.plan import IN_ORDER, plan
-from postbus.scope import Scope
+from postbus.scope import Heartbeat, Scope
 from postbus.start import Default, Start
 from postbus.subscription import HandlerOptions, Subscription, maker
 from postbus.worker import Worker
@@ -188,6 +188,12 @@ class Bus:
         """
         return pop(self._connected_puller, topic, options, self.default)
 
+    async def heartbeat(
+        self, topic: str | None = None, *, group: str, namespace: str | None = None, task: str | None = None
+    ) -> list[Heartbeat]:
+        """Keep a group alive whose consumer will not pop, settle or extend for a while. Revives a DEAD group."""
+        return await (await self.connect()).send_heartbeat(group, Scope.of(topic, namespace=namespace, task=task))
+
     async def _connected_puller(self) -> Puller:
         await self.connect()
         assert self._puller is not None
@@ -227,7 +233,9 @@ class Bus:
             check_topic_name(topic or "")
         scope = Scope.of(topic, key=key, namespace=namespace, task=task)
         make = maker(str(scope), lease=lease, **options)
-        given_start = self.default.start_of(start, mode, look_back, is_recorded=scope.is_recorded)
+        given_start = self.default.start_of(
+            start, mode, look_back, is_recorded=scope.is_recorded, is_wide=scope.is_wide
+        )
 
         def register(handler: H) -> H:
             if not callable(handler):

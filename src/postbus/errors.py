@@ -22,7 +22,8 @@
     │   ├── WebhookNotFound
     │   ├── WebhookExists
     │   ├── NoActiveSubscriptions    the topic blocks writes while nobody is subscribed
-    │   └── TransactionInUse         the call needs a transaction of its own
+    │   ├── TransactionInUse         the call needs a transaction of its own
+    │   └── TransactionEnded         a handler or block ended the transaction that Postbus gave it
     ├── LeaseLost                    somebody else has the message now: drop what you did
     ├── MessageInHand                another process has it: whether it will be done is not known yet
     ├── PayloadNotDecodable          a stored payload does not fit the handler's type
@@ -41,6 +42,7 @@
     │   ├── RequestTooLarge
     │   └── RouteNotFound
     ├── CommitUnknown                the connection broke during COMMIT: it may have happened
+    ├── NotCommitted                 the server answered COMMIT with ROLLBACK: nothing has changed
     ├── EmbeddedError                the embedded PostgreSQL cannot run
     └── SinkUnavailable              where a relay sends to is away: it waits
 
@@ -187,6 +189,12 @@ class TransactionInUse(InvalidInput):
     code = "PB431"
 
 
+class TransactionEnded(InvalidInput):
+    """A handler, or a block of `bus.transaction()`, ended the transaction that it was given."""
+
+    code = "PB435"
+
+
 class WrongSemantics(InvalidInput):
     """The topic is a QUEUE where a PUB_SUB topic is needed, or the other way round."""
 
@@ -315,6 +323,12 @@ class CommitUnknown(PostbusError):
     """The connection broke while COMMIT was under way: the change may or may not have happened."""
 
     code = "PB505"
+
+
+class NotCommitted(PostbusError):
+    """The server answered COMMIT with ROLLBACK, since a statement had failed: nothing has changed."""
+
+    code = "PB508"
 
 
 class EmbeddedError(PostbusError):

@@ -177,7 +177,9 @@ class Group:
 
         Explained at `bus.subscribe()`.
         """
-        start = self._host.default.start_of(position, mode, look_back, is_recorded=self.scope.is_recorded)
+        start = self._host.default.start_of(
+            position, mode, look_back, is_recorded=self.scope.is_recorded, is_wide=self.scope.is_wide
+        )
         if not self.members:
             raise InvalidGroup(
                 f"group {self.name!r} has no members",

@@ -27,15 +27,17 @@ class TopicOptions(TypedDict, total=False):
     """Slices of a PUB_SUB topic that its order per key is kept by; the most processes that share a group's work (8).
     named: each message has a key, which names its lane; there may be any number of these."""
     storage: str
-    """shared: with topics of a like retention. own: a hot PUB_SUB topic's own tables (shared)."""
+    """shared: with topics that were created with a like retention. own: a hot PUB_SUB topic's own tables (shared)."""
     segment_size: int
     """Messages of one publish call that a PUB_SUB topic stores in one row, up to 1000 (1000)."""
     zero_subscription_retention: Duration
-    """How long a PUB_SUB topic keeps messages while no group is subscribed (24 hours)."""
+    """How long a PUB_SUB topic keeps messages while no group is subscribed (24 hours, or a longer retention)."""
     block_writes_on_zero_subscriptions: bool
     """Refuse to publish to a PUB_SUB topic while no group is ACTIVE (False)."""
     max_retention: Duration
     """After this a PUB_SUB topic's messages go even if a group has not had them; that is recorded (30 days)."""
+    dead_retention: Duration
+    """How long a PUB_SUB topic keeps messages for a group that became DEAD, up to max_retention (72 hours)."""
     zombie_time: Duration
     """A group without any progress for this long no longer keeps messages from being dropped (7 days)."""
     heartbeat_interval: Duration
@@ -97,7 +99,7 @@ def as_interval(value: Duration, *, name: str) -> str:
 
 DURATIONS = (
     "lease", "retry_initial", "retry_max", "retention", "dedup_window", "zero_subscription_retention", "max_retention",
-    "zombie_time", "heartbeat_interval", "heartbeat_timeout",
+    "dead_retention", "zombie_time", "heartbeat_interval", "heartbeat_timeout",
 )  # fmt: skip
 """Options of topics that are durations."""
 

@@ -318,7 +318,7 @@ class PopOptions(TypedDict, total=False):
     """All topics of this namespace, instead of a topic; for groups."""
     task: str | None
     """All topics of this task, instead of a topic; for groups."""
-    start: Start | str | datetime | None
+    start: Start | str | datetime | int | None
     """Where a group begins that has never asked for these messages before (None: by the server's default, or all)."""
     mode: str | None
     """The same by name: new, all or timestamp, which then is `start` (None: see `start`)."""
@@ -367,7 +367,9 @@ def _place(topic: str | None, options: PopOptions, default: Default | None) -> t
     if options.get("group") is not None:
         if default is None and start is None and mode is None:  # that of a server, which knows its own
             return scope, None
-        return scope, (default or Default(None)).start_of(start, mode, look_back, is_recorded=True)
+        return scope, (default or Default(None)).start_of(
+            start, mode, look_back, is_recorded=True, is_wide=scope.is_wide
+        )
     check_topic_name(topic or "")
     if any(one is not None for one in (scope.key, start, mode, look_back)):
         raise InvalidOption("key, start, mode and look_back are for groups", remedy="give group=…")

@@ -72,6 +72,18 @@ class Scope(msgspec.Struct, frozen=True):
         return f"task {self.task}" if self.task is not None else self.topic or self.pattern or ""
 
 
+class Heartbeat(msgspec.Struct, frozen=True):
+    """How a group stands in a topic after a heartbeat."""
+
+    topic: str
+    state: str
+    """ACTIVE, unless the group is PAUSED."""
+    missed: int | None = None
+    """If the group was DEAD: the messages that it had before it."""
+    skipped: int | None = None
+    """Of these, the messages that it will not get."""
+
+
 def _check_pattern(pattern: str) -> None:
     is_known = isinstance(pattern, str) and len(pattern) <= 200 and _PATTERN.fullmatch(pattern) is not None
     if not is_known or {"*", "#"}.isdisjoint(pattern):

@@ -23,14 +23,14 @@ class Start(msgspec.Struct, frozen=True):
     timestamp: datetime | None = None
     message_id: int | None = None
     mode: str | None = None
-    """new, all or timestamp: recorded once for what a group subscribes to, and then it stays."""
+    """new, all, timestamp or message: recorded once for what a group subscribes to, and then it stays."""
     look_back: timedelta = timedelta(0)
     """How far before now `new` begins."""
 
     NOW: ClassVar[Start]
     """Every message that commits from now on, also of transactions that are open already."""
     BEGINNING: ClassVar[Start]
-    """All that is retained, within the bounds of the group's `catch_up`: the newest million by default."""
+    """Everything that is retained, within the bounds of the group's `catch_up`."""
 
     @classmethod
     def at(cls, timestamp: datetime) -> Start:
@@ -70,17 +70,17 @@ class Start(msgspec.Struct, frozen=True):
             look_back=back if mode == "new" else timedelta(0),
         )
 
-    @property
-    def recorded(self) -> Start:
-        """The same as a mode, for what has no place of its own before the first contact."""
+    def recorded(self, *, is_wide: bool) -> Start:
+        """The same as a mode, which is recorded. `is_wide`: for topics of a namespace, a task or a pattern."""
         if self.mode is not None:
             return self
-        if self.message_id is not None:
+        if self.message_id is not None and is_wide:
             raise InvalidOption(
-                "several topics have no message in common to start from", remedy="start them at a time: Start.at(time)"
+                "the topics of a namespace, task or pattern have no message in common to start from",
+                remedy="start them at a time: Start.at(time), or --from TIME on the command line",
             )
-        mode = next(mode for mode, kind in _KINDS.items() if kind == self.kind)
-        return Start(self.kind, self.timestamp, mode=mode)
+        mode = next((mode for mode, kind in _KINDS.items() if kind == self.kind), "message")
+        return Start(self.kind, self.timestamp, self.message_id, mode=mode)
 
     @classmethod
     def of(cls, given: Start | str | datetime | int) -> Start:
@@ -120,8 +120,9 @@ class Default:
         look_back: Duration | None,
         *,
         is_recorded: bool,
+        is_wide: bool,
     ) -> Start:
-        """What was asked for. `is_recorded`: it is for more, or less, than one topic as a whole."""
+        """What was asked for. `is_recorded`: the start is recorded as a mode. `is_wide`: see `Start.recorded`."""
         if mode is not None:
             if start is not None and mode != "timestamp":
                 raise InvalidOption("start and mode are both given", remedy="give one of them")
@@ -135,4 +136,4 @@ class Default:
                 return Start.in_mode(self.mode or "all")
             return Start.NOW
         given = Start.of(start)
-        return given.recorded if is_recorded else given
+        return given.recorded(is_wide=is_wide) if is_recorded else given

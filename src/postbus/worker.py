@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import threading
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -18,7 +19,7 @@ from postbus._dispatch import Dispatcher
 from postbus._heartbeat import CONNECTIONS, TELL_COUNTS, Heartbeat
 from postbus._lanes import LaneKeeper
 from postbus._log import event
-from postbus._loop import patiently, repeat
+from postbus._loop import Backoff, patiently, pause, repeat
 from postbus._reader import LogReader
 from postbus._scope_store import Joined
 from postbus._scopes import ScopeKeeper, tell_missed
@@ -157,7 +158,12 @@ class Worker:
         else:
             upkeep += _started(Listener(self._dsn, self._bells, self._was_cut_off).run(ended))
         upkeep += _started(*(dispatcher.failure() for dispatcher in dispatchers))
-        claiming = _started(*(claimer.run(self._stop) for claimer in claimers))
+        claiming = _started(
+            *(
+                self._outlive(one.topic, partial(claimer.run, self._stop))
+                for one, claimer in zip(self._subscriptions, claimers, strict=True)
+            )
+        )
         event(
             logging.INFO,
             "worker.started",
@@ -187,6 +193,26 @@ class Worker:
             return await patiently(ask, stop=self._stop)
         except DatabaseUnavailable as error:
             raise _Stopped from error
+
+    async def _outlive(
+        self, topic: str, run: Callable[[], Awaitable[None]], forget: Callable[[], None] = lambda: None
+    ) -> None:
+        """Run a part of a consumer. If it fails, start it again, later each time, while there are other consumers.
+
+        A process with one consumer ends with the error: it has nothing else to do, and whoever started it will know.
+        """
+        backoff = Backoff()
+        while True:
+            try:
+                return await run()
+            except Exception as error:
+                if len(self._subscriptions) + len(self._groups) < 2:
+                    raise
+                wait = backoff.next()
+                event(logging.ERROR, "consumer.failed", worker=self.name, topic=topic, retry_in=f"{wait:.2f}s",
+                      error="".join(traceback.format_exception(error)))  # fmt: skip
+                forget()
+                await pause(wait, self._stop)
 
     def _was_cut_off(self) -> None:
         """A connection that is always there has broken: the server may have crashed."""
@@ -259,13 +285,19 @@ class Worker:
                 history_of=history_of,
                 catch_up=catch_up,
             )
-            self._beside.extend(_started(made.failure()))
+            self._beside.extend(_started(self._outlive(group.topic, made.failure, lambda: _lose_all_of(made))))
             return made
 
         keeper.add(consumer(joined.subscription_id), joined.lease, joined.heartbeat, consumer)
         group.is_started = True
         if group.topic not in self._topics:
             self._topics.append(group.topic)
+
+
+def _lose_all_of(consumer: GroupConsumer) -> None:
+    """What was in hand is read again from the stored cursor."""
+    for strand in list(consumer.strands):
+        consumer.lose(strand, "a task of its consumer failed")
 
 
 async def _drain(

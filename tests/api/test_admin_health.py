@@ -201,3 +201,22 @@ async def test_metrics_of_what_is_not_there(bus: Bus) -> None:
     for topic, kind in (("t", GroupNotFound), ("nowhere", TopicNotFound), ("queue", WrongSemantics)):
         with pytest.raises(kind):
             await bus.admin.group_metrics(topic, "nobody")
+
+
+async def test_killed_worker_is_not_counted_after_thirty_seconds(bus: Bus, conn: Any) -> None:
+    """Views, the groups' workers and lanes, and the health of sweeping agree that it is gone."""
+    await create_log(bus, lanes=2)
+    await subscribed(bus)
+    await conn.execute("select postbus.heartbeat('killed', 'host', 1, '{t}')")
+    await conn.execute("update postbus.lane set holder = 'killed', held_since = clock_timestamp()")
+
+    async def counted() -> tuple[Any, ...]:
+        row = await bus.admin.group("t", "g")
+        [worker] = await bus.admin.workers()
+        return worker["is_alive"], row["workers"], row["lanes_held"], (await bus.admin.sweep_health())["processes"]
+
+    assert await counted() == (True, ["killed"], 2, 1)
+    await conn.execute("update postbus.worker set seen_at = clock_timestamp() - interval '20 seconds'")
+    assert await counted() == (True, ["killed"], 2, 1), "two heartbeats may be lost"
+    await conn.execute("update postbus.worker set seen_at = clock_timestamp() - interval '30 seconds'")
+    assert await counted() == (False, None, 0, 0)

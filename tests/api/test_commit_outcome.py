@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import asyncpg
 import pytest
 
 from fix_proxy import OnCommit, Proxy, proxy
-from postbus import Bus, CommitUnknown, DatabaseUnavailable
+from postbus import Bus, CommitUnknown, DatabaseUnavailable, NotCommitted, TransactionEnded
 from queue_sql import count_of
 
 __all__ = ["proxy"]  # a fixture
@@ -209,3 +210,52 @@ async def test_a_connection_that_cannot_be_reset_is_dropped(bus: Bus, conn: Any)
         with pytest.raises(KeyError):
             await leave_a_statement_behind()
     await asyncio.wait_for(bus.close(), 5)
+
+
+async def test_commit_that_the_server_rolls_back_is_an_error(bus: Bus, conn: Any, topic: str) -> None:
+    """If an error within the block was caught, the server rolls back at COMMIT, and the caller is told."""
+    with pytest.raises(NotCommitted, match="rolled the transaction back"):
+        async with bus.transaction() as tx:
+            await bus.publish(tx, topic, "x")
+            with suppress(asyncpg.PostgresError):
+                await tx.execute("select 1 / 0")
+
+    assert await count_of(conn, topic) == 0
+    async with bus.transaction() as tx:
+        await bus.publish(tx, topic, "y")
+    assert await count_of(conn, topic) == 1
+
+
+async def test_error_in_a_savepoint_does_not_end_the_transaction(bus: Bus, conn: Any, topic: str) -> None:
+    """What a nested block undoes is undone; the rest commits."""
+    async with bus.transaction() as tx:
+        await bus.publish(tx, topic, "x")
+        with suppress(asyncpg.PostgresError):
+            async with tx.transaction():
+                await bus.publish(tx, topic, "undone")
+                await tx.execute("select 1 / 0")
+
+    assert await count_of(conn, topic) == 1
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+async def test_block_that_ends_its_own_transaction_is_an_error(bus: Bus, topic: str, ends: str) -> None:
+    """What follows in the block would not be part of any transaction, so the caller is told."""
+    with pytest.raises(TransactionEnded, match="inside it"):
+        async with bus.transaction() as tx:
+            await bus.publish(tx, topic, "x")
+            await tx.execute(ends)
+    async with bus.transaction() as tx:
+        await bus.publish(tx, topic, "y")
+
+
+async def test_ack_in_a_transaction_that_the_server_rolls_back_is_open_again(bus: Bus, topic: str) -> None:
+    """Messages that were acked in it are still in hand, and can be acked again."""
+    await bus.send(topic, "x")
+    popped = await bus.pop(topic)
+    with pytest.raises(NotCommitted):
+        async with bus.transaction() as tx:
+            await popped.ack(tx)
+            with suppress(asyncpg.PostgresError):
+                await tx.execute("select 1 / 0")
+    await popped.ack()

@@ -10,7 +10,7 @@ import pytest
 
 from eventually import eventually
 from grouping import create_log, publish_numbers
-from postbus import Bus, GroupNotFound, LeaseLost, Start, WrongSemantics
+from postbus import Bus, GroupNotFound, Heartbeat, LeaseLost, Start, WrongSemantics
 
 
 @pytest.fixture
@@ -200,3 +200,52 @@ async def test_an_ack_of_all_tells_what_somebody_else_has_by_now(bus: Bus, conn:
     assert lost.value.ids == [second[0].message.id]
     await second.ack()
     assert await pending(conn, log) == 0
+
+
+async def die(conn: Any) -> None:
+    """Let all groups be DEAD."""
+    await conn.execute("update postbus.subscription set state = 'DEAD'")
+
+
+async def test_pop_without_waiting_serves_a_dead_group(bus: Bus, conn: Any, log: str) -> None:
+    """A job that comes too rarely for heartbeats gets messages by each of its pops, of all keys or of one."""
+    await publish_numbers(bus, range(4), log, keys=2)
+    await die(conn)
+    assert (await bus.pop(log, group="g", key="k1")).payloads == [1]
+    await die(conn)
+    assert (await bus.pop(log, group="g", batch=9)).payloads == [0, 2]
+
+
+async def test_pop_of_a_pattern_serves_a_dead_group(bus: Bus, conn: Any, topic: str) -> None:
+    """The same for a scope of several topics."""
+    for name in (f"{topic}.a", f"{topic}.b"):
+        await create_log(bus, name)
+    assert not await bus.pop(f"{topic}.*", group="g")
+    await bus.send(f"{topic}.b", 1)
+    await die(conn)
+
+    assert (await bus.pop(f"{topic}.*", group="g")).payloads == [1]
+
+
+async def test_kept_lease_keeps_a_group_alive(bus: Bus, conn: Any, log: str) -> None:
+    """A consumer that works for long, and holds its message with `keep`, is not taken for DEAD."""
+    await publish_numbers(bus, [0], log)
+    async with bus.pop(log, group="g", lease=1, keep=True):
+        await conn.execute("update postbus.subscription set seen_at = clock_timestamp() - interval '3 minutes'")
+
+        async def is_seen() -> None:
+            row = await conn.fetchrow("select * from postbus.groups where topic = $1 and group_name = 'g'", log)
+            assert row["heartbeat_age"] < 60
+
+        await eventually(is_seen)
+
+
+async def test_heartbeat_revives_a_group(bus: Bus, conn: Any, log: str) -> None:
+    """A consumer that will not pop for a while says that it lives, and is told what it missed."""
+    await publish_numbers(bus, range(3), log)
+    await die(conn)
+
+    assert await bus.heartbeat(log, group="g") == [Heartbeat(log, "ACTIVE", missed=3, skipped=0)]
+    assert await bus.heartbeat(log, group="g") == [Heartbeat(log, "ACTIVE")]
+    with pytest.raises(GroupNotFound):
+        await bus.heartbeat(log, group="stranger")

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from eventually import eventually
-from grouping import create_log
-from postbus import Bus, InvalidInput, WrongSemantics
+from grouping import collect, create_log, has
+from postbus import Bus, InvalidInput, InvalidOption, Start, WrongSemantics
 from postbus.pull import Popped
+from running import running
 from scoping import age
 
 
@@ -231,3 +232,49 @@ async def test_what_makes_no_sense_is_refused(bus: Bus) -> None:
     with pytest.raises(WrongSemantics):
         await bus.pop("a.queue", group="g")
     assert await bus.admin.scopes() == []
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_new_group_pops_from_a_message(bus: Bus, key: str | None) -> None:
+    """A topic, or one key of it, is popped from the message whose id is given."""
+    await create_log(bus, "t", lanes=4)
+    ids = [await bus.send("t", n, key="k") for n in range(4)]
+    await bus.send("t", "other", key="other")
+
+    got = await take(bus, "t", key=key, start=Start.from_message(ids[2]))
+
+    assert got == [2, 3] + (["other"] if key is None else [])
+    [recorded] = await bus.admin.scopes("cg1")
+    assert (recorded["mode"], recorded["start_id"]) == ("message", ids[2])
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_new_group_is_subscribed_from_a_message(bus: Bus, key: str | None) -> None:
+    """So does `admin.subscribe_group`; a handler of one key begins there as well."""
+    await create_log(bus, "t", lanes=4)
+    ids = [await bus.send("t", n, key="k") for n in range(4)]
+    got = collect(bus, "handled", "t", key=key, start=ids[3])
+
+    assert await bus.admin.subscribe_group("cg1", "t", key=key, start=ids[2]) == ["t"]
+
+    assert await take(bus, "t", key=key) == [2, 3]
+    async with running(bus):
+        await has(got, 1)
+    assert got == [3]
+
+
+async def test_key_added_to_a_group_starts_from_a_message(bus: Bus) -> None:
+    """A group that has one key gets another one from the message that is named."""
+    await create_log(bus, "t", lanes=4)
+    ids = [await bus.send("t", n, key="b") for n in range(4)]
+    assert await take(bus, "t", key="a") == []
+
+    assert await take(bus, "t", key="b", start=Start.from_message(ids[1])) == [1, 2, 3]
+
+
+async def test_message_as_start_of_several_topics_is_refused(bus: Bus) -> None:
+    """Topics of a pattern have no message in common; the text names another start."""
+    with pytest.raises(InvalidOption, match="no message in common") as told:
+        await bus.pop("o.*", group="g", start=Start.from_message(1))
+
+    assert "Start.at" in told.value.remedy

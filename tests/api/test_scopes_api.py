@@ -105,9 +105,9 @@ def test_one_group_has_a_topic_once(idle: Bus) -> None:
 )
 def test_a_start_is_a_mode_for_several_topics(start: Any, mode: str, at: datetime | None, back: float) -> None:
     """Only `new` by its own name looks back: who says from now on means that."""
-    found = Default(None).start_of(start, None, None, is_recorded=True)
+    found = Default(None).start_of(start, None, None, is_recorded=True, is_wide=False)
     assert (found.mode, found.timestamp, found.look_back) == (mode, at, timedelta(seconds=back))
-    assert Default("new").start_of(None, None, None, is_recorded=True).look_back == timedelta(seconds=4)
+    assert Default("new").start_of(None, None, None, is_recorded=True, is_wide=False).look_back == timedelta(seconds=4)
 
 
 def test_a_default_mode_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

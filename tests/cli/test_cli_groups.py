@@ -220,6 +220,7 @@ OPTIONS = {
     "zero_subscription_retention": 7200.0,
     "block_writes_on_zero_subscriptions": True,
     "max_retention": 86400.0 * 3,
+    "dead_retention": 36000.0,
     "zombie_time": 86400.0,
     "heartbeat_interval": 5.0,
     "heartbeat_timeout": 60.0,
@@ -231,7 +232,7 @@ async def test_create_with_all_options(cli: Cli) -> None:
     """What is given to create is what the topic has afterwards."""
     flags = "--semantics PUB_SUB --tracking OFFSET_WATERMARK --lanes 3 --storage own --segment-size 50 --retention 1h"
     more = "--zero-subscription-retention 2h --block-writes-on-zero-subscriptions --max-retention 3d --zombie-time 24h"
-    beats = "--heartbeat-interval 5s --heartbeat-timeout 60s"
+    beats = "--dead-retention 10h --heartbeat-interval 5s --heartbeat-timeout 60s"
 
     made = await cli("topics", "create", "log", *f"{flags} {more} {beats}".split(), "--json")
 

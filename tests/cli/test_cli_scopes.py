@@ -172,4 +172,20 @@ async def test_consuming_scopes_is_for_groups(cli: Cli, bus: Bus, billing: None)
         assert "add --group NAME" in (await cli.quick("consume", *flags)).failed(2).err
     assert "name a topic" in (await cli.quick("consume", "--group", "g")).failed(2).err
     refused = await cli.quick("consume", "billing.*", "--group", "g", "--from", "77")
-    assert "several topics have no message in common" in refused.failed(4).err
+    assert "have no message in common" in refused.failed(4).err
+
+
+async def test_group_is_subscribed_and_popped_from_a_message(cli: Cli, bus: Bus) -> None:
+    """--from takes a message's id, for a topic and for one key of it."""
+    await create_log(bus, "t")
+    ids = [await bus.send("t", n, key="k") for n in range(3)]
+
+    (await cli.quick("groups", "subscribe", "g", "t", "--key", "k", "--from", str(ids[1]))).done()
+    (await cli.quick("groups", "subscribe", "h", "t", "--from", "beginning")).done()
+    popped = (await cli.quick("pop", "t", "--group", "p", "--from", str(ids[2]), "-n", "9")).done().out
+
+    assert (await bus.pop("t", group="g", key="k", batch=9)).payloads == [1, 2]
+    assert (await bus.pop("t", group="h", batch=9)).payloads == [0, 1, 2]
+    assert str(ids[2]) in popped
+    assert str(ids[1]) not in popped
+    assert "Start.at" in (await cli.quick("groups", "subscribe", "g", "--pattern", "t.*", "--from", "1")).err

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
-from cli.helpers import Cli
+from cli.helpers import Cli, deliver, finish
 from eventually import eventually
 from postbus import Bus
 from postbus.cli import _checks
@@ -59,6 +60,7 @@ async def test_run_removes_what_is_past_its_retention(cli: Cli, bus: Bus, conn: 
         "inbox_records": 0,
         "groups_died": 0,
         "leaves": 0,
+        "thinned": 0,
         "subscriptions": 0,
     }
     shown = (await cli.quick("sweep", "show", "--json")).done().json
@@ -80,3 +82,31 @@ async def test_a_failed_job_is_told(cli: Cli, bus: Bus, conn: Any, dsn: str) -> 
     assert (found.level, found.text) == (Level.WARNING, "sweep failed: no space left on device")
     assert "postbus sweep show" in found.remedy
     assert (await bus.admin.sweep_health())["reason"] == found.text
+
+
+async def test_sweep_forever_keeps_a_database_without_workers_in_order(cli: Cli, bus: Bus, conn: Any) -> None:
+    """It closes partitions and notices dead groups, is counted while it runs, and ends with a signal."""
+    await bus.admin.create_topic("log", semantics="PUB_SUB", retention="1h", zero_subscription_retention="1h")
+    await bus.send("log", 1)
+    await conn.execute("update postbus.log_leaf set opened_at = opened_at - interval '1 hour'")
+    await conn.execute("update postbus.segment set published_at = published_at - interval '1 hour'")
+    before = (await cli.quick("sweep", "show", "--json")).done().json
+    assert not before["healthy"]
+    assert "postbus sweep --forever" in before["reason"]
+
+    sweeping = await cli.start("sweep", "--forever")
+
+    async def is_in_order() -> None:
+        health = await bus.admin.sweep_health()
+        assert health["healthy"]
+        assert health["processes"] == 1
+
+    await eventually(is_in_order, within=30)
+    await deliver(sweeping, signal.SIGTERM)
+    assert "sweeps until Ctrl-C" in (await finish(sweeping)).done().err
+    assert (await bus.admin.sweep_health())["processes"] == 0
+
+
+async def test_sweep_without_a_command_shows_help(cli: Cli) -> None:
+    assert "--forever" in (await cli.quick("sweep")).done().out
+    assert "stands alone" in (await cli.quick("sweep", "--forever", "show")).failed(2).err

@@ -228,3 +228,14 @@ async def test_a_failing_worker(cli: Cli, bus: Bus, dsn: str, shop: None) -> Non
 
     assert failed.code == 1
     assert "TypeError: a bug" in failed.err
+
+
+async def test_group_worker_before_topic_is_migrated_ends_with_a_remedy(cli: Cli, bus: Bus, tmp_path: Path) -> None:
+    """A worker with a group for a topic that is still a QUEUE names the command to run, without a traceback."""
+    (tmp_path / "shop.py").write_text(SHOP.replace('"jobs")', '"jobs", group="mail")'))
+    await bus.admin.create_topic("jobs")
+    await bus.send("jobs", "one")
+
+    told = (await cli("worker", "shop")).failed(4)
+
+    assert "postbus topics migrate jobs --to PUB_SUB --group mail" in told.err

@@ -139,7 +139,7 @@ async def test_a_pooler_is_noticed(server: Server, dsn: str) -> None:
     """Who connects is told, and what is there is no pooler."""
     for address, pooled in ((dsn, True), (server.dsn(), False), (server.socket_dsn(), False)):
         conn = await connect(address)
-        assert await is_pooled(conn) == pooled
+        assert is_pooled(conn) == pooled
         await conn.close()
 
 
@@ -218,6 +218,63 @@ async def test_pops_wait_by_polling(server: Server, dsn: str, topic: str) -> Non
         await conn.close()
         assert (await bus.pop(f"{topic}.out", auto_ack=True)).payloads == [2]
         assert not await bus.pop(topic)
+
+
+async def _session_defaults(server: Server, **settings: str) -> None:
+    """Let the server's sessions begin with these settings, those that the pooler has as well; without: with none."""
+    conn: Any = await asyncpg.connect(server.dsn("postbus"))
+    await conn.execute("alter database postbus reset all")
+    for name, value in settings.items():
+        await conn.execute(f"alter database postbus set {name} = '{value}'")
+    await conn.fetch(
+        "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = 'postbus'"
+    )
+    await conn.close()
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
+async def test_worker_behind_a_pooler_runs_under_another_default_isolation(
+    server: Server, dsn: str, topic: str, isolation: str
+) -> None:
+    """Its transactions say that they are READ COMMITTED and have no limits; the pooler's sessions stay as they were."""
+    limits = {"idle_in_transaction_session_timeout": "300ms", "statement_timeout": "5s"}
+    await _session_defaults(server, default_transaction_isolation=isolation, **limits)
+    try:
+        got: dict[str, list[int]] = {"queue": [], "transactional": [], "group": []}
+        async with Bus.open(dsn) as bus:
+            await bus.admin.create_topic(f"{topic}.log", semantics="PUB_SUB")
+
+            @bus.subscribe(topic, concurrency=4)
+            async def queue(payload: int) -> None:
+                got["queue"].append(payload)
+
+            @bus.subscribe(f"{topic}.other", concurrency=2, transactional=True)
+            async def transactional(payload: int, message: Message, conn: Any) -> None:
+                await conn.execute("select 1")
+                await asyncio.sleep(0.5 if payload == 0 else 0)
+                assert await conn.fetchval("show transaction_isolation") == "read committed"
+                got["transactional"].append(payload)
+
+            @bus.subscribe(f"{topic}.log", group="one", start="FROM_BEGINNING")
+            async def group(payload: int) -> None:
+                got["group"].append(payload)
+
+            async with running(bus):
+                for number in range(10):
+                    for one in (topic, f"{topic}.other", f"{topic}.log"):
+                        await bus.send(one, number)
+
+                async def all_are_there() -> None:
+                    assert all(sorted(numbers) == list(range(10)) for numbers in got.values()), got
+
+                await eventually(all_are_there, within=30)
+        for _ in range(2 * _SHARED):
+            conn: Any = await asyncpg.connect(dsn, statement_cache_size=0)
+            assert await conn.fetchval("show default_transaction_isolation") == isolation
+            assert await conn.fetchval("show statement_timeout") == "5s"
+            await conn.close()
+    finally:
+        await _session_defaults(server)
 
 
 async def test_a_crash_behind_a_pooler_is_noticed(server: Server, dsn: str, topic: str) -> None:

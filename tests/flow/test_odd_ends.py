@@ -147,10 +147,10 @@ async def test_a_handler_that_was_not_called_has_made_no_attempt(
     """When there is no connection for a transactional handler, the message goes back as it was."""
     real, away = Store.transaction, iter([True, True, True])
 
-    def no_connection(self: Store) -> Any:
+    def no_connection(self: Store, mark: str | None = None) -> Any:
         if next(away, False):
             raise DatabaseUnavailable("no connection")
-        return real(self)
+        return real(self, mark)
 
     attempts = []
 

@@ -173,3 +173,46 @@ async def test_a_serialization_failure_is_tried_again_at_once(bus: Bus, conn: An
         await settled(conn)
     assert attempts == [1, 2]
     assert await effects_of(conn) == [(1, 2)]
+
+
+@pytest.mark.parametrize("topic", ["queue", "log"])
+@pytest.mark.parametrize("ends", ["commit", "rollback", "commit; begin", "commit and chain", "rollback and chain"])
+async def test_handler_that_ends_its_transaction_fails(bus: Bus, conn: Any, topic: str, ends: str) -> None:
+    """Its message is not acknowledged: every attempt fails, and the dead letter says why."""
+    await bus.admin.create_topic("log", semantics="PUB_SUB")
+    group: dict[str, Any] = {"group": "g", "start": "FROM_BEGINNING"} if topic == "log" else {}
+    attempts: list[int] = []
+
+    @bus.subscribe(topic, transactional=True, retry=SOON, **group)
+    async def handle(n: int, message: Message, conn: Any) -> None:
+        attempts.append(message.attempt)
+        await conn.execute(ends)
+        if message.attempt == 2:
+            await conn.execute("select 1")
+
+    async with running(bus):
+        await bus.send(topic, 1)
+
+        async def is_dead() -> None:
+            letters = await bus.admin.dead_letters(topic)
+            assert [("COMMIT or ROLLBACK inside it" in str(one)) for one in letters] == [True]
+
+        await eventually(is_dead)
+    assert attempts == [1, 2, 3]
+
+
+async def test_worker_goes_on_after_a_handler_that_ends_its_transaction(bus: Bus, conn: Any) -> None:
+    """The connection that it had serves other handlers, and a savepoint is no end of a transaction."""
+
+    @bus.subscribe("t", transactional=True, retry=SOON)
+    async def handle(order: Order, message: Message, conn: Any) -> None:
+        async with conn.transaction():
+            await conn.execute("insert into effect values ($1, $2)", order.id, message.attempt)
+        if order.id % 2 and message.attempt == 1:
+            await conn.execute("rollback")
+
+    async with running(bus):
+        for n in range(6):
+            await bus.send("t", Order(n))
+        await settled(conn)
+    assert await effects_of(conn) == [(n, 1 + n % 2) for n in range(6)]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
 
-from http_api.serving import problem
+from eventually import eventually
+from http_api.serving import problem, serving
 from postbus import Bus, CatchUp, Start
 
 
@@ -40,14 +42,15 @@ async def test_every_option_of_a_topic_can_be_given(http: httpx.AsyncClient) -> 
     options: dict[str, Any] = {
         "semantics": "PUB_SUB", "tracking": "OFFSET_WATERMARK", "lanes": 2, "storage": "own", "segment_size": 10,
         "zero_subscription_retention": "1h", "block_writes_on_zero_subscriptions": True, "max_retention": "10 days",
-        "zombie_time": "1d", "heartbeat_interval": 5, "heartbeat_timeout": 50, "lease": 10, "max_attempts": 2,
+        "dead_retention": "2d", "zombie_time": "1d", "heartbeat_interval": 5, "heartbeat_timeout": 50,
+        "lease": 10, "max_attempts": 2,
         "retry_initial": "2s", "retry_factor": 3.0, "retry_max": "1m", "retry_jitter": 0.5, "retention": "2h",
         "dedup_window": "3h", "max_payload_bytes": 1000, "notify": True,
     }  # fmt: skip
     made = await told(await http.post("/v1/topics", json={"name": "t", "options": options}), 201)
     in_seconds = {
-        "zero_subscription_retention": 3600, "max_retention": 864000, "zombie_time": 86400, "retry_initial": 2,
-        "retry_max": 60, "retention": 7200, "dedup_window": 10800,
+        "zero_subscription_retention": 3600, "max_retention": 864000, "dead_retention": 172800, "zombie_time": 86400,
+        "retry_initial": 2, "retry_max": 60, "retention": 7200, "dedup_window": 10800,
     }  # fmt: skip
     assert made | options | in_seconds == made
 
@@ -145,3 +148,14 @@ async def test_a_groups_dead_letters_are_its_own(http: httpx.AsyncClient, bus: B
     assert (await told(await http.get(f"{letters}/{message_id}", params=params)))["group_name"] == "mail"
     assert (await told(await http.get(letters, params={"group": "other"})))["dead_letters"] == []
     assert (await told(await http.post(f"{letters}/redrive", json={"group": "mail"})))["count"] == 1
+
+
+async def test_server_counts_among_those_who_sweep(bus: Bus) -> None:
+    """As long as it serves."""
+
+    async def is_counted(count: int) -> None:
+        assert (await bus.admin.sweep_health())["processes"] == count
+
+    async with serving(bus):
+        await eventually(partial(is_counted, 1))
+    await is_counted(0)

@@ -30,6 +30,8 @@ TABLE: dict[str, tuple[str, str, Any, set[str]]] = {
     "follow_topic": ("GET", "/v1/topics/none/follow", None, OA),
     "pop": ("POST", f"{_T}/pop", {}, C),
     "pop_scope": ("POST", "/v1/pop", {"group": "g", "pattern": "none.*"}, C),
+    "heartbeat": ("POST", f"{_T}/groups/g/heartbeat", None, C),
+    "heartbeat_scope": ("POST", "/v1/heartbeat", {"group": "g", "pattern": "none.*"}, C),
     "ack": ("POST", "/v1/ack", {"messages": _ONE}, C),
     "retry": ("POST", "/v1/retry", {"messages": _ONE}, C),
     "dead_letter": ("POST", "/v1/dead-letter", {"messages": _ONE, "reason": "no"}, C),

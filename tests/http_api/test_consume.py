@@ -365,3 +365,33 @@ async def test_polls_end_when_the_server_does(bus: Bus) -> None:
 
     assert (await asyncio.wait_for(polling, 5)).json() == {"messages": []}
     await opened.aclose()
+
+
+async def test_pop_over_http_serves_a_dead_group(http: httpx.AsyncClient, bus: Bus, conn: Any) -> None:
+    """Each poll of a client that comes too rarely for heartbeats brings messages, of a topic and of a pattern."""
+    await bus.admin.create_topic("o.a", semantics="PUB_SUB")
+    await pop(http, "o.a", group="g")
+    await http.post("/v1/pop", json={"group": "g", "pattern": "o.*"})
+    await push(http, "o.a", 1, 2)
+    await conn.execute("update postbus.subscription set state = 'DEAD'")
+    assert [one["payload"] for one in await pop(http, "o.a", group="g")] == [1]
+    await conn.execute("update postbus.subscription set state = 'DEAD'")
+
+    answer = await http.post("/v1/pop", json={"group": "g", "pattern": "o.*"})
+
+    assert [one["payload"] for one in answer.json()["messages"]] == [2]
+
+
+async def test_heartbeat_over_http_revives_a_group(http: httpx.AsyncClient, bus: Bus, conn: Any) -> None:
+    """For a topic, and for all topics of a pattern."""
+    await bus.admin.create_topic("o.a", semantics="PUB_SUB")
+    await http.post("/v1/pop", json={"group": "g", "pattern": "o.*"})
+    await push(http, "o.a", 1)
+    await conn.execute("update postbus.subscription set state = 'DEAD'")
+
+    answer = await http.post("/v1/topics/o.a/groups/g/heartbeat")
+    again = await http.post("/v1/heartbeat", json={"group": "g", "pattern": "o.*"})
+
+    assert answer.json() == {"topics": [{"topic": "o.a", "state": "ACTIVE", "missed": 1, "skipped": 0}]}
+    assert again.json() == {"topics": [{"topic": "o.a", "state": "ACTIVE", "missed": None, "skipped": None}]}
+    assert (await http.post("/v1/topics/o.a/groups/other/heartbeat")).status_code == 404

@@ -24,6 +24,28 @@ async def test_there_is_nothing_at_other_addresses(http: httpx.AsyncClient) -> N
 
 
 @pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/topics?newst=1"),
+        ("GET", "/v1/topics/jobs/messages?limit=1&newst=true"),
+        ("POST", "/v1/topics/jobs/messages?dedup_key=a"),
+        ("DELETE", "/v1/topics/jobs?forced=true"),
+    ],
+)
+async def test_an_unknown_query_parameter_is_refused_and_nothing_happens(
+    http: httpx.AsyncClient, bus: Bus, method: str, path: str
+) -> None:
+    """A misspelt query parameter is an error that names it, and those that the route takes."""
+    await bus.admin.create_topic("jobs")
+
+    answer = await http.request(method, path, json={"payload": 1} if method == "POST" else None)
+
+    problem(answer, 400, "PB400")
+    assert "unknown query parameter" in answer.json()["detail"]
+    assert [row["waiting"] for row in await bus.admin.topics()] == [0]
+
+
+@pytest.mark.parametrize(
     ("method", "path", "body", "status", "code"),
     [
         ("GET", "/v1/topics/none", None, 404, "PB404"),

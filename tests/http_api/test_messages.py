@@ -81,23 +81,29 @@ async def test_json_comes_back_byte_for_byte(http: httpx.AsyncClient, bus: Bus, 
 @pytest.mark.parametrize(
     ("body", "stored", "content_type"),
     [
-        ({"text": "grüße"}, "grüße".encode(), "text/plain; charset=utf-8"),
+        ({"text": "grüße\0"}, "grüße\0".encode(), "text/plain; charset=utf-8"),
+        ({"text": "a;b", "content_type": "text/csv"}, b"a;b", "text/csv"),
         ({"base64": "AAH/"}, b"\0\1\xff", "application/octet-stream"),
         ({"base64": "AAH/", "content_type": "image/png"}, b"\0\1\xff", "image/png"),
+        ({"base64": "/w==", "content_type": "text/plain"}, b"\xff", "text/plain"),
+        ({"base64": "YQ==", "content_type": "text/plain; charset=ISO-8859-1"}, b"a", "text/plain; charset=ISO-8859-1"),
     ],
 )
-async def test_text_and_bytes_come_back_as_base64(
+async def test_text_and_bytes_come_back_in_the_field_they_were_pushed_in(
     http: httpx.AsyncClient, bus: Bus, body: dict[str, str], stored: bytes, content_type: str
 ) -> None:
-    """What is not JSON has its content type, and is returned as base64."""
-    await http.post("/v1/topics/orders/messages", json=body)
+    """Text comes back as text where it is UTF-8, and all other bytes as base64, wherever a message is shown."""
+    [pushed] = (await http.post("/v1/topics/orders/messages", json=body)).json()["ids"]
     [row] = await bus.admin.messages("orders")
+    [browsed] = (await http.get("/v1/topics/orders/messages")).json()["messages"]
+    story = (await http.get(f"/v1/topics/orders/messages/{pushed}")).json()
 
     [message] = (await http.post("/v1/topics/orders/pop", json={})).json()["messages"]
 
     assert (row["payload"], row["content_type"]) == (stored, content_type)
-    assert base64.b64decode(message["base64"]) == stored
-    assert "payload" not in message
+    for shown in (message, browsed, story):
+        expected = {name: value for name, value in body.items() if name in ("text", "base64")}
+        assert {name: shown[name] for name in ("payload", "text", "base64") if name in shown} == expected
 
 
 async def test_what_is_only_said_to_be_json_comes_back_as_base64(http: httpx.AsyncClient, bus: Bus) -> None:

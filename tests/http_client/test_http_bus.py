@@ -19,6 +19,7 @@ from postbus import (
     Bus,
     CommitUnknown,
     DatabaseUnavailable,
+    Heartbeat,
     InvalidInput,
     InvalidOption,
     LeaseLost,
@@ -423,3 +424,24 @@ def test_without_httpx_it_says_what_to_install() -> None:
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert told.stdout == "pip install 'postbus[client]'\n"
+
+
+async def test_heartbeat_through_a_server(http: HttpBus, bus: Bus, conn: Any) -> None:
+    """A client keeps its group alive, in one topic or in all of a pattern."""
+    await create_log(bus, "o.a")
+    assert not await http.pop("o.*", group="g")
+    await conn.execute("update postbus.subscription set state = 'DEAD'")
+
+    assert await http.heartbeat("o.a", group="g") == [Heartbeat("o.a", "ACTIVE", missed=0, skipped=0)]
+    assert await http.heartbeat("o.*", group="g") == [Heartbeat("o.a", "ACTIVE")]
+
+
+async def test_starts_reach_the_server(http: HttpBus, bus: Bus) -> None:
+    """A new group begins now, a while before now, or at a message, as a pop of the database's own bus does."""
+    await create_log(bus, "t")
+    ids = await send_numbers(bus, "t", 3)
+
+    assert not await http.pop("t", group="now", start=Start.NOW)
+    assert (await http.pop("t", group="back", mode="new", look_back="1h", batch=9)).payloads == [0, 1, 2]
+    assert (await http.pop("t", group="at", start=Start.from_message(ids[1]), batch=9)).payloads == [1, 2]
+    assert (await http.pop("t", group="all", start=Start.BEGINNING, batch=9)).payloads == [0, 1, 2]

@@ -30,6 +30,7 @@ from log_sql import (
     sweep,
     take,
 )
+from pop_sql import pop
 from postbus.embedded import EmbeddedPostgres
 from queue_sql import publish
 from scoping import age
@@ -256,7 +257,7 @@ async def test_the_sweep_leaves_a_restored_database_alone(conn: Any, restore: Re
     await sweep(conn, storage)
     there = await restore()
     for later in (timedelta(0), timedelta(hours=1), timedelta(hours=2)):
-        assert await sweep(there, storage, later) == (0, None, [], 0, 0, False)
+        assert await sweep(there, storage, later) == (0, None, [], 0, 0, False, 0)
     await there.execute("update postbus.subscription set seen_at = seen_at - interval '1 day'")
     await _rebase(there)
     await sweep(there, storage, timedelta(minutes=4))
@@ -306,3 +307,28 @@ async def test_scopes_hold_in_a_restored_database(conn: Any, restore: Restore) -
     assert ids["known"] == group
     assert await _take_all(there, group, "known") == ["known new"]
     assert await _take_all(there, ids["later"], "later") == ["later new"]
+
+
+async def test_groups_that_pull_are_refused_until_a_restored_database_is_rebased(conn: Any, restore: Restore) -> None:
+    """Every call of a pulling group names the command to run; after it the group gets what it had not had."""
+    await _burn_ids(conn)
+    await create_topic(conn, namespace="n")
+    await subscribe_scope(conn, "g", namespace="n", mode="all")
+    await publish(conn, "one", "two")
+    assert (await pop(conn)).messages == ["one"]
+
+    there = await restore()
+    [group] = await there.fetchrow("select id from postbus.subscription")
+    await publish(there, "three")
+    for call in (
+        "pop('t', 'g')",
+        "pop_scope('g', 'n')",
+        "send_heartbeat('g', 't')",
+        "seek('t', 'g', 'FROM_NOW')",
+        "force_complete('t', '0 s')",
+        f"resurrect(array[{group}::bigint])",
+    ):
+        await _refused(there.fetch(f"select * from postbus.{call}"))
+    await _rebase(there)
+
+    assert (await pop(there, 9)).messages == ["two", "three"]

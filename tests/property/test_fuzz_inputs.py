@@ -114,6 +114,7 @@ _values = (
 )  # fmt: skip
 _TOPIC_OPTIONS = [
     "semantics", "tracking", "lanes", "storage", "segment_size", "zero_subscription_retention", "max_retention",
+    "dead_retention",
     "block_writes_on_zero_subscriptions", "zombie_time", "heartbeat_interval", "heartbeat_timeout", "ordered", "lease",
     "max_attempts", "retry_initial", "retry_factor", "retry_max", "retry_jitter", "retention", "dedup_window",
     "max_payload_bytes", "notify", "colour", "id", "name", "storage_id",

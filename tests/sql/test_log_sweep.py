@@ -18,6 +18,7 @@ from log_sql import (
     leaves,
     let_die,
     make_known,
+    pass_all,
     publish_many,
     read,
     read_all,
@@ -70,19 +71,6 @@ async def _beat(conn: Any, group: int, later: timedelta) -> None:
         group,
         later,
     )
-
-
-async def _pass_all(conn: Any, group: int, worker: str = "w") -> int:
-    """Let a group be done with all that there is."""
-    held = await take(conn, worker, group)
-    count = 0
-    for lane in held:
-        piece = await read(conn, lane.cursor, 100000, lanes=(lane.lane,))
-        assert not piece.more
-        await advance(conn, [lane], piece.next, len(piece.messages))
-        count += len(piece.messages)
-    await conn.execute("select postbus.leave_groups($1, array[$2::bigint])", worker, group)
-    return count
 
 
 async def _lost(conn: Any) -> dict[str, int]:
@@ -224,9 +212,9 @@ async def test_a_leaf_goes_when_retention_is_over_and_every_group_is_past(conn: 
     quick, slow = await subscribe(conn, "quick"), await subscribe(conn, "slow")
     await publish(conn, "one")
     await _close(conn, storage)
-    assert await _pass_all(conn, quick) == 1
+    assert await pass_all(conn, quick) == 1
     assert await _sweep_all(conn, storage, 2 * _HOUR) == [], "slow has not had it"
-    assert await _pass_all(conn, slow) == 1
+    assert await pass_all(conn, slow) == 1
     assert await _sweep_all(conn, storage) == [], "retained"
     assert await _sweep_until(["segment_1_1"], conn, storage, 2 * _HOUR)
     assert await leaves(conn, storage) == [2]
@@ -274,24 +262,67 @@ async def test_without_groups_messages_stay_for_their_own_time(conn: Any) -> Non
     await _close(conn, storage)
     assert await _sweep_all(conn, storage, 10 * _HOUR) == []
     group = await subscribe(conn, "g", "FROM_BEGINNING")
-    await _pass_all(conn, group)
+    await pass_all(conn, group)
     assert await _sweep_until(["segment_2_1"], conn, storage, 2 * _HOUR)
 
 
-async def test_a_dead_group_holds_nothing(conn: Any) -> None:
-    """Some time after it died its messages go with their retention, and what it lost is recorded."""
-    storage = await create_topic(conn, retention="10 min", zero_subscription_retention="10 min")
+async def test_dead_group_holds_nothing_with_a_dead_retention_of_zero(conn: Any) -> None:
+    """Its messages go with their retention once it has died, and its loss is recorded."""
+    storage = await create_topic(conn, retention="30 min", zero_subscription_retention="30 min", dead_retention="0")
     await subscribe(conn)
     await publish(conn, "one", "two")
     await _close(conn, storage)
     assert await let_die(conn, storage, timedelta(minutes=20)) == 1
-    assert await _sweep_all(conn, storage, timedelta(minutes=21)) == [], "died only just now: it may come back"
-    assert await _sweep_until(["segment_1_1"], conn, storage, timedelta(minutes=30))
+    assert await _sweep_until(["segment_1_1"], conn, storage, timedelta(minutes=31))
     assert await _lost(conn) == {"g": 2}
     reason = await conn.fetchval("select reason from postbus.loss")
     assert reason == "the group was DEAD"
     await sweep(conn, storage)
     assert await conn.fetchval("select lag from postbus.groups") == 0
+
+
+async def test_dead_group_keeps_its_messages_for_the_weekend(conn: Any) -> None:
+    """Workers that stop on Friday find all of Friday's messages, and the weekend's, on Monday."""
+    storage = await create_topic(conn)
+    group = await subscribe(conn)
+    await publish(conn, "friday")
+    await _close(conn, storage)
+    assert await let_die(conn, storage, timedelta(minutes=20)) == 1
+    await publish(conn, "saturday")
+    await _close(conn, storage)
+
+    assert await _sweep_all(conn, storage, 71 * _HOUR) == []
+    assert (await read_all(conn, await cursor_of(conn, group)))[0] == ["friday", "saturday"]
+    assert await _sweep_until(["segment_2_1", "segment_2_2"], conn, storage, 73 * _HOUR)
+    assert await _lost(conn) == {"g": 2}
+
+
+async def test_dead_retention_counts_from_the_death(conn: Any) -> None:
+    """A group that dies late is waited for as long as one that dies early; dead_retention can change at any time."""
+    storage = await create_topic(conn, dead_retention="5 hours", heartbeat_timeout="10 hours", retention="1 hour")
+    await subscribe(conn)
+    await publish(conn, "one")
+    await _close(conn, storage)
+    assert await let_die(conn, storage, 20 * _HOUR) == 1
+
+    assert await _sweep_all(conn, storage, 24 * _HOUR) == []
+    await conn.execute("""select postbus.set_topic('t', '{"dead_retention": "6 hours"}')""")
+    assert await _sweep_all(conn, storage, 25.5 * _HOUR) == []
+    await conn.execute("""select postbus.set_topic('t', '{"dead_retention": "3 hours"}')""")
+    assert await _sweep_until(["segment_2_1"], conn, storage, 24 * _HOUR)
+
+
+async def test_dead_group_does_not_keep_messages_beyond_max_retention(conn: Any) -> None:
+    """The cap comes before dead_retention."""
+    storage = await create_topic(conn, retention="1 hour", max_retention="30 hours")
+    await subscribe(conn)
+    await publish(conn, "one")
+    await _close(conn, storage)
+    assert await let_die(conn, storage, timedelta(minutes=20)) == 1
+
+    assert await _sweep_all(conn, storage, 29 * _HOUR) == []
+    assert await _sweep_until(["segment_2_1"], conn, storage, 31 * _HOUR)
+    assert await _lost(conn) == {"g": 1}
 
 
 async def test_an_outage_costs_no_group_its_messages(conn: Any) -> None:
@@ -325,6 +356,9 @@ async def test_a_zombie_holds_nothing(conn: Any) -> None:
     assert await _sweep_until(["segment_1_1"], conn, storage, 4 * _HOUR)
     assert await _lost(conn) == {"g": 1}
     assert await conn.fetchval("select reason from postbus.loss") == "max_retention or zombie_time had passed"
+    [told] = await conn.fetch("select name, topic, fields ->> 'messages' as messages from postbus.take_group_events()")
+    assert (told["name"], told["topic"]) == ("group.lost", "t")
+    assert told["messages"] == str(await conn.fetchval("select messages from postbus.loss"))
 
 
 async def test_a_group_that_had_nothing_to_do_is_no_zombie(conn: Any) -> None:
@@ -383,7 +417,7 @@ async def test_past_max_retention_a_leaf_goes_and_each_group_knows_its_loss(conn
     ids = await publish_many(conn, *"abcde")
     await subscribe(conn, "middle", "FROM_MESSAGE_ID", start_id=ids[3])
     await _close(conn, storage)
-    await _pass_all(conn, quick)
+    await pass_all(conn, quick)
     [lane] = await take(conn, "w", slow)
     piece = await read(conn, lane.cursor)
     assert piece.during is not None
@@ -412,7 +446,7 @@ async def test_a_topic_with_storage_of_its_own(conn: Any) -> None:
     await conn.execute("select postbus.delete_topic('b', true)")
     assert await conn.fetchval("select count(*) from postbus.log_leaf where storage_id = $1", own) == 0
     assert await conn.fetchval("select to_regclass($1)", f"postbus.segment_{own}") is None
-    assert await sweep(conn, own) == (0, None, [], 0, 0, False), "a sweep of what is gone"
+    assert await sweep(conn, own) == (0, None, [], 0, 0, False, 0), "a sweep of what is gone"
     again = await create_topic(conn, "c", storage="own")
     await publish(conn, "three", topic="c")
     assert await conn.fetchval("select count(*) from postbus.log") == 2
@@ -438,7 +472,7 @@ async def test_storage_is_not_dropped_while_others_publish(connect: Connect, top
 
 
 async def test_a_long_retention_does_not_keep_the_data_of_others(conn: Any) -> None:
-    """Topics share storage with those of about their retention."""
+    """Topics share storage with those of about their retention. Unless told otherwise, it holds without groups too."""
     short = await create_topic(conn, "short", retention="1 hour", zero_subscription_retention="1 hour")
     long = await create_topic(conn, "long", retention="20 days", max_retention="40 days")
     await publish(conn, "one", topic="short")
@@ -449,6 +483,176 @@ async def test_a_long_retention_does_not_keep_the_data_of_others(conn: Any) -> N
     assert await _sweep_until([f"segment_{short}_1"], conn, short, 2 * _HOUR)
     assert await _sweep_all(conn, long, 2 * _DAY) == []
     assert await _sweep_until([f"segment_{long}_1"], conn, long, 21 * _DAY)
+
+
+# Topics that share a storage
+
+
+async def _there(conn: Any, topic: str) -> int:
+    """How many messages of a topic are stored."""
+    count: int = await conn.fetchval("select count(*) from postbus.log where topic = $1", topic)
+    return count
+
+
+async def _sweep_until_there(conn: Any, storage: int, later: timedelta, **expected: int) -> bool:
+    """Sweep until topics have as many messages: transactions of other databases may hold that up."""
+
+    async def are_there() -> bool:
+        await _sweep_all(conn, storage, later)
+        assert {topic: await _there(conn, topic) for topic in expected} == expected
+        return True
+
+    return await eventually(are_there, within=30)
+
+
+async def _neighbours(conn: Any, **options: Any) -> int:
+    """Topics t, with these options, and other, whose group is paused, with messages in the same closed leaf."""
+    short = {"retention": "10 min", "zero_subscription_retention": "10 min"}
+    storage = await create_topic(conn, **{**short, "heartbeat_timeout": "90 days", **options})
+    assert await create_topic(conn, "other", **short) == storage
+    await subscribe(conn, "slow", topic="other")
+    await conn.execute("select postbus.set_group_state('other', 'slow', 'PAUSED')")
+    for topic in ("t", "other"):
+        for n in range(4):
+            await publish(conn, f"{n}", topic=topic)
+    await _close(conn, storage)
+    return storage
+
+
+async def test_paused_group_of_a_neighbour_does_not_keep_a_topics_messages(conn: Any) -> None:
+    """A topic's max_retention of ten minutes holds beside another topic's group that is paused for five days."""
+    storage = await _neighbours(conn, max_retention="10 min")
+    await subscribe(conn, "paused", "FROM_BEGINNING")
+    await conn.execute("select postbus.set_group_state('t', 'paused', 'PAUSED')")
+
+    assert await _sweep_until_there(conn, storage, timedelta(minutes=9), t=4, other=4)
+    assert await _sweep_until_there(conn, storage, timedelta(minutes=11), t=0, other=4)
+    assert await _lost(conn) == {"paused": 4}
+    await publish(conn, "new")
+    await sweep(conn, storage)
+    assert dict(await conn.fetch("select group_name, lag from postbus.groups")) == {"paused": 1, "slow": 4}
+    slow = await conn.fetchval("select id from postbus.subscription where group_name = 'slow'")
+    found, _ = await read_all(conn, await cursor_of(conn, slow), topic="other")
+    assert found == ["0", "1", "2", "3"]
+    assert (await sweep(conn, storage, 5 * _DAY))["thinned"] == 0, "there is nothing left to do"
+
+
+async def test_long_retention_of_a_neighbour_does_not_keep_a_topics_messages(conn: Any) -> None:
+    """Messages go with their own topic's retention; the leaf goes when the last topic does without it."""
+    storage = await create_topic(conn, "short", retention="2 hours", zero_subscription_retention="2 hours")
+    assert await create_topic(conn, "long", retention="20 hours", zero_subscription_retention="20 hours") == storage
+    await publish_many(conn, *"abc", topic="short")
+    await publish_many(conn, *"ab", topic="long")
+    await _close(conn, storage)
+
+    assert await _sweep_until_there(conn, storage, _HOUR, short=3, long=2)
+    assert await _sweep_until_there(conn, storage, 3 * _HOUR, short=0, long=2)
+    removed = "select removed_total from postbus.sweep_jobs where job like 'drop_leaves%'"
+    assert await conn.fetchval(removed) == 3
+    assert await _sweep_until(["segment_2_1"], conn, storage, 21 * _HOUR)
+    assert await conn.fetchval(removed) == 5
+    assert await conn.fetchval("select count(*) from postbus.leaf_topic") == 0
+
+
+async def test_thinning_goes_in_bounded_steps(conn: Any) -> None:
+    """No step deletes more rows than batch_size, and a group loses exactly what was deleted before it came."""
+    storage = await _neighbours(conn, max_retention="10 min")
+    group = await subscribe(conn, "g", "FROM_BEGINNING")
+    await conn.execute("""select postbus.set_sweeping('{"batch_size": 3}')""")
+    later = timedelta(minutes=11)
+
+    async def has_begun() -> None:
+        assert (await sweep(conn, storage, later))["thinned"] == 3
+
+    await eventually(has_begun, within=30)
+    assert await _there(conn, "t") == 1
+    assert await pass_all(conn, group) == 1
+    assert await _sweep_until_there(conn, storage, later, t=0, other=4)
+    assert await _lost(conn) == {"g": 3}
+    assert await conn.fetchval("select lag from postbus.groups where group_name = 'g'") == 0
+
+
+async def test_receipts_go_with_the_messages_they_are_about(conn: Any) -> None:
+    """A leaf that a neighbour holds has no receipts of messages that are gone."""
+    storage = await _neighbours(conn, retention="30 min", zero_subscription_retention="30 min")
+    group = await subscribe(conn, "g", "FROM_BEGINNING")
+    held = await take(conn, "w", group)
+    for _ in range(4):
+        piece = await read(conn, held[0].cursor, 1)
+        await advance(conn, held, piece.next, 1)
+    await conn.execute("update postbus.cursor set fenced_at = null, at = at - interval '1 hour'")
+    assert (await sweep(conn, storage))["folded"] > 0
+    of_group = "select count(*) from postbus.receipt where subscription_id = $1 and epoch = 1"
+    assert await conn.fetchval(of_group, group) > 0
+
+    assert await _sweep_until_there(conn, storage, timedelta(minutes=31), t=0, other=4)
+    assert await conn.fetchval(of_group, group) == 0
+
+
+async def test_retention_can_be_changed_at_any_time(conn: Any) -> None:
+    """Raised from an hour to 40 days and lowered again, for what is there already; the topic stays in its storage."""
+    storage = await create_topic(conn, retention="1 hour", zero_subscription_retention="1 hour")
+    change = "select storage_id from postbus.set_topic('t', $1)"
+    longer = '{"retention": "40 days", "zero_subscription_retention": "40 days", "max_retention": "50 days"}'
+    await publish(conn, "one")
+    await _close(conn, storage)
+    assert await conn.fetchval(change, longer) == storage
+    assert await _sweep_until_there(conn, storage, 39 * _DAY, t=1)
+    shorter = '{"retention": "2 days", "zero_subscription_retention": "2 days", "max_retention": "3 days"}'
+    assert await conn.fetchval(change, shorter) == storage
+    assert await _sweep_until_there(conn, storage, _DAY, t=1)
+    assert await _sweep_until_there(conn, storage, 3 * _DAY, t=0)
+
+
+async def test_leaves_of_own_storage_follow_a_changed_retention(conn: Any) -> None:
+    """A partition lasts for a twelfth of the time that messages are kept."""
+    storage = await create_topic(conn, retention="24 hours", storage="own")
+    period = "select extract(epoch from period)::int from postbus.storage where id = $1"
+    assert await conn.fetchval(period, storage) == 2 * 3600
+    await conn.execute(
+        """select postbus.set_topic('t', '{"retention": "1 hour", "zero_subscription_retention": "1 hour"}')"""
+    )
+    assert await conn.fetchval(period, storage) == 300
+
+
+async def test_short_zero_subscription_retention_holds(conn: Any) -> None:
+    """Without groups messages go after it, though retention is longer; with a group retention counts again."""
+    storage = await create_topic(conn, retention="24 hours", zero_subscription_retention="1 hour")
+    await publish(conn, "one")
+    await _close(conn, storage)
+    assert await _sweep_until_there(conn, storage, timedelta(minutes=59), t=1)
+    group = await subscribe(conn, "g", "FROM_BEGINNING")
+    await pass_all(conn, group)
+    assert await _sweep_until_there(conn, storage, 2 * _HOUR, t=1)
+    await conn.execute("select postbus.set_group_state('t', 'g', 'CANCELLED')")
+    assert await _sweep_until_there(conn, storage, 2 * _HOUR, t=0)
+
+
+async def test_thinning_does_not_wait_for_a_topic_that_is_being_deleted(connect: Connect) -> None:
+    """The sweep passes by a topic whose row is locked, and comes back to it."""
+    conn, other = await connect(), await connect()
+    storage = await _neighbours(conn, max_retention="10 min")
+    later = timedelta(minutes=11)
+    transaction = other.transaction()
+    await transaction.start()
+    await other.execute("select from postbus.topic where name = 't' for update")
+    await conn.execute("set statement_timeout = '3s'")
+    await _sweep_all(conn, storage, later)
+    assert await _there(conn, "t") == 4
+    await transaction.rollback()
+    assert await _sweep_until_there(conn, storage, later, t=0, other=4)
+
+
+async def test_partition_of_a_topic_that_falls_silent_closes_in_time(conn: Any) -> None:
+    """The cap holds to within a partition period and a sweep, also where nobody publishes any more."""
+    storage = await create_topic(
+        conn, retention="10 min", zero_subscription_retention="10 min", max_retention="10 min", zombie_time="90 days"
+    )
+    await make_known(conn, storage)
+    await publish(conn, "one")
+    await _sweep_all(conn, storage, timedelta(minutes=5))
+    await sweep(conn, storage, timedelta(minutes=5))
+    assert await _sweep_until_there(conn, storage, timedelta(minutes=15, seconds=1), t=0)
 
 
 # What the sweep must not do
@@ -496,7 +700,7 @@ async def test_leaves_are_dropped_under_steady_traffic(connect: Connect) -> None
 
     publishers = [asyncio.create_task(keep_publishing()) for _ in range(6)]
     try:
-        await _pass_all(conn, group)
+        await pass_all(conn, group)
         dropped: list[str] = []
         for _ in range(500):
             dropped += (await sweep(conn, storage, _HOUR))["dropped"]
@@ -523,13 +727,13 @@ async def test_a_sweep_that_is_aborted_anywhere_is_repeated(connect: Connect) ->
         await publish_many(conn, *"ab")
         published += 2
         if n % 3 == 2:
-            await _pass_all(conn, group)
+            await pass_all(conn, group)
         transaction = sweeper.transaction()
         await transaction.start()
         await sweep(sweeper, storage, (n + 1) * _DAY)
         await transaction.rollback()
         dropped += (await sweep(conn, storage, (n + 1) * _DAY))["dropped"]
-    await _pass_all(conn, group)
+    await pass_all(conn, group)
 
     async def some_are_dropped() -> None:
         dropped.extend(await _sweep_all(conn, storage, 20 * _DAY))
@@ -559,7 +763,7 @@ async def test_a_sweeper_that_is_killed_is_followed_by_another(connect: Connect)
     transaction = first.transaction()
     await transaction.start()
     assert (await sweep(first, storage, 3 * _HOUR))["counted"] == 1
-    assert await sweep(conn, storage, 3 * _HOUR) == (0, None, [], 0, 0, False)
+    assert await sweep(conn, storage, 3 * _HOUR) == (0, None, [], 0, 0, False, 0)
     await conn.execute("select pg_terminate_backend($1, 5000)", first.get_server_pid())
 
     swept = await sweep(conn, storage, 3 * _HOUR)

@@ -275,7 +275,7 @@ async def test_a_backlog_is_unhealthy(conn: Any) -> None:
     assert (row["finished_rows"], row["finished_messages"], row["leaves"], row["leaf_messages"]) == (1, 3, 1, 2)
     assert (row["healthy"], row["backlog"]) == (False, 5)
     assert "5 messages are past their retention" in row["reason"]
-    assert (await health(conn, 2 * _HOUR, 5))["healthy"]
+    assert "5 messages are past" not in (await health(conn, 2 * _HOUR, 5))["reason"]
 
 
 async def test_what_a_group_needs_is_no_backlog(conn: Any) -> None:
@@ -367,3 +367,83 @@ async def test_a_run_of_more_than_ten_seconds_is_unhealthy(conn: Any) -> None:
     assert "sweep took 11.0 s" in (await health(conn))["reason"]
     await conn.execute(note, timedelta(seconds=9))
     assert (await health(conn))["healthy"]
+
+
+# Where no process sweeps
+
+
+async def test_publishers_without_a_sweeper_are_unhealthy(conn: Any) -> None:
+    """Nobody closes the open partition: that is found from its messages alone, and the remedy is told."""
+    await create_topic(conn)
+    await publish(conn, "one")
+    assert (await health(conn, 2 * _HOUR))["healthy"], "its period is two hours"
+    found = await health(conn, 3 * _HOUR)
+    assert not found["healthy"]
+    assert found["processes"] == 0
+    assert "postbus sweep --forever" in found["reason"]
+    assert "open partition of storage 2" in found["reason"]
+
+
+async def test_new_message_in_an_old_partition_is_healthy(conn: Any) -> None:
+    """A topic that was silent for days, with a partition as old, is not overdue when a message comes."""
+    await create_topic(conn)
+    await conn.execute("update postbus.log_leaf set opened_at = opened_at - interval '9 days'")
+    await publish(conn, "one")
+    assert (await health(conn))["healthy"]
+
+
+async def test_partition_that_nobody_drops_is_unhealthy(conn: Any) -> None:
+    """Past its retention for three intervals, and no process has looked since: whoever lives."""
+    storage = await closed_leaf(conn, *"abc")
+    await sweep(conn, storage, -_HOUR)
+    assert (await health(conn, 10 * _MINUTE))["healthy"]
+    found = await health(conn, 40 * _MINUTE)
+    assert not found["healthy"]
+    assert "3 messages in 1 partitions of storage 1 are past their retention" in found["reason"]
+
+
+async def test_retention_that_was_lowered_is_no_alarm(conn: Any) -> None:
+    """Messages that are past a new retention are not overdue before the next sweep was due."""
+    storage = await create_topic(conn)
+    await publish(conn, "one")
+    await rotate(conn, storage)
+    later = 3 * _HOUR
+    await sweep(conn, storage, later)
+    await conn.execute(
+        """select postbus.set_topic('t', '{"retention": "1 min", "zero_subscription_retention": "1 min"}')"""
+    )
+    await conn.execute("update postbus.log_leaf set opened_at = opened_at + interval '3 hours' where closed_at is null")
+    assert (await health(conn, later))["healthy"]
+
+
+@pytest.mark.parametrize("left", ["finished", "dedup", "lease", "group"])
+async def test_work_that_nobody_does_is_unhealthy(conn: Any, left: str) -> None:
+    """Finished messages, deduplication keys, expired leases, and groups that nobody finds dead."""
+    if left == "finished":
+        await conn.execute("""select postbus.create_topic('q', '{"retention": "1 min"}')""")
+        await finish(conn, "a")
+    elif left == "dedup":
+        await conn.execute("""select postbus.create_topic('q', '{"dedup_window": "1 min"}')""")
+        await conn.execute("select postbus.publish('q', '1'::jsonb, dedup_key => 'k')")
+    elif left == "lease":
+        await publish(conn, "a", topic="q")
+        assert await claim(conn, topic="q")
+    else:
+        await create_topic(conn)
+        await subscribe(conn)
+    assert (await health(conn))["healthy"]
+    found = await health(conn, _HOUR)
+    assert not found["healthy"]
+    words = {"finished": "finished messages", "dedup": "keys", "lease": "1 leases", "group": "1 groups"}
+    assert words[left] in found["reason"]
+    assert "no process sweeps" in found["reason"]
+
+
+async def test_sweepers_are_counted_among_processes(conn: Any) -> None:
+    """Those that consume nothing: for a while after they were heard of, and until they say that they end."""
+    await conn.execute("select postbus.note_sweeper('serve:1', 'host', 1)")
+    await beat(conn, "w")
+    assert (await health(conn))["processes"] == 2
+    assert (await health(conn, 2 * _MINUTE))["processes"] == 0
+    await conn.execute("select postbus.forget_sweeper('serve:1')")
+    assert (await health(conn))["processes"] == 1

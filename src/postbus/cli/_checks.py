@@ -293,7 +293,9 @@ async def groups(patient: Patient) -> list[Finding]:
 def _of_group(row: Any) -> list[Finding]:
     name, found = f"{row['group_name']} on {row['topic']}", []
     if row["state"] == "DEAD":
-        text = f"{name} is DEAD: no heartbeat for {duration(row['silent_for'])}, and nothing is kept for it"
+        text = (
+            f"{name} is DEAD: no heartbeat for {duration(row['silent_for'])}; messages are kept for its dead_retention"
+        )
         remedy = f"start its worker; or end it: postbus groups cancel {row['topic']} {row['group_name']}"
         found.append(Finding("groups", Level.WARNING, text, remedy))
     elif row["waits_for_queue"]:
@@ -309,7 +311,7 @@ def _of_group(row: Any) -> list[Finding]:
         found.append(Finding("groups", Level.WARNING, text, "start one: postbus worker MODULE:BUS"))
     if row["lost"]:
         text = f"{name} lost {counted(row['lost'], 'message')}, which were dropped before it had them"
-        remedy = "raise max_retention or zombie_time of the topic, or let the group keep up"
+        remedy = "raise max_retention, dead_retention or zombie_time of the topic, or let the group keep up"
         found.append(Finding("groups", Level.WARNING, text, remedy))
     return found
 

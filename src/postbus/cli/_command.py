@@ -155,12 +155,15 @@ class _Command(WithOptions):
         self.__doc__ = function.__doc__
 
     def __call__(self, ctx: typer.Context, dsn: str | None, data_dir: Path | None, as_json: bool, **given: Any) -> None:
-        earlier: Cli = ctx.obj or Cli()
-        code = _run(
-            lambda: self._function(Cli(dsn, data_dir, as_json).over(earlier), **given), earlier.as_json or as_json
-        )
-        if code != OK:
-            raise typer.Exit(code)
+        run_command(ctx, Cli(dsn, data_dir, as_json), lambda cli: self._function(cli, **given))
+
+
+def run_command(ctx: typer.Context, cli: Cli, function: Callable[[Cli], Any]) -> None:
+    """Run a function, async or not, as a command with these options, and tell its errors."""
+    earlier: Cli = ctx.obj or Cli()
+    code = _run(lambda: function(cli.over(earlier)), earlier.as_json or cli.as_json)
+    if code != OK:
+        raise typer.Exit(code)
 
 
 def keyword(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:

@@ -113,6 +113,13 @@ def as_start(given: str, *, name: str) -> Start:
     return Start.at(moment)
 
 
+def first_place(place: str | None, at: str | None) -> Start | datetime | None:
+    """Where a new group starts: --from, or --at, which goes with --mode timestamp."""
+    if place is not None and at is not None:
+        raise InvalidOption("--from and --at are both given", remedy="give one; --at goes with --mode timestamp")
+    return as_past_moment(at, name="--at") if place is None else as_start(place, name="--from")
+
+
 def as_duration(given: str | None, *, name: str) -> timedelta | None:
     """How long: 30s, 5m, 24h, or seconds."""
     if given is None:

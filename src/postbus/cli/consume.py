@@ -124,7 +124,7 @@ async def consume(
         work = Executor(execute, cli.as_json).run if execute else Printer(cli, tells_topic=scope.is_wide).run
         begin = place or Start.NOW
         if scope.is_recorded:
-            begin = begin.recorded
+            begin = begin.recorded(is_wide=scope.is_wide)
         consumer = _Consumer(bus, scope, work, max_count, concurrency, group=group, start=begin, catch_up=history)
         if group is not None:
             await _tell_of_group(cli, bus, scope, group, place)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from postbus.cli._command import Cli
-from postbus.cli._inputs import as_duration, as_past_moment
+from postbus.cli._inputs import as_duration, first_place
 from postbus.cli._render import duration, message_line, payload_line, write_json
 from postbus.cli.consume import as_json
 from postbus.pull import Delivery, PopOptions, Popped
@@ -23,9 +23,15 @@ async def pop(
     key: Annotated[str | None, typer.Option(help="Only messages of this key; for groups.")] = None,
     namespace: Annotated[str | None, typer.Option(help="All topics of this namespace; for groups.")] = None,
     task: Annotated[str | None, typer.Option(help="All topics of this task; for groups.")] = None,
-    mode: Annotated[
-        str | None, typer.Option(help="Where a group starts that never popped this before: new, all or timestamp.")
+    place: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="PLACE",
+            help="Where a new group starts: now, beginning, a message's id, a time, or how long ago: 2h.",
+        ),
     ] = None,
+    mode: Annotated[str | None, typer.Option(help="The same by name: new, all or timestamp.")] = None,
     at: Annotated[
         str | None, typer.Option(metavar="WHEN", help="With --mode timestamp: that time, or how long ago: 2h.")
     ] = None,
@@ -46,7 +52,7 @@ async def pop(
         "namespace": namespace,
         "task": task,
         "mode": mode,
-        "start": as_past_moment(at, name="--at"),
+        "start": first_place(place, at),
         "batch": batch,
         "wait": as_duration(wait, name="--wait") or 0,
         "lease": as_duration(lease, name="--lease"),

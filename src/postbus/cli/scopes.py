@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from postbus.cli._command import Cli, command, option
-from postbus.cli._inputs import as_past_moment, confirm
+from postbus.cli._inputs import confirm, first_place
 from postbus.cli._render import counted, write_json, write_table
 from postbus.cli.groups import Yes, app
 from postbus.scope import Scope
@@ -24,7 +24,8 @@ SCOPE = (
 )
 SCOPE_AND_START = (
     *SCOPE,
-    option("mode", str, "Where it starts: new (from now on), all, or timestamp. Recorded once."),
+    option("place", str, "Where it starts: now, beginning, a message's id, a time or an age (2h).", flag="--from"),
+    option("mode", str, "The same by name: new (from now on), all, or timestamp."),
     option("at", str, "With --mode timestamp: a time such as 2030-01-31T18:00, or how long ago: 2h."),
     option("look_back", str, "With --mode new: how far before now it begins, 4s if this is not given."),
     option("on_failure", str, "What a failing message does to its key: block or pass."),
@@ -37,7 +38,7 @@ async def subscribe(cli: Cli, group: _Group, topic: _Topic = None, **options: An
 
     Where it starts is recorded at the first time. A group that nobody consumes for is DEAD after a while.
     """
-    start = as_past_moment(options.pop("at"), name="--at")
+    start = first_place(options.pop("place"), options.pop("at"))
     given = {name: value for name, value in options.items() if value is not None}
     async with cli.open_bus() as bus:
         topics = await bus.admin.subscribe_group(group, topic, start=start, **given)

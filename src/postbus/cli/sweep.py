@@ -6,13 +6,25 @@ from typing import Annotated, Any
 
 import typer
 
-from postbus.cli._command import Cli, command, group, option
+from postbus._upkeep import Sweeping
+from postbus.cli._command import (
+    Cli,
+    DataDirOption,
+    DsnOption,
+    JsonOption,
+    command,
+    option,
+    run_command,
+    show_help,
+)
+from postbus.cli._ending import Ending
 from postbus.cli._exits import usage_error
 from postbus.cli._inputs import as_duration
+from postbus.cli._logging import LogFormat, configure_logging
 from postbus.cli._render import write_facts, write_json, write_table
 from postbus.sweeping import DURATIONS, PRESETS
 
-app = group("sweep", "Look at the jobs that remove what is no longer needed, set them, and run them.")
+app = typer.Typer(name="sweep", help="Look at the jobs that remove what is no longer needed, set them, and run them.")
 
 _OPTIONS = (
     option("interval", str, "How often finished messages, and parts of the log that nobody needs, are looked for."),
@@ -25,6 +37,41 @@ _FIGURES = (
     "backlog", "finished_rows", "finished_messages", "leaves", "leaf_messages", "published_rate", "swept_rate",
     "processes",
 )  # fmt: skip
+
+
+@app.callback(invoke_without_command=True)
+def sweep(
+    ctx: typer.Context,
+    forever: Annotated[
+        bool, typer.Option("--forever", help="Sweep until Ctrl-C, for set-ups without a worker and without serve.")
+    ] = False,
+    dsn: DsnOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    cli = Cli(dsn, data_dir, as_json)
+    if ctx.invoked_subcommand is not None:
+        run_command(ctx, cli, lambda chosen: _hand_on(ctx, chosen, forever))
+    elif forever:
+        run_command(ctx, cli, _sweep_forever)
+    else:
+        show_help(ctx)
+
+
+def _hand_on(ctx: typer.Context, cli: Cli, forever: bool) -> None:
+    if forever:
+        raise usage_error("--forever stands alone", remedy="postbus sweep --forever")
+    ctx.obj = cli
+
+
+async def _sweep_forever(cli: Cli) -> None:
+    configure_logging("INFO", LogFormat.JSON if cli.as_json else LogFormat.TEXT)
+    ending = Ending()
+    ending.listen()
+    async with cli.open_bus() as bus:
+        sweeping = Sweeping(await bus.connect(), "sweep")
+        cli.note(f"{sweeping.name} sweeps until Ctrl-C")
+        await sweeping.run(ending.stop)
 
 
 @command(app, "show")

@@ -53,13 +53,14 @@ TOPIC_OPTIONS = (
         flag="--block-writes-on-zero-subscriptions/--no-block-writes-on-zero-subscriptions",
     ),
     option("max_retention", str, "PUB_SUB: after this messages go, even if a group has not had them."),
+    option("dead_retention", str, "PUB_SUB: how long messages are kept for a group that became DEAD; 0: not at all."),
     option("zombie_time", str, "PUB_SUB: a group without progress for this long keeps no messages any more."),
     option("heartbeat_interval", str, "PUB_SUB: how often groups show that they are alive …"),
     option("heartbeat_timeout", str, "PUB_SUB: … and how long without that makes them DEAD."),
 )  # fmt: skip
 _OF_LOGS = (
     "tracking", "lanes", "storage", "segment_size", "zero_subscription_retention", "block_writes_on_zero_subscriptions",
-    "max_retention", "zombie_time", "heartbeat_interval", "heartbeat_timeout",
+    "max_retention", "dead_retention", "zombie_time", "heartbeat_interval", "heartbeat_timeout",
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from postbus._connect import connect
 from postbus._event_loop import run
 from postbus._loop import pause
 from postbus._translate import translated_errors
+from postbus._upkeep import Sweeping
 from postbus.bus import Bus
 from postbus.cli._command import Cli
 from postbus.cli._ending import Ending, stops_by_signal
@@ -68,7 +69,7 @@ async def _run(bus: Bus, cli: Cli, demo: bool, seconds: float | None, door: Door
                 await _demo(bus, cli, ending, seconds, url)
             else:
                 _tell_address(bus, cli, url)
-                await _serve(bus, ending.stop, seconds)
+                await _serve(bus, ending.stop, seconds, sweeps=url is None)
     finally:
         await bus.close()
     return INTERRUPTED if ending.abort.is_set() else OK
@@ -111,11 +112,12 @@ def _tell_address(bus: Bus, cli: Cli, url: str | None) -> None:
     print("Other postbus commands find it by themselves. Ctrl-C ends it.", flush=True)
 
 
-async def _serve(bus: Bus, stop: asyncio.Event, seconds: float | None) -> None:
-    """Wait for the end: ours, or the server's."""
+async def _serve(bus: Bus, stop: asyncio.Event, seconds: float | None, *, sweeps: bool) -> None:
+    """Wait for the end: ours, or the server's. Sweep meanwhile, unless the HTTP server does."""
     with translated_errors():
         watch = await connect(bus.dsn)
     lost = asyncio.Event()
+    sweeping = asyncio.create_task(Sweeping(await bus.connect(), "up").run(stop)) if sweeps else None
     watch.add_termination_listener(lambda _: lost.set())
     try:
         if seconds is not None:
@@ -125,4 +127,7 @@ async def _serve(bus: Bus, stop: asyncio.Event, seconds: float | None) -> None:
         if lost.is_set() and not stop.is_set():
             raise DatabaseUnavailable("the server has ended", remedy="start it again: postbus up")
     finally:
+        if sweeping is not None:
+            sweeping.cancel()
+            await asyncio.gather(sweeping, return_exceptions=True)
         watch.terminate()

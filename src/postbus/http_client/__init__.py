@@ -6,15 +6,18 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Self, Unpack
 
+import msgspec
+
 from postbus.errors import InvalidOption
 from postbus.http_client.admin import HttpAdmin
 from postbus.http_client.pull import HttpPuller, HttpTransaction
 from postbus.http_client.send import HttpSender
-from postbus.http_client.wire import Wire
+from postbus.http_client.wire import Wire, path_of
 from postbus.message import PublishOptions
 from postbus.options import Duration, as_timedelta
 from postbus.publish import outgoing
 from postbus.pull import Delivery, Pop, PopOptions, Popped, pop
+from postbus.scope import Heartbeat, Scope
 
 __all__ = ["Delivery", "HttpBus", "HttpTransaction", "Popped"]
 
@@ -88,6 +91,18 @@ class HttpBus:
         if "member" in options:
             raise InvalidOption("over HTTP the token tells who pops", remedy="leave member out")
         return pop(self._connected_puller, topic, options)
+
+    async def heartbeat(
+        self, topic: str | None = None, *, group: str, namespace: str | None = None, task: str | None = None
+    ) -> list[Heartbeat]:
+        """Keep a group alive whose consumer will not pop, settle or extend for a while. Revives a DEAD group."""
+        scope = Scope.of(topic, namespace=namespace, task=task)
+        path, body = path_of("topics", str(scope), "groups", group, "heartbeat"), None
+        if scope.is_wide:
+            path = path_of("heartbeat")
+            body = {"group": group, "namespace": namespace, "task": task, "pattern": scope.pattern}
+        answer = await self._wire.ask("POST", path, body, is_repeatable=True)
+        return msgspec.convert(answer.as_json()["topics"], list[Heartbeat])
 
     async def _connected_puller(self) -> HttpPuller:
         return self._puller

@@ -43,14 +43,21 @@ class Delivered(msgspec.Struct, kw_only=True):
     published_at: datetime
     content_type: str
     payload: msgspec.Raw | UnsetType = UNSET
+    text: str | UnsetType = UNSET
     base64: str | UnsetType = UNSET
 
     def as_message(self) -> Message:
-        payload = base64.b64decode(str(self.base64)) if isinstance(self.payload, UnsetType) else bytes(self.payload)
         return Message(
-            int(self.id), self.topic, payload, self.content_type, self.key, self.headers, self.correlation_id,
+            int(self.id), self.topic, self._bytes(), self.content_type, self.key, self.headers, self.correlation_id,
             self.priority, self.attempt, self.published_at,
         )  # fmt: skip
+
+    def _bytes(self) -> bytes:
+        if not isinstance(self.payload, UnsetType):
+            return bytes(self.payload)
+        if not isinstance(self.text, UnsetType):
+            return self.text.encode()
+        return base64.b64decode(str(self.base64))
 
 
 class _Popped(msgspec.Struct):
@@ -78,16 +85,21 @@ class HttpPuller(Holder):
                 return pulled
 
     async def _poll(self, wish: Wish, wait: float) -> list[PulledLease]:
-        body = {
+        body: dict[str, Any] = {
             "group": wish.group,
             "count": wish.batch,
             "wait": wait,
             "lease": None if wish.lease is None else wish.lease.total_seconds(),
             "key": wish.scope.key,
             "auto_ack": wish.auto_ack,
-            "mode": None if wish.start is None else wish.start.mode,
-            "timestamp": None if wish.start is None else wish.start.timestamp,
         }
+        if wish.start is not None:
+            body |= {
+                "mode": wish.start.mode,
+                "timestamp": wish.start.timestamp,
+                "message_id": None if wish.start.message_id is None else str(wish.start.message_id),
+                "look_back": wish.start.look_back.total_seconds() if wish.start.mode == "new" else None,
+            }
         path = path_of("topics", str(wish.scope), "pop")
         if wish.scope.is_wide:
             path = path_of("pop")

@@ -21,7 +21,7 @@ from postbus.retry import RetryPolicy
 from postbus.subscription import HandlerOptions
 
 BATCH, CONCURRENCY, POLL, MAX_ATTEMPTS, RETENTION = 50, 1, timedelta(milliseconds=500), 25, timedelta(days=30)
-IN_ORDER = CatchUp(max_messages=None, max_rate=None, beside_from=2**62)
+IN_ORDER = CatchUp(max_rate=None, beside_from=2**62)
 """A relay that is behind skips nothing, and sends what is old before what is new."""
 
 

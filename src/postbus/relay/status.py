@@ -80,7 +80,7 @@ def _of_group(row: dict[str, Any]) -> RelayStatus:
         workers=len(row["workers"] or ()),
     )
     if row["state"] == "DEAD":
-        status.alerts.append("it is DEAD: what it has not sent is kept for the topic's retention only")
+        status.alerts.append("it is DEAD: unsent messages are kept only for the topic's dead_retention and retention")
     elif status.backlog and not status.workers and row["state"] == "ACTIVE":
         status.alerts.append("no process works for it")
     if row["lost"]:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from litestar import Request
 from litestar.params import JSONBody
 
-from postbus.errors import InvalidInput, LeaseLost, NotAllowed
+from postbus.errors import InvalidInput, InvalidOption, LeaseLost, NotAllowed
 from postbus.options import as_timedelta
 from postbus.pull import Delivery
+from postbus.scope import Heartbeat
 from postbus.server.messages import message_of
-from postbus.server.routing import InCall, TopicName, route
-from postbus.server.shapes import Extend, GiveUp, Held, Pop, PopScope, RetryLater, Settle, Transaction
-from postbus.server.views import Committed, Delivered, Popped, Pushed, Retried, Settled, payload_of
+from postbus.server.routing import GroupName, InCall, TopicName, route
+from postbus.server.shapes import Extend, GiveUp, Held, Pop, PopScope, RetryLater, Settle, Transaction, WideHeartbeat
+from postbus.server.views import Alive, Committed, Delivered, Heartbeats, Popped, Pushed, Retried, Settled, payload_of
+from postbus.start import Start
 
 _TAG = "consuming"
 
@@ -35,12 +38,48 @@ async def pop_scope(call: InCall, request: Request[Any, Any, Any], data: JSONBod
 
     Topics that are created later join by themselves. It takes a token for all topics.
     """
+    _check_wide(call)
+    return await _popped(call, request, data, data.pattern, data.namespace, data.task)
+
+
+@route("POST", "/v1/topics/{topic:str}/groups/{group:str}/heartbeat", "consumer", errors=(404, 409), tag=_TAG)
+async def heartbeat(call: InCall, topic: TopicName, group: GroupName) -> Heartbeats:
+    """Keep a group alive whose consumer will not pop, settle or extend for a while. Revives a DEAD group."""
+    return _heartbeats(await call.bus.heartbeat(topic, group=group))
+
+
+@route("POST", "/v1/heartbeat", "consumer", errors=(404, 409), tag=_TAG)
+async def heartbeat_scope(call: InCall, data: JSONBody[WideHeartbeat]) -> Heartbeats:
+    """The same for a group in all topics of a namespace, of a task, or whose names fit a pattern."""
+    _check_wide(call)
+    told = await call.bus.heartbeat(data.pattern, group=data.group, namespace=data.namespace, task=data.task)
+    return _heartbeats(told)
+
+
+def _heartbeats(told: Sequence[Heartbeat]) -> Heartbeats:
+    return Heartbeats(
+        topics=[Alive(topic=one.topic, state=one.state, missed=one.missed, skipped=one.skipped) for one in told]
+    )
+
+
+def _check_wide(call: InCall) -> None:
     if "*" not in call.caller.topics:
         raise NotAllowed(
-            f"your topics are {', '.join(call.caller.topics)}, and a scope may have any",
-            remedy="pop from one topic after the other, or use a token for all of them",
+            f"your token is for {', '.join(call.caller.topics)}, and a namespace, task or pattern may have any topic",
+            remedy="name one topic after the other, or use a token for all topics",
         )
-    return await _popped(call, request, data, data.pattern, data.namespace, data.task)
+
+
+def _first_place(data: Pop) -> Start | datetime | None:
+    """Where a group begins that is new."""
+    if (data.mode == "message") != (data.message_id is not None):
+        raise InvalidOption(
+            "mode message and message_id go together",
+            remedy="give both of them, or neither",
+        )
+    if data.message_id is not None:
+        return Start.from_message(int(data.message_id))
+    return data.timestamp
 
 
 async def _popped(
@@ -54,8 +93,9 @@ async def _popped(
     call.desk.gate.check_batch(data.count)
     popping = call.bus.pop(
         topic, group=data.group, batch=data.count, wait=data.wait, lease=data.lease, key=data.key,
-        member=call.caller.name, auto_ack=data.auto_ack, mode=data.mode, start=data.timestamp,
-        namespace=namespace, task=task,
+        member=call.caller.name, auto_ack=data.auto_ack, look_back=data.look_back,
+        namespace=namespace, task=task, start=_first_place(data),
+        mode=None if data.message_id is not None else data.mode,
     )  # fmt: skip
     if data.wait:
         with call.desk.gate.polling(call.caller.name):
@@ -205,4 +245,4 @@ def _lost() -> LeaseLost:
     )
 
 
-ROUTES = [pop, pop_scope, ack, retry, dead_letter, release, extend, transaction]
+ROUTES = [pop, pop_scope, heartbeat, heartbeat_scope, ack, retry, dead_letter, release, extend, transaction]

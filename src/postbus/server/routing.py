@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 from urllib.parse import unquote
 
 import msgspec
@@ -16,12 +16,12 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.handlers.base import BaseRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import Example, Reference, Schema
-from litestar.params import PathParameter, SkipValidation
+from litestar.params import PathParameter, QueryParameter, SkipValidation
 from litestar.plugins import OpenAPISchemaPlugin
 from litestar.types import ASGIApp, Method, Receive, Scope, Send
 from litestar.typing import FieldDefinition
 
-from postbus.errors import NotAllowed
+from postbus.errors import InvalidInput, NotAllowed
 from postbus.server.desk import Call, Desk
 from postbus.server.problems import MEDIA_TYPE, problem
 from postbus.server.settings import is_loopback
@@ -70,7 +70,7 @@ def route(
             http_method=method,
             status_code=status,
             guards=[let_in] if roles else [],
-            opt={"roles": roles},
+            opt={"roles": roles, "query": _query_parameters(function)},
             responses=told,
             operation_id=name,
             summary=name.replace("_", " ").capitalize(),
@@ -89,11 +89,30 @@ async def let_in(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRo
     caller = await desk.authenticator.caller(authorization)
     desk.gate.admit(caller.name)
     caller.check_role(handler.opt["roles"])
+    _check_query(connection, handler)
     names = {name: _with_slashes(value) for name, value in connection.scope["path_params"].items()}
     connection.scope["path_params"] = names
     if "topic" in names:
         caller.check_topic(names["topic"])
     connection.state.call = Call(desk, caller, authorization)
+
+
+def _query_parameters(function: Callable[..., Any]) -> frozenset[str]:
+    """The names of the query parameters that a route takes."""
+    hints = get_type_hints(function, include_extras=True)
+    return frozenset(
+        name for name, hint in hints.items() if any(isinstance(one, QueryParameter) for one in get_args(hint))
+    )
+
+
+def _check_query(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    known = handler.opt["query"]
+    unknown = sorted(set(connection.query_params) - known)
+    if unknown:
+        raise InvalidInput(
+            f"unknown query parameter: {', '.join(unknown)}",
+            remedy=f"this route takes {', '.join(sorted(known)) or 'no query parameters'}",
+        )
 
 
 def _with_slashes(value: Any) -> Any:

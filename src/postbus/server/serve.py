@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import uvicorn
 
-from postbus._loop import repeat
-from postbus._upkeep import RETURN_EXPIRED, SWEEP, SWEEP_SUBSCRIPTIONS, Sweeper
+from postbus._upkeep import Sweeping
 from postbus.bus import Bus
 from postbus.errors import InvalidOption
 from postbus.server.app import make_app, new_desk
@@ -73,7 +71,9 @@ class HttpServer:
         serving = asyncio.create_task(server.serve(sockets=[self._socket]), name="postbus-http")
         ending = asyncio.create_task(stop.wait(), name="postbus-http-stop")
         webhooks = self._webhooks.run(self._desk.stopping)
-        beside = [asyncio.create_task(one, name="postbus-http-upkeep") for one in (webhooks, *await self._upkeep(stop))]
+        # There may be no other process that looks after leases that end, and after what is no longer needed.
+        sweeping = Sweeping(await self._bus.connect(), "serve")
+        beside = [asyncio.create_task(one, name="postbus-http-upkeep") for one in (webhooks, *sweeping.loops(stop))]
         try:
             done, _ = await asyncio.wait([serving, ending, *beside], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -83,6 +83,7 @@ class HttpServer:
             for task in (ending, *beside):
                 task.cancel()
             await asyncio.gather(serving, ending, *beside, return_exceptions=True)
+            await sweeping.end()
             self._socket.close()
         for task in done - {ending}:
             task.result()
@@ -91,17 +92,6 @@ class HttpServer:
         """Do not wait for requests that go on when it ends."""
         if self._server is not None:
             self._server.force_exit = True
-
-    async def _upkeep(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
-        """Leases that end, and what is not needed any more: there may be no other process that looks after it."""
-        sweeper = Sweeper(await self._bus.connect())
-        jobs = (
-            ("return expired", sweeper.return_expired, RETURN_EXPIRED),
-            ("sweep log", sweeper.sweep_log, SWEEP),
-            ("sweep", sweeper.sweep, SWEEP),
-            ("subscriptions", sweeper.sweep_subscriptions, SWEEP_SUBSCRIPTIONS),
-        )
-        return [repeat(tick, name=name, every=every, stop=stop) for name, tick, every in jobs]
 
 
 def _listen(settings: Settings) -> socket.socket:

@@ -69,11 +69,15 @@ class Pop(Given, kw_only=True):
     key: Annotated[str | None, Meta(description="Only messages of this key, of a PUB_SUB topic.")] = None
     auto_ack: Annotated[bool, Meta(description="Settle them at once: each is delivered at most once.")] = False
     mode: Annotated[
-        Literal["new", "all", "timestamp"] | None,
+        Literal["new", "all", "timestamp", "message"] | None,
         Meta(description="Where a group begins that has never asked for these messages before; all by default."),
     ] = None
     timestamp: Annotated[
         Annotated[datetime, Meta(tz=True)] | None, Meta(description="For mode timestamp: what was published since.")
+    ] = None
+    message_id: Annotated[Id | None, Meta(description="For mode message, of one topic: the first one.")] = None
+    look_back: Annotated[
+        Seconds | None, Meta(description="For mode new: how far before now it begins; 4 seconds.", examples=[None])
     ] = None
 
 
@@ -89,6 +93,17 @@ class PopScope(Pop, kw_only=True):
         str | None,
         Meta(description="Words with dots between them; * is one word, # any number.", examples=["orders.*"]),
     ] = None
+
+
+class WideHeartbeat(Given, kw_only=True):
+    """A group, and the namespace, the task or the pattern that it is subscribed to."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {"group": "audit", "pattern": "orders.*"}
+
+    group: Annotated[str, Meta(pattern=NAME, description="Whose consumer lives.", examples=["audit"])]
+    namespace: str | None = None
+    task: str | None = None
+    pattern: Annotated[str | None, Meta(examples=["orders.*"])] = None
 
 
 class Held(msgspec.Struct, kw_only=True):
@@ -174,6 +189,7 @@ class TopicSettings(Given, kw_only=True, omit_defaults=True):
     zero_subscription_retention: Seconds | UnsetType = UNSET
     block_writes_on_zero_subscriptions: bool | UnsetType = UNSET
     max_retention: Seconds | UnsetType = UNSET
+    dead_retention: Seconds | UnsetType = UNSET
     zombie_time: Seconds | UnsetType = UNSET
     heartbeat_interval: Seconds | UnsetType = UNSET
     heartbeat_timeout: Seconds | UnsetType = UNSET

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -12,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from postbus._codec import holds_json
+from postbus._codec import holds_json, is_text
 from postbus.server.shapes import Id
 
 V = TypeVar("V", bound=msgspec.Struct)
@@ -34,11 +35,12 @@ class Problem(View, kw_only=True):
 
 
 class Payload(View, kw_only=True):
-    """A payload: JSON where it is that, base64 otherwise."""
+    """A payload, in one of three fields: JSON, text, or base64 for all other bytes."""
 
     content_type: str
     payload: Annotated[msgspec.Raw | UnsetType, Meta(description="Where the payload is JSON.")] = UNSET
-    base64: Annotated[str | UnsetType, Meta(description="Where it is not.")] = UNSET
+    text: Annotated[str | UnsetType, Meta(description="Where its content type is text/…, and it is UTF-8.")] = UNSET
+    base64: Annotated[str | UnsetType, Meta(description="Otherwise.")] = UNSET
 
 
 class MessageView(Payload, kw_only=True):
@@ -63,6 +65,19 @@ class Delivered(MessageView, kw_only=True):
 
 class Popped(View, kw_only=True):
     messages: list[Delivered]
+
+
+class Alive(View, kw_only=True):
+    """How a group stands in a topic."""
+
+    topic: str
+    state: Annotated[str, Meta(description="ACTIVE, unless the group is PAUSED.", examples=["ACTIVE"])]
+    missed: Annotated[int | None, Meta(description="If it was DEAD: the messages that it had before it.")]
+    skipped: Annotated[int | None, Meta(description="Of these, the messages that it will not get.")]
+
+
+class Heartbeats(View, kw_only=True):
+    topics: list[Alive]
 
 
 class Pushed(View, kw_only=True):
@@ -169,6 +184,7 @@ class TopicView(View, kw_only=True):
     zero_subscription_retention: float
     block_writes_on_zero_subscriptions: bool
     max_retention: float
+    dead_retention: float
     zombie_time: float
     heartbeat_interval: float
     heartbeat_timeout: float
@@ -324,9 +340,12 @@ def view(kind: type[V], row: Mapping[str, Any]) -> V:
 
 
 def payload_of(payload: bytes, content_type: str) -> dict[str, Any]:
-    """A payload's field: JSON goes out byte for byte."""
+    """A payload's field: JSON goes out byte for byte, text as it was pushed."""
     if holds_json(payload, content_type):
         return {"payload": msgspec.Raw(payload)}
+    if is_text(content_type):
+        with contextlib.suppress(UnicodeDecodeError):
+            return {"text": payload.decode()}
     return {"base64": base64.b64encode(payload).decode()}
 
 

@@ -101,6 +101,7 @@ async def _create_topic(bus: Bus, conn: asyncpg.Connection, minute: float) -> No
         heartbeat_timeout=_TIMEOUT * max(minute, 1.0),
         retention=_RETENTION * minute,
         zero_subscription_retention=_RETENTION * minute,
+        dead_retention=0,
     )
     await conn.execute("update postbus.storage set period = make_interval(secs => $1)", _LEAF * minute)
 

@@ -119,6 +119,7 @@ async def _create_topic(bus: Bus, conn: asyncpg.Connection, day: float) -> None:
         heartbeat_timeout=2.0,
         retention=RETENTION * day,
         zero_subscription_retention=RETENTION * day,
+        dead_retention=0,
     )
     await conn.execute("update postbus.storage set period = make_interval(secs => $1)", day)
 

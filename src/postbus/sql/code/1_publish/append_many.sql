@@ -1,5 +1,8 @@
 -- Appends many messages to the log; returns their ids in order. Those of one lane share segments.
 --
+-- A segment has at most 16 MiB, or one message. pg_dump writes a row as text, where a bytea takes twice its size and other
+-- text up to four times, and no row may reach 1 GB there. Arrays in memory tell their size at once.
+--
 -- Writes: see append_segment.
 create or replace function postbus.append_many(
     topic           postbus.topic,
@@ -15,9 +18,17 @@ language plpgsql as $$
 declare
     _size   integer := topic.segment_size;
     _ids    bigint[] := array[]::bigint[];
+    _half   integer := cardinality(payloads) / 2;
     _number bigint;
     _part   record;
 begin
+    if _half > 0 and pg_column_size(payloads) + coalesce(pg_column_size(keys), 0) + coalesce(pg_column_size(headers), 0)
+                     + coalesce(pg_column_size(correlation_ids), 0) + coalesce(pg_column_size(content_types), 0) > 16777216 then
+        return postbus.append_many(topic, published_at, content_type, payloads[:_half], keys[:_half], headers[:_half],
+                                   correlation_ids[:_half], content_types[:_half])
+            || postbus.append_many(topic, published_at, content_type, payloads[_half + 1:], keys[_half + 1:], headers[_half + 1:],
+                                   correlation_ids[_half + 1:], content_types[_half + 1:]);
+    end if;
     if topic.block_writes_on_zero_subscriptions then
         perform postbus.check_subscribed(topic);
     end if;

@@ -40,6 +40,9 @@ begin
         or exists (select from jsonb_each(headers) as header where jsonb_typeof(header.value) <> 'string')
     ) then
         perform postbus.refuse('PB402', 'headers are not an object of strings', 'give {"name": "text", ...} or nothing');
+    elsif pg_column_size(headers) > 65536 then
+        perform postbus.refuse('PB402', format('the headers have %s bytes, more than 65536', pg_column_size(headers)),
+            'put the data into the payload');
     end if;
     if topic.ordered and key is null then
         perform postbus.refuse('PB402', 'a message of an ordered topic needs a key', 'give key, which order is kept by');

@@ -26,7 +26,7 @@ begin
         perform postbus.refuse('PB402', 'there are no lines, or fewer than none', 'give lines, and how many there are');
     end if;
     if _topic.storage_id is not null and not _topic.named_lanes and _count between 2 and _topic.segment_size
-       and length(lines) <= _topic.max_payload_bytes
+       and length(lines) <= least(_topic.max_payload_bytes, 16777216)       -- see append_many
     then
         if _topic.block_writes_on_zero_subscriptions then
             perform postbus.check_subscribed(_topic);

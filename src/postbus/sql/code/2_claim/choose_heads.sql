@@ -54,9 +54,10 @@ begin
     select array_agg(head.tid order by head.n) into heads
       from (select found.tid, found.n,
                    row_number() over in_order as count_before,
-                   sum(length(q.payload)) over in_order - length(q.payload) as bytes_before
+                   sum(size.bytes) over in_order - size.bytes as bytes_before
               from unnest(tids) with ordinality as found (tid, n)
               join postbus.queued q on q.ctid = found.tid
+             cross join lateral (select length(q.payload) + coalesce(pg_column_size(q.headers), 0) as bytes) as size
               left join postbus.busy_key b on b.topic_id = q.topic_id and b.key = q.key
              where (b.head_id = q.id and b.key = any (_held)) or not q.ordered
             window in_order as (order by found.n)) as head

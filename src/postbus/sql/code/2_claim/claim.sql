@@ -1,5 +1,6 @@
--- Leases up to max_count due messages of a topic to one member, and at most max_bytes of payload
--- (but one message always).
+-- Leases up to max_count due messages of a topic to one member, and at most max_bytes of payload and headers
+-- (but one message always). A lease is one row, so it has at most 10,000 messages and 64 MiB, whatever is asked for:
+-- see append_many.
 --
 -- The messages come as arrays, one element each; the token is null where there is nothing to do.
 -- floor is to be handed back with the member's next claim of the same topic on this server.
@@ -58,7 +59,8 @@ declare
     _messages  postbus.queue_message[];
 begin
     -- Each expression costs time once per transaction, so there are few of them on the way to a message.
-    if (max_count >= 1 and (lease is null or lease > interval '0') and _topic.paused_at is null and _topic.storage_id is null) is not true then
+    if (max_count >= 1 and (lease is null or lease > interval '0') and _topic.paused_at is null and _topic.storage_id is null
+        and max_count <= 10000 and max_bytes <= 67108864) is not true then
         if max_count is null or max_count < 1 then
             perform postbus.refuse('PB402', format('max_count %s is less than 1', max_count), 'claim one message or more');
         elsif lease <= interval '0' then
@@ -66,9 +68,12 @@ begin
         elsif _topic.storage_id is not null then
             select true, m.ordered into moved, _topic.ordered from postbus.moving m where m.topic_id = _topic.id;
             if moved is null then
-                perform postbus.refuse('PB432', format('topic %L is PUB_SUB', topic), 'read it as a group: see subscribe and read_log');
+                perform postbus.refuse('PB432', format('topic %L is PUB_SUB', topic), 
+                    'name the group that the messages are for: group=NAME in Python, --group NAME, "group" over HTTP, group_name in SQL');
             end if;
         end if;
+        max_count := least(max_count, 10000);
+        max_bytes := least(max_bytes, 67108864);
         if _topic.paused_at is not null then
             more := false;
             ordered := _topic.ordered;

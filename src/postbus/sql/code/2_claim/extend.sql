@@ -1,6 +1,6 @@
 -- Prolongs leases to `lease` from now. Returns the tokens of those that are lost.
 --
--- Writes: lease, retrying.  Locks: lease rows in the order of their tokens.
+-- Writes: lease, retrying; see note_holders.  Locks: lease rows in the order of their tokens.
 create or replace function postbus.extend(
     tokens uuid[],
     lease  interval,
@@ -22,6 +22,7 @@ begin
     _held := array(select l.token from postbus.lease l where l.token = any (tokens) order by l.token for update);
     update postbus.lease l set ends_at = as_of + extend.lease where l.token = any (_held);
     if cardinality(_held) < cardinality(tokens) then        -- those of groups, in the order of positions, as all who settle
+        perform postbus.note_holders(tokens, as_of);
         perform from postbus.retrying r where r.token = any (tokens) order by r.position, r.id for update;
         with extended as (
             update postbus.retrying r set due_at = as_of + extend.lease where r.token = any (tokens) returning r.token

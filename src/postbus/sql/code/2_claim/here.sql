@@ -4,6 +4,7 @@ language plpgsql volatile as $$
 declare
     _place postbus.log_place;
 begin
+    perform postbus.check_cluster();
     perform postbus.check_fresh();
     _place.position := postbus.last_position(storage_id);
     -- Before the transaction's own id: a snapshot may show that as ended, and with it what this transaction publishes.

@@ -32,6 +32,7 @@ declare
     _size     bigint;
     _stopped  boolean := false;
 begin
+    perform postbus.check_cluster();
     if _is_new then
         perform postbus.check_fresh();
         _position := postbus.last_position(topic.storage_id);

@@ -3,7 +3,8 @@
 -- `take` of them, of the key that is asked for, are in hand of the pop with this token at once: see claim_shelved.
 --
 -- One process at a time does so for a group: others find its messages when it has committed. Lanes that a worker reads are
--- left to it. In a transaction that has written, nothing is moved, see check_fresh, except of a history, which has an end.
+-- left to it. In a transaction that has written, nothing is moved, see check_fresh, except of a history, which has an end, and
+-- up to target, a place that this transaction took before it wrote.
 --
 -- A message waits (parked) behind others of its key. What it waits behind is locked, so that whoever settles that sees
 -- the one that waits; if that cannot be, because it is just being settled, the message does not wait, and it is
@@ -21,6 +22,7 @@ create or replace function postbus.shelve(
     member          text,
     lease           interval,
     as_of           timestamptz,
+    target          text,
     out shelved integer,
     out taken   integer,
     out more    boolean
@@ -30,14 +32,14 @@ declare
     _place  record;
     _rows   postbus.log_row[];
     _end    postbus.log_row;
-    _target text;
+    _target text := case when current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then target end;
     _count  record;
     _passes boolean := exists (select from postbus.subscription s where s.id = shelve.subscription_id and s.on_failure = 'pass');
 begin
     shelved := 0;
     taken := 0;
     more := false;
-    if (pg_current_xact_id_if_assigned() is not null
+    if (pg_current_xact_id_if_assigned() is not null and _target is null
         and not exists (select from postbus.subscription s where s.id = shelve.subscription_id and s.catch_up_of is not null))
        or not pg_try_advisory_xact_lock(hashtext('postbus.shelf'), hashtext(subscription_id::text)) then
         return;

@@ -1,7 +1,7 @@
 -- Settles messages that a pop of a group has in hand, all of them where no ids are given: 'done', 'retry', 'dead', or 'release'
 -- for an attempt that was none. Says of each what became of it: 'done', 'retried', 'dead', 'released' or 'lost'.
 --
--- Writes: retrying, dead_letter, receipt.  Locks: rows of retrying.
+-- Writes: retrying, dead_letter, receipt; see note_holders.  Locks: rows of retrying.
 create or replace function postbus.settle_shelved(
     token        uuid,
     ids          bigint[],
@@ -19,6 +19,7 @@ declare
     _dead  bigint[] := '{}';
     _lines jsonb;       -- keys that go on, since the group lets others pass
 begin
+    perform postbus.note_holders(array[token], as_of);
     if outcome = 'done' then
         _done := postbus.finish_shelved(token, ids, false, null, null, as_of);
     elsif outcome = 'dead' then

@@ -1,5 +1,6 @@
 -- Refuses to go on while a topic has messages on their way: dead letters and finished ones do not count.
-create or replace function postbus.check_idle(topic postbus.topic) returns void
+-- remedy, if given, is what the caller can do about it.
+create or replace function postbus.check_idle(topic postbus.topic, remedy text default null) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp as $$
 begin
@@ -9,7 +10,8 @@ begin
        or postbus.has_segments(topic)
     then
         perform postbus.refuse('PB408', format('topic %L has messages', topic.name),
-            case when topic.storage_id is null then 'let them be consumed first, or drop them: postbus topics purge ' || topic.name
+            case when remedy is not null then remedy
+                 when topic.storage_id is null then 'let them be consumed first, or drop them: postbus topics purge ' || topic.name
                  else 'create another topic, or delete this one with its messages: postbus topics delete --force ' || topic.name end);
     end if;
 end $$;

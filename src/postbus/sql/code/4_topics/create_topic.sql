@@ -16,7 +16,8 @@ begin
     _topic.created_at := clock_timestamp();
     _topic := postbus.with_options(_topic, options);
     if _topic.ordered or _topic.semantics = 'PUB_SUB' then
-        perform postbus.check_idle(_topic);
+        perform postbus.check_idle(_topic, case when _topic.semantics = 'PUB_SUB' then
+            format('they are in a QUEUE of this name; move them to groups: postbus topics migrate %s --to PUB_SUB --group GROUP', name) end);
     end if;
     if _topic.semantics = 'PUB_SUB' then
         _topic.storage_id := postbus.storage_for(_topic);

@@ -2,7 +2,7 @@
 -- unless `force` is given. Storage of its own is dropped, for which nobody else may be publishing at that moment, to
 -- whatever topic: then it is refused rather than waited for, since all publishers would wait behind it.
 --
--- Writes: segment, subscription and all that belongs to it, scope.  Locks: segment and the storage's own tables, to drop these.
+-- Writes: segment, leaf_topic, subscription and all that belongs to it, scope.  Locks: segment and the storage's own tables, to drop these.
 create or replace function postbus.delete_log(topic postbus.topic, force boolean) returns void
 language plpgsql as $$
 declare
@@ -15,6 +15,7 @@ begin
     delete from postbus.scope c where c.topic = (delete_log.topic).name;
     delete from postbus.moving m where m.topic_id = topic.id;
     delete from postbus.topic_count c where c.topic_id = topic.id;
+    delete from postbus.leaf_topic part where part.storage_id = topic.storage_id and part.topic_id = topic.id;
     if topic.storage = 'own' then
         begin
             perform set_config('lock_timeout', '200ms', true);

@@ -12,6 +12,7 @@ language sql as $$
            storage = topic.storage, storage_id = topic.storage_id, segment_size = topic.segment_size,
            zero_subscription_retention = topic.zero_subscription_retention,
            block_writes_on_zero_subscriptions = topic.block_writes_on_zero_subscriptions, max_retention = topic.max_retention,
+           dead_retention = topic.dead_retention,
            zombie_time = topic.zombie_time, heartbeat_interval = topic.heartbeat_interval, heartbeat_timeout = topic.heartbeat_timeout,
            namespace = topic.namespace, task = topic.task
      where t.id = topic.id

@@ -1,31 +1,33 @@
--- Changes options of a topic. Groups into whose scopes it comes by that are subscribed.
+-- Changes options of a topic. Groups into whose scopes it comes by that are subscribed. Whatever its retention becomes, a topic
+-- stays in the storage that it was created in; leaves of a storage of its own last accordingly.
 --
--- Writes: see save_topic, storage_for, begin_move and join_scopes.  Locks: the topic's row.
+-- Writes: storage; see save_topic, storage_for, begin_move and join_scopes.  Locks: the topic's row.
 create or replace function postbus.set_topic(name text, options jsonb) returns postbus.topic
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
     _before postbus.topic := postbus.existing_topic(name);
-    _after  postbus.topic := postbus.with_options(_before, options);
+    _after  postbus.topic;
 begin
+    if _before.semantics = 'PUB_SUB' and options ->> 'semantics' = 'QUEUE' then
+        perform postbus.refuse('PB408', format('topic %L is PUB_SUB, and cannot become a QUEUE, which has no groups', name),
+            'create a QUEUE with another name and publish there; delete this topic when its groups have read it');
+    end if;
+    _after := postbus.with_options(_before, options);
     if _after.ordered <> _before.ordered then
         perform postbus.check_idle(_before);
     end if;
     if _after.semantics <> _before.semantics then
-        perform postbus.check_idle(_before);
-        if _before.semantics = 'PUB_SUB' then
-            perform postbus.refuse('PB408', format('topic %L is PUB_SUB', name),
-                'delete it and create it again as a QUEUE: its groups have no meaning there');
-        end if;
+        perform postbus.check_idle(_before, format('move them to groups: postbus topics migrate %s --to PUB_SUB --group GROUP', name));
         _after.storage_id := postbus.storage_for(_after);
         perform postbus.begin_move(_before);        -- messages of transactions that are open now are not seen here
     elsif _after.semantics = 'PUB_SUB' then
         if (_after.lanes, _after.named_lanes, _after.storage) <> (_before.lanes, _before.named_lanes, _before.storage) then
             perform postbus.refuse('PB408', format('lanes and storage of topic %L cannot change', name),
                 'they decide where messages are: create another topic');
-        elsif _after.storage = 'shared' and postbus.storage_for(_after) <> _before.storage_id then
-            perform postbus.refuse('PB408', format('topic %L shares storage with topics of its retention', name),
-                'stay within it, or create a topic with storage own');
+        end if;
+        if (_after.retention, _after.zero_subscription_retention) <> (_before.retention, _before.zero_subscription_retention) then
+            update postbus.storage s set period = postbus.own_period(_after) where s.topic_id = _after.id;
         end if;
     end if;
     perform postbus.save_topic(_after);

@@ -13,7 +13,7 @@ begin
         _storage.id := coalesce((select max(s.id) + 1 from postbus.storage s where s.id >= 100), 100);
         _storage.name := topic.name;
         _storage.topic_id := topic.id;
-        _storage.period := greatest(least(_keeps / 12, interval '1 day'), interval '1 minute');
+        _storage.period := postbus.own_period(topic);
     else
         select shared.id, 'shared ' || shared.name, null, shared.retention, shared.period
           into _storage.id, _storage.name, _storage.topic_id, _storage.retention, _storage.period

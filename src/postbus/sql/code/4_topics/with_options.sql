@@ -6,7 +6,7 @@ declare
     _known   text[] := array['semantics', 'ordered', 'lease', 'max_attempts', 'retry_initial', 'retry_factor', 'retry_max',
                              'retry_jitter', 'retention', 'dedup_window', 'max_payload_bytes', 'notify', 'tracking', 'lanes',
                              'storage', 'segment_size', 'zero_subscription_retention', 'block_writes_on_zero_subscriptions',
-                             'max_retention', 'zombie_time', 'heartbeat_interval', 'heartbeat_timeout',
+                             'max_retention', 'dead_retention', 'zombie_time', 'heartbeat_interval', 'heartbeat_timeout',
                              'namespace', 'task'];
     _unknown text;
     _changed postbus.topic;
@@ -40,6 +40,10 @@ begin
     if _changed.semantics = 'PUB_SUB' and topic.semantics <> 'PUB_SUB' then      -- other defaults than a queue's
         _changed.tracking := coalesce(_changed.tracking, 'REFERENCE_COUNTING');
         _changed.retention := case when options ? 'retention' then _changed.retention else interval '24 hours' end;
+    end if;
+    -- Shorter than retention only where somebody says so: else a long retention would hold only while a group is subscribed.
+    if not options ? 'zero_subscription_retention' and topic.zero_subscription_retention >= topic.retention then
+        _changed.zero_subscription_retention := greatest(_changed.zero_subscription_retention, _changed.retention);
     end if;
     perform postbus.check_topic(_changed);
     return _changed;

@@ -2,7 +2,7 @@
 -- milliseconds. Refuses what makes no sense.
 --
 --   batch_size      messages per read
---   max_messages    how many of the newest are worked through; null: all
+--   max_messages    how many of the newest are worked through; null, the default: all
 --   max_rate        messages per second, for the whole group; null: as fast as it goes
 --   target_latency  the p95 of its own statements above which it slows down
 --   beside_from     up to this many messages come first and in order with what is published now; more come beside it
@@ -21,7 +21,7 @@ begin
     elsif _options is null then
         perform postbus.refuse('PB402', format('a catch-up has no preset %L', _preset), 'use conservative, default or aggressive');
     end if;
-    _options := jsonb_build_object('preset', _preset, 'max_messages', 1000000, 'beside_from', 100000) || _options || options;
+    _options := jsonb_build_object('preset', _preset, 'max_messages', null, 'beside_from', 100000) || _options || options;
     select option.name into _wrong from jsonb_object_keys(_options) as option (name)
      where option.name not in ('preset', 'batch_size', 'max_messages', 'max_rate', 'target_latency', 'beside_from') order by 1 limit 1;
     if _wrong is not null then

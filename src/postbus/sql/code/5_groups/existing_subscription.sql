@@ -15,7 +15,8 @@ begin
             case when exists (select from postbus.subscription s
                                where s.topic_id = _topic.id and s.group_name = existing_subscription.group_name and s.catch_up_of is null)
                  then 'it was CANCELLED, which is final: subscribing again makes a new one'
-                 else 'list them: postbus groups list' end);
+                 else format('subscribe it: postbus groups subscribe %s %s; or list those that are: postbus groups list %s',
+                             group_name, topic, topic) end);
     end if;
     return _found;
 end $$;

@@ -21,7 +21,7 @@ declare
     _dead bigint[] := array(select s.id from postbus.subscription s where s.id = any (subscription_ids) and s.state = 'DEAD');
 begin
     if _dead <> '{}' then
-        return query select * from postbus.resurrect(_dead, true, as_of);
+        return query select r.subscription_id, r.missed, r.skipped, r.catch_up_id from postbus.resurrect(_dead, true, as_of) as r;
     end if;
     with reached as (
         select s.id from postbus.subscription s

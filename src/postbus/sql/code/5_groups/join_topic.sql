@@ -34,8 +34,10 @@ begin
     _new.state := case when (select bool_and(s.state = 'PAUSED' and not s.waits_for_queue) from postbus.subscription s
                               where s.scope_id = _scope.id and s.group_name = scope.group_name and s.state <> 'CANCELLED')
                        then 'PAUSED' end;
-    _new.start := case _scope.mode when 'new' then 'FROM_NOW' when 'all' then 'FROM_BEGINNING' else 'FROM_TIMESTAMP' end;
+    _new.start := case _scope.mode when 'new' then 'FROM_NOW' when 'all' then 'FROM_BEGINNING'
+                                    when 'message' then 'FROM_MESSAGE_ID' else 'FROM_TIMESTAMP' end;
     _new.start_at := _scope.start_at;
+    _new.start_id := _scope.start_id;
     _new.subscribed := place;
     _new.on_failure := _scope.on_failure;
     _new.catch_up := _scope.catch_up;

@@ -1,11 +1,28 @@
--- A process works for groups no longer: its lanes are free.
+-- A process works for groups no longer: its lanes are free. With is_stop, a group for which no other living process works
+-- is stopped from now on, by this process.
 --
--- Writes: lane, group_worker.
-create or replace function postbus.leave_groups(worker text, subscription_ids bigint[]) returns void
+-- Two processes that leave together wait for each other: the later one finds that it is the last.
+--
+-- Writes: lane, group_worker, subscription.  Locks: subscription rows, in the order of their ids.
+create or replace function postbus.leave_groups(
+    worker           text,
+    subscription_ids bigint[],
+    is_stop          boolean default false,
+    as_of            timestamptz default clock_timestamp()
+) returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 begin
+    if is_stop then
+        perform from postbus.subscription s where s.id = any (subscription_ids) order by s.id for no key update;
+    end if;
     update postbus.lane l set holder = null, token = gen_random_uuid(), held_since = null
      where l.subscription_id = any (subscription_ids) and l.holder = leave_groups.worker;
     delete from postbus.group_worker g where g.subscription_id = any (subscription_ids) and g.worker = leave_groups.worker;
+    if is_stop then
+        update postbus.subscription s set stopped_at = greatest(as_of, s.seen_at), stopped_by = leave_groups.worker
+         where s.id = any (subscription_ids) and s.state = 'ACTIVE'
+           and not exists (select from postbus.group_worker g join postbus.worker w on w.name = g.worker
+                            where g.subscription_id = s.id and w.seen_at > postbus.alive_since(as_of));
+    end if;
 end $$;

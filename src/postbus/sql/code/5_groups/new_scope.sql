@@ -1,22 +1,31 @@
--- A record of a scope, to be stored, with where the group starts: `new` looks back by look_back.
+-- A record of a scope, to be stored, with where the group starts: `new` looks back by look_back, `message` begins at start_id.
 -- Refuses what makes no sense.
 create or replace function postbus.new_scope(
     scope     postbus.scope,
     mode      text,
     start_at  timestamptz,
-    look_back interval
+    look_back interval,
+    start_id  bigint
 ) returns postbus.scope
 language plpgsql as $$
 begin
-    if mode is null or mode not in ('new', 'all', 'timestamp') then
-        perform postbus.refuse('PB402', format('mode %s is not known', coalesce(quote_literal(mode), 'null')), 'use new, all or timestamp');
+    if mode is null or mode not in ('new', 'all', 'timestamp', 'message') then
+        perform postbus.refuse('PB402', format('mode %s is not known', coalesce(quote_literal(mode), 'null')), 'use new, all, timestamp or message');
     elsif (mode = 'timestamp') <> (start_at is not null) or not isfinite(start_at) then
-        perform postbus.refuse('PB402', 'start_at belongs to mode timestamp', 'give both, or neither of them');
+        perform postbus.refuse('PB402', 'mode timestamp and start_at go together', 'give both of them, with a finite time, or neither');
+    elsif (mode = 'message') <> (start_id is not null) then
+        perform postbus.refuse('PB402', 'mode message and start_id go together', 'give both of them, or neither');
+    elsif start_id < 0 then
+        perform postbus.refuse('PB402', format('start_id %s is negative', start_id), 'give the id of a message of the topic');
+    elsif start_id is not null and scope.topic is null then
+        perform postbus.refuse('PB402', 'the topics of a namespace, task or pattern have no message in common to start from',
+            'start them at a time: mode timestamp with start_at');
     elsif (look_back between interval '0' and interval '1000 years') is not true then
         perform postbus.refuse('PB402', format('look_back %s is not a duration to look back by', coalesce(look_back::text, 'null')),
             'give zero or more, such as 4 seconds');
     end if;
     scope.mode := mode;
+    scope.start_id := start_id;
     scope.snapshot := pg_current_snapshot();
     scope.start_at := case mode when 'new' then scope.recorded_at - look_back else new_scope.start_at end;
     return scope;

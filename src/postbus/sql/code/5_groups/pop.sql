@@ -25,6 +25,7 @@ declare
 begin
     perform postbus.check_pop(max_count, lease);
     if group_name is not null then
+        perform postbus.check_cluster();
         return query select * from postbus.pop_group(topic, group_name, member, max_count, lease, key, auto_ack, floor, max_bytes, as_of);
         return;
     elsif key is not null then

@@ -3,7 +3,10 @@
 -- What is in the log goes to the group's shelf first, whenever there is too little for this pop; a pop of one key may have to
 -- move more than that until it comes to its own.
 --
--- Writes: see shelve and claim_shelved; subscription, now and then, since who pops is alive.  Locks: its row (skip locked).
+-- A DEAD group comes back, and gets messages at once. place is the place that its resurrection took, where the caller has
+-- brought it back. While somebody else is bringing it back, it gets what is on its shelf.
+--
+-- Writes: see shelve, claim_shelved and note_life.
 create or replace function postbus.pop_group(
     topic      text,
     group_name text,
@@ -14,7 +17,8 @@ create or replace function postbus.pop_group(
     auto_ack   boolean,
     floor      text,
     max_bytes  bigint,
-    as_of      timestamptz
+    as_of      timestamptz,
+    place      text default null
 ) returns setof postbus.popped
 language plpgsql as $$
 declare
@@ -34,28 +38,26 @@ begin
     select * into _group from postbus.subscription s
      where s.topic_id = _topic.id and s.group_name = pop_group.group_name and s.state <> 'CANCELLED' and s.catch_up_of is null;
     if _group.id is null then
-        if _topic.storage_id is null then
-            perform postbus.refuse('PB432', format('topic %L is a QUEUE', topic), 'pop from it without a group');
-        end if;
+        perform postbus.check_is_log(_topic, topic, group_name);
         perform postbus.existing_subscription(topic, group_name);
     end if;
-    if _group.state <> 'ACTIVE' then
-        if _group.state = 'DEAD' then
-            perform postbus.resurrect(array[_group.id]);
-        end if;
-        _end.more := _group.state = 'DEAD';
+    _end.more := false;
+    if _group.state = 'PAUSED' then
         _end.next_floor := floor;
         return next _end;
         return;
+    elsif _group.state = 'DEAD' then
+        select r.place into place from postbus.resurrect(array[_group.id], as_of => pop_group.as_of) as r;
+        _group.seen_at := as_of;
+        _end.more := place is null;
     end if;
-    _end.more := false;
     lease := coalesce(lease, _topic.lease);
     _parts := array(select s.id from postbus.subscription s
                      where s.id = _group.id or s.catch_up_of = _group.id and s.state = 'ACTIVE' order by s.id);
     select * into _shelf from postbus.look_at_shelf(_parts, _topic, max_count, key, _since, as_of);
     if _shelf.is_enough then
         _taken := postbus.claim_shelved(_parts, _topic, _token, member, max_count, max_bytes, lease, key, _since, as_of);
-        _end.more := _taken > 0;
+        _end.more := _end.more or _taken > 0;
     end if;
     if _taken = 0 then      -- too little is there, or it waits behind what others have in hand
         foreach _part in array _parts loop
@@ -63,7 +65,7 @@ begin
             select * into _read
               from postbus.shelve(_part, _topic, case when key is not null then 10000 when max_count < 100 then 1000 else max_count end,
                                   max_bytes, case when _shelf.first_due is null then max_count - _taken else 0 end, key, _token, member, lease,
-                                  as_of);
+                                  as_of, place);
             _taken := _taken + _read.taken;
             _end.more := _end.more or _read.more or _read.shelved > _read.taken;
         end loop;
@@ -85,8 +87,7 @@ begin
         return next _row;
     end if;
     if _group.seen_at < as_of - _topic.heartbeat_interval / 2 then
-        update postbus.subscription s set seen_at = as_of, missed = 0, missed_at = null
-         where s.id in (select p.id from postbus.subscription p where p.id = any (_parts) for no key update skip locked);
+        perform postbus.note_life(array[_group.id], as_of);
     end if;
     -- What became due two seconds before the first that was found is settled, or somebody has it in hand. Dead rows of it
     -- are not to be stepped over, however long they stay.

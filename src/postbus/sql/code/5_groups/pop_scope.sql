@@ -1,7 +1,9 @@
 -- Takes up to max_count messages for a group from the topics of a namespace, of a task, or whose names fit a pattern: of that
 -- topic in which something waits longest. See pop, and subscribe_scope, which comes first.
 --
--- Writes: see pop_group.
+-- It is a sign of life of the group in all of these topics: where it is DEAD, it comes back.
+--
+-- Writes: see pop_group and note_life.
 create or replace function postbus.pop_scope(
     group_name text,
     namespace  text default null,
@@ -21,7 +23,10 @@ declare
     _topic record;
     _row   postbus.popped;
     _end   postbus.popped;
+    _quiet bigint[];
+    _dead  jsonb := '{}';       -- the places of subscriptions that came back
 begin
+    perform postbus.check_cluster();
     perform postbus.check_scope(null, null, namespace, task, pattern);
     perform postbus.check_pop(max_count, lease);
     _scope := postbus.as_scope(group_name, null, null, namespace, task, pattern);
@@ -32,12 +37,19 @@ begin
             'subscribe it first: see subscribe_scope');
     end if;
     _end.more := false;
+    _quiet := array(select s.id from postbus.topics_in_scope(_scope) as f
+                      join postbus.subscription s on s.id = f.subscription_id
+                      join postbus.topic t on t.id = s.topic_id
+                     where f.state = 'DEAD' or f.state = 'ACTIVE' and s.seen_at < as_of - t.heartbeat_interval / 2);
+    if _quiet <> '{}' then
+        select coalesce(jsonb_object_agg(n.subscription_id, n.place), '{}') into _dead from postbus.note_life(_quiet, as_of) as n;
+    end if;
     for _topic in
-        select f.topic_name, shelf.due_at, waiting.since
+        select f.topic_name, f.subscription_id, shelf.due_at, waiting.since
           from postbus.topics_in_scope(_scope) as f
           left join lateral (select r.due_at from postbus.retrying r
                               where r.subscription_id = f.subscription_id and not r.parked order by r.due_at limit 1) as shelf on true
-         cross join lateral (select case when f.state = 'DEAD' then '-infinity'
+         cross join lateral (select case when _dead ? f.subscription_id::text then '-infinity'
                                          when f.state = 'ACTIVE' then least(case when shelf.due_at <= as_of then shelf.due_at end,
                                                                             postbus.news_since(f.subscription_id)) end as since) as waiting
          where waiting.since is not null or shelf.due_at is not null
@@ -46,7 +58,8 @@ begin
         _end.next_due := least(_end.next_due, case when _topic.due_at > as_of then _topic.due_at - as_of end);
         continue when _topic.since is null;
         for _row in
-            select * from postbus.pop_group(_topic.topic_name, group_name, member, max_count, lease, null, auto_ack, null, max_bytes, as_of)
+            select * from postbus.pop_group(_topic.topic_name, group_name, member, max_count, lease, null, auto_ack, null, max_bytes, as_of,
+                                            _dead ->> _topic.subscription_id::text)
         loop
             if _row.ids is null then
                 _end.more := _end.more or _row.more;

@@ -1,6 +1,7 @@
 -- Brings groups that are DEAD back to life. Each goes on where it stood, with what is still there; what that is comes
 -- back as missed, and is kept within the bounds of its catch-up. Without a catch-up it goes on with what is published
 -- from now on. To be called in a transaction of its own. catch_up, if given, are the options that it has from now on.
+-- place is the place of now that was taken for this: the same transaction can read the log up to it, see shelve.
 --
 -- Writes: subscription, and see bound_catch_up.  Locks: subscription rows (skip locked).
 create or replace function postbus.resurrect(
@@ -8,7 +9,7 @@ create or replace function postbus.resurrect(
     with_catch_up    boolean default true,
     as_of            timestamptz default clock_timestamp(),
     catch_up         jsonb default null
-) returns table (subscription_id bigint, missed bigint, skipped bigint, catch_up_id bigint)
+) returns table (subscription_id bigint, missed bigint, skipped bigint, catch_up_id bigint, place text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
@@ -18,6 +19,7 @@ declare
     _found     postbus.subscription;
     _topic     postbus.topic;
 begin
+    perform postbus.check_cluster();
     perform postbus.check_fresh();
     -- A place of each storage, as in `here`: positions first, then the snapshot, then an own transaction id.
     select jsonb_object_agg(used.id, postbus.last_position(used.id)) into _positions
@@ -37,6 +39,7 @@ begin
                catch_up = case when s.id = _found.id then _found.catch_up else s.catch_up end
          where s.id = _found.id or (s.catch_up_of = _found.id and s.state = 'DEAD');
         subscription_id := _found.id;
+        place := _place::text;
         if with_catch_up then
             select b.missed, b.skipped, b.catch_up_id into missed, skipped, catch_up_id
               from postbus.bound_catch_up(_found, _topic, _place, 'resurrection') as b;

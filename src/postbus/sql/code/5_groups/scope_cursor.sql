@@ -4,7 +4,10 @@ language plpgsql stable as $$
 declare
     _cursor postbus.log_cursor := postbus.cursor_at(row(0, '2', '3:3:')::postbus.log_place);
 begin
-    if scope.start_at is not null then
+    if scope.start_id is not null then
+        _cursor.since_id := scope.start_id;
+        _cursor.since_bound := 9223372036854775807;
+    elsif scope.start_at is not null then
         _cursor.since_bound := 9223372036854775807;
         _cursor.since_at := scope.start_at;
         _cursor.since_snapshot := case when scope.start_at <= scope.recorded_at then scope.snapshot end;

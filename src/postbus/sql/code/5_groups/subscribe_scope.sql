@@ -4,7 +4,8 @@
 -- Returns what the group is subscribed to in the scope. To be called in a transaction of its own.
 --
 -- mode new: messages of the last look_back, and all that are committed after this has returned; all: what is retained;
--- timestamp: what was published at start_at or later, and all that is committed later.
+-- timestamp: what was published at start_at or later, and all that is committed later; message: the message with start_id, and
+-- those with a higher id, of one topic or of one key of it.
 --
 -- Writes: scope, subscription; see join_topic and resurrect.  Locks: an advisory lock for the transaction, for the first call.
 create or replace function postbus.subscribe_scope(
@@ -18,7 +19,8 @@ create or replace function postbus.subscribe_scope(
     start_at   timestamptz default null,
     look_back  interval default '4 seconds',
     on_failure text default null,       -- block
-    catch_up   jsonb default null
+    catch_up   jsonb default null,
+    start_id   bigint default null
 ) returns table (
     topic_name      text,
     subscription_id bigint,
@@ -59,7 +61,7 @@ begin
         perform postbus.check_fresh();
     end if;
     if _is_new then
-        _scope := postbus.new_scope(_scope, mode, start_at, look_back);
+        _scope := postbus.new_scope(_scope, mode, start_at, look_back, start_id);
     end if;
     if _dead <> '{}' then
         select coalesce(jsonb_object_agg(r.subscription_id, jsonb_build_array(false, r.missed, r.skipped)), '{}') into _told
@@ -67,9 +69,11 @@ begin
     end if;
     if _is_new then
         perform pg_advisory_xact_lock(hashtext('postbus.scope'));       -- see join_scopes
-        insert into postbus.scope (group_name, topic, key, namespace, task, pattern, mode, start_at, recorded_at, snapshot, on_failure, catch_up)
+        insert into postbus.scope (group_name, topic, key, namespace, task, pattern, mode, start_at, start_id, recorded_at, snapshot, on_failure,
+                                   catch_up)
         values (_scope.group_name, _scope.topic, _scope.key, _scope.namespace, _scope.task, _scope.pattern, _scope.mode, _scope.start_at,
-                _scope.recorded_at, _scope.snapshot, coalesce(subscribe_scope.on_failure, 'block'), coalesce(subscribe_scope.catch_up, '{}'))
+                _scope.start_id, _scope.recorded_at, _scope.snapshot, coalesce(subscribe_scope.on_failure, 'block'),
+                coalesce(subscribe_scope.catch_up, '{}'))
         on conflict do nothing;
         _is_new := found;
         _scope := postbus.as_scope(group_name, topic, key, namespace, task, pattern);       -- ours, or that of who was faster

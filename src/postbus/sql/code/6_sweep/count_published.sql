@@ -1,7 +1,7 @@
 -- Counts what was published to a storage since the last time, as a reader of its own that sees everything once.
 -- Returns how many messages that is.
 --
--- Writes: topic_count, storage_count, log_leaf.
+-- Writes: topic_count, storage_count, log_leaf, leaf_topic.
 create or replace function postbus.count_published(storage_id integer) returns bigint
 language plpgsql as $$
 declare
@@ -41,6 +41,9 @@ begin
             insert into postbus.topic_count as known (topic_id, messages, bytes) values (_one.topic_id, _one.messages, _one.bytes)
             on conflict on constraint topic_count_pkey do update
                set messages = known.messages + excluded.messages, bytes = known.bytes + excluded.bytes;
+            insert into postbus.leaf_topic as known (storage_id, epoch, topic_id, messages)
+            values (count_published.storage_id, _leaf.epoch, _one.topic_id, _one.messages)
+            on conflict on constraint leaf_topic_pkey do update set messages = known.messages + excluded.messages;
             _in_leaf := _in_leaf + _one.messages;
         end loop;
         if _in_leaf > 0 then

@@ -6,27 +6,43 @@
 -- Can be killed anywhere and called again: what is DEAD follows from the heartbeats alone, and nothing else has to be
 -- changed for it. What a DEAD group is required for, and what it holds, is computed from its state.
 --
--- Writes: subscription.
+-- A group whose row is locked is passed over: a transaction that settles its messages may stay open for long.
+--
+-- Writes: subscription, group_event.  Locks: its rows (skip locked).
 create or replace function postbus.detect_dead(storage_id integer, as_of timestamptz) returns bigint
 language plpgsql as $$
 declare
     _every interval := (select w.detection_interval from postbus.sweep_setting w);
+    _quiet bigint[];        -- not heard of for longer than a heartbeat takes
     _count bigint;
 begin
+    _quiet := array(
+        select s.id from postbus.subscription s
+          join postbus.topic t on t.id = s.topic_id
+         where t.storage_id = detect_dead.storage_id and s.state = 'ACTIVE' and s.catch_up_of is null
+           and s.seen_at < as_of - 1.5 * t.heartbeat_interval
+         order by s.id for no key update of s skip locked);
     update postbus.subscription s set missed = s.missed + 1, missed_at = as_of
       from postbus.topic t
-     where t.id = s.topic_id and t.storage_id = detect_dead.storage_id and s.state = 'ACTIVE' and s.catch_up_of is null
-       and s.seen_at < as_of - 1.5 * t.heartbeat_interval
+     where s.id = any (_quiet) and t.id = s.topic_id
        and (s.missed_at is null or s.missed_at <= as_of - least(t.heartbeat_timeout / 5, _every));
     with late as (
         update postbus.subscription s set state = 'DEAD', state_changed_at = as_of
           from postbus.topic t
-         where t.id = s.topic_id and t.storage_id = detect_dead.storage_id and s.state = 'ACTIVE' and s.catch_up_of is null
+         where s.id = any (_quiet) and t.id = s.topic_id
            and s.seen_at < as_of - t.heartbeat_timeout and s.missed >= 3
-        returning s.id
+        returning s.id, t.name as topic, s.group_name, s.seen_at, s.stopped_at, s.stopped_by
     ), history as (
         update postbus.subscription s set state = 'DEAD', state_changed_at = as_of
           from late where s.catch_up_of = late.id and s.state = 'ACTIVE'
+    ), told as (
+        insert into postbus.group_event (at, name, topic, group_name, fields)
+        select as_of, 'group.dead', late.topic, late.group_name,
+               jsonb_build_object('after', case when late.stopped_at >= late.seen_at then 'stop' else 'silence' end,
+                                  'silent_seconds', round(extract(epoch from as_of - late.seen_at)),
+                                  'lag', (select before.messages from postbus.group_lag(late.id) as before))
+               || case when late.stopped_at >= late.seen_at then jsonb_build_object('stopped_by', late.stopped_by) else '{}' end
+          from late
     )
     select count(*) into _count from late;
     return _count;

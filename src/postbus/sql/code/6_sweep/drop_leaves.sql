@@ -1,69 +1,75 @@
--- Drops a leaf of a storage that nobody needs any more: its retention is over, and every live group has all of its
--- messages. A DEAD group does not hold it, nor one that made no progress for the topic's zombie time.
--- Past max_retention a leaf goes in any case, and it is recorded which group lost how many messages.
--- Returns the name of the one that was dropped, and its messages: one at a time, since the lock that it takes lasts to
--- the end of the transaction. `blocked`: there is one to drop, perhaps, and others use it,
--- or may still be writing to it.
+-- Removes what a storage no longer keeps, judged for each topic by its own options and groups: its retention is over, and
+-- every group that keeps messages has had them; or its max_retention is over, and then it is recorded which group lost how
+-- many messages. Both count from the moment when the leaf was closed.
 --
--- Hardly waits: while a transaction that is open for long uses the storage, the drop is left for later; short ones are
+-- A leaf that no topic keeps is dropped; from one that a topic still keeps the other topics' messages are deleted (thin_leaf).
+-- One drop or one step at a time, since the lock that a drop takes lasts to the end of the transaction. Returns the name of the
+-- leaf that was dropped, how many rows were deleted from others, and how many messages went. `blocked`: there is a leaf to
+-- drop, perhaps, and others use it, or may still be writing to it.
+--
+-- Hardly waits: while a transaction that is open for long uses the storage, drops are left for later; short ones are
 -- waited for, and hold up new ones, for 50 milliseconds at most.
 --
--- Writes: log_leaf, loss, tables.
+-- Writes: log_leaf, leaf_topic, loss, tables; see thin_leaf.
 create or replace function postbus.drop_leaves(
     storage_id integer,
     as_of      timestamptz,
     out dropped  text[],
+    out thinned  bigint,
     out messages bigint,
     out blocked  boolean
 )
 language plpgsql as $$
 declare
-    _name  text;
     _leaf  record;
-    _keeps interval;
-    _most  interval;
+    _gone  bigint[];
+    _kept  bigint[];
+    _held  bigint[];
     _users text[];
+    _stuck boolean := false;        -- who uses one leaf by way of the storage uses all: one try is enough
 begin
     dropped := array[]::text[];
+    thinned := 0;
     messages := 0;
-    select r.keeps, r.most into _keeps, _most from postbus.log_retention(storage_id) as r;
     blocked := exists (select from postbus.log_leaf l
-                        where l.storage_id = drop_leaves.storage_id and l.closed_at <= as_of - _keeps
-                          and l.closed_txid >= pg_snapshot_xmin(pg_current_snapshot()));
+                         join postbus.leaf_topic part on part.storage_id = l.storage_id and part.epoch = l.epoch
+                         join postbus.topic t on t.id = part.topic_id
+                        where l.storage_id = drop_leaves.storage_id and l.closed_txid >= pg_snapshot_xmin(pg_current_snapshot())
+                          and l.closed_at <= as_of - least(t.retention, t.zero_subscription_retention, t.max_retention));
     for _leaf in
-        select l.epoch, l.closed_at, l.messages, l.held_since from postbus.log_leaf l
+        select l.epoch, l.messages, l.listed from postbus.log_leaf l
          where l.storage_id = drop_leaves.storage_id and l.closed_txid is not null
            and l.closed_txid < pg_snapshot_xmin(pg_current_snapshot())      -- all who wrote to it have ended
-           and l.closed_at <= as_of - _keeps
          order by l.epoch
     loop
-        _name := postbus.leaf_name(storage_id, _leaf.epoch);
-        if _leaf.closed_at > as_of - _most and postbus.is_needed(storage_id, _leaf.epoch, as_of) then
-            if _leaf.held_since is null then
-                update postbus.log_leaf l set held_since = as_of where l.storage_id = drop_leaves.storage_id and l.epoch = _leaf.epoch;
+        if not _leaf.listed then
+            perform postbus.list_topics(storage_id, _leaf.epoch);
+        end if;
+        select j.gone, j.kept, j.held into _gone, _kept, _held from postbus.judge_leaf(storage_id, _leaf.epoch, as_of) as j;
+        if _held <> '{}' then
+            update postbus.leaf_topic part set held_since = as_of
+             where part.storage_id = drop_leaves.storage_id and part.epoch = _leaf.epoch and part.topic_id = any (_held);
+        end if;
+        if _kept = '{}' then
+            continue when _stuck;
+            _stuck := true;
+            _users := postbus.users_of_leaf(storage_id, _leaf.epoch);
+            if _users <> '{}' then
+                perform pg_sleep(0.02);
+                continue when _users && postbus.users_of_leaf(storage_id, _leaf.epoch);
             end if;
-            continue;
+            continue when not postbus.drop_leaf(storage_id, _leaf.epoch, _gone, as_of);
+            dropped := array[postbus.leaf_name(storage_id, _leaf.epoch)];
+            messages := _leaf.messages;
+            blocked := false;
+            return;
+        elsif _gone <> '{}' then
+            select t.rows, t.messages into thinned, messages
+              from postbus.thin_leaf(storage_id, _leaf.epoch, _gone, (select least(s.batch_size, 1000) from postbus.sweep_setting s), as_of) as t;
+            if thinned > 0 then
+                return;
+            end if;
         end if;
-        blocked := true;
-        _users := postbus.users_of_leaf(storage_id, _leaf.epoch);
-        if _users <> '{}' then
-            perform pg_sleep(0.02);
-            exit when _users && postbus.users_of_leaf(storage_id, _leaf.epoch);
-        end if;
-        begin
-            perform postbus.record_loss(storage_id, _leaf.epoch, as_of);        -- before the lock, since it may take its time
-            perform set_config('lock_timeout', '50ms', true);
-            execute format('lock table only postbus.%I in access exclusive mode', format('segment_%s', storage_id));
-            execute format('lock table only postbus.%I in access exclusive mode', format('receipt_%s', storage_id));
-            execute format('drop table postbus.%I', _name);
-            execute format('drop table postbus.%I', format('receipt_%s_%s', storage_id, _leaf.epoch));
-        exception when lock_not_available then
-            exit;
-        end;
-        delete from postbus.log_leaf l where l.storage_id = drop_leaves.storage_id and l.epoch = _leaf.epoch;
-        dropped := array[_name];
-        messages := _leaf.messages;
-        blocked := false;
-        exit;
     end loop;
+    blocked := blocked or _stuck;
 end $$;

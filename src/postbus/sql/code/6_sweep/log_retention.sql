@@ -1,9 +1,12 @@
--- How long a storage keeps its messages: for its topics, and at most. Topics without a live group keep them for
--- zero_subscription_retention, if that is longer.
-create or replace function postbus.log_retention(storage_id integer, out keeps interval, out most interval)
+-- How long a topic keeps messages that its groups are done with, and how long at most. While no group keeps messages,
+-- zero_subscription_retention counts instead of retention, whether it is shorter or longer. A DEAD group keeps messages for
+-- dead_retention.
+create or replace function postbus.log_retention(topic postbus.topic, as_of timestamptz, out keeps interval, out most interval)
 language sql stable as $$
-    select coalesce(max(case when exists (select from postbus.subscription s where s.topic_id = t.id and s.state in ('ACTIVE', 'PAUSED'))
-                             then t.retention else greatest(t.retention, t.zero_subscription_retention) end), interval '0'),
-           coalesce(max(t.max_retention), interval '0')
-      from postbus.topic t where t.storage_id = log_retention.storage_id
+    select case when exists (select from postbus.subscription s
+                              where s.topic_id = topic.id
+                                and (s.state in ('ACTIVE', 'PAUSED')
+                                     or s.state = 'DEAD' and s.state_changed_at > as_of - topic.dead_retention))
+                then topic.retention else topic.zero_subscription_retention end,
+           topic.max_retention
 $$;

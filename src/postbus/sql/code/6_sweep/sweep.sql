@@ -4,7 +4,7 @@
 -- max_count rows, or of batch_size; returns what it removed, and whether more is left. Each time, due or not, it goes on
 -- with queues that became PUB_SUB: see continue_moves.
 --
--- Writes: finished, dedup, inbox, worker, topic_seen, sweep_job, sweep_sample; see continue_moves.
+-- Writes: finished, dedup, inbox, worker, sweeper, topic_seen, sweep_job, sweep_sample; see continue_moves.
 -- Locks: an advisory lock for the transaction; dedup and inbox rows (skip locked).
 create or replace function postbus.sweep(
     max_count integer default null,
@@ -57,6 +57,7 @@ begin
                                 order by old.expires_at limit max_count for update skip locked));
     get diagnostics inbox_records = row_count;
 
+    delete from postbus.sweeper w where w.seen_at < as_of - interval '1 day';
     delete from postbus.worker w where w.seen_at < as_of - interval '1 day';
     get diagnostics workers = row_count;
 

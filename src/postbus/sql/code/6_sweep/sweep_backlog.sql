@@ -20,8 +20,5 @@ begin
       from (select f.messages from postbus.topic t join postbus.finished f on f.topic_id = t.id and f.finished_at <= _by - t.retention
              limit 100) as old;
     finished_messages := coalesce(round(finished_rows * _per), 0);
-    select count(*), coalesce(sum(l.messages), 0) into leaves, leaf_messages
-      from postbus.log_leaf l
-     cross join lateral postbus.log_retention(l.storage_id) as r
-     where l.closed_at <= _by - r.keeps and (l.held_since is null or l.closed_at <= _by - r.most);
+    select count(*), coalesce(sum(o.messages), 0) into leaves, leaf_messages from postbus.overdue_parts(_by) as o;
 end $$;

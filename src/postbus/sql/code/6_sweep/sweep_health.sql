@@ -1,5 +1,6 @@
 -- Whether sweeping keeps up, and if not, why. Unhealthy: a backlog of more than max_backlog messages; a backlog that has
--- grown over the last three intervals, so that sweeping falls behind; and what sweep_problems tells of the jobs.
+-- grown over the last three intervals, so that sweeping falls behind; what sweep_problems tells of the jobs; and what
+-- sweep_overdue finds to be left undone, whether a process is there or not. `processes` are those that sweep.
 --
 -- Rates are those of PUB_SUB topics, in messages per second over the last six intervals. They need not be equal: what is
 -- swept was published a retention ago, and goes by leaves.
@@ -33,8 +34,13 @@ begin
       into published_rate, swept_rate
       from postbus.sweep_sample s
      order by s.at > _since, case when s.at <= _since then s.at end desc, s.at limit 1;
-    processes := (select count(*) from postbus.worker w where w.seen_at > as_of - interval '1 minute');
-    _reasons := array(select postbus.sweep_problems(as_of));
+    processes := (select count(*) from postbus.worker w where w.seen_at > postbus.alive_since(as_of))
+                 + (select count(*) from postbus.sweeper w where w.seen_at > postbus.alive_since(as_of));
+    _reasons := array(select postbus.sweep_overdue(as_of));
+    if _reasons <> '{}' and processes = 0 then
+        _reasons := 'no process sweeps: run a worker, postbus serve or postbus sweep --forever'::text || _reasons;
+    end if;
+    _reasons := _reasons || array(select postbus.sweep_problems(as_of));
     if backlog > max_backlog then
         _reasons := _reasons || format('%s messages are past their retention: sweep more often, or more at a time', backlog);
     end if;

@@ -1,13 +1,14 @@
 -- Keeps the log of one storage going, a step at a time: closes leaves that are not written to any more, counts what
 -- was published, begins a new leaf when the current one has been written to for its period or is full, drops leaves
--- that nobody needs. Also folds the ledgers of cursors, and notices groups without heartbeats. One that asks whether it is
--- due drops leaves only if the interval of set_sweeping has passed; all else is done each time.
+-- that nobody needs, and deletes from others what their topics no longer keep. Also folds the ledgers of cursors, and
+-- notices groups without heartbeats. One that asks whether it is due drops and deletes only if the interval of set_sweeping
+-- has passed; all else is done each time.
 --
 -- Can be killed anywhere and called again; a second caller returns at once. Returns what it did; `more` asks to be
 -- called again at once. Refuses a transaction that has written. Does nothing in a database that was restored into
 -- another server, until that is rebased: its transaction ids mean nothing there.
 --
--- Writes: log_leaf, topic_count, receipt, catch_up, storage_count, cursor, subscription, loss, retrying, settled_ahead,
+-- Writes: log_leaf, leaf_topic, topic_count, receipt, catch_up, storage_count, cursor, subscription, loss, retrying, settled_ahead,
 -- group_worker, sweep_job.
 -- Locks: an advisory lock for the transaction.
 create or replace function postbus.sweep_log(
@@ -19,7 +20,8 @@ create or replace function postbus.sweep_log(
     out dropped text[],
     out folded  bigint,
     out dead    bigint,
-    out more    boolean
+    out more    boolean,
+    out thinned bigint          -- rows that were deleted from leaves that others still need
 )
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -37,6 +39,7 @@ begin
     folded := 0;
     dead := 0;
     more := false;
+    thinned := 0;
     dropped := array[]::text[];
     -- The id of the transaction must come after the epoch: it closes leaves, and it is part of a place.
     perform postbus.check_fresh();
@@ -102,7 +105,8 @@ begin
         _began := clock_timestamp();
         select * into _drop from postbus.drop_leaves(storage_id, as_of);
         dropped := _drop.dropped;
-        more := dropped <> '{}';
+        thinned := _drop.thinned;
+        more := dropped <> '{}' or thinned > 0;
         if not _drop.blocked then       -- else it stays due
             perform postbus.note_run('drop_leaves', storage_id, _drop.messages, _setting.interval, _began, as_of);
         end if;

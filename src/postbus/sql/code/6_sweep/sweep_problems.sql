@@ -13,7 +13,11 @@ language sql stable as $$
                   from postbus.sweep_setting s, postbus.storage, unnest(array['sweep_log', 'detect_dead', 'drop_leaves']) as of_log (job)
                ) as expected
           left join postbus.sweep_job noted on noted.job = expected.job and noted.storage_id = expected.storage_id
-         cross join (select min(w.started_at) as since from postbus.worker w where w.seen_at > as_of - interval '1 minute') as work
+         cross join (select min(p.started_at) as since
+                       from (select w.started_at, w.seen_at from postbus.worker w
+                              union all
+                             select w.started_at, w.seen_at from postbus.sweeper w) as p
+                      where p.seen_at > postbus.alive_since(as_of)) as work
     )
     select format('%s failed: %s', name, error) from job
      where failed_at > coalesce(started_at, '-infinity')

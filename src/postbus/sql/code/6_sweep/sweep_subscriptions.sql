@@ -2,7 +2,7 @@
 -- that groups have worked through among them. Those that something needs stay:
 --
 --   one with dead letters, or with messages to be tried again: somebody has to decide about these
---   a DEAD one, for the topic's retention: until then it might come back to messages that are still there
+--   a DEAD one, for the topic's retention and dead_retention: until then it might come back to messages that are still there
 --   a history of a group that lives, while its receipts tell what became of messages
 --   a CANCELLED one that keeps its group out of a topic of its scopes
 --
@@ -31,7 +31,7 @@ begin
           join postbus.topic t on t.id = s.topic_id
           left join postbus.subscription living on living.id = s.catch_up_of and living.state <> 'CANCELLED'
          where case s.state when 'CANCELLED' then s.state_changed_at < as_of - _keeps
-                            when 'DEAD' then greatest(s.state_changed_at, s.seen_at) < as_of - greatest(_keeps, t.retention)
+                            when 'DEAD' then greatest(s.state_changed_at, s.seen_at) < as_of - greatest(_keeps, t.retention, t.dead_retention)
                                              and s.catch_up_of is null      -- its history goes with it
                             else false end
            and not (s.state = 'CANCELLED' and s.catch_up_of is null

@@ -14,7 +14,8 @@ begin
     perform postbus.check_scope(topic, key, namespace, task, pattern);
     _scope := postbus.as_scope(group_name, topic, key, namespace, task, pattern);
     if _scope.id is null then
-        perform postbus.refuse('PB406', format('group %L has no record of that scope', group_name), 'list them: postbus groups scopes');
+        perform postbus.refuse('PB406', format('group %L has no record of that scope', group_name),
+            'list those that it has: postbus groups scopes; or record it: postbus groups subscribe');
     end if;
     return _scope;
 end $$;

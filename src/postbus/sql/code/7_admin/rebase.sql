@@ -3,7 +3,7 @@
 -- past it. Returns how many cursors were moved. Takes as long as all segments take to be rewritten; publishers wait
 -- meanwhile. To be called in a transaction of its own.
 --
--- Writes: segment, cursor, lane, log_leaf, topic_count, storage_count, subscription, scope, cluster.
+-- Writes: segment, cursor, lane, log_leaf, leaf_topic, topic_count, storage_count, subscription, scope, cluster.
 -- Locks: segment, cursor and lane, in exclusive mode.
 create or replace function postbus.rebase() returns bigint
 language plpgsql security definer
@@ -72,6 +72,9 @@ begin
     update postbus.log_leaf l set closed_txid = pg_current_xact_id() where l.closed_txid is not null;
     update postbus.log_leaf l
        set messages = (select coalesce(sum(g.count), 0) from postbus.segment g where g.storage_id = l.storage_id and g.position >> 43 = l.epoch);
+    delete from postbus.leaf_topic;
+    insert into postbus.leaf_topic (storage_id, epoch, topic_id, messages)
+    select g.storage_id, g.position >> 43, g.topic_id, sum(g.count) from postbus.segment g group by 1, 2, 3;
     update postbus.lane l set holder = null, token = gen_random_uuid(), held_since = null;
     -- Seen now: nobody could send heartbeats here before.
     update postbus.subscription s

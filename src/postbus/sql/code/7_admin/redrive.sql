@@ -30,7 +30,7 @@ begin
     if _topic.storage_id is not null then
         if group_name is null then
             perform postbus.refuse('PB402', format('topic %L is PUB_SUB: its dead letters belong to groups', topic),
-                'say for which group: --group NAME');
+                'name the group: group_name in SQL, group=NAME in Python, "group" over HTTP, --group NAME');
         end if;
         _for := (postbus.existing_subscription(topic, group_name)).id;
     elsif group_name is not null then

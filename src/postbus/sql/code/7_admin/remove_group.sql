@@ -23,7 +23,8 @@ begin
     _ids := array(select s.id from postbus.subscription s where s.topic_id = _topic.id and s.group_name = remove_group.group_name
                    order by s.id for update);
     if _ids = '{}' then
-        perform postbus.refuse('PB406', format('group %L has no subscription to topic %L', group_name, topic), 'list them: postbus groups list');
+        perform postbus.refuse('PB406', format('group %L has no subscription to topic %L', group_name, topic), 
+            'list those that are: postbus groups list ' || topic);
     end if;
     update postbus.subscription s set state = 'PAUSED', state_changed_at = as_of where s.id = any (_ids) and s.state = 'ACTIVE';
     held := (select count(*) from postbus.lane l join postbus.worker w on w.name = l.holder

@@ -22,7 +22,8 @@ begin
     select g.* into _group from postbus.groups g
      where g.topic = group_metrics.topic and g.group_name = group_metrics.group_name and g.state <> 'CANCELLED';
     if _group.subscription_id is null then
-        perform postbus.refuse('PB406', format('group %L has no subscription to topic %L', group_name, topic), 'list them: postbus groups list');
+        perform postbus.refuse('PB406', format('group %L has no subscription to topic %L', group_name, topic), 
+            'list those that are: postbus groups list ' || topic);
     end if;
     processed := _group.processed;
     failed := _group.failed;

@@ -19,12 +19,14 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
                  + case when history.status = 'IN_PROGRESS' then history.messages else 0 end end as pending,
        before.oldest_at as oldest_pending_at,
        case when s.state <> 'CANCELLED' then health.problem is null end as healthy, health.problem, s.waits_for_queue,
-       s.keys, s.scope_id
+       s.keys, s.scope_id, stop.at as stopped_at, stop.by as stopped_by
   from postbus.subscription s
   join postbus.topic t on t.id = s.topic_id
   left join lateral postbus.group_lag(s.id) as before on s.state <> 'CANCELLED'
- cross join lateral (select count(l.holder) as held, array_agg(distinct l.holder) filter (where l.holder is not null) as workers
-                       from postbus.lane l where l.subscription_id = s.id) as lanes
+ cross join lateral (select count(w.name) as held, array_agg(distinct w.name) filter (where w.name is not null) as workers
+                       from postbus.lane l
+                       left join postbus.worker w on w.name = l.holder and w.seen_at > postbus.alive_since(clock_timestamp())
+                      where l.subscription_id = s.id) as lanes
  cross join lateral (select sum(c.passed)::bigint as passed, max(c.at) as progressed_at
                        from postbus.current_cursor c where c.subscription_id = s.id) as progress
  cross join lateral (select sum(m.processed)::bigint as processed, sum(m.failed)::bigint as failed, sum(m.filtered)::bigint as filtered,
@@ -37,11 +39,16 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
  cross join lateral (select sum(l.messages)::bigint as messages from postbus.loss l where l.subscription_id = s.id) as lost
   left join lateral (select u.status, u.total - u.processed as messages from postbus.catch_ups u
                       where u.group_subscription_id = s.id order by u.started_at desc limit 1) as history on true
+ cross join lateral (select case when s.stopped_at >= s.seen_at and s.state in ('ACTIVE', 'DEAD') then s.stopped_at end as at,
+                            case when s.stopped_at >= s.seen_at then s.stopped_by end as by) as stop
  cross join lateral (
     select case when s.waits_for_queue and s.state_changed_at < clock_timestamp() - t.heartbeat_timeout then
                     format('for %s s it has been waiting for what is left in the queue of its topic',
                            round(extract(epoch from clock_timestamp() - s.state_changed_at)))
-                when s.state = 'DEAD' then 'it is DEAD: nobody works for it, and nothing is kept for it'
+                when stop.at < clock_timestamp() - interval '24 hours' then
+                    format('stopped by %s, longer ago than 24 hours', stop.by)
+                when stop.at is not null then null
+                when s.state = 'DEAD' then 'it is DEAD: nobody works for it, and messages are kept for dead_retention only'
                 when s.state = 'ACTIVE' and s.seen_at < clock_timestamp() - t.heartbeat_timeout then
                     format('beyond its heartbeat timeout: last heard of %s s ago, DEAD once a process looks',
                            round(extract(epoch from clock_timestamp() - s.seen_at)))

@@ -1,7 +1,7 @@
 -- What groups have subscribed to by scopes, and where they start in topics that come into them: see the table scope.
 create or replace view postbus.scopes as
 select c.group_name, c.topic, c.key, c.namespace, c.task, c.pattern, c.mode, c.start_at, c.recorded_at, c.on_failure, c.catch_up,
-       joined.topics
+       joined.topics, c.start_id
   from postbus.scope c
  cross join lateral (select coalesce(array_agg(t.name order by t.name), '{}') as topics
                        from postbus.subscription s join postbus.topic t on t.id = s.topic_id

@@ -1,0 +1,23 @@
+-- Notes a sign of life of groups that pull. An ACTIVE group is seen now; since its row must not become a hot one, that is
+-- written twice per heartbeat interval at most. A DEAD group comes back: the answer tells what it missed, see resurrect. In a
+-- transaction that has written a DEAD group cannot come back; its next pop brings it back.
+--
+-- Writes: subscription; see resurrect.  Locks: subscription rows (skip locked), in the order of their ids.
+create or replace function postbus.note_life(subscription_ids bigint[], as_of timestamptz)
+returns table (subscription_id bigint, missed bigint, skipped bigint, place text)
+language plpgsql as $$
+declare
+    _dead bigint[];
+begin
+    _dead := array(select s.id from postbus.subscription s where s.id = any (subscription_ids) and s.state = 'DEAD');
+    if _dead <> '{}' and pg_current_xact_id_if_assigned() is null then
+        return query select r.subscription_id, r.missed, r.skipped, r.place from postbus.resurrect(_dead, as_of => note_life.as_of) as r;
+    end if;
+    with reached as (
+        select s.id from postbus.subscription s
+          join postbus.topic t on t.id = s.topic_id
+         where (s.id = any (subscription_ids) or s.catch_up_of = any (subscription_ids)) and s.state = 'ACTIVE'
+           and s.seen_at < as_of - t.heartbeat_interval / 2
+         order by s.id for no key update of s skip locked)
+    update postbus.subscription s set seen_at = as_of, missed = 0, missed_at = null from reached where s.id = reached.id;
+end $$;

@@ -1,0 +1,41 @@
+-- Tells that a group lives, for consumers that pull and neither pop, settle nor prolong a lease for a while. In the topic, or in
+-- all topics of the namespace, of the task, or whose names fit the pattern, that the group is subscribed to. Where it is DEAD it
+-- comes back. To be called in a transaction of its own.
+--
+-- One row for each topic: its name, the group's state in it now, and, where the group was DEAD, how many messages it missed, and
+-- how many of these it will not get.
+--
+-- Writes: see note_life.
+create or replace function postbus.send_heartbeat(
+    group_name text,
+    topic      text default null,
+    namespace  text default null,
+    task       text default null,
+    pattern    text default null,
+    as_of      timestamptz default clock_timestamp()
+) returns table (topic_name text, state text, missed bigint, skipped bigint)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    _scope postbus.scope;
+    _ids   bigint[];
+begin
+    perform postbus.check_cluster();
+    perform postbus.check_scope(topic, null, namespace, task, pattern);
+    _scope := case when topic is null then postbus.existing_scope(group_name, null, null, namespace, task, pattern)
+                   else postbus.as_scope(group_name, topic, null, null, null, null) end;
+    _ids := array(select f.subscription_id from postbus.topics_in_scope(_scope) as f where f.subscription_id is not null);
+    if topic is not null and _ids = '{}' then
+        perform postbus.existing_subscription(topic, group_name);       -- says what is wrong
+    end if;
+    return query
+    with back as materialized (
+        select n.subscription_id, n.missed, n.skipped from postbus.note_life(_ids, send_heartbeat.as_of) as n
+    )
+    select t.name, case when b.subscription_id is null then s.state else 'ACTIVE' end, b.missed, b.skipped
+      from unnest(_ids) as one (id)
+      join postbus.subscription s on s.id = one.id
+      join postbus.topic t on t.id = s.topic_id
+      left join back b on b.subscription_id = s.id
+     order by t.name;
+end $$;

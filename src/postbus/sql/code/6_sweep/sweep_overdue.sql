@@ -1,0 +1,54 @@
+-- What sweeping should have done three of its intervals ago and has not, one row each. Judged by what is there, and not by who
+-- is there to do it: also where no process lives, and in partitions that nobody has closed.
+create or replace function postbus.sweep_overdue(as_of timestamptz) returns setof text
+language plpgsql stable as $$
+declare
+    _setting postbus.sweep_setting;
+    _by      timestamptz;           -- what should have been done by then
+    _leaf    record;
+    _first   timestamptz;
+    _count   bigint;
+begin
+    select * into _setting from postbus.sweep_setting;
+    _by := as_of - 3 * greatest(_setting.interval, interval '10 seconds');
+    for _leaf in
+        select l.storage_id, l.epoch, s.name, s.period from postbus.log_leaf l
+          join postbus.storage s on s.id = l.storage_id
+         where l.closed_txid is null and l.epoch <= postbus.epoch(l.storage_id) and l.opened_at <= _by - s.period
+         order by l.storage_id, l.epoch
+    loop
+        begin       -- rows are appended: the first one is about the oldest
+            execute format('select s.published_at from postbus.%I s limit 1', postbus.leaf_name(_leaf.storage_id, _leaf.epoch)) into _first;
+        exception when undefined_table then
+            continue;       -- dropped meanwhile, with its topic
+        end;
+        if _first <= _by - _leaf.period then
+            return next format('the open partition of storage %s (%s) has messages since %s and should have been closed after %s',
+                               _leaf.storage_id, _leaf.name, to_char(_first, 'YYYY-MM-DD HH24:MI:SS'), _leaf.period);
+        end if;
+    end loop;
+    -- Nothing of it where the job has run since: then options have changed.
+    return query
+        select format('%s messages in %s partitions of storage %s are past their retention', sum(o.messages), count(*), o.storage_id)
+          from postbus.overdue_parts(_by) as o
+         where not exists (select from postbus.sweep_job j where j.job = 'drop_leaves' and j.storage_id = o.storage_id and j.started_at > _by)
+         group by o.storage_id order by o.storage_id;
+    if postbus.is_due('sweep', 0, as_of - _by, as_of)
+       and (exists (select from postbus.topic t join postbus.finished f on f.topic_id = t.id and f.finished_at <= _by - t.retention)
+            or exists (select from postbus.dedup d where d.expires_at <= _by)
+            or exists (select from postbus.inbox i where i.expires_at <= _by)) then
+        return next 'finished messages, deduplication keys or inbox records are past their time';
+    end if;
+    _count := (select count(*) from postbus.lease l where l.ends_at <= _by);
+    if _count > 0 then
+        return next format('%s leases ended before %s and were not given back', _count, to_char(_by, 'YYYY-MM-DD HH24:MI:SS'));
+    end if;
+    select count(*) into _count
+      from postbus.subscription s join postbus.topic t on t.id = s.topic_id
+     where s.state = 'ACTIVE' and s.catch_up_of is null
+       and s.seen_at < as_of - t.heartbeat_timeout - 4 * greatest(_setting.detection_interval, interval '10 seconds')
+       and postbus.is_due('detect_dead', t.storage_id, 3 * greatest(_setting.detection_interval, interval '10 seconds'), as_of);
+    if _count > 0 then
+        return next format('%s groups are without heartbeats beyond their timeout, and nobody has looked whether they are DEAD', _count);
+    end if;
+end $$;

@@ -1,0 +1,68 @@
+-- Deletes from a closed leaf what some of its topics have there, in a step of a bounded size: up to max_count rows and about
+-- 16 MB. Records which group lost how many messages by that. The receipts of a topic follow its segments, unless an earlier
+-- leaf has segments that they may be about: then they stay until the leaf is dropped. A topic whose row is locked, since
+-- somebody deletes it for example, is left for later.
+--
+-- Returns how many rows and messages went.
+--
+-- Writes: segment, receipt, leaf_topic, log_leaf, loss, subscription.  Locks: topic rows (skip locked).
+create or replace function postbus.thin_leaf(
+    storage_id integer,
+    epoch      integer,
+    topic_ids  bigint[],
+    max_count  integer,
+    as_of      timestamptz,
+    out rows     bigint,
+    out messages bigint
+)
+language plpgsql
+set enable_seqscan = off as $$
+declare
+    _bytes bigint := 16777216;
+    _topic bigint;
+    _step  record;
+    _gone  bigint;
+begin
+    rows := 0;
+    messages := 0;
+    foreach _topic in array topic_ids loop
+        exit when rows >= max_count or _bytes <= 0;
+        perform from postbus.topic t where t.id = _topic for key share skip locked;
+        continue when not found and exists (select from postbus.topic t where t.id = _topic);
+        execute format(
+            'select max(step.position) as up_to, count(*) as rows, coalesce(sum(step.count), 0) as messages, coalesce(sum(step.bytes), 0) as bytes
+               from (select s.position, s.count, s.bytes, sum(s.bytes) over (order by s.position) - s.bytes as before
+                       from (select s.position, s.count, s.bytes from postbus.%I s
+                              where s.topic_id = $1 order by s.position limit $2) as s) as step
+              where step.before < $3', postbus.leaf_name(storage_id, epoch))
+          into _step
+         using _topic, max_count - rows, _bytes;
+        if _step.rows > 0 then
+            perform postbus.record_loss(storage_id, epoch, _topic, as_of, _step.up_to);
+            execute format('delete from postbus.%I s where s.topic_id = $1 and s.position <= $2', postbus.leaf_name(storage_id, epoch))
+              using _topic, _step.up_to;
+            rows := rows + _step.rows;
+            messages := messages + _step.messages;
+            _bytes := _bytes - _step.bytes;
+            update postbus.leaf_topic t set messages = greatest(t.messages - _step.messages, 0)
+             where t.storage_id = thin_leaf.storage_id and t.epoch = thin_leaf.epoch and t.topic_id = _topic;
+        end if;
+        exit when rows >= max_count or _bytes <= 0;
+        if not exists (select from postbus.leaf_topic t
+                        where t.storage_id = thin_leaf.storage_id and t.epoch < thin_leaf.epoch and t.topic_id = _topic) then
+            execute format(
+                'delete from postbus.%1$I r
+                  where r.ctid = any (array(select old.ctid from postbus.%1$I old
+                                             where old.subscription_id = any (array(select s.id from postbus.subscription s where s.topic_id = $1))
+                                             limit $2))', format('receipt_%s_%s', storage_id, epoch))
+              using _topic, max_count - rows;
+            get diagnostics _gone = row_count;
+            rows := rows + _gone;
+            exit when rows >= max_count;
+        end if;
+        delete from postbus.leaf_topic t
+         where t.storage_id = thin_leaf.storage_id and t.epoch = thin_leaf.epoch and t.topic_id = _topic;
+    end loop;
+    update postbus.log_leaf l set messages = greatest(l.messages - thin_leaf.messages, 0)
+     where l.storage_id = thin_leaf.storage_id and l.epoch = thin_leaf.epoch and thin_leaf.messages > 0;
+end $$;

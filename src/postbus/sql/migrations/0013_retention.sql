@@ -1,0 +1,45 @@
+-- Retention belongs to each topic by itself, also in storage that it shares.
+
+-- How long messages are kept for a group that became DEAD.
+alter table postbus.topic add column dead_retention interval not null default '72 hours';
+
+-- It had no effect where it was shorter than retention, and has one now.
+update postbus.topic t set zero_subscription_retention = t.retention
+ where t.semantics = 'PUB_SUB' and t.zero_subscription_retention < t.retention;
+
+-- Only a limit that somebody chose makes a group skip messages: a million was the default.
+update postbus.subscription s set catch_up = s.catch_up || '{"max_messages": null}' where s.catch_up -> 'max_messages' = '1000000';
+update postbus.scope c set catch_up = c.catch_up || '{"max_messages": null}' where c.catch_up -> 'max_messages' = '1000000';
+
+-- What each topic has in a leaf. The sweep counts the messages behind the publishers, as for topic_count. When a closed leaf
+-- is looked at for the first time, its topics are listed here; a topic's row goes when its segments are gone from the leaf.
+create table postbus.leaf_topic (
+    storage_id integer not null,
+    epoch      integer not null,
+    topic_id   bigint not null,
+    messages   bigint not null default 0,
+    held_since timestamptz,             -- past its retention, and a group still needs it
+    primary key (storage_id, epoch, topic_id)
+) with (fillfactor = 70);
+insert into postbus.leaf_topic (storage_id, epoch, topic_id, messages)
+select s.storage_id, s.position >> 43, s.topic_id,
+       coalesce(sum(s.count) filter (where pg_visible_in_snapshot(s.txid, ((counted.cursor).seen).snapshot)), 0)
+  from postbus.segment s
+  left join postbus.storage_count counted on counted.storage_id = s.storage_id
+ group by 1, 2, 3;
+alter table postbus.log_leaf
+    drop column held_since,
+    add column listed boolean not null default false;      -- closed, and all of its topics stand in leaf_topic
+
+drop function if exists postbus.log_retention(integer), postbus.is_needed(integer, integer, timestamptz),
+    postbus.record_loss(integer, integer, timestamptz), postbus.drop_leaves(integer, timestamptz),
+    postbus.sweep_log(integer, timestamptz, boolean);
+
+-- Processes that sweep and consume nothing. Those that consume stand in worker.
+create table postbus.sweeper (
+    name       text primary key,
+    host       text not null,
+    pid        integer not null,
+    started_at timestamptz not null default clock_timestamp(),
+    seen_at    timestamptz not null default clock_timestamp()
+);

@@ -1,0 +1,2 @@
+-- Nothing changes here.
+select 1;

@@ -1,0 +1,10 @@
+-- Functions whose signatures change; the code files create them anew.
+drop function if exists postbus.resurrect(bigint[], boolean, timestamptz, jsonb);
+drop function if exists postbus.shelve(bigint, postbus.topic, integer, bigint, integer, text, uuid, text, interval, timestamptz);
+drop function if exists postbus.pop_group(text, text, text, integer, interval, text, boolean, text, bigint, timestamptz);
+drop function if exists postbus.subscribe_scope(text, text, text, text, text, text, text, timestamptz, interval, text, jsonb);
+drop function if exists postbus.new_scope(postbus.scope, text, timestamptz, interval);
+drop function if exists postbus.check_idle(postbus.topic);
+
+-- Where a group starts that was subscribed with mode message.
+alter table postbus.scope add column start_id bigint;

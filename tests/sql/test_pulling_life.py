@@ -1,0 +1,240 @@
+"""Groups that pull: what brings a DEAD one back, and what counts as a sign of life."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fix_database import Connect
+from log_sql import create_topic, let_die, publish_many, refused, subscribe
+from pop_sql import ack, as_pop, pop, retry
+
+
+async def dead_group(conn: Any, *payloads: str, keys: list[str | None] | None = None, **options: Any) -> int:
+    """A group of topic t that has died with messages before it. Returns its storage."""
+    storage = await create_topic(conn, **options)
+    await subscribe(conn)
+    await publish_many(conn, *payloads, keys=keys)
+    assert await let_die(conn, storage) == 1
+    return storage
+
+
+async def state(conn: Any, topic: str = "t") -> str:
+    found: str = await conn.fetchval("select state from postbus.groups where topic = $1 and group_name = 'g'", topic)
+    return found
+
+
+async def seen_ago(conn: Any, ago: timedelta) -> None:
+    """The group was last seen so long ago."""
+    await conn.execute("update postbus.subscription set seen_at = clock_timestamp() - $1::interval", ago)
+
+
+async def was_seen(conn: Any) -> bool:
+    return bool(await conn.fetchval("select seen_at > clock_timestamp() - interval '10 s' from postbus.subscription"))
+
+
+@pytest.mark.parametrize("storage", ["shared", "own"])
+async def test_pop_of_a_dead_group_delivers_at_once(conn: Any, storage: str) -> None:
+    """The first pop after the group's death brings it back and returns messages."""
+    await dead_group(conn, "one", "two", storage=storage)
+    await publish_many(conn, "three")
+
+    popped = await pop(conn, 10)
+
+    assert popped.messages == ["one", "two", "three"]
+    assert await state(conn) == "ACTIVE"
+    assert await ack(conn, popped) == []
+    assert (await pop(conn, 10)).messages == []
+
+
+async def test_pop_of_one_key_by_a_dead_group_delivers_at_once(conn: Any) -> None:
+    """A pop that asks for a key of a topic with many gets that key's messages."""
+    await dead_group(conn, "one", "two", "three", keys=["a", "b", "a"], lanes=4)
+
+    assert (await pop(conn, 10, key="a")).messages == ["one", "three"]
+
+
+async def test_sparse_poller_receives_every_message(conn: Any) -> None:
+    """A job that polls less often than the heartbeat timeout gets all that was published meanwhile."""
+    storage = await dead_group(conn, "0")
+    got: list[str] = []
+    for n in range(1, 6):
+        await publish_many(conn, str(n))
+        popped = await pop(conn, 10)
+        got += popped.messages
+        await ack(conn, popped)
+        assert await let_die(conn, storage) == 1
+
+    assert got == ["0", "1", "2", "3", "4", "5"]
+
+
+async def test_pop_of_a_dead_group_far_behind_delivers_its_history(conn: Any) -> None:
+    """Where a catch-up works through the backlog, the pop that begins it returns the first messages of it."""
+    storage = await create_topic(conn)
+    await subscribe(conn, catch_up=json.dumps({"beside_from": 2}))
+    await publish_many(conn, *map(str, range(20)))
+    await let_die(conn, storage)
+
+    assert (await pop(conn, 3)).messages == ["0", "1", "2"]
+
+
+async def test_pop_of_a_dead_group_leaves_open_transactions_for_later(conn: Any, connect: Connect) -> None:
+    """A message that was being published while the group came back is delivered after its commit."""
+    await dead_group(conn, "one")
+    publisher = await connect()
+    async with publisher.transaction():
+        await publish_many(publisher, "late")
+        await publish_many(conn, "two")
+        assert (await pop(conn, 10)).messages == ["one", "two"]
+
+    assert (await pop(conn, 10)).messages == ["late"]
+
+
+async def test_pop_of_a_wide_scope_revives_all_its_topics_and_delivers(conn: Any) -> None:
+    """One pop of a namespace brings the group back in each topic, and returns messages of one of them."""
+    for topic in ("a", "b", "c"):
+        storage = await create_topic(conn, topic, namespace="n")
+    await conn.fetch("select * from postbus.subscribe_scope('g', namespace => 'n')")
+    for topic in ("a", "b"):
+        await publish_many(conn, f"in {topic}", topic=topic)
+    assert await let_die(conn, storage) == 3
+
+    popped = [as_pop(await conn.fetch("select * from postbus.pop_scope('g', 'n', max_count => 5)")) for _ in range(2)]
+
+    assert sorted(one.messages[0] for one in popped) == ["in a", "in b"]
+    assert [await state(conn, topic) for topic in ("a", "b", "c")] == ["ACTIVE"] * 3
+
+
+async def test_pop_of_a_wide_scope_keeps_quiet_topics_alive(conn: Any) -> None:
+    """A group that pops a namespace is seen in topics of it that have no messages, too."""
+    await create_topic(conn, "busy", namespace="n")
+    await create_topic(conn, "quiet", namespace="n")
+    await conn.fetch("select * from postbus.subscribe_scope('g', namespace => 'n')")
+    await publish_many(conn, "one", topic="busy")
+    await seen_ago(conn, timedelta(minutes=2))
+
+    await conn.fetch("select * from postbus.pop_scope('g', 'n')")
+
+    assert not await conn.fetchval(
+        "select count(*) from postbus.subscription where seen_at < clock_timestamp() - interval '1 min'"
+    )
+
+
+async def test_pop_beside_another_that_revives_does_not_wait(conn: Any, connect: Connect) -> None:
+    """While one transaction is bringing a group back, another pop returns; later it gets what the first left."""
+    await dead_group(conn, "one", "two")
+    other = await connect()
+    async with other.transaction():
+        assert (await pop(other)).messages == ["one"]
+        beside = await pop(conn)
+        assert (beside.messages, beside.more) == ([], True)
+
+    assert (await pop(conn)).messages == ["two"]
+
+
+@pytest.mark.parametrize("how", ["ack", "ack_leases", "retry", "dead_letter", "release", "extend"])
+@pytest.mark.parametrize("is_dead", [False, True])
+async def test_settling_and_extending_are_signs_of_life(conn: Any, how: str, is_dead: bool) -> None:
+    """A group whose messages somebody settles, or holds for longer, is not taken for DEAD, or comes back."""
+    storage = await create_topic(conn)
+    await subscribe(conn)
+    await publish_many(conn, "one", "two")
+    popped = await pop(conn, 1, lease=timedelta(hours=1))
+    if is_dead:
+        assert await let_die(conn, storage) == 1
+    else:
+        await seen_ago(conn, timedelta(minutes=2))
+
+    match how:
+        case "ack_leases":
+            lost = await conn.fetchval("select postbus.ack_leases(array[$1::uuid])", popped.token)
+        case "extend":
+            lost = await conn.fetchval("select postbus.extend(array[$1::uuid], '1 h')", popped.token)
+        case "retry":
+            lost = [] if await retry(conn, popped) == {popped.ids[0]: "retried"} else popped.ids
+        case "dead_letter":
+            lost = await conn.fetchval("select postbus.dead_letter($1, $2, 'no')", popped.token, popped.ids)
+        case _:
+            lost = await conn.fetchval(f"select postbus.{how}($1, $2)", popped.token, popped.ids)
+
+    assert lost == []
+    assert await state(conn) == "ACTIVE"
+    assert is_dead or await was_seen(conn)
+
+
+async def test_frequent_settlements_do_not_update_the_group_each_time(conn: Any) -> None:
+    """A group that was seen a moment ago is not written to again."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    await publish_many(conn, *map(str, range(20)))
+    before = await conn.fetchval("select xmin::text from postbus.subscription where id = $1", group)
+    popped = await pop(conn, 20)
+    for one in popped.ids:
+        await conn.execute("select postbus.extend(array[$1::uuid], '1 min')", popped.token)
+        await ack(conn, popped, one)
+
+    assert await conn.fetchval("select xmin::text from postbus.subscription where id = $1", group) == before
+
+
+async def test_settlement_in_an_open_transaction_does_not_hold_up_the_sweep(conn: Any, connect: Connect) -> None:
+    """Groups are judged while somebody's transaction, which has settled for one of them, stays open."""
+    storage = await create_topic(conn)
+    await subscribe(conn)
+    await publish_many(conn, "one")
+    popped = await pop(conn)
+    await seen_ago(conn, timedelta(minutes=20))
+    settling = await connect()
+    async with settling.transaction():
+        await ack(settling, popped)
+        assert await let_die(conn, storage) == 0
+
+
+async def test_heartbeat_call_keeps_a_group_alive(conn: Any) -> None:
+    """A consumer that does nothing else for a while can say that it lives."""
+    await create_topic(conn)
+    await subscribe(conn)
+    await seen_ago(conn, timedelta(minutes=2))
+
+    told = await conn.fetch("select * from postbus.send_heartbeat('g', 't')")
+
+    assert [tuple(row) for row in told] == [("t", "ACTIVE", None, None)]
+    assert await was_seen(conn)
+
+
+async def test_heartbeat_call_revives_a_dead_group(conn: Any) -> None:
+    """The answer says how many messages the group missed; they are delivered."""
+    await dead_group(conn, "one", "two")
+
+    told = await conn.fetch("select * from postbus.send_heartbeat('g', 't')")
+
+    assert [tuple(row) for row in told] == [("t", "ACTIVE", 2, 0)]
+    assert (await pop(conn, 10)).messages == ["one", "two"]
+
+
+async def test_heartbeat_call_for_a_scope_reaches_all_its_topics(conn: Any) -> None:
+    """One call for a pattern tells each topic of it."""
+    for topic in ("o.a", "o.b"):
+        storage = await create_topic(conn, topic)
+    await conn.fetch("select * from postbus.subscribe_scope('g', pattern => 'o.*')")
+    await let_die(conn, storage)
+
+    told = await conn.fetch("select * from postbus.send_heartbeat('g', pattern => 'o.*')")
+
+    assert [(row["topic_name"], row["state"], row["missed"]) for row in told] == [
+        ("o.a", "ACTIVE", 0),
+        ("o.b", "ACTIVE", 0),
+    ]
+
+
+async def test_heartbeat_call_for_an_unknown_group_is_refused(conn: Any) -> None:
+    """A group that is not subscribed has no life to tell of, and a paused one stays paused."""
+    await create_topic(conn)
+    await refused(conn.execute("select postbus.send_heartbeat('g', 't')"), "PB406")
+    await refused(conn.execute("select postbus.send_heartbeat('g', pattern => 'o.*')"), "PB406")
+    await subscribe(conn)
+    await conn.execute("select postbus.set_group_state('t', 'g', 'PAUSED')")
+
+    assert (await conn.fetchrow("select * from postbus.send_heartbeat('g', 't')"))["state"] == "PAUSED"

@@ -1,0 +1,58 @@
+"""Remedies that somebody who has only the error's text can follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from log_sql import create_topic, publish_many, refused, subscribe
+from pop_sql import pop
+
+
+async def test_popping_a_topic_without_a_group_names_the_option(conn: Any) -> None:
+    """The remedy says how a group is named, in each of the places to pop from."""
+    await create_topic(conn)
+
+    remedy = await refused(pop(conn, group=None), "PB432")
+
+    assert all(word in remedy for word in ("group=NAME", "--group", '"group"', "group_name"))
+
+
+async def test_popping_a_queue_for_a_group_names_both_ways_out(conn: Any) -> None:
+    """The topic keeps its messages when it becomes PUB_SUB; one that is not there yet is created."""
+    await publish_many(conn, "one", topic="q")
+    await conn.execute("select postbus.ensure_topic('q')")
+
+    remedy = await refused(pop(conn, topic="q"), "PB432")
+    of_new = await refused(pop(conn, topic="new"), "PB432")
+
+    assert "leave the group out" in remedy
+    assert "postbus topics migrate q --to PUB_SUB --group g" in remedy
+    assert "postbus topics create new --semantics PUB_SUB" in of_new
+
+
+async def test_queue_with_messages_is_made_pub_sub_by_migrate(conn: Any) -> None:
+    """Setting the option does not tell people to drop their messages."""
+    await conn.execute("select postbus.create_topic('q', '{}')")
+    await publish_many(conn, "one", topic="q")
+
+    remedy = await refused(conn.execute("""select postbus.set_topic('q', '{"semantics": "PUB_SUB"}')"""), "PB408")
+
+    assert remedy == "move them to groups: postbus topics migrate q --to PUB_SUB --group GROUP"
+
+
+async def test_pub_sub_topic_cannot_become_a_queue(conn: Any) -> None:
+    """With messages or without, the remedy loses none."""
+    await create_topic(conn)
+    to_queue = """select postbus.set_topic('t', '{"semantics": "QUEUE"}')"""
+    assert "another name" in await refused(conn.execute(to_queue), "PB408")
+    await publish_many(conn, "one")
+
+    assert "another name" in await refused(conn.execute(to_queue), "PB408")
+
+
+async def test_unknown_group_is_told_how_to_subscribe(conn: Any) -> None:
+    """A pop by SQL does not subscribe, so the remedy names the command."""
+    await create_topic(conn)
+    await subscribe(conn)
+
+    assert "postbus groups subscribe other t" in await refused(pop(conn, group="other"), "PB406")

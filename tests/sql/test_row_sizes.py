@@ -1,0 +1,112 @@
+"""Rows that hold many messages are bounded by bytes, so that pg_dump can write each of them as text."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from log_sql import create_topic, read_all, refused, subscribe, take
+from queue_sql import claim
+
+MOST = 16 << 20
+MIB = 1 << 20
+
+
+async def _segments(conn: Any) -> list[int]:
+    """How many bytes of payload each segment has."""
+    rows = await conn.fetch(
+        "select (select sum(length(one)) from unnest(payloads) as one) as size from postbus.segment order by position"
+    )
+    return [row["size"] for row in rows]
+
+
+async def _publish(conn: Any, payloads: list[bytes], topic: str = "t", **columns: list[Any]) -> list[int]:
+    named = "".join(f", {name} => ${place}" for place, name in enumerate(columns, 3))
+    ids: list[int] = await conn.fetchval(
+        f"select postbus.publish_many($1, $2::bytea[]{named})", topic, payloads, *columns.values()
+    )
+    return ids
+
+
+@pytest.mark.parametrize("is_keyed", [False, True])
+async def test_large_payloads_are_spread_over_segments(conn: Any, is_keyed: bool) -> None:
+    """Messages of one call stay in order, and their ids tell where each of them is."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    payloads = [b"%d " % n + bytes(MIB - 8) for n in range(20)]
+    keys: dict[str, Any] = {"keys": [f"k{n % 3}" for n in range(20)]} if is_keyed else {}
+    ids = await _publish(conn, payloads, **keys)
+
+    assert ids == sorted(set(ids))
+    assert [one <= MOST for one in await _segments(conn)] == [True, True]
+    [lane] = await take(conn, "w", group)
+    got, _ = await read_all(conn, lane.cursor, 1000)
+    assert [one.split()[0] for one in got] == [str(n) for n in range(20)]
+
+
+async def test_headers_count_too(conn: Any) -> None:
+    """Small payloads with large headers make no large row either."""
+    await create_topic(conn)
+    ids = await _publish(conn, [b"1"] * 600, headers=[json.dumps({"h": "x" * 30_000})] * 600)
+
+    assert len(ids) == 600
+    assert await _segments(conn) == [300, 300]
+
+
+async def test_headers_are_limited(conn: Any) -> None:
+    """Data belongs into the payload, and the sender is told so."""
+    hint = await refused(_publish(conn, [b"1"], headers=[json.dumps({"h": secrets.token_hex(40_000)})]), "PB402")
+    assert hint == "put the data into the payload"
+
+
+async def test_large_lines_are_spread_over_segments(conn: Any) -> None:
+    """Lines that are too long for one row are taken apart."""
+    await create_topic(conn, max_payload_bytes=64 * MIB)
+    lines = b"".join(b'"%d' % n + b"x" * MIB + b'"\n' for n in range(20))
+    ids = await conn.fetchval("select postbus.publish_lines($1, $2, $3)", "t", lines, 20)
+
+    assert len(ids) == 20
+    assert [one <= MOST for one in await _segments(conn)] == [True, True]
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+async def test_leases_are_limited_whatever_is_asked_for(conn: Any, is_ordered: bool) -> None:
+    """A claim that asks for more gets a part, and is told that there is more; so finished messages are bounded, too."""
+    await conn.execute("select postbus.create_topic('t', $1)", json.dumps({"ordered": is_ordered, "retention": "1h"}))
+    await _publish(conn, [bytes(MIB)] * 70, keys=[f"k{n}" for n in range(70)])
+    first = await claim(conn, 200_000, max_bytes=1 << 40)
+    assert len(first["ids"]) == 64
+    await conn.execute("select postbus.ack_leases(array[$1::uuid])", first["token"])
+    assert await conn.fetchval("select cardinality(messages) from postbus.finished") == 64
+    assert len((await claim(conn, 200_000, max_bytes=1 << 40))["ids"]) == 6
+
+
+async def test_headers_count_in_leases(conn: Any) -> None:
+    """A claim stops where payloads and headers together are as large as was asked for."""
+    header = secrets.token_hex(500)  # of which nothing can be compressed away
+    await _publish(conn, [b"1"] * 20, headers=[json.dumps({"h": header})] * 20)
+    some = await claim(conn, 20, max_bytes=5000)
+    assert len(some["ids"]) == 5
+    assert some["more"]
+
+
+async def test_bulk_within_default_limits_can_be_dumped(
+    conn: Any, dsn: str, client_program: Callable[[str], str], tmp_path: Path
+) -> None:
+    """pg_dump writes as text what was published in one call."""
+    await create_topic(conn)
+    await _publish(conn, [bytes(MIB)] * 40)
+    process = await asyncio.create_subprocess_exec(
+        client_program("pg_dump"), "--format=custom", f"--file={tmp_path}/dump", f"--dbname={dsn}",
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    _, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+    longest = await conn.fetchval("select max(octet_length(one::text)) from postbus.segment as one")
+    assert longest < 2 * MOST + MIB

@@ -1,0 +1,33 @@
+"""Errors of the driver: which of them may mean that the server has crashed."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from postbus._translate import may_have_crashed, translate
+from postbus.errors import DatabaseUnavailable
+
+
+def _error(sqlstate: str, *, wrapped: bool) -> DatabaseUnavailable:
+    told: BaseException = asyncpg.PostgresError.new({"C": sqlstate, "M": "terminating connection", "S": "FATAL"})
+    if wrapped:  # as asyncpg does when the connection ends with a statement under way
+        told, cause = asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation"), told
+        told.__cause__ = cause
+    translated = translate(told)
+    assert isinstance(translated, DatabaseUnavailable), translated
+    translated.__cause__ = told
+    return translated
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("sqlstate", ["57P05", "57P01", "25P03", "25P04", "57014", "53300", "40001"])
+def test_orderly_end_is_no_crash(sqlstate: str, wrapped: bool) -> None:
+    """The server is well: it ended a session, or refused something for the moment."""
+    assert not may_have_crashed(_error(sqlstate, wrapped=wrapped))
+
+
+@pytest.mark.parametrize("sqlstate", ["57P02", "57P03", "58030", "08006"])
+def test_crash_is_suspected(sqlstate: str) -> None:
+    """The server says so, or that it starts."""
+    assert may_have_crashed(_error(sqlstate, wrapped=False))
