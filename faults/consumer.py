@@ -67,9 +67,9 @@ class Observed:
             _replace(name, self._dying_after(AFTER_CLAIM, getattr(Store, name), is_claim=name == "claim"))
         for name in ("retry", "put_off"):
             _replace(name, self._dying_after(AFTER_PUTTING_OFF, getattr(Store, name)))
-        for name in ("ack", "settle", "settle_retrying"):
+        for name in ("ack", "ack_within", "settle", "settle_retrying"):
             _replace(name, self._dying_during(getattr(Store, name)))
-        for name in ("ack", "retry", "dead_letter", "release"):
+        for name in ("ack", "ack_within", "retry", "dead_letter", "release"):
             _replace(name, self._taking_out(getattr(Store, name)))
         _replace("ack_leases", self._noting_leases(self._dying_during(Store.ack_leases)))
         _replace("advance", self._noting_steps(self._dying_during(Store.advance)))
@@ -125,8 +125,8 @@ class Observed:
 
     def _noting_steps(self, method: Callable[..., Awaitable[set[int]]]) -> Callable[..., Awaitable[set[int]]]:
         @wraps(method)
-        async def advanced(store: Store, steps: Sequence[Any], conn: Any = None) -> set[int]:
-            lost = await method(store, steps, conn)
+        async def advanced(store: Store, steps: Sequence[Any], conn: Any = None, mark: str | None = None) -> set[int]:
+            lost = await method(store, steps, conn, mark)
             if conn is None:  # else it counts only if that commits
                 kept = [step for place, step in enumerate(steps) if place not in lost]
                 self._note("log", [f"{one.subscription_id}:{one.lane}:{one.number}" for one in kept], str(os.getpid()))
@@ -262,16 +262,21 @@ class Handlers:
 
 def remove_fences() -> None:
     """A control: nobody notices that a lease or a lane is lost."""
-    ack = Store.ack
+    ack, ack_within = Store.ack, Store.ack_within
 
     async def accepted(store: Store, token: Any, ids: Sequence[int], conn: Any = None) -> set[int]:
         await ack(store, token, ids, conn)
+        return set()
+
+    async def accepted_within(store: Store, token: Any, ids: Sequence[int], conn: Any, mark: str) -> set[int]:
+        await ack_within(store, token, ids, conn, mark)
         return set()
 
     async def held(store: Store, token: Any, conn: Any) -> bool:
         return True
 
     _replace("ack", accepted)
+    _replace("ack_within", accepted_within)
     _replace("hold_lane", held)
 
 

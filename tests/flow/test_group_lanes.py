@@ -314,11 +314,11 @@ async def tokens(conn: Any) -> set[Any]:
     return {row["token"] for row in await conn.fetch("select token from postbus.lane where holder is not null")}
 
 
-@pytest.mark.parametrize("sign", ["read", "step", "connection"])
+@pytest.mark.parametrize("sign", ["read", "step"])
 async def test_what_was_read_from_another_server_is_dropped(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, sign: str
 ) -> None:
-    """A read or a step on a server that started anew, or a cut connection: lanes begin again where it is stored."""
+    """If a read or a step finds that the server started anew, lanes begin again where their cursors are stored."""
     await create_log(bus)
     got: list[int] = []
 
@@ -332,23 +332,19 @@ async def test_what_was_read_from_another_server_is_dropped(
         await is_through(conn)
         before = await tokens(conn)
         assert len(before) == 8
-        if sign == "connection":
-            await conn.execute("select pg_terminate_backend(pid) from pg_stat_activity where query ilike 'listen%'")
-        else:
-            name, column = (
-                ("_READ_LOG", "end as server") if sign == "read" else ("_ADVANCE", "pg_postmaster_start_time()")
-            )
-            changed = (
-                "- interval '1 s' end as server" if sign == "read" else "(pg_postmaster_start_time() + interval '1 s')"
-            )
-            with monkeypatch.context() as patch:
-                patch.setattr(_log_store, name, getattr(_log_store, name).replace(column, changed, 1))
-                await bus.send("t", 10)
+        name, column, changed = (
+            ("_READ_LOG", "end as server", "- interval '1 s' end as server")
+            if sign == "read"
+            else ("_ADVANCE", "pg_postmaster_start_time()", "(pg_postmaster_start_time() + interval '1 s')")
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(_log_store, name, getattr(_log_store, name).replace(column, changed, 1))
+            await bus.send("t", 10)
 
-                async def is_dropped() -> None:
-                    assert not await tokens(conn) & before
+            async def is_dropped() -> None:
+                assert not await tokens(conn) & before
 
-                await eventually(is_dropped)
+            await eventually(is_dropped)
 
         async def are_new() -> None:
             now = await tokens(conn)
@@ -359,6 +355,33 @@ async def test_what_was_read_from_another_server_is_dropped(
         await bus.send("t", 11)
         await is_through(conn)
     assert set(got) >= {*range(10), 11}
+    assert all(count == 1 for n, count in Counter(got).items() if n < 10)
+
+
+async def test_ended_connections_are_not_taken_for_a_crash(bus: Bus, conn: Any) -> None:
+    """If an operator ends all connections of a worker, its lanes stay its own and nothing comes twice."""
+    await create_log(bus)
+    got: list[int] = []
+
+    @bus.subscribe("t", group="g")
+    async def handle(n: int) -> None:
+        got.append(n)
+
+    async with running(bus):
+        await are_shared(conn, 8)
+        await publish_numbers(bus, range(10))
+        await is_through(conn)
+        before = await tokens(conn)
+        ended = await conn.fetchval(
+            "select count(*) filter (where pg_terminate_backend(pid)) from pg_stat_activity "
+            "where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"
+        )
+        assert ended > 1
+        for n in range(10, 20):
+            await send_surely(bus, n)
+        await is_through(conn)
+        assert await tokens(conn) == before
+    assert set(got) == set(range(20))
     assert all(count == 1 for n, count in Counter(got).items() if n < 10)
 
 

@@ -246,5 +246,5 @@ async def test_what_is_wrong_is_refused(conn: Any) -> None:
     await conn.execute("select postbus.create_topic('queue')")
     call = "select * from postbus.force_complete($1, $2, $3)"
     assert "such as" in await refused(conn.fetch(call, "t", timedelta(-1), None), "PB402")
-    assert "PUB_SUB" in await refused(conn.fetch(call, "queue", HOUR, None), "PB432")
+    assert "topics purge" in await refused(conn.fetch(call, "queue", HOUR, None), "PB432")
     assert "groups list" in await refused(conn.fetch(call, "t", HOUR, "nobody"), "PB406")
