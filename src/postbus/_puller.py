@@ -54,10 +54,17 @@ class Puller(Holder):
         if wish.wait > 0:
             return await self._wait(wish)
         began = time.monotonic()
-        pulled = await self._take(wish)
+        pulled = await self._take_what_is_there(wish)
         if not pulled.leases and await self._tending.has_returned_some(since=began):
-            pulled = await self._take(wish)
+            pulled = await self._take_what_is_there(wish)
         return pulled.leases
+
+    async def _take_what_is_there(self, wish: Wish) -> Pulled:
+        """Ask until there are messages, or no more: one answer passes by a limited number of other keys' messages."""
+        while True:
+            pulled = await self._take(wish)
+            if pulled.leases or not pulled.more:
+                return pulled
 
     async def _wait(self, wish: Wish) -> list[PulledLease]:
         whole = Scope(wish.scope.topic) if wish.scope.key is not None else wish.scope

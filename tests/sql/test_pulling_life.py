@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from eventually import eventually
 from fix_database import Connect
-from log_sql import create_topic, let_die, publish_many, refused, subscribe
+from log_sql import create_topic, let_die, publish_many, refused, rotate, subscribe, sweep
 from pop_sql import ack, as_pop, pop, retry
 
 
@@ -32,7 +33,8 @@ async def seen_ago(conn: Any, ago: timedelta) -> None:
     await conn.execute("update postbus.subscription set seen_at = clock_timestamp() - $1::interval", ago)
 
 
-async def was_seen(conn: Any) -> bool:
+async def was_seen(conn: Any, storage: int) -> bool:
+    await sweep(conn, storage)  # takes over what settlements left
     return bool(await conn.fetchval("select seen_at > clock_timestamp() - interval '10 s' from postbus.subscription"))
 
 
@@ -79,6 +81,90 @@ async def test_pop_of_a_dead_group_far_behind_delivers_its_history(conn: Any) ->
     await let_die(conn, storage)
 
     assert (await pop(conn, 3)).messages == ["0", "1", "2"]
+
+
+async def test_pop_that_splits_history_off_works_beside_an_older_transaction(conn: Any, connect: Connect) -> None:
+    """The place that a returning group takes is not mistaken for one of another server while older transactions are open."""
+    storage = await create_topic(conn)
+    await subscribe(conn, catch_up=json.dumps({"beside_from": 2}))
+    await publish_many(conn, *map(str, range(20)))
+    await let_die(conn, storage)
+    older = await connect()
+    async with older.transaction():
+        await older.execute("select pg_current_xact_id()")
+        assert (await pop(conn, 3)).messages == ["0", "1", "2"]
+
+    assert (await pop(conn, 100)).messages == [str(n) for n in range(3, 20)]
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+async def test_pop_of_a_dead_group_delivers_in_every_isolation_level(conn: Any, isolation: str) -> None:
+    """A database may have another default isolation level: the pop that revives a group returns messages there, too."""
+    await dead_group(conn, "one", "two")
+    await conn.execute(f"set default_transaction_isolation = '{isolation}'")
+
+    assert (await pop(conn, 10)).messages == ["one", "two"]
+
+
+async def test_pop_of_a_dead_group_reads_beyond_where_it_stopped_half_way(conn: Any) -> None:
+    """A group that stopped in the middle of a read, of which retention has left nothing, gets newer messages at once."""
+    storage = await create_topic(conn, retention="0", zero_subscription_retention="0", max_retention="10 min")
+    await subscribe(conn)
+    await publish_many(conn, *map(str, range(1000)))
+    await publish_many(conn, "left over")
+    first = await pop(conn, 1000)
+    assert len(first.messages) == 1000
+    await ack(conn, first)
+    await rotate(conn, storage)
+    await sweep(conn, storage)
+    await let_die(conn, storage)
+
+    async def is_dropped() -> None:
+        await sweep(conn, storage, timedelta(minutes=20))
+        assert await conn.fetchval("select count(*) from postbus.segment") == 0
+
+    await eventually(is_dropped, within=30)
+    await publish_many(conn, "new")
+
+    assert (await pop(conn, 10)).messages == ["new"]
+
+
+async def test_pop_that_is_rolled_back_leaves_the_group_as_it_was(conn: Any) -> None:
+    """Neither the return of a DEAD group nor the messages of that pop outlive its transaction."""
+    await dead_group(conn, "one")
+    transaction = conn.transaction()
+    await transaction.start()
+    assert (await pop(conn)).messages == ["one"]
+    await transaction.rollback()
+
+    assert await state(conn) == "DEAD"
+    assert (await pop(conn)).messages == ["one"]
+
+
+async def test_pop_of_a_dead_group_delivers_retries_and_what_is_on_the_shelf(conn: Any) -> None:
+    """Messages that failed, and those that an earlier pop took out of the log, come with the pop that revives the group."""
+    storage = await create_topic(conn)
+    await subscribe(conn)
+    await publish_many(conn, "failed", "shelved")
+    assert await retry(conn, await pop(conn)) != {}
+    await publish_many(conn, "new")
+    assert await let_die(conn, storage) == 1
+
+    assert sorted((await pop(conn, 10)).messages + (await pop(conn, 10)).messages) == ["failed", "new", "shelved"]
+    assert await state(conn) == "ACTIVE"
+
+
+async def test_pop_in_a_transaction_that_has_written_is_refused_for_a_dead_group(conn: Any) -> None:
+    """There a DEAD group cannot come back. An empty answer would look as if there were no messages."""
+    storage = await create_topic(conn, namespace="n")
+    await conn.fetch("select * from postbus.subscribe_scope('g', namespace => 'n')")
+    await let_die(conn, storage)
+    for statement in ("select postbus.pop('t', 'g')", "select postbus.pop_scope('g', 'n')"):
+        transaction = conn.transaction()
+        await transaction.start()
+        await conn.execute("select pg_current_xact_id()")
+        await refused(conn.execute(statement), "PB431")
+        await transaction.rollback()
 
 
 async def test_pop_of_a_dead_group_leaves_open_transactions_for_later(conn: Any, connect: Connect) -> None:
@@ -130,7 +216,7 @@ async def test_pop_beside_another_that_revives_does_not_wait(conn: Any, connect:
     async with other.transaction():
         assert (await pop(other)).messages == ["one"]
         beside = await pop(conn)
-        assert (beside.messages, beside.more) == ([], True)
+        assert (beside.messages, beside.more) == ([], False), "to ask again at once would be a busy loop"
 
     assert (await pop(conn)).messages == ["two"]
 
@@ -142,7 +228,7 @@ async def test_settling_and_extending_are_signs_of_life(conn: Any, how: str, is_
     storage = await create_topic(conn)
     await subscribe(conn)
     await publish_many(conn, "one", "two")
-    popped = await pop(conn, 1, lease=timedelta(hours=1))
+    popped = await pop(conn, 1, lease=timedelta(minutes=1))
     if is_dead:
         assert await let_die(conn, storage) == 1
     else:
@@ -162,7 +248,7 @@ async def test_settling_and_extending_are_signs_of_life(conn: Any, how: str, is_
 
     assert lost == []
     assert await state(conn) == "ACTIVE"
-    assert is_dead or await was_seen(conn)
+    assert is_dead or await was_seen(conn, storage)
 
 
 async def test_frequent_settlements_do_not_update_the_group_each_time(conn: Any) -> None:
@@ -179,8 +265,8 @@ async def test_frequent_settlements_do_not_update_the_group_each_time(conn: Any)
     assert await conn.fetchval("select xmin::text from postbus.subscription where id = $1", group) == before
 
 
-async def test_settlement_in_an_open_transaction_does_not_hold_up_the_sweep(conn: Any, connect: Connect) -> None:
-    """Groups are judged while somebody's transaction, which has settled for one of them, stays open."""
+async def test_group_lives_while_a_transaction_that_settles_is_open(conn: Any, connect: Connect) -> None:
+    """A consumer may ack first and work on in the same transaction: the sweep neither waits for it nor lets the group die."""
     storage = await create_topic(conn)
     await subscribe(conn)
     await publish_many(conn, "one")
@@ -189,19 +275,85 @@ async def test_settlement_in_an_open_transaction_does_not_hold_up_the_sweep(conn
     settling = await connect()
     async with settling.transaction():
         await ack(settling, popped)
+        await conn.execute("set lock_timeout = '2s'")
         assert await let_die(conn, storage) == 0
+    assert await let_die(conn, storage, timedelta(minutes=20)) == 1
+
+
+async def test_settlement_in_an_open_transaction_locks_no_group(conn: Any, connect: Connect) -> None:
+    """While somebody's transaction, which has settled, stays open, the group can be paused and others subscribe to it."""
+    await create_topic(conn)
+    await subscribe(conn)
+    await publish_many(conn, "one", "two")
+    popped = await pop(conn, 2)
+    await seen_ago(conn, timedelta(minutes=2))
+    settling = await connect()
+    async with settling.transaction():
+        await ack(settling, popped, popped.ids[0])
+        await conn.execute("set lock_timeout = '2s'")
+        await subscribe(conn)
+        await conn.execute("select postbus.set_group_state('t', 'g', 'PAUSED')")
+        await conn.execute("select postbus.set_group_state('t', 'g', 'ACTIVE')")
+
+
+async def test_many_settlements_of_one_transaction_leave_one_sign_of_life(conn: Any) -> None:
+    """However many messages a slow batch has, the group is noted once per half of a heartbeat interval."""
+    storage = await create_topic(conn)
+    await subscribe(conn)
+    await publish_many(conn, *map(str, range(20)))
+    popped = await pop(conn, 20)
+    await seen_ago(conn, timedelta(minutes=2))
+    async with conn.transaction():
+        for one in popped.ids:
+            await ack(conn, popped, one)
+        assert await conn.fetchval("select count(*) from postbus.sign_of_life") == 1
+
+    assert await was_seen(conn, storage)
+    assert await conn.fetchval("select count(*) from postbus.sign_of_life") == 0
+
+
+async def test_group_lives_while_a_consumer_holds_a_lease(conn: Any) -> None:
+    """A consumer that asked for an hour may work for an hour; when its lease has ended the group dies like any other."""
+    storage = await create_topic(conn)
+    await subscribe(conn)
+    await publish_many(conn, "one")
+    await pop(conn, lease=timedelta(hours=1))
+
+    for minutes in range(0, 60, 2):
+        assert (await sweep(conn, storage, timedelta(minutes=minutes)))["dead"] == 0
+    assert await let_die(conn, storage, timedelta(minutes=66)) == 1
+
+
+async def test_token_of_another_group_is_no_sign_of_life(conn: Any) -> None:
+    """Only the group whose messages are held is heard: settling for one does not keep another one alive."""
+    storage = await create_topic(conn)
+    await subscribe(conn)
+    other = await subscribe(conn, "other")
+    await publish_many(conn, "one")
+    popped = await pop(conn)
+    await pop(conn, group="other")
+    await seen_ago(conn, timedelta(minutes=2))
+
+    await conn.execute("select postbus.extend(array[$1::uuid], '1 min')", popped.token)
+    await ack(conn, popped)
+    assert await conn.fetchval("select postbus.ack(gen_random_uuid(), array[1::bigint])") == [1]
+    await conn.execute("delete from postbus.retrying where subscription_id = $1", other)  # its lease is no sign, either
+    await sweep(conn, storage)
+
+    seen = "select seen_at > clock_timestamp() - interval '10 s' from postbus.subscription where group_name = $1"
+    assert [await conn.fetchval(seen, group) for group in ("g", "other")] == [True, False]
 
 
 async def test_heartbeat_call_keeps_a_group_alive(conn: Any) -> None:
     """A consumer that does nothing else for a while can say that it lives."""
-    await create_topic(conn)
+    storage = await create_topic(conn)
     await subscribe(conn)
     await seen_ago(conn, timedelta(minutes=2))
 
     told = await conn.fetch("select * from postbus.send_heartbeat('g', 't')")
 
     assert [tuple(row) for row in told] == [("t", "ACTIVE", None, None)]
-    assert await was_seen(conn)
+    assert await was_seen(conn, storage)
 
 
 async def test_heartbeat_call_revives_a_dead_group(conn: Any) -> None:

@@ -8,3 +8,11 @@ drop function if exists postbus.check_idle(postbus.topic);
 
 -- Where a group starts that was subscribed with mode message.
 alter table postbus.scope add column start_id bigint;
+
+-- Settlements of groups that pull leave these: their transactions may stay open for long, and must not lock the group's row.
+-- detect_dead takes them to subscription.seen_at.
+create table postbus.sign_of_life (
+    subscription_id bigint not null,
+    at              timestamptz not null
+);
+create index sign_of_life_idx on postbus.sign_of_life (subscription_id);

@@ -22,7 +22,7 @@ begin
     _held := array(select l.token from postbus.lease l where l.token = any (tokens) order by l.token for update);
     update postbus.lease l set ends_at = as_of + extend.lease where l.token = any (_held);
     if cardinality(_held) < cardinality(tokens) then        -- those of groups, in the order of positions, as all who settle
-        perform postbus.note_holders(tokens, as_of);
+        perform postbus.note_holders(tokens, as_of, at_once => true);
         perform from postbus.retrying r where r.token = any (tokens) order by r.position, r.id for update;
         with extended as (
             update postbus.retrying r set due_at = as_of + extend.lease where r.token = any (tokens) returning r.token

@@ -37,14 +37,17 @@ begin
         perform postbus.check_fresh();
         _position := postbus.last_position(topic.storage_id);
         _snapshot := pg_current_snapshot();
-    elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+    elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted')
+          and _target.snapshot::text <> pg_current_snapshot()::text then
         perform postbus.refuse('PB402', format('up to a given place the log cannot be read in a transaction that is %s',
                                                current_setting('transaction_isolation')),
             'use READ COMMITTED: the transaction''s own snapshot may be older than that place');
     else
         _snapshot := _target.snapshot;
     end if;
-    if pg_snapshot_xmax(_snapshot) <= (cursor.seen).txid and pg_snapshot_xmax(pg_current_snapshot()) < (cursor.seen).txid then
+    -- A cursor that this transaction has just set is at its own id, which a snapshot shows only when older ones have ended.
+    if pg_snapshot_xmax(_snapshot) <= (cursor.seen).txid and pg_snapshot_xmax(pg_current_snapshot()) < (cursor.seen).txid
+       and (cursor.seen).txid is distinct from pg_current_xact_id_if_assigned() then
         perform postbus.refuse('PB507', 'cursors are ahead of this server''s transaction ids: the database was restored from a dump',
             'run: postbus rebase');
     end if;

@@ -32,7 +32,7 @@ declare
     _place  record;
     _rows   postbus.log_row[];
     _end    postbus.log_row;
-    _target text := case when current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then target end;
+    _target text := target;
     _count  record;
     _passes boolean := exists (select from postbus.subscription s where s.id = shelve.subscription_id and s.on_failure = 'pass');
 begin
@@ -48,8 +48,8 @@ begin
     -- of their own say nothing about where these are to go; and who has written cannot take a place any more, so the next pop does.
     for _place in
         select c.cursor::text as cursor, coalesce((c.cursor::text::postbus.log_cursor).target, (c.cursor::text::postbus.log_cursor).until)
-               is null as needs_target, array_agg(c.lane order by c.lane) as lanes, array_agg(c.number order by c.lane) as numbers,
-               array_agg(c.passed order by c.lane) as passed
+               is null as needs_target, (c.cursor::text::postbus.log_cursor).target is not null as is_on_its_way,
+               array_agg(c.lane order by c.lane) as lanes, array_agg(c.number order by c.lane) as numbers, array_agg(c.passed order by c.lane) as passed
           from postbus.current_cursor c
           join postbus.lane l on l.subscription_id = c.subscription_id and l.lane = c.lane
           left join postbus.worker w on w.name = l.holder
@@ -65,7 +65,7 @@ begin
         _end := _rows[cardinality(_rows)];
         continue when _end.next_cursor = _place.cursor;
         _target := coalesce(_target, case when _place.needs_target then _end.read_target end);
-        more := more or _end.more;
+        more := more or _end.more or _place.is_on_its_way;     -- behind its target there may be newer ones
         with lanes as (
             select own.lane, own.number, own.passed + coalesce(sum(r.count - r.first_index), 0) as passed
               from unnest(_place.lanes, _place.numbers, _place.passed) as own (lane, number, passed)

@@ -4,7 +4,8 @@
 -- move more than that until it comes to its own.
 --
 -- A DEAD group comes back, and gets messages at once. place is the place that its resurrection took, where the caller has
--- brought it back. While somebody else is bringing it back, it gets what is on its shelf.
+-- brought it back. While another transaction is bringing the group back, this pop gets what is on the shelf. In a transaction that
+-- has written, a DEAD group cannot come back, and the pop is refused.
 --
 -- Writes: see shelve, claim_shelved and note_life.
 create or replace function postbus.pop_group(
@@ -49,7 +50,6 @@ begin
     elsif _group.state = 'DEAD' then
         select r.place into place from postbus.resurrect(array[_group.id], as_of => pop_group.as_of) as r;
         _group.seen_at := as_of;
-        _end.more := place is null;
     end if;
     lease := coalesce(lease, _topic.lease);
     _parts := array(select s.id from postbus.subscription s
@@ -60,18 +60,22 @@ begin
         _end.more := _end.more or _taken > 0;
     end if;
     if _taken = 0 then      -- too little is there, or it waits behind what others have in hand
-        foreach _part in array _parts loop
-            -- Of one key, what comes first in the log may all be of others.
-            select * into _read
-              from postbus.shelve(_part, _topic, case when key is not null then 10000 when max_count < 100 then 1000 else max_count end,
-                                  max_bytes, case when _shelf.first_due is null then max_count - _taken else 0 end, key, _token, member, lease,
-                                  as_of, place);
-            _taken := _taken + _read.taken;
-            _end.more := _end.more or _read.more or _read.shelved > _read.taken;
+        for _round in 1 .. case when place is null then 1 else 3 end loop      -- one that came back gets messages now: see is_on_its_way
+            _end.more := false;
+            foreach _part in array _parts loop
+                -- Of one key, what comes first in the log may all be of others.
+                select * into _read
+                  from postbus.shelve(_part, _topic, case when key is not null then 10000 when max_count < 100 then 1000 else max_count end,
+                                      max_bytes, case when _shelf.first_due is null then max_count - _taken else 0 end, key, _token, member,
+                                      lease, as_of, place);
+                _taken := _taken + _read.taken;
+                _end.more := _end.more or _read.more or _read.shelved > _read.taken;
+            end loop;
+            if _taken = 0 then
+                _taken := postbus.claim_shelved(_parts, _topic, _token, member, max_count, max_bytes, lease, key, _since, as_of);
+            end if;
+            exit when _taken > 0 or not _end.more;
         end loop;
-        if _taken = 0 then
-            _taken := postbus.claim_shelved(_parts, _topic, _token, member, max_count, max_bytes, lease, key, _since, as_of);
-        end if;
     end if;
     _found := array(select r from postbus.retrying r where r.token = _token order by r.position, r.id);
     if cardinality(_found) > 0 then

@@ -1,7 +1,8 @@
 -- Takes up to max_count messages for a group from the topics of a namespace, of a task, or whose names fit a pattern: of that
 -- topic in which something waits longest. See pop, and subscribe_scope, which comes first.
 --
--- It is a sign of life of the group in all of these topics: where it is DEAD, it comes back.
+-- It is a sign of life of the group in all of these topics: where it is DEAD, it comes back, for which the transaction must not
+-- have written.
 --
 -- Writes: see pop_group and note_life.
 create or replace function postbus.pop_scope(
@@ -41,6 +42,9 @@ begin
                       join postbus.subscription s on s.id = f.subscription_id
                       join postbus.topic t on t.id = s.topic_id
                      where f.state = 'DEAD' or f.state = 'ACTIVE' and s.seen_at < as_of - t.heartbeat_interval / 2);
+    if exists (select from postbus.subscription s where s.id = any (_quiet) and s.state = 'DEAD') then
+        perform postbus.check_fresh();
+    end if;
     if _quiet <> '{}' then
         select coalesce(jsonb_object_agg(n.subscription_id, n.place), '{}') into _dead from postbus.note_life(_quiet, as_of) as n;
     end if;

@@ -6,16 +6,38 @@
 -- Can be killed anywhere and called again: what is DEAD follows from the heartbeats alone, and nothing else has to be
 -- changed for it. What a DEAD group is required for, and what it holds, is computed from its state.
 --
--- A group whose row is locked is passed over: a transaction that settles its messages may stay open for long.
+-- A group that pulls lives while one of its consumers has messages in hand, and by the signs that settlements leave.
+-- A group whose row is locked is passed over.
 --
--- Writes: subscription, group_event.  Locks: its rows (skip locked).
+-- Writes: subscription, sign_of_life, group_event.  Locks: rows of subscription (skip locked).
 create or replace function postbus.detect_dead(storage_id integer, as_of timestamptz) returns bigint
 language plpgsql as $$
 declare
     _every interval := (select w.detection_interval from postbus.sweep_setting w);
+    _heard bigint[];        -- those that pull, and live
     _quiet bigint[];        -- not heard of for longer than a heartbeat takes
     _count bigint;
 begin
+    _heard := array(
+        select s.id from postbus.subscription s
+          join postbus.topic t on t.id = s.topic_id
+         where t.storage_id = detect_dead.storage_id and s.state = 'ACTIVE' and s.catch_up_of is null
+           and (s.id = any (array(select sign.subscription_id from postbus.sign_of_life sign))
+                or s.seen_at < as_of - 1.5 * t.heartbeat_interval and postbus.has_in_hand(s.id, as_of))
+         order by s.id for no key update of s skip locked);
+    if _heard <> '{}' then
+        with sign as (
+            delete from postbus.sign_of_life sign where sign.subscription_id = any (_heard) returning sign.subscription_id, sign.at
+        ), heard as (
+            select one.id, coalesce(max(sign.at), as_of) as at
+              from unnest(_heard) as one (id) left join sign on sign.subscription_id = one.id
+             group by one.id
+        )
+        update postbus.subscription s set seen_at = heard.at, missed = 0, missed_at = null
+          from heard where s.id = heard.id and s.seen_at < heard.at;
+    end if;
+    delete from postbus.sign_of_life sign
+     where not exists (select from postbus.subscription s where s.id = sign.subscription_id and s.state = 'ACTIVE');
     _quiet := array(
         select s.id from postbus.subscription s
           join postbus.topic t on t.id = s.topic_id
