@@ -211,7 +211,11 @@ async def test_history_holds_its_data_and_no_newer_data(conn: Any) -> None:
     """Leaves are kept for a group that catches up, and go when it is past them."""
     storage = await history(conn, 5, retention="0", zero_subscription_retention="0", heartbeat_timeout="1 day")
     answer = await late(conn)
-    is_needed = "select postbus.is_needed($1, 1, postbus.topic_id('t'), clock_timestamp())"
+    is_needed = (
+        "select exists (select from postbus.find_needed(l, array(select k.subscription_id "
+        "from postbus.keepers(array[postbus.topic_id('t')], l, clock_timestamp()) k))) "
+        "from postbus.log_leaf l where l.storage_id = $1 and l.epoch = 1"
+    )
     assert await conn.fetchval(is_needed, storage)
     await work_through(conn, answer["catch_up_id"])
     assert not await conn.fetchval(is_needed, storage)

@@ -110,6 +110,24 @@ async def test_a_leaf_is_followed_by_the_next_when_it_is_full(conn: Any) -> None
     assert await leaves(conn, storage) == [1, 2]
 
 
+async def test_few_leaves_gather_while_a_group_keeps_old_messages(conn: Any) -> None:
+    """A leaf lasts for 1/64 of the time that the oldest one has been there, where that is longer than its period."""
+    storage = await create_topic(conn, retention="1 hour", zero_subscription_retention="1 hour")
+    await make_known(conn, storage)
+    await publish(conn, "old")
+    await rotate(conn, storage)
+    await sweep(conn, storage)
+    await sweep(conn, storage)
+    await conn.execute("update postbus.log_leaf set closed_at = closed_at - interval '64 hours' where epoch = 1")
+    await conn.execute("select postbus.set_topic('t', '{\"retention\": \"5 days\"}')")
+    await publish(conn, "new")
+
+    await _sweep_all(conn, storage, timedelta(minutes=58))
+    assert await leaves(conn, storage) == [1, 2]
+    await _sweep_all(conn, storage, timedelta(minutes=62))
+    assert await leaves(conn, storage) == [1, 2, 3]
+
+
 async def test_a_sequence_that_was_reset_is_not_taken_for_a_new_storage(conn: Any) -> None:
     """Sequences are easily forgotten when a database is moved. Publishing is refused until it is mended."""
     storage = await create_topic(conn)
@@ -570,6 +588,29 @@ async def test_thinning_goes_in_bounded_steps(conn: Any) -> None:
     assert await _sweep_until_there(conn, storage, later, t=0, other=4)
     assert await _lost(conn) == {"g": 3}
     assert await conn.fetchval("select lag from postbus.groups where group_name = 'g'") == 0
+
+
+async def test_leaf_that_a_group_holds_is_not_searched_at_each_sweep(conn: Any) -> None:
+    """Until the group moves, a sweep knows that its messages are needed without looking at them."""
+    storage = await _neighbours(conn)
+    later = timedelta(minutes=11)
+    await _sweep_until_there(conn, storage, later, t=0, other=4)
+    slow = await conn.fetchval("select id from postbus.subscription where group_name = 'slow'")
+    scans = "select coalesce(seq_scan, 0) + coalesce(idx_scan, 0) from pg_stat_xact_all_tables where relname = $1"
+
+    judge = "select (postbus.judge_leaf(l, clock_timestamp() + $1)).is_kept from postbus.log_leaf l where epoch = 1"
+
+    async def looks() -> int:
+        async with conn.transaction():
+            before = await conn.fetchval(scans, f"segment_{storage}_1")
+            assert await conn.fetchval(judge, later)
+            return int(await conn.fetchval(scans, f"segment_{storage}_1")) - int(before)
+
+    assert await looks() == 0
+    await conn.execute("select postbus.seek('other', 'slow', 'FROM_BEGINNING')")
+    assert await looks() > 0
+    assert await looks() == 0
+    assert await conn.fetchval("select held_by from postbus.leaf_topic where epoch = 1") == slow
 
 
 async def test_receipts_go_with_the_messages_they_are_about(conn: Any) -> None:

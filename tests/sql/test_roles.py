@@ -215,7 +215,7 @@ _INNER = [
     "select postbus.last_position(2)",
     "select postbus.here(2)",
     "select postbus.add_leaf(2, 7)",
-    "select postbus.drop_leaves(2, now())",
+    "select postbus.drop_leaves(2, '3', now())",
     "select postbus.count_published(2)",
     "select postbus.lock_leaf(2, 1)",
     "select postbus.forget_subscriptions('{}')",

@@ -18,9 +18,14 @@ create table postbus.leaf_topic (
     epoch      integer not null,
     topic_id   bigint not null,
     messages   bigint not null default 0,
-    held_since timestamptz,             -- past its retention, and a group still needs it
+    held_since timestamptz,             -- past its retention, and a group still needs it:
+    held_by     bigint,                 -- a subscription ...
+    held_lane   integer,                -- ... which has some of it before it in this lane, ...
+    held_number bigint,                 -- ... as long as this is the lane's last row in the ledger
     primary key (storage_id, epoch, topic_id)
 ) with (fillfactor = 70);
+create index leaf_topic_topic_idx on postbus.leaf_topic (topic_id, epoch);
+create index leaf_topic_held_idx on postbus.leaf_topic (held_by, epoch) where held_by is not null;
 insert into postbus.leaf_topic (storage_id, epoch, topic_id, messages)
 select s.storage_id, s.position >> 43, s.topic_id,
        coalesce(sum(s.count) filter (where pg_visible_in_snapshot(s.txid, ((counted.cursor).seen).snapshot)), 0)

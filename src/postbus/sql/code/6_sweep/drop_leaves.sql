@@ -13,6 +13,7 @@
 -- Writes: log_leaf, leaf_topic, loss, tables; see thin_leaf.
 create or replace function postbus.drop_leaves(
     storage_id integer,
+    ended      xid8,            -- all who have a lower transaction id had ended when this sweep began to count
     as_of      timestamptz,
     out dropped  text[],
     out thinned  bigint,
@@ -21,10 +22,10 @@ create or replace function postbus.drop_leaves(
 )
 language plpgsql as $$
 declare
-    _leaf  record;
-    _gone  bigint[];
-    _kept  bigint[];
-    _held  bigint[];
+    _least interval := (select min(least(t.retention, t.zero_subscription_retention, t.max_retention))
+                          from postbus.topic t where t.storage_id = drop_leaves.storage_id);
+    _leaf  postbus.log_leaf;
+    _judge record;
     _users text[];
     _stuck boolean := false;        -- who uses one leaf by way of the storage uses all: one try is enough
 begin
@@ -34,23 +35,19 @@ begin
     blocked := exists (select from postbus.log_leaf l
                          join postbus.leaf_topic part on part.storage_id = l.storage_id and part.epoch = l.epoch
                          join postbus.topic t on t.id = part.topic_id
-                        where l.storage_id = drop_leaves.storage_id and l.closed_txid >= pg_snapshot_xmin(pg_current_snapshot())
+                        where l.storage_id = drop_leaves.storage_id and l.closed_txid >= ended
                           and l.closed_at <= as_of - least(t.retention, t.zero_subscription_retention, t.max_retention));
     for _leaf in
-        select l.epoch, l.messages, l.listed from postbus.log_leaf l
-         where l.storage_id = drop_leaves.storage_id and l.closed_txid is not null
-           and l.closed_txid < pg_snapshot_xmin(pg_current_snapshot())      -- all who wrote to it have ended
+        select * from postbus.log_leaf l
+         where l.storage_id = drop_leaves.storage_id and l.closed_txid < ended       -- all who wrote to it are counted
+           and (_least is null or l.closed_at <= as_of - _least)                     -- of others every topic keeps its messages
          order by l.epoch
     loop
         if not _leaf.listed then
             perform postbus.list_topics(storage_id, _leaf.epoch);
         end if;
-        select j.gone, j.kept, j.held into _gone, _kept, _held from postbus.judge_leaf(storage_id, _leaf.epoch, as_of) as j;
-        if _held <> '{}' then
-            update postbus.leaf_topic part set held_since = as_of
-             where part.storage_id = drop_leaves.storage_id and part.epoch = _leaf.epoch and part.topic_id = any (_held);
-        end if;
-        if _kept = '{}' then
+        select j.gone, j.is_kept into _judge from postbus.judge_leaf(_leaf, as_of) as j;
+        if not _judge.is_kept then
             continue when _stuck;
             _stuck := true;
             _users := postbus.users_of_leaf(storage_id, _leaf.epoch);
@@ -58,14 +55,14 @@ begin
                 perform pg_sleep(0.02);
                 continue when _users && postbus.users_of_leaf(storage_id, _leaf.epoch);
             end if;
-            continue when not postbus.drop_leaf(storage_id, _leaf.epoch, _gone, as_of);
+            continue when not postbus.drop_leaf(_leaf, _judge.gone, as_of);
             dropped := array[postbus.leaf_name(storage_id, _leaf.epoch)];
             messages := _leaf.messages;
             blocked := false;
             return;
-        elsif _gone <> '{}' then
+        elsif _judge.gone <> '{}' then
             select t.rows, t.messages into thinned, messages
-              from postbus.thin_leaf(storage_id, _leaf.epoch, _gone, (select least(s.batch_size, 1000) from postbus.sweep_setting s), as_of) as t;
+              from postbus.thin_leaf(_leaf, _judge.gone, (select least(s.batch_size, 1000) from postbus.sweep_setting s), as_of) as t;
             if thinned > 0 then
                 return;
             end if;

@@ -1,27 +1,55 @@
--- Which topics of a closed leaf no longer keep their messages there, and which do. Of those that do, `held` are those that
--- have only now been found to be past their retention and needed by a group.
+-- Which topics of a closed leaf no longer keep their messages there, and whether others do. Where only a group still needs
+-- them, that is noted, and which lane of which group: until that moves, nothing has to be looked at again.
+--
+-- Writes: leaf_topic.
 create or replace function postbus.judge_leaf(
-    storage_id integer,
-    epoch      integer,
-    as_of      timestamptz,
-    out gone bigint[],
-    out kept bigint[],
-    out held bigint[]
+    leaf  postbus.log_leaf,
+    as_of timestamptz,
+    out gone    bigint[],
+    out is_kept boolean
 )
-language sql as $$
-    with part as materialized (
-        select part.topic_id, part.held_since,
-               case when t.id is null or l.closed_at <= as_of - t.max_retention then 'gone'
-                    when l.closed_at > as_of - (postbus.log_retention(t, as_of)).keeps then 'retained'
-                    when postbus.is_needed(part.storage_id, part.epoch, part.topic_id, as_of) then 'held'
-                    else 'gone' end as judgement
-          from postbus.leaf_topic part
-          join postbus.log_leaf l on l.storage_id = part.storage_id and l.epoch = part.epoch
-          left join postbus.topic t on t.id = part.topic_id
-         where part.storage_id = judge_leaf.storage_id and part.epoch = judge_leaf.epoch
-    )
-    select coalesce(array_agg(p.topic_id) filter (where p.judgement = 'gone'), '{}'),
-           coalesce(array_agg(p.topic_id) filter (where p.judgement <> 'gone'), '{}'),
-           coalesce(array_agg(p.topic_id) filter (where p.judgement = 'held' and p.held_since is null), '{}')
-      from part p
-$$;
+language plpgsql
+set enable_seqscan = off
+set enable_nestloop = off as $$         -- a leaf may have thousands of topics, and leaf_topic no statistics
+declare
+    _asked bigint[];        -- past their retention: a group may need them
+    _held  bigint[];        -- by the same group as before
+    _rest  bigint[];
+    _now   bigint[];        -- of these, by another group
+begin
+    select coalesce(array_agg(part.topic_id) filter (where part.is_over), '{}'),
+           coalesce(array_agg(part.topic_id) filter (where part.is_asked), '{}'),
+           bool_or(not part.is_over and not part.is_asked) is true
+      into gone, _asked, is_kept
+      from (select p.topic_id, over.is as is_over,
+                   case when over.is or leaf.closed_at > as_of - least(t.retention, t.zero_subscription_retention) then false
+                        else leaf.closed_at <= as_of - (postbus.log_retention(t, as_of)).keeps end as is_asked
+              from postbus.leaf_topic p
+              left join postbus.topic t on t.id = p.topic_id
+             cross join lateral (select t.id is null or leaf.closed_at <= as_of - t.max_retention as is) as over
+             where p.storage_id = leaf.storage_id and p.epoch = leaf.epoch) as part;
+    if _asked = '{}' then
+        return;
+    end if;
+    _held := array(
+        select p.topic_id
+          from postbus.keepers(_asked, leaf, as_of) as keeper
+          join postbus.leaf_topic p on p.storage_id = leaf.storage_id and p.epoch = leaf.epoch and p.held_by = keeper.subscription_id
+         where p.held_number = (select max(c.number) from postbus.cursor c where c.subscription_id = p.held_by and c.lane = p.held_lane));
+    _rest := array(select one.id from unnest(_asked) as one (id) except select one.id from unnest(_held) as one (id));
+    if _rest <> '{}' then
+        with needed as (
+            select n.*
+              from postbus.find_needed(leaf, array(select k.subscription_id from postbus.keepers(_rest, leaf, as_of) as k)) as n
+        ), noted as (
+            update postbus.leaf_topic p
+               set held_since = coalesce(p.held_since, as_of), held_by = n.subscription_id, held_lane = n.lane, held_number = n.number
+              from needed n
+             where p.storage_id = leaf.storage_id and p.epoch = leaf.epoch and p.topic_id = n.topic_id
+            returning p.topic_id
+        )
+        select coalesce(array_agg(n.topic_id), '{}') into _now from noted n;
+        gone := gone || array(select one.id from unnest(_rest) as one (id) except select one.id from unnest(_now) as one (id));
+    end if;
+    is_kept := is_kept or _held <> '{}' or coalesce(_now, '{}') <> '{}';
+end $$;

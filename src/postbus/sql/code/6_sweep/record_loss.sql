@@ -1,42 +1,36 @@
--- Records how many messages, of those of a topic in a leaf that are about to go, each group has not had: all up to a position.
+-- Records how many messages, of those of topics in a leaf that are about to go, each group has not had: all up to a position.
 --
 -- Writes: loss, subscription, group_event.
 create or replace function postbus.record_loss(
-    storage_id integer,
-    epoch      integer,
-    topic_id   bigint,
-    as_of      timestamptz,
-    up_to      bigint default 9223372036854775807
+    leaf      postbus.log_leaf,
+    topic_ids bigint[],
+    as_of     timestamptz,
+    up_to     bigint default 9223372036854775807
 ) returns void
-language plpgsql as $$
+language plpgsql
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off as $$
 declare
-    _group record;
-    _lane  record;
-    _more  bigint;
-    _lost  bigint;
+    _lost record;
 begin
-    for _group in
-        select s.id, s.state from postbus.subscription s where s.topic_id = record_loss.topic_id and s.state <> 'CANCELLED' order by s.id
+    for _lost in execute format(
+        'select s.id, s.group_name, t.name as topic, unseen.messages,
+                case s.state when ''DEAD'' then ''the group was DEAD'' else ''max_retention or zombie_time had passed'' end as reason
+           from unnest($1) as one (id)
+           join postbus.topic t on t.id = one.id
+           join postbus.subscription s on s.topic_id = t.id and s.state <> ''CANCELLED''
+          cross join lateral (select sum(postbus.unseen(c.cursor, g.position, g.txid, g.count, g.published_at)) as messages
+                                from postbus.current_cursor c
+                                join postbus.%I g on g.topic_id = t.id and g.lane = c.lane and g.position <= $3
+                               where c.subscription_id = s.id and not postbus.has_passed(c.cursor, $2)) as unseen
+          where unseen.messages > 0 order by s.id', postbus.leaf_name(leaf.storage_id, leaf.epoch))
+        using topic_ids, leaf, up_to
     loop
-        _lost := 0;
-        for _lane in select c.lane, c.cursor from postbus.current_cursor c where c.subscription_id = _group.id loop
-            execute format(
-                'select sum(postbus.unseen($3, s.position, s.txid, s.count, s.published_at)) from postbus.%I s
-                  where s.topic_id = $1 and s.lane = $2 and s.position <= $4', postbus.leaf_name(storage_id, epoch))
-              into _more
-             using record_loss.topic_id, _lane.lane, _lane.cursor, up_to;
-            _lost := _lost + coalesce(_more, 0);
-        end loop;
-        if _lost > 0 then
-            insert into postbus.loss (subscription_id, at, reason, messages)
-            values (_group.id, as_of,
-                    case _group.state when 'DEAD' then 'the group was DEAD' else 'max_retention or zombie_time had passed' end, _lost);
-            insert into postbus.group_event (at, name, topic, group_name, fields)
-            select as_of, 'group.lost', t.name, s.group_name,
-                   jsonb_build_object('messages', _lost, 'reason',
-                       case _group.state when 'DEAD' then 'the group was DEAD' else 'max_retention or zombie_time had passed' end)
-              from postbus.subscription s join postbus.topic t on t.id = s.topic_id where s.id = _group.id;
-            update postbus.subscription s set passed_before = s.passed_before + _lost where s.id = _group.id;
-        end if;
+        insert into postbus.loss (subscription_id, at, reason, messages) values (_lost.id, as_of, _lost.reason, _lost.messages);
+        insert into postbus.group_event (at, name, topic, group_name, fields)
+        values (as_of, 'group.lost', _lost.topic, _lost.group_name,
+                jsonb_build_object('messages', _lost.messages, 'reason', _lost.reason));
+        update postbus.subscription s set passed_before = s.passed_before + _lost.messages where s.id = _lost.id;
     end loop;
 end $$;

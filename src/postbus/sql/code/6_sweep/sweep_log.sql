@@ -34,6 +34,7 @@ declare
     _began    timestamptz := clock_timestamp();
     _setting  postbus.sweep_setting;
     _drop     record;
+    _ended    xid8 := pg_snapshot_xmin(pg_current_snapshot());
 begin
     counted := 0;
     folded := 0;
@@ -103,7 +104,7 @@ begin
     perform postbus.note_run('sweep_log', storage_id, folded, _setting.interval, _began, as_of);
     if not more and (not if_due or postbus.is_due('drop_leaves', storage_id, _setting.interval, as_of)) then
         _began := clock_timestamp();
-        select * into _drop from postbus.drop_leaves(storage_id, as_of);
+        select * into _drop from postbus.drop_leaves(storage_id, _ended, as_of);
         dropped := _drop.dropped;
         thinned := _drop.thinned;
         more := dropped <> '{}' or thinned > 0;

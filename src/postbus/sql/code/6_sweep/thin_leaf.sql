@@ -7,8 +7,7 @@
 --
 -- Writes: segment, receipt, leaf_topic, log_leaf, loss, subscription.  Locks: topic rows (skip locked).
 create or replace function postbus.thin_leaf(
-    storage_id integer,
-    epoch      integer,
+    leaf       postbus.log_leaf,
     topic_ids  bigint[],
     max_count  integer,
     as_of      timestamptz,
@@ -18,6 +17,7 @@ create or replace function postbus.thin_leaf(
 language plpgsql
 set enable_seqscan = off as $$
 declare
+    _table text := postbus.leaf_name(leaf.storage_id, leaf.epoch);
     _bytes bigint := 16777216;
     _topic bigint;
     _step  record;
@@ -34,35 +34,35 @@ begin
                from (select s.position, s.count, s.bytes, sum(s.bytes) over (order by s.position) - s.bytes as before
                        from (select s.position, s.count, s.bytes from postbus.%I s
                               where s.topic_id = $1 order by s.position limit $2) as s) as step
-              where step.before < $3', postbus.leaf_name(storage_id, epoch))
+              where step.before < $3', _table)
           into _step
          using _topic, max_count - rows, _bytes;
         if _step.rows > 0 then
-            perform postbus.record_loss(storage_id, epoch, _topic, as_of, _step.up_to);
-            execute format('delete from postbus.%I s where s.topic_id = $1 and s.position <= $2', postbus.leaf_name(storage_id, epoch))
+            perform postbus.record_loss(leaf, array[_topic], as_of, _step.up_to);
+            execute format('delete from postbus.%I s where s.topic_id = $1 and s.position <= $2', _table)
               using _topic, _step.up_to;
             rows := rows + _step.rows;
             messages := messages + _step.messages;
             _bytes := _bytes - _step.bytes;
             update postbus.leaf_topic t set messages = greatest(t.messages - _step.messages, 0)
-             where t.storage_id = thin_leaf.storage_id and t.epoch = thin_leaf.epoch and t.topic_id = _topic;
+             where t.storage_id = leaf.storage_id and t.epoch = leaf.epoch and t.topic_id = _topic;
         end if;
         exit when rows >= max_count or _bytes <= 0;
         if not exists (select from postbus.leaf_topic t
-                        where t.storage_id = thin_leaf.storage_id and t.epoch < thin_leaf.epoch and t.topic_id = _topic) then
+                        where t.storage_id = leaf.storage_id and t.epoch < leaf.epoch and t.topic_id = _topic) then
             execute format(
                 'delete from postbus.%1$I r
                   where r.ctid = any (array(select old.ctid from postbus.%1$I old
                                              where old.subscription_id = any (array(select s.id from postbus.subscription s where s.topic_id = $1))
-                                             limit $2))', format('receipt_%s_%s', storage_id, epoch))
+                                             limit $2))', format('receipt_%s_%s', leaf.storage_id, leaf.epoch))
               using _topic, max_count - rows;
             get diagnostics _gone = row_count;
             rows := rows + _gone;
             exit when rows >= max_count;
         end if;
         delete from postbus.leaf_topic t
-         where t.storage_id = thin_leaf.storage_id and t.epoch = thin_leaf.epoch and t.topic_id = _topic;
+         where t.storage_id = leaf.storage_id and t.epoch = leaf.epoch and t.topic_id = _topic;
     end loop;
     update postbus.log_leaf l set messages = greatest(l.messages - thin_leaf.messages, 0)
-     where l.storage_id = thin_leaf.storage_id and l.epoch = thin_leaf.epoch and thin_leaf.messages > 0;
+     where l.storage_id = leaf.storage_id and l.epoch = leaf.epoch and thin_leaf.messages > 0;
 end $$;

@@ -13,8 +13,8 @@ begin
     for _storage in select s.id from postbus.storage s order by s.id loop
         continue when not pg_try_advisory_xact_lock(hashtext('postbus.sweep_log'), _storage);
         loop
-            select * into _swept from postbus.drop_leaves(_storage, clock_timestamp());
-            exit when _swept.dropped = '{}';
+            select * into _swept from postbus.drop_leaves(_storage, pg_snapshot_xmin(pg_current_snapshot()), clock_timestamp());
+            exit when _swept.dropped = '{}' and _swept.thinned = 0;
             _gone := _gone + _swept.messages;
         end loop;
     end loop;
