@@ -29,6 +29,7 @@ from log_sql import (
     take,
     vanish,
 )
+from pop_sql import ack, pop, retry
 from queue_sql import is_waiting, publish
 
 _HOUR = timedelta(hours=1)
@@ -553,6 +554,37 @@ async def test_paused_group_of_a_neighbour_does_not_keep_a_topics_messages(conn:
     found, _ = await read_all(conn, await cursor_of(conn, slow), topic="other")
     assert found == ["0", "1", "2", "3"]
     assert (await sweep(conn, storage, 5 * _DAY))["thinned"] == 0, "there is nothing left to do"
+
+
+async def test_max_retention_holds_for_messages_that_groups_have_taken_out_of_the_log(conn: Any) -> None:
+    """Waiting copies go: on the shelf of a group that pulls, to be tried again, and behind those. Dead letters stay."""
+    storage = await create_topic(
+        conn,
+        retention="10 min",
+        zero_subscription_retention="10 min",
+        max_retention="10 min",
+        heartbeat_timeout="90 days",
+    )
+    await subscribe(conn)
+    await publish_many(conn, "dead", "failed", "behind", "shelved", "in hand", keys=["d", "k", "k", "s", "h"])
+    popped = await pop(conn, 5)
+    by_text = dict(zip(popped.messages, popped.ids, strict=True))
+    await conn.execute("select postbus.dead_letter($1, $2, 'no')", popped.token, [by_text["dead"]])
+    await retry(conn, popped, by_text["failed"])
+    await conn.execute("select postbus.release($1, $2)", popped.token, [by_text["shelved"]])
+    await conn.execute("select postbus.extend(array[$1::uuid], '1 hour')", popped.token)
+    later = timedelta(minutes=11)
+
+    await _sweep_all(conn, storage, timedelta(minutes=9))
+    assert await conn.fetchval("select count(*) from postbus.retrying") == 4
+    await _sweep_all(conn, storage, later)
+    assert [row[0] for row in await conn.fetch("select id from postbus.retrying")] == [by_text["in hand"]]
+    assert await _lost(conn) == {"g": 3}
+    assert await ack(conn, popped, by_text["in hand"]) == []
+    assert await conn.fetchval("select postbus.redrive('t', group_name => 'g')") == 1
+    await conn.execute("update postbus.retrying set published_at = published_at - interval '1 year'")
+    await _sweep_all(conn, storage, timedelta(minutes=9))
+    assert (await pop(conn)).messages == ["dead"], "it counts from the moment when somebody redrove it"
 
 
 async def test_long_retention_of_a_neighbour_does_not_keep_a_topics_messages(conn: Any) -> None:

@@ -84,7 +84,7 @@ async def test_pop_of_a_dead_group_far_behind_delivers_its_history(conn: Any) ->
 
 
 async def test_pop_that_splits_history_off_works_beside_an_older_transaction(conn: Any, connect: Connect) -> None:
-    """The place that a returning group takes is not mistaken for one of another server while older transactions are open."""
+    """A returning group's place is not mistaken for one of another server while older transactions are open."""
     storage = await create_topic(conn)
     await subscribe(conn, catch_up=json.dumps({"beside_from": 2}))
     await publish_many(conn, *map(str, range(20)))
@@ -107,7 +107,7 @@ async def test_pop_of_a_dead_group_delivers_in_every_isolation_level(conn: Any, 
 
 
 async def test_pop_of_a_dead_group_reads_beyond_where_it_stopped_half_way(conn: Any) -> None:
-    """A group that stopped in the middle of a read, of which retention has left nothing, gets newer messages at once."""
+    """A group that stopped in the middle of a read, of which nothing is left, gets newer messages at once."""
     storage = await create_topic(conn, retention="0", zero_subscription_retention="0", max_retention="10 min")
     await subscribe(conn)
     await publish_many(conn, *map(str, range(1000)))
@@ -142,7 +142,7 @@ async def test_pop_that_is_rolled_back_leaves_the_group_as_it_was(conn: Any) -> 
 
 
 async def test_pop_of_a_dead_group_delivers_retries_and_what_is_on_the_shelf(conn: Any) -> None:
-    """Messages that failed, and those that an earlier pop took out of the log, come with the pop that revives the group."""
+    """Messages that failed, and those that an earlier pop took out of the log, come back with the group."""
     storage = await create_topic(conn)
     await subscribe(conn)
     await publish_many(conn, "failed", "shelved")
@@ -266,7 +266,7 @@ async def test_frequent_settlements_do_not_update_the_group_each_time(conn: Any)
 
 
 async def test_group_lives_while_a_transaction_that_settles_is_open(conn: Any, connect: Connect) -> None:
-    """A consumer may ack first and work on in the same transaction: the sweep neither waits for it nor lets the group die."""
+    """A consumer may ack first and work on in the same transaction: its group does not die meanwhile."""
     storage = await create_topic(conn)
     await subscribe(conn)
     await publish_many(conn, "one")
@@ -281,7 +281,7 @@ async def test_group_lives_while_a_transaction_that_settles_is_open(conn: Any, c
 
 
 async def test_settlement_in_an_open_transaction_locks_no_group(conn: Any, connect: Connect) -> None:
-    """While somebody's transaction, which has settled, stays open, the group can be paused and others subscribe to it."""
+    """While a transaction that has settled stays open, the group can be paused and others subscribe."""
     await create_topic(conn)
     await subscribe(conn)
     await publish_many(conn, "one", "two")
@@ -313,7 +313,7 @@ async def test_many_settlements_of_one_transaction_leave_one_sign_of_life(conn: 
 
 
 async def test_group_lives_while_a_consumer_holds_a_lease(conn: Any) -> None:
-    """A consumer that asked for an hour may work for an hour; when its lease has ended the group dies like any other."""
+    """A consumer that asked for an hour may work for an hour; after that the group dies like any other."""
     storage = await create_topic(conn)
     await subscribe(conn)
     await publish_many(conn, "one")

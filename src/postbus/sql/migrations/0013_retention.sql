@@ -48,3 +48,8 @@ create table postbus.sweeper (
     started_at timestamptz not null default clock_timestamp(),
     seen_at    timestamptz not null default clock_timestamp()
 );
+
+-- max_retention counts for what groups have taken out of the log, too: since it was published where this is null. What is there
+-- already counts from now.
+alter table postbus.retrying add column kept_from timestamptz default now();
+alter table postbus.retrying alter column kept_from drop default;

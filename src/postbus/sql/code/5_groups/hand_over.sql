@@ -35,12 +35,12 @@ begin
             select one.*, case when one.id < first_id then one.id else nextval('postbus.log_position') * 1024 end as log_id
               from (select * from taken union all select * from taken_later) as one
         ), kept as (
-            insert into postbus.retrying (subscription_id, lane, id, position, parked, due_at, attempts, last_error, published_at, key,
-                                          correlation_id, content_type, headers, payload)
+            insert into postbus.retrying (subscription_id, lane, id, position, parked, due_at, attempts, last_error, kept_from, published_at,
+                                          key, correlation_id, content_type, headers, payload)
             select hand_over.subscription_id, coalesce(postbus.lane_of(g.key, topic.lanes), (g.id % topic.lanes)::integer), g.log_id,
                    case when g.log_id < first_id then g.log_id else (_epoch << 43) + (g.log_id >> 10) end, g.key is not null,
-                   greatest(g.due_at, as_of), g.attempts, g.last_error, g.published_at, g.key, g.correlation_id, g.content_type,
-                   g.headers, g.payload
+                   greatest(g.due_at, as_of), g.attempts, g.last_error, as_of, g.published_at, g.key, g.correlation_id,
+                   g.content_type, g.headers, g.payload
               from given g
             returning retrying.lane, retrying.key
         )

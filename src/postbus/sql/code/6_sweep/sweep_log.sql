@@ -1,6 +1,6 @@
 -- Keeps the log of one storage going, a step at a time: closes leaves that are not written to any more, counts what
 -- was published, begins a new leaf when the current one has been written to for its period or is full, drops leaves
--- that nobody needs, and deletes from others what their topics no longer keep. Also folds the ledgers of cursors, and
+-- that nobody needs, and deletes from others what their topics no longer keep, and what groups have taken out of them. Also folds the ledgers of cursors, and
 -- notices groups without heartbeats. One that asks whether it is due drops and deletes only if the interval of set_sweeping
 -- has passed; all else is done each time.
 --
@@ -34,6 +34,7 @@ declare
     _began    timestamptz := clock_timestamp();
     _setting  postbus.sweep_setting;
     _drop     record;
+    _expired  bigint;
     _ended    xid8 := pg_snapshot_xmin(pg_current_snapshot());
 begin
     counted := 0;
@@ -105,11 +106,12 @@ begin
     if not more and (not if_due or postbus.is_due('drop_leaves', storage_id, _setting.interval, as_of)) then
         _began := clock_timestamp();
         select * into _drop from postbus.drop_leaves(storage_id, _ended, as_of);
+        _expired := postbus.expire_copies(storage_id, least(_setting.batch_size, 1000), as_of);
         dropped := _drop.dropped;
         thinned := _drop.thinned;
-        more := dropped <> '{}' or thinned > 0;
+        more := dropped <> '{}' or thinned > 0 or _expired > 0;
         if not _drop.blocked then       -- else it stays due
-            perform postbus.note_run('drop_leaves', storage_id, _drop.messages, _setting.interval, _began, as_of);
+            perform postbus.note_run('drop_leaves', storage_id, _drop.messages + _expired, _setting.interval, _began, as_of);
         end if;
     end if;
 end $$;

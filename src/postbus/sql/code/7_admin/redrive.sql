@@ -66,13 +66,13 @@ begin
              where d.topic_id = _topic.id and d.id = any (_chosen) and d.subscription_id in (_for, 0)
             returning d.*, d.subscription_id = 0 as is_of_queue
         )
-        insert into postbus.retrying (subscription_id, lane, id, position, due_at, published_at, key, correlation_id, content_type,
-                                      headers, payload)
+        insert into postbus.retrying (subscription_id, lane, id, position, due_at, kept_from, published_at, key, correlation_id,
+                                      content_type, headers, payload)
         select _for, coalesce(postbus.lane_of(r.key, _topic.lanes), place.lane, ((r.id >> 10) % _topic.lanes)::integer), r.id,
                -- One that is gone, or was in the queue, is older than all that is there.
                case when r.is_of_queue then r.id else coalesce(place.position, r.id >> 10) end,
                _now + coalesce(make_interval(secs => (row_number() over (order by r.id) - 1) / redrive.rate), interval '0'),
-               r.published_at, r.key, r.correlation_id, r.content_type, r.headers, r.payload
+               _now, r.published_at, r.key, r.correlation_id, r.content_type, r.headers, r.payload
           from redriven r
           left join postbus.segment place
             on place.storage_id = _topic.storage_id and place.topic_id = _topic.id and place.position = postbus.position_of(_topic, r.id)
