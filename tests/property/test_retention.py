@@ -17,6 +17,7 @@ from queue_sql import publish
 _MINUTE = timedelta(minutes=1)
 _NEVER = "900 days"
 _MOMENTS = 50
+_DEEDS = ["publish"] * 5 + ["close"] * 3 + ["read"] * 3 + ["die"] * 2 + ["set", "resume", "pause", "cancel"]
 
 
 @dataclass
@@ -95,7 +96,7 @@ class _World:
 
     async def act(self) -> None:
         topic = self.choose.choice(self.topics)
-        deed = self.choose.choice(["publish"] * 5 + ["close"] * 3 + ["read"] * 3 + ["set", "resume", "pause", "die"])
+        deed = self.choose.choice(_DEEDS)
         if deed == "publish":
             await self._publish(topic)
         elif deed == "close":
@@ -107,15 +108,19 @@ class _World:
             given = {option: f"{minutes} min" for option, minutes in topic.options.items()}
             await self.conn.execute("select postbus.set_topic($1, $2)", topic.name, json.dumps(given))
         elif deed == "die":
-            await self._die(topic.groups["quick"])
-        else:
+            await self._die(self.choose.choice(list(topic.groups.values())))
+        elif deed == "cancel":
+            name, group = self.choose.choice(list(topic.groups.items()))
+            await self._set_state(topic, name, "CANCELLED")
+        elif topic.groups["paused"].state in ("ACTIVE", "PAUSED"):
             await self._set_state(topic, "paused", "PAUSED" if deed == "pause" else "ACTIVE")
 
     async def _publish(self, topic: _Topic) -> None:
         for id in await publish(self.conn, "x", topic=topic.name):
             topic.there[id] = await self.conn.fetchval("select postbus.epoch($1)", self.storage)
             for group in topic.groups.values():
-                group.unread.add(id)
+                if group.state != "CANCELLED":
+                    group.unread.add(id)
 
     async def _close(self) -> None:
         now = await self._now()
@@ -133,6 +138,9 @@ class _World:
             group.state = "ACTIVE"
         elif group.state == "PAUSED":
             await self._set_state(topic, name, "ACTIVE")
+        elif group.state == "CANCELLED":
+            group.id = await subscribe(self.conn, name, topic=topic.name)
+            group.state = "ACTIVE"
         await pass_all(self.conn, group.id, f"w {group.id}", topic=topic.name)
         group.unread.clear()
 
@@ -202,7 +210,7 @@ class _World:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_each_topic_keeps_what_its_own_options_say(conn: Any, seed: int) -> None:
-    """At 50 random moments two topics of one storage, beside groups that pause and die, have what each must keep."""
+    """At 50 random moments two topics of one storage, beside groups that pause, die and end, have what each must keep."""
     world = _World(conn, random.Random(seed))
     await world.begin()
     await conn.execute("update postbus.storage set period = interval '900 days'")  # leaves close when the test says so
