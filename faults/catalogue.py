@@ -86,6 +86,41 @@ async def poisoned(world: World) -> None:
     await asyncio.sleep(8)
 
 
+# Groups that pull
+
+_TIMEOUT = {"heartbeat_interval": "1s", "heartbeat_timeout": "3s"}
+
+
+async def popped_rarely(world: World) -> None:
+    """All consumers are silent for longer than the heartbeat timeout: groups die, and come back by the next pop."""
+    for _ in range(3):
+        await _swept_until(world, "exists (select from postbus.subscription where state = 'DEAD')")
+        await _swept_until(world, "not exists (select from postbus.subscription where state = 'DEAD')")
+
+
+async def worked_for_long(world: World) -> None:
+    """All consumers work for longer than the heartbeat timeout, and only prolong their leases: no group dies."""
+    await _swept_until(world, "not exists (select from postbus.subscription where state = 'DEAD')")
+    before = await world.ask("select max(state_changed_at) from postbus.subscription")
+    for _ in range(100):
+        await _sweep(world)
+        await asyncio.sleep(0.2)
+    if await world.ask("select max(state_changed_at) from postbus.subscription") != before:
+        raise Unsettled("a group died while its consumers prolonged their leases")
+
+
+async def _swept_until(world: World, fact: str) -> None:
+    """Sweep, as another process would do, until something is so."""
+    while not await world.ask(f"select {fact}"):
+        await _sweep(world)
+        await asyncio.sleep(0.2)
+
+
+async def _sweep(world: World) -> None:
+    for storage in await world.ask("select coalesce(array_agg(id), '{}') from postbus.storage"):
+        await world.ask("select dead from postbus.sweep_log($1)", storage)
+
+
 # The server
 
 
@@ -337,6 +372,22 @@ FAULTS = [
         topics={"max_attempts": 5, "retry_initial": "300ms", "retry_factor": 2.0, "retry_max": "3s"},
         producer={"poison": 0.001},
         kills=True,
+    ),
+    Fault(
+        "pops rarer than the heartbeat timeout",
+        popped_rarely,
+        topics=_TIMEOUT,
+        producer={"rate": 1},
+        consumer={"rhythm": 9},
+        modes=("pull", "pull-transactional"),
+    ),
+    Fault(
+        "work longer than the heartbeat timeout",
+        worked_for_long,
+        topics=_TIMEOUT,
+        producer={"rate": 1},
+        consumer={"rhythm": 7, "hold": 6},
+        modes=("pull", "pull-transactional"),
     ),
     Fault("backends terminated", backends_terminated),
     Fault("backend killed", backend_killed),

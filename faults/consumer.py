@@ -317,7 +317,7 @@ async def consume(args: argparse.Namespace) -> bool:
             forget_open_transactions()
         async with await _opened(args.dsn) as bus:
             handlers = Handlers(bus, journal, failpoint, args.control, args.seed)
-            pullers = Pullers(bus, journal, failpoint, handlers.pulled, args.seed)
+            pullers = Pullers(bus, journal, failpoint, handlers.pulled, args.seed, rhythm=args.rhythm, hold=args.hold)
             for mode in args.modes:
                 for group in mode.groups:
                     (pullers if mode.pulled else handlers).add(mode, group)
@@ -352,6 +352,8 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--failpoint", choices=("", *FAILPOINTS), default="")
     options.add_argument("--count", type=int, default=1, help="dies when it comes there for this time")
+    options.add_argument("--rhythm", type=float, default=0.0, help="pops come so many seconds apart")
+    options.add_argument("--hold", type=float, default=0.0, help="seconds that a batch is worked at")
     options.add_argument("--control", choices=("", *CONTROLS), default="")
     sys.exit(0 if asyncio.run(consume(options.parse_args())) else 1)
 

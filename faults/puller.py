@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from faults.failpoint import AFTER_CLAIM, AFTER_PUTTING_OFF, Failpoint
@@ -17,14 +19,31 @@ from postbus._translate import DRIVER_ERRORS
 _AT_ONCE = 3  # pops of a process, for each group
 _BATCH = 12
 _WAIT = 0.5  # seconds
+_BATCH_IN_RHYTHM = 500
 
 Handle = Callable[[Mode, str, Delivery, Any], Awaitable[None]]
 
 
 class Pullers:
-    """All that a process pops."""
+    """All that a process pops.
 
-    def __init__(self, bus: Bus, journal: Journal, failpoint: Failpoint, handle: Handle, seed: str) -> None:
+    With a `rhythm` all processes pop at the same moments, so many seconds apart, and are silent in between. Each
+    time they pop until nothing is there; or, to `hold` it, one batch, which they work at for so many seconds.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        journal: Journal,
+        failpoint: Failpoint,
+        handle: Handle,
+        seed: str,
+        *,
+        rhythm: float = 0.0,
+        hold: float = 0.0,
+    ) -> None:
+        self._rhythm = rhythm
+        self._hold = hold
         self._bus = bus
         self._journal = journal
         self._failpoint = failpoint
@@ -45,14 +64,22 @@ class Pullers:
     async def _pull(self, mode: Mode, group: str) -> None:
         while not self._stop.is_set():
             try:
-                batch = self._random.randint(1, _BATCH)
-                popped = await self._bus.pop(mode.topic, group=group, batch=batch, wait=_WAIT)
+                batch = _BATCH_IN_RHYTHM if self._rhythm else self._random.randint(1, _BATCH)
+                popped = await self._bus.pop(mode.topic, group=group, batch=batch, wait=0 if self._rhythm else _WAIT)
                 if popped:
                     self._failpoint.reach(AFTER_CLAIM)
                     async with popped.keep():  # a batch may take longer than its lease
+                        await self._pause(self._hold)
                         await self._work_through(mode, group, popped)
+                if self._rhythm and (self._hold or not popped):
+                    await self._pause(self._rhythm - time.time() % self._rhythm)
             except (PostbusError, *DRIVER_ERRORS):
                 await asyncio.sleep(0.1)  # what is not settled comes back when its lease ends
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
 
     async def _work_through(self, mode: Mode, group: str, popped: Popped) -> None:
         """Each message is settled by itself, or all that are done together, at the end."""
