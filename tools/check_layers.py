@@ -38,7 +38,7 @@ LAYERS = [
     ["_database", "_old_table", "group"],
     ["_migrate", "subscription", "embedded", "_drivers"],
     ["_throttle", "scope", "events"],
-    ["publish", "_keeper", "_segment", "catch_up", "sweeping"],
+    ["publish", "_keeper", "_segment", "catch_up", "sweeping", "health"],
     ["_pool"],
     ["_codec", "_commit", "_loop", "_watch", "_connect", "_floor", "retry", "middleware", "start"],
     ["options"],

@@ -46,6 +46,7 @@ from postbus.errors import (
     WrongSemantics,
 )
 from postbus.group import Group
+from postbus.health import GroupFinding
 from postbus.message import Ack, DeadLetter, Message, Outcome, Outgoing, PublishOptions, Release, Retry
 from postbus.middleware import Middleware
 from postbus.options import TopicOptions
@@ -69,6 +70,7 @@ __all__ = [
     "DuplicateHandler",
     "EmbeddedError",
     "Group",
+    "GroupFinding",
     "GroupNotFound",
     "Heartbeat",
     "InvalidEvent",

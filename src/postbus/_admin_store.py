@@ -10,6 +10,7 @@ from typing import Any
 
 from postbus._database import Database
 from postbus.errors import PostbusError
+from postbus.health import GroupFinding, as_limits, look_at_groups
 from postbus.message import Message
 
 
@@ -203,6 +204,18 @@ class AdminStore(Database):
 
     async def zero_subscription_messages(self) -> list[dict[str, Any]]:
         return await self._rows("select * from postbus.zero_subscription_messages()")
+
+    async def group_findings(self, stuck_after: timedelta) -> list[GroupFinding]:
+        return await look_at_groups(self._rows, stuck_after)
+
+    async def health_limits(self, topic: str | None, group: str | None) -> dict[str, Any]:
+        [row] = await self._rows(
+            "select * from postbus.health_limits(coalesce($1, ''), coalesce($2, ''))", topic, group
+        )
+        return as_limits(row)
+
+    async def set_health_limits(self, topic: str | None, group: str | None, limits: Mapping[str, Any]) -> None:
+        await self._run("select postbus.set_health_limits($1, $2, $3)", json.dumps(limits), topic, group)
 
     async def inconsistencies(self) -> list[dict[str, Any]]:
         return await self._rows("select * from postbus.inconsistencies()")

@@ -7,10 +7,11 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Unpack
 
 from postbus._scope_admin import ScopeAdmin
 from postbus.errors import GroupNotFound, InvalidGroup, MessageNotFound, TopicNotFound, WrongSemantics
+from postbus.health import GroupFinding, HealthLimits, limits_json
 from postbus.options import Duration, as_timedelta
 from postbus.start import Start
 
@@ -145,6 +146,29 @@ class GroupAdmin(ScopeAdmin):
         """What a group has done, how long its handlers take, how fast it is, and what is before it."""
         async with self._explaining(topic):
             return await (await self._store()).group_metrics(topic, name)
+
+    async def group_findings(self, stuck_after: Duration = timedelta(hours=1)) -> list[GroupFinding]:
+        """What is wrong with groups (level warning), or unusual (info), each with a remedy.
+
+        `postbus groups check`, `postbus doctor` and the server's /v1/health say the same. `stuck_after`: messages that
+        are not settled for longer are stuck.
+        """
+        return await (await self._store()).group_findings(as_timedelta(stuck_after, name="stuck_after"))
+
+    async def health_limits(self, topic: str | None = None, group: str | None = None) -> dict[str, Any]:
+        """From when on a group counts as being in trouble: see `HealthLimits`. None where there is no limit."""
+        return await (await self._store()).health_limits(topic, group)
+
+    async def set_health_limits(
+        self, topic: str | None = None, group: str | None = None, **limits: Unpack[HealthLimits]
+    ) -> dict[str, Any]:
+        """Set such limits for all groups, those of a topic, a name on all topics, or one group of a topic.
+
+        What is left out stays; "off" is no limit, None what the less specific limits say. Returns what holds now.
+        """
+        store = await self._store()
+        await store.set_health_limits(topic, group, limits_json(limits))
+        return await store.health_limits(topic, group)
 
     async def groups_near_timeout(self, share: float = 0.8) -> list[dict[str, Any]]:
         """Groups that were not heard of for this share of their heartbeat timeout, after which they are DEAD."""

@@ -19,7 +19,6 @@ from datetime import timedelta
 from typing import TypeVar
 
 from postbus._log import event
-from postbus._log_store import Resurrected
 from postbus._store import Store
 from postbus.errors import DatabaseUnavailable
 from postbus.group import Counts, Group
@@ -94,34 +93,40 @@ class GroupHeartbeats:
         *,
         fell_silent: Callable[[], None],
         is_heard: Callable[[], None],
-        resurrected: Callable[[Sequence[Resurrected]], None],
     ) -> None:
         self._store = store
-        self._resurrected = resurrected
         self._fell_silent = fell_silent
         self._is_heard = is_heard
         self._pulses: dict[int, _Pulse] = {}
         self._failures = 0
+        self._sending = asyncio.Lock()
 
     def add(self, subscription_id: int, interval: timedelta) -> None:
         """From now on; subscribing was the first heartbeat."""
         self._pulses[subscription_id] = _Pulse(interval)
 
-    def remove(self, subscription_id: int) -> None:
-        self._pulses.pop(subscription_id, None)
+    async def remove(self, subscription_ids: Iterable[int]) -> None:
+        """From now on send none, and none is under way: it would end a stop that is told after this."""
+        for one in subscription_ids:
+            self._pulses.pop(one, None)
+        async with self._sending:
+            pass
 
     async def tick(self) -> float:
         """Send what is due, in one statement. Returns after how many seconds to look again."""
         now = time.monotonic()
         due = [pulse.interval for pulse in self._pulses.values() if now >= pulse.due_at]
         if due:
-            await self._send({one: pulse for one, pulse in self._pulses.items() if pulse.may_go_along(now, min(due))})
+            async with self._sending:
+                await self._send(
+                    {one: pulse for one, pulse in self._pulses.items() if pulse.may_go_along(now, min(due))}
+                )
         next_at = min((pulse.due_at for pulse in self._pulses.values()), default=now + _LOOK)
         return _until(next_at)
 
     async def _send(self, due: dict[int, _Pulse]) -> None:
         try:
-            self._resurrected(await _in_time(self._store.group_heartbeat(list(due), [])))
+            await _in_time(self._store.group_heartbeat(list(due), []))
         except DatabaseUnavailable as error:
             self._failures += 1
             if self._failures == _TOO_MANY_FAILURES:

@@ -33,6 +33,8 @@ class Wish(msgspec.Struct, frozen=True):
     lease: timedelta | None
     member: str | None
     auto_ack: bool
+    for_others: bool = False
+    """Whether a server asks for consumers elsewhere, which come and go without it."""
 
 
 class Holder(ABC):

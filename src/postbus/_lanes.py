@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Protocol
@@ -13,9 +12,9 @@ from typing import Any, Protocol
 from postbus._consume import GroupConsumer
 from postbus._heartbeat import GroupHeartbeats, MemberCounts
 from postbus._log import event
-from postbus._log_store import Resurrected
 from postbus._store import Store
 from postbus._strand import Advancer, Strand
+from postbus._upkeep import tell_group_events
 from postbus.catch_up import CatchUp
 from postbus.errors import DatabaseUnavailable
 from postbus.group import Group
@@ -42,7 +41,6 @@ class LaneKeeper:
             heartbeat_store,
             fell_silent=self._fall_silent,
             is_heard=self._is_heard_again,
-            resurrected=self._tell_resurrected,
         )
         self._counts = MemberCounts(store)
         self.consumers: dict[int, GroupConsumer] = {}
@@ -90,7 +88,6 @@ class LaneKeeper:
         """Beside other work: it may take as long as a handler does, and other groups must not wait for that."""
         self.consumers.pop(consumer.subscription_id, None)
         self.leases.pop(consumer.subscription_id, None)
-        self.heartbeats.remove(consumer.subscription_id)
         stopping = asyncio.create_task(self._stop(consumer), name=f"postbus-stop-{consumer.group.name}")
         self._stopping[stopping] = consumer
         stopping.add_done_callback(lambda task: self._stopping.pop(task, None))
@@ -101,6 +98,7 @@ class LaneKeeper:
         with suppress(DatabaseUnavailable):  # then others get the lanes when our lease ends
             await self._counts.tell({consumer.history_of or consumer.subscription_id: consumer.group})
             if consumer.subscription_id not in self.consumers:  # not started again meanwhile
+                await self.heartbeats.remove([consumer.subscription_id])
                 await self._store.leave_groups(self._worker, [consumer.subscription_id], is_stop=True)
 
     async def tick(self) -> float:
@@ -153,7 +151,8 @@ class LaneKeeper:
         await self._report_histories()
         dead = [one for one, state in stopped.items() if state == "DEAD"]
         if dead:  # not by a heartbeat, which may not take long: what was missed is counted
-            self._tell_resurrected(await self._store.resurrect(dead))
+            await self._store.resurrect(dead)
+            await tell_group_events(self._store)
         return _LOOK_SOON if dead or told["catch_up"] else wait
 
     def _end(self, consumer: GroupConsumer) -> None:
@@ -167,12 +166,6 @@ class LaneKeeper:
             if consumer.throttle is not None and consumer.throttle.p95 is not None:
                 allowed = consumer.throttle.allowed_rate
                 await self._store.report_catch_up(consumer.subscription_id, allowed, consumer.throttle.p95)
-
-    def _tell_resurrected(self, resurrected: Sequence[Resurrected]) -> None:
-        for one in resurrected:
-            group = self.consumers[one.subscription_id].group
-            event(logging.WARNING, "group.resurrected", group=group.name, topic=group.topic, missed=one.missed,
-                  skipped=one.skipped)  # fmt: skip
 
     async def _follow(self, taken: dict[int, list[Any]], given_up: dict[int, list[Any]]) -> float:
         """Give up lanes, beside other work, and take lanes."""
@@ -234,8 +227,7 @@ class LaneKeeper:
             await self.advancer.settled()
             with suppress(DatabaseUnavailable):  # then others get the lanes when our lease ends
                 await self.tell_counts()
-                for one in self.consumers:  # a later heartbeat would end the stop
-                    self.heartbeats.remove(one)
+                await self.heartbeats.remove(self.consumers)
                 await self._store.leave_groups(self._worker, list(self.consumers), is_stop=True)
 
     async def abort(self) -> None:

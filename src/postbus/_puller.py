@@ -21,11 +21,12 @@ from postbus._store import Store
 from postbus._translate import DRIVER_ERRORS
 from postbus._upkeep import RETURN_EXPIRED, SWEEP, SWEEP_SUBSCRIPTIONS, Sweeper
 from postbus._wake import Bells, Listener, topic_id
-from postbus.errors import DatabaseUnavailable, PostbusError
+from postbus.errors import DatabaseUnavailable, InvalidInput, PostbusError
 from postbus.scope import Scope
 
 _FLOOR_AGE = 2.0  # seconds after which a group is searched from the beginning
 _LINGER = 30.0  # seconds that it is listened for rings after the last one who waited
+_GOODBYE = 2.0  # seconds that closing may take to tell that groups were stopped
 _PARTING = 1.0  # seconds that a pop that is cancelled waits for the database's answer, to give back what comes
 
 
@@ -43,6 +44,8 @@ class Puller(Holder):
         """Of scopes that somebody waits for: heard for as long as they are kept here."""
         self._known: set[tuple[Scope, str | None]] = set()
         """What groups have asked for before, in this process: they are subscribed."""
+        self._popped_for: dict[tuple[Scope, str], str] = {}
+        """The groups that this process popped for itself, and as which member."""
         self._ear = _Ear(dsn, store, bells)
         self._tending = _Tending(store, bells)
 
@@ -51,6 +54,9 @@ class Puller(Holder):
         if wish.start is not None and wish.group is not None and (wish.scope, wish.group) not in self._known:
             await self._store.subscribe_scope(wish.group, wish.scope, wish.start)
             self._known.add((wish.scope, wish.group))
+        if wish.group is not None and not wish.for_others:
+            scope = wish.scope if wish.scope.is_wide else Scope(wish.scope.topic)
+            self._popped_for[scope, wish.group] = wish.member or self._member
         if wish.wait > 0:
             return await self._wait(wish)
         began = time.monotonic()
@@ -160,6 +166,15 @@ class Puller(Holder):
             place.send_away()
         await super().close()
         await self._ear.close()
+
+    async def say_goodbye(self) -> None:
+        """Tell that the groups were stopped as planned. If that fails, they look as if their consumer had vanished."""
+        with contextlib.suppress(PostbusError, TimeoutError):
+            async with asyncio.timeout(_GOODBYE):
+                for (scope, group), member in self._popped_for.items():
+                    with contextlib.suppress(InvalidInput):  # the group or the topic has gone
+                        await self._store.send_heartbeat(group, scope, stopped_by=member)
+        self._popped_for.clear()
 
 
 class _Joins:

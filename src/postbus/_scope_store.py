@@ -71,15 +71,16 @@ class ScopeStore(Database):
         rows = await self._rows(f"select topic_name from postbus.group_topics($1, {_SCOPE})", group, *_parts(scope))
         return [row["topic_name"] for row in rows]
 
-    async def send_heartbeat(self, group: str, scope: Scope) -> list[Heartbeat]:
-        """Tell that a group which pulls lives, in all topics of a scope."""
+    async def send_heartbeat(self, group: str, scope: Scope, *, stopped_by: str | None = None) -> list[Heartbeat]:
+        """Tell that a group which pulls lives, in all topics of a scope; or that it was stopped as planned."""
         rows = await self._rows(
-            "select * from postbus.send_heartbeat($1, $2, $3, $4, $5)",
+            "select * from postbus.send_heartbeat($1, $2, $3, $4, $5, stopped_by => $6)",
             group,
             scope.topic,
             scope.namespace,
             scope.task,
             scope.pattern,
+            stopped_by,
         )
         return [Heartbeat(row["topic_name"], row["state"], row["missed"], row["skipped"]) for row in rows]
 

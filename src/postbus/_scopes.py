@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from postbus._log import event
 from postbus._scope_store import Joined
 from postbus._store import Store
+from postbus._upkeep import tell_group_events
 from postbus.group import Group
 from postbus.start import Start
 
@@ -39,7 +40,9 @@ class ScopeKeeper:
         """Subscribe a group to its scope, and consume for all that is in it, now and later."""
         joined = await self._store.subscribe_scope(group.name, group.scope, start, group.on_failure, group.catch_up)
         for one in joined:
-            tell_missed(group.name, one.topic, one.missed, one.skipped, was_dead=not one.is_new)
+            if one.is_new:
+                tell_bounded(group.name, one.topic, one.missed, one.skipped)
+        await tell_group_events(self._store)
         if group.scope.is_wide:
             self._groups[group] = start
         self._begin([(group, one) for one in joined])
@@ -69,9 +72,7 @@ class ScopeKeeper:
                 self._consume(group.part(one.topic), one)
 
 
-def tell_missed(group: str, topic: str, missed: int | None, skipped: int | None, *, was_dead: bool) -> None:
-    """Tell what a group has before it that begins with history, or comes back from the dead."""
-    if was_dead and missed is not None:
-        event(logging.WARNING, "group.resurrected", group=group, topic=topic, missed=missed, skipped=skipped)
-    elif skipped:
+def tell_bounded(group: str, topic: str, missed: int | None, skipped: int | None) -> None:
+    """Tell that a new group does not get all of the history that it asked for."""
+    if skipped:
         event(logging.WARNING, "catch_up.bounded", group=group, topic=topic, messages=missed, skipped=skipped)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Unpack
 
 from postbus._group_admin import GroupAdmin
@@ -16,7 +16,7 @@ from postbus.errors import (
     WrongSemantics,
 )
 from postbus.importing import ImportResult, Progress, import_outbox
-from postbus.options import TopicOptions, as_json
+from postbus.options import Duration, TopicOptions, as_json
 from postbus.publish import check_topic_name
 from postbus.sweeping import SweepingOptions, sweeping_json
 
@@ -127,6 +127,13 @@ class Admin(GroupAdmin, HttpAdmin):
             await self._store(), table, layout=layout, topic=topic, semantics=semantics, only=_names(only),
             options=options, dry_run=dry_run, progress=progress,
         )  # fmt: skip
+
+    async def health(self, stuck_after: Duration = timedelta(hours=1)) -> dict[str, Any]:
+        """Whether somebody should look: what is wrong with groups, and whether sweeping keeps up."""
+        findings = await self.group_findings(stuck_after)
+        sweeping = await (await self._store()).sweep_health()
+        is_well = sweeping["healthy"] and all(one.level == "info" for one in findings)
+        return {"healthy": is_well, "findings": findings, "sweeping": sweeping}
 
     async def workers(self) -> list[dict[str, Any]]:
         """The processes that consume."""

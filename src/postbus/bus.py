@@ -14,6 +14,7 @@ from uuid import UUID
 import asyncpg
 
 from postbus import _migrate
+from postbus._connect import process_name
 from postbus._database import connected
 from postbus._drivers import AsyncConnection
 from postbus._publisher import Publisher
@@ -189,10 +190,23 @@ class Bus:
         return pop(self._connected_puller, topic, options, self.default)
 
     async def heartbeat(
-        self, topic: str | None = None, *, group: str, namespace: str | None = None, task: str | None = None
+        self,
+        topic: str | None = None,
+        *,
+        group: str,
+        namespace: str | None = None,
+        task: str | None = None,
+        last: bool = False,
+        member: str | None = None,
     ) -> list[Heartbeat]:
-        """Keep a group alive whose consumer will not pop, settle or extend for a while. Revives a DEAD group."""
-        return await (await self.connect()).send_heartbeat(group, Scope.of(topic, namespace=namespace, task=task))
+        """Keep a group alive whose consumer will not pop, settle or extend for a while. Revives a DEAD group.
+
+        `last` says that this consumer, called `member`, stops as planned: its group is shown as stopped, until another
+        sign of life. `close()` says so by itself for groups that this bus has popped for.
+        """
+        store = await self.connect()
+        scope = Scope.of(topic, namespace=namespace, task=task)
+        return await store.send_heartbeat(group, scope, stopped_by=(member or process_name()) if last else None)
 
     async def _connected_puller(self) -> Puller:
         await self.connect()
@@ -427,6 +441,7 @@ class Bus:
         """Finish what is being sent, disconnect, and let go of an embedded server."""
         if self._puller is not None:
             await self._puller.close()
+            await self._puller.say_goodbye()
         await self._publisher.close()
         if self._store is not None:
             await self._store.close()

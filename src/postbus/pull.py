@@ -10,6 +10,8 @@ from datetime import datetime, timedelta
 from typing import Any, Self, TypedDict, TypeVar, overload
 from uuid import UUID
 
+import msgspec
+
 from postbus._codec import decoder_for, is_storable
 from postbus._handle import as_delay
 from postbus._held import Held, as_held, lease_lost
@@ -252,6 +254,11 @@ class Pop:
         self._stack = ExitStack()
         self._popped: Popped | None = None
 
+    def for_others(self) -> Self:
+        """The same for a consumer elsewhere: what becomes of its group is not up to this process."""
+        self._wish = msgspec.structs.replace(self._wish, for_others=True)
+        return self
+
     def __await__(self) -> Generator[Any, None, Popped]:
         if self._keep:
             raise InvalidOption(
@@ -365,7 +372,9 @@ def _place(topic: str | None, options: PopOptions, default: Default | None) -> t
     scope = Scope.of(topic, key=options.get("key"), namespace=options.get("namespace"), task=options.get("task"))
     start, mode, look_back = options.get("start"), options.get("mode"), options.get("look_back")
     if options.get("group") is not None:
-        if default is None and start is None and mode is None:  # that of a server, which knows its own
+        if (
+            default is None and start is None and mode is None and look_back is None
+        ):  # that of a server, which knows its own
             return scope, None
         return scope, (default or Default(None)).start_of(
             start, mode, look_back, is_recorded=True, is_wide=scope.is_wide

@@ -22,10 +22,18 @@ from postbus._log import event
 from postbus._loop import Backoff, patiently, pause, repeat
 from postbus._reader import LogReader
 from postbus._scope_store import Joined
-from postbus._scopes import ScopeKeeper, tell_missed
+from postbus._scopes import ScopeKeeper, tell_bounded
 from postbus._settle import Settler
 from postbus._store import Store
-from postbus._upkeep import LOOK_AT_LEASES, RETURN_EXPIRED, SWEEP, SWEEP_SUBSCRIPTIONS, LeaseKeeper, Sweeper
+from postbus._upkeep import (
+    LOOK_AT_LEASES,
+    RETURN_EXPIRED,
+    SWEEP,
+    SWEEP_SUBSCRIPTIONS,
+    LeaseKeeper,
+    Sweeper,
+    tell_group_events,
+)
 from postbus._wake import Bells, Listener, topic_id
 from postbus.catch_up import CatchUp
 from postbus.errors import DatabaseUnavailable, PostbusError, WrongSemantics
@@ -245,7 +253,10 @@ class Worker:
             return
         upkeep_store = self._stores[1]
         info = await upkeep_store.subscribe(group.topic, group.name, start, group.on_failure, group.catch_up)
-        tell_missed(group.name, group.topic, info.missed, info.skipped, was_dead=info.was_dead)
+        if info.was_dead:
+            await tell_group_events(upkeep_store)
+        else:
+            tell_bounded(group.name, group.topic, info.missed, info.skipped)
         topic = (await upkeep_store.topics(group.topic))[0]
         is_limited = await upkeep_store.keys_of(info.id) is not None
         self._consume_for(

@@ -24,6 +24,7 @@ NAMES = [
     "DuplicateHandler",
     "EmbeddedError",
     "Group",
+    "GroupFinding",
     "GroupNotFound",
     "Heartbeat",
     "InvalidEvent",

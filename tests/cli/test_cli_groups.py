@@ -453,12 +453,14 @@ async def test_the_doctor_looks_at_groups(cli: Cli, bus: Bus, conn: Any, events:
         "select id, 'test', 5 from postbus.subscription where group_name = 'dead'"
     )
 
+    await conn.execute("update postbus.subscription set seen_at = seen_at - interval '40 s' where group_name = 'mail'")
+
     found = [one for one in (await cli.quick("doctor", "--json")).done().json["checks"] if one["check"] == "groups"]
 
-    assert [(one["level"], one["text"].split(":")[0]) for one in found] == [
-        ("warning", "dead on events is DEAD"),
-        ("warning", "dead on events lost 5 messages, which were dropped before it had them"),
-        ("warning", "nobody works for mail on events, which has 1 message before it"),
-        ("info", "stock on events is paused, with 1 message before it"),
+    assert [(one["level"], one["text"].split(", the last")[0]) for one in found] == [
+        ("warning", "dead on events: it is DEAD: nobody works for it, and messages are kept for dead_retention only"),
+        ("warning", "dead on events: it lost 5 messages, which were dropped before it had them"),
+        ("warning", "mail on events: nobody works for it, and it has 1 message before it"),
+        ("info", "stock on events: it is paused, with 1 message before it"),
     ]
     assert all(one["remedy"] for one in found)

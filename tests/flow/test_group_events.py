@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from fix_database import Connect
-from grouping import are_listed, collect, create_log, is_through
+from grouping import are_listed, are_shared, collect, create_log, is_through
 from postbus import Bus, Start
+from postbus._heartbeat import GroupHeartbeats
 from running import running
 
 _QUIET = (
@@ -65,7 +67,8 @@ async def test_planned_stop_is_no_alarm(bus: Bus, conn: Any, dsn: str, caplog: p
     assert (await bus.admin.group("t", "g"))["healthy"]
     await conn.execute(_QUIET.replace("1 hour", "1 day"))
     row = await bus.admin.group("t", "g")
-    assert (row["healthy"], row["problem"]) == (False, f"stopped by {worker['name']}, longer ago than 24 hours")
+    assert not row["healthy"]
+    assert row["problem"].startswith(f"stopped by {worker['name']} 1 day 01:00:")
 
 
 async def test_heartbeat_ends_a_stop(bus: Bus, conn: Any) -> None:
@@ -96,3 +99,242 @@ async def test_two_processes_that_leave_together_stop_the_group(bus: Bus, conn: 
     await transaction.commit()
     await leaving
     assert (await bus.admin.group("t", "g"))["stopped_by"] == "b"
+
+
+async def test_stop_of_one_of_two_processes_is_no_stop_of_the_group(bus: Bus, conn: Any, dsn: str) -> None:
+    """While another process works for the group, nothing is stopped; when that one goes too, it is."""
+    await create_log(bus)
+    async with Bus.open(dsn) as other:
+        collect(bus)
+        collect(other)
+        async with running(other):
+            async with running(bus):
+                await are_shared(conn, 4, 4)
+            assert (await bus.admin.group("t", "g"))["stopped_by"] is None
+            [left] = await bus.admin.workers()
+    assert (await bus.admin.group("t", "g"))["stopped_by"] == left["name"]
+
+
+async def test_restart_ends_the_stop_without_an_event(bus: Bus, conn: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A deploy within the heartbeat timeout is nothing that anybody has to hear of."""
+    await create_log(bus)
+    collect(bus)
+    with caplog.at_level(logging.INFO, "postbus"):
+        for _ in range(2):
+            async with running(bus):
+                await are_shared(conn, 8)
+                assert (await bus.admin.group("t", "g"))["stopped_by"] is None
+            assert (await bus.admin.group("t", "g"))["stopped_by"] is not None
+            await bus.admin.sweep()
+    assert not any(told(caplog, name) for name in ("group.dead", "group.resurrected", "group.lost"))
+
+
+async def test_no_heartbeat_follows_the_stop(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is under way would end the stop: it is waited for."""
+    store = await bus.connect()
+    sent, answered = asyncio.Event(), asyncio.Event()
+
+    async def beat(*_: object) -> list[object]:
+        sent.set()
+        await answered.wait()
+        return []
+
+    monkeypatch.setattr(store, "group_heartbeat", beat, raising=False)
+    heartbeats = GroupHeartbeats(store, fell_silent=lambda: None, is_heard=lambda: None)
+    heartbeats.add(1, timedelta(0))
+    sending = asyncio.create_task(heartbeats.tick())
+    await sent.wait()
+    removing = asyncio.create_task(heartbeats.remove([1]))
+    done, _ = await asyncio.wait([removing], timeout=0.1)
+    assert not done
+    answered.set()
+    await asyncio.gather(sending, removing)
+
+
+async def test_return_of_a_pulling_group_is_logged_once(
+    bus: Bus, conn: Any, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By whichever process sweeps first, with what the group missed."""
+    await create_log(bus)
+    await (await bus.connect()).subscribe("t", "g", Start.NOW, "block")
+    await bus.send("t", 1)
+    with caplog.at_level(logging.INFO, "postbus"):
+        await dies(bus, conn, dsn)
+        assert (await bus.pop("t", group="g")).payloads == [1]
+        async with Bus.open(dsn) as other:
+            await asyncio.gather(bus.admin.sweep(), other.admin.sweep())
+    [(level, fields)] = told(caplog, "group.resurrected")
+    assert (level, fields["topic"], fields["group"]) == (logging.WARNING, "t", "g")
+    assert (fields["missed"], fields["skipped"], fields["after"]) == (1, 0, "silence")
+
+
+async def test_return_after_a_planned_stop_is_no_warning(
+    bus: Bus, conn: Any, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was said that the group would be away."""
+    await create_log(bus)
+    store = await bus.connect()
+    info = await store.subscribe("t", "g", Start.NOW, "block")
+    await store.leave_groups("me", [info.id], is_stop=True)
+    with caplog.at_level(logging.INFO, "postbus"):
+        await dies(bus, conn, dsn)
+        await bus.pop("t", group="g")
+        await bus.admin.sweep()
+    [(level, fields)] = told(caplog, "group.resurrected")
+    assert (level, fields["after"]) == (logging.INFO, "stop")
+
+
+async def test_losses_are_logged_once_and_shown_for_a_day(
+    bus: Bus, conn: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the number of messages; a finding afterwards, which is a warning for a day."""
+    await create_log(bus, storage="own")
+    store = await bus.connect()
+    await store.subscribe("t", "g", Start.NOW, "block")
+    await bus.send_many("t", [1, 2, 3])
+    await bus.admin.sweep()
+    storage = await conn.fetchval("select storage_id from postbus.topic where name = 't'")
+    topic = await conn.fetchval("select id from postbus.topic where name = 't'")
+    with caplog.at_level(logging.INFO, "postbus"):
+        await conn.execute("select postbus.record_loss($1, 1, $2, clock_timestamp())", storage, topic)
+        await bus.admin.sweep()
+        await bus.admin.sweep()
+    [(level, fields)] = told(caplog, "group.lost")
+    assert (level, fields["topic"], fields["group"], fields["messages"]) == (logging.WARNING, "t", "g", 3)
+    levels = [one.level for one in await bus.admin.group_findings() if one.kind == "lost"]
+    await conn.execute("update postbus.loss set at = at - interval '2 days'")
+    levels += [one.level for one in await bus.admin.group_findings() if one.kind == "lost"]
+    assert levels == ["warning", "info"]
+
+
+async def test_failing_handlers_are_logged_once_and_unhealthy(
+    bus: Bus, conn: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A group whose messages all fail is told once, with numbers, and is well again when its calls succeed."""
+    await create_log(bus, max_attempts=1)
+    is_broken = True
+
+    @bus.subscribe("t", group="g", start=Start.BEGINNING)
+    async def handle(payload: int) -> None:
+        if is_broken:
+            raise ValueError(payload)
+
+    await bus.send_many("t", range(6))
+    with caplog.at_level(logging.INFO, "postbus"):
+        async with running(bus):
+            await is_through(conn, passed=6)
+        await bus.admin.sweep()
+        await bus.admin.sweep()
+        [(level, fields)] = told(caplog, "group.failing")
+        assert (level, fields["topic"], fields["group"], fields["failed"], fields["calls"]) == (
+            logging.WARNING, "t", "g", 6, 6
+        )  # fmt: skip
+        await conn.execute("update postbus.subscription set stopped_at = null")
+        row = await bus.admin.group("t", "g")
+        assert (row["problem_kind"], row["problem"]) == ("failing", "6 of 6 calls failed in the last 5 minutes")
+        is_broken = False
+        await bus.send_many("t", range(20))
+        async with running(bus):
+            await is_through(conn, passed=26)
+        await bus.admin.sweep()
+    assert await conn.fetchval("select failing_since from postbus.subscription") is None
+    assert len(told(caplog, "group.failing")) == 1
+
+
+async def test_failing_pops_are_heard_of(bus: Bus, conn: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """What is popped and not done counts like a handler that fails, whatever the messages are settled with."""
+    await create_log(bus)
+    await (await bus.connect()).subscribe("t", "g", Start.NOW, "block")
+    await bus.send_many("t", range(12))
+    popped = await bus.pop("t", group="g", batch=12)
+    for number, one in enumerate(popped):
+        match number % 3:
+            case 0:
+                await one.retry(delay=60)
+            case 1:
+                await one.dead_letter("no")
+            case _:
+                await one.ack()
+    with caplog.at_level(logging.INFO, "postbus"):
+        await bus.admin.sweep()
+        await bus.admin.sweep()
+    [(_, fields)] = told(caplog, "group.failing")
+    assert (fields["failed"], fields["calls"]) == (8, 12)
+
+
+async def test_messages_that_were_given_back_do_not_count(bus: Bus, conn: Any) -> None:
+    """Nobody has tried them."""
+    await create_log(bus)
+    await (await bus.connect()).subscribe("t", "g", Start.NOW, "block")
+    await bus.send_many("t", range(6))
+    await (await bus.pop("t", group="g", batch=6)).release()
+    row = await bus.admin.group("t", "g")
+    assert (row["recently_handled"], row["recently_failed"], row["healthy"]) == (0, 0, True)
+
+
+async def test_figures_of_calls_are_added_up_and_forgotten(bus: Bus, conn: Any) -> None:
+    """A thousand settlements a second leave few rows, and the sums stay."""
+    await create_log(bus)
+    info = await (await bus.connect()).subscribe("t", "g", Start.NOW, "block")
+    await conn.execute(
+        "insert into postbus.group_tally select $1, clock_timestamp() - n * interval '1 s' / 2, 2, 1 "
+        "from generate_series(1, 590) as n",
+        info.id,
+    )
+    before = await conn.fetchrow("select * from postbus.recent_calls($1, clock_timestamp() + interval '1 s')", info.id)
+    storage = await conn.fetchval("select storage_id from postbus.topic where name = 't'")
+    await conn.execute("select postbus.fold_tallies($1, clock_timestamp())", storage)
+    assert await conn.fetchval("select count(*) from postbus.group_tally") < 40
+    assert await conn.fetchval("select sum(handled) from postbus.group_tally") == 1180
+    assert before["handled"] == 1180
+    await conn.execute("select postbus.fold_tallies($1, clock_timestamp() + interval '1 hour')", storage)
+    assert await conn.fetchval("select count(*) from postbus.group_tally") == 0
+
+
+async def test_closing_a_bus_stops_the_groups_it_popped_for(bus: Bus, conn: Any, dsn: str) -> None:
+    """A pulling consumer that ends says so; a pop of another one ends the stop at once."""
+    await create_log(bus)
+    async with Bus.open(dsn) as other:
+        await other.pop("t", group="g", member="cron")
+        assert (await bus.admin.group("t", "g"))["stopped_by"] is None
+    row = await bus.admin.group("t", "g")
+    assert (row["stopped_by"], row["healthy"]) == ("cron", True)
+    await bus.pop("t", group="g")
+    assert (await bus.admin.group("t", "g"))["stopped_by"] is None
+
+
+async def test_closing_a_bus_leaves_a_dead_group_dead(bus: Bus, conn: Any, dsn: str) -> None:
+    """Saying goodbye is no sign of life."""
+    await create_log(bus)
+    async with Bus.open(dsn) as other:
+        await other.pop("t", group="g")
+        await dies(bus, conn, dsn)
+    assert (await bus.admin.group("t", "g"))["state"] == "DEAD"
+
+
+async def test_last_heartbeat_stops_a_group_in_a_scope(bus: Bus, conn: Any) -> None:
+    """In all of its topics, but not while a worker consumes for it."""
+    await create_log(bus, "a.one")
+    await create_log(bus, "a.two")
+    await bus.admin.subscribe_group("g", pattern="a.*")
+    await bus.heartbeat("a.*", group="g", last=True, member="me")
+    assert [one["stopped_by"] for one in await bus.admin.groups()] == ["me", "me"]
+    await bus.heartbeat("a.*", group="g")
+    assert [one["stopped_by"] for one in await bus.admin.groups()] == [None, None]
+    await conn.execute("select postbus.heartbeat('w', 'host', 1, '{}')")
+    await conn.execute(
+        "insert into postbus.group_worker (subscription_id, worker) select max(id), 'w' from postbus.subscription"
+    )
+    await bus.heartbeat("a.*", group="g", last=True, member="me")
+    assert sorted(one["stopped_by"] or "" for one in await bus.admin.groups()) == ["", "me"]
+
+
+async def test_events_that_nobody_takes_go_after_a_day(bus: Bus, conn: Any) -> None:
+    """Where only SQL sweeps, the table stays small."""
+    await conn.execute(
+        "insert into postbus.group_event (at, name, topic, group_name, fields) "
+        "select clock_timestamp() - n * interval '23 hours', 'group.dead', 't', 'g', '{}' "
+        "from generate_series(1, 3) as n"
+    )
+    await conn.execute("select postbus.sweep_subscriptions()")
+    assert await conn.fetchval("select count(*) from postbus.group_event") == 1

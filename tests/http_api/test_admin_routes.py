@@ -11,7 +11,7 @@ import pytest
 
 from eventually import eventually
 from http_api.serving import problem, serving
-from postbus import Bus, CatchUp, Start
+from postbus import Bus, CatchUp, Start, TopicOptions
 
 
 async def told(answer: httpx.Response, status: int = 200) -> dict[str, Any]:
@@ -45,8 +45,9 @@ async def test_every_option_of_a_topic_can_be_given(http: httpx.AsyncClient) -> 
         "dead_retention": "2d", "zombie_time": "1d", "heartbeat_interval": 5, "heartbeat_timeout": 50,
         "lease": 10, "max_attempts": 2,
         "retry_initial": "2s", "retry_factor": 3.0, "retry_max": "1m", "retry_jitter": 0.5, "retention": "2h",
-        "dedup_window": "3h", "max_payload_bytes": 1000, "notify": True,
+        "dedup_window": "3h", "max_payload_bytes": 1000, "notify": True, "namespace": "shop", "task": "mail",
     }  # fmt: skip
+    assert options.keys() == TopicOptions.__annotations__.keys() - {"ordered"}
     made = await told(await http.post("/v1/topics", json={"name": "t", "options": options}), 201)
     in_seconds = {
         "zero_subscription_retention": 3600, "max_retention": 864000, "dead_retention": 172800, "zombie_time": 86400,

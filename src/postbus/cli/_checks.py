@@ -17,6 +17,7 @@ from postbus._connect import connect, given_name
 from postbus._translate import DRIVER_ERRORS, translate
 from postbus.cli._render import counted, duration
 from postbus.errors import RestoredElsewhere, SchemaError
+from postbus.health import GroupFinding, look_at_groups
 
 _OLDEST_SERVER = 140000
 _ROLES = ("postbus_producer", "postbus_consumer", "postbus_observer", "postbus_admin")
@@ -24,6 +25,7 @@ _FEW_CONNECTIONS = 20
 _LONG = timedelta(minutes=5)
 _CLOCKS_APART = 2.0
 _HEARD_WITHIN = 3.0
+_STUCK_AFTER = timedelta(hours=1)
 
 
 class Level(StrEnum):
@@ -281,39 +283,18 @@ async def topics(patient: Patient) -> list[Finding]:
 
 
 async def groups(patient: Patient) -> list[Finding]:
-    rows = await patient.conn.fetch(
-        "select topic, group_name, state, waits_for_queue, lag, workers, lost, seen_at, "
-        "clock_timestamp() - seen_at as silent_for "
-        "from postbus.groups where state <> 'CANCELLED' order by topic, group_name"
-    )
-    found = [finding for row in rows for finding in _of_group(row)]
-    return found or _ok("groups", f"{len(rows)}, none of them in trouble" if rows else "none")
+    """The same as `postbus groups check`; the check of dead letters has those of groups."""
+    found = [
+        Finding("groups", Level(one.level), ": ".join(filter(None, (_whose(one), one.text))), one.remedy)
+        for one in await look_at_groups(patient.conn.fetch, _STUCK_AFTER)
+        if one.kind != "dead_letters"
+    ]
+    count = await patient.conn.fetchval("select count(*) from postbus.groups where state <> 'CANCELLED'")
+    return found or _ok("groups", f"{count}, none of them in trouble" if count else "none")
 
 
-def _of_group(row: Any) -> list[Finding]:
-    name, found = f"{row['group_name']} on {row['topic']}", []
-    if row["state"] == "DEAD":
-        text = (
-            f"{name} is DEAD: no heartbeat for {duration(row['silent_for'])}; messages are kept for its dead_retention"
-        )
-        remedy = f"start its worker; or end it: postbus groups cancel {row['topic']} {row['group_name']}"
-        found.append(Finding("groups", Level.WARNING, text, remedy))
-    elif row["waits_for_queue"]:
-        text = f"{name} waits until what is left in the queue of its topic is done"
-        remedy = f"let its consumers do it, or a group: postbus topics migrate {row['topic']} --to PUB_SUB --hand-over"
-        found.append(Finding("groups", Level.INFO, text, remedy))
-    elif row["state"] == "PAUSED":
-        text = f"{name} is paused, with {counted(row['lag'], 'message')} before it"
-        remedy = f"postbus groups resume {row['topic']} {row['group_name']}"
-        found.append(Finding("groups", Level.INFO, text, remedy))
-    elif row["lag"] and not row["workers"]:
-        text = f"nobody works for {name}, which has {counted(row['lag'], 'message')} before it"
-        found.append(Finding("groups", Level.WARNING, text, "start one: postbus worker MODULE:BUS"))
-    if row["lost"]:
-        text = f"{name} lost {counted(row['lost'], 'message')}, which were dropped before it had them"
-        remedy = "raise max_retention, dead_retention or zombie_time of the topic, or let the group keep up"
-        found.append(Finding("groups", Level.WARNING, text, remedy))
-    return found
+def _whose(one: GroupFinding) -> str:
+    return " on ".join(filter(None, (one.group, one.topic)))
 
 
 async def sweeping(patient: Patient) -> list[Finding]:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
-from postbus.cli._command import Cli, command
+from postbus.cli._command import Cli, command, option
 from postbus.cli._exits import FAILED, OK
 from postbus.cli._inputs import as_duration, confirm
-from postbus.cli._render import age, counted, printable, write_json, write_table
+from postbus.cli._render import counted, printable, write_facts, write_json, write_table
 from postbus.cli.groups import Topic, Yes, app
 
 _Row = dict[str, Any]
+_LIMITS = (
+    option("failed_share", str, "The share of calls in the last five minutes that failed, such as 0.2."),
+    option("lag", str, "Messages before a group."),
+    option("lag_age", str, "The age of the oldest message before a group: 10m."),
+    option("stopped_for", str, "How long after a planned stop nobody has to work for a group: 24h."),
+)
 
 
 @command(app, "check")
@@ -29,43 +35,61 @@ async def check(
     longest = as_duration(stuck_after, name="--stuck-after")
     assert longest is not None
     async with cli.open_bus() as bus:
-        found = {
-            "unhealthy": [one for one in await bus.admin.groups() if not one["healthy"]],
-            "near_timeout": await bus.admin.groups_near_timeout(),
-            "stuck": await bus.admin.stuck_messages(longest),
-            "inconsistent": await bus.admin.inconsistencies(),
-            "zero_subscriptions": await bus.admin.zero_subscription_messages(),
-        }
-    is_well = not any(found.values())
+        findings = await bus.admin.group_findings(longest)
+        if cli.as_json:
+            details = {
+                "unhealthy": [_of(one) for one in await bus.admin.groups() if not one["healthy"]],
+                "near_timeout": await bus.admin.groups_near_timeout(),
+                "stuck": await bus.admin.stuck_messages(longest),
+                "inconsistent": await bus.admin.inconsistencies(),
+                "zero_subscriptions": await bus.admin.zero_subscription_messages(),
+            }
+    is_well = all(one.level == "info" for one in findings)
     if cli.as_json:
-        unhealthy = [_of(one, "topic", "group_name", "state", "problem") for one in found["unhealthy"]]
-        write_json({"ok": is_well, **found, "unhealthy": unhealthy})
-    elif is_well:
-        print("all is well with the groups")
+        write_json({"ok": is_well, "findings": [msgspec.to_builtins(one) for one in findings], **details})
     else:
-        write_table(["topic", "group", "finding"], _findings(found))
+        if is_well:
+            print("all is well with the groups")
+        if findings:
+            columns = ["level", "topic", "group", "finding", "what to do"]
+            write_table(columns, [[one.level, one.topic, one.group, one.text, one.remedy] for one in findings])
     return OK if is_well else FAILED
 
 
-def _of(row: _Row, *names: str) -> _Row:
-    return {name: row[name] for name in names}
+def _of(row: _Row) -> _Row:
+    return {name: row[name] for name in ("topic", "group_name", "state", "problem")}
 
 
-def _findings(found: dict[str, list[_Row]]) -> Iterator[tuple[str, str, str]]:
-    for one in found["unhealthy"]:  # also has those that are near their timeout
-        yield one["topic"], one["group_name"], one["problem"]
-    for one in found["stuck"]:
-        count = counted(one["messages"], "message")
-        yield (
-            one["topic"],
-            ", ".join(one["groups"]),
-            f"up to {count} not settled, the oldest for {age(one['oldest_at'])}",
-        )
-    for one in found["inconsistent"]:
-        yield one["topic"] or "", one["group_name"] or f"(subscription {one['subscription_id']})", one["explanation"]
-    for one in found["zero_subscriptions"]:
-        count = counted(one["messages"], "message")
-        yield one["topic"], "", f"{count} for nobody, the oldest since {printable(one['oldest_at'])}: no live group"
+@command(app, "limits", options=_LIMITS)
+async def limits(
+    cli: Cli,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="For the groups of this topic.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="NAME", help="For groups of this name.")] = None,
+    **options: Any,
+) -> None:
+    """Show, or set, from when on groups count as being in trouble: all, those of a topic, or one.
+
+    The most specific limit counts. "off" is no limit; "default" takes a limit back.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    async with cli.open_bus() as bus:
+        if given:
+            chosen: Any = {name: _limit(name, value) for name, value in given.items()}
+            found = await bus.admin.set_health_limits(topic, group, **chosen)
+        else:
+            found = await bus.admin.health_limits(topic, group)
+    if cli.as_json:
+        write_json({"topic": topic, "group": group, **found})
+    else:
+        write_facts({name.replace("_", " "): "off" if value is None else value for name, value in found.items()})
+
+
+def _limit(name: str, value: str) -> Any:
+    if value in ("off", "default"):
+        return None if value == "default" else value
+    if name in ("lag_age", "stopped_for"):
+        return as_duration(value, name=f"--{name.replace('_', '-')}")
+    return value
 
 
 @command(app, "force-complete")

@@ -100,6 +100,8 @@ def _plain(row: _Row) -> _Row:
 def _health(row: _Row) -> str:
     if row["waits_for_queue"] and row["healthy"]:
         return "waits for the queue"
+    if row["stopped_at"] is not None and row["healthy"]:
+        return f"stopped by {row['stopped_by']} at {printable(row['stopped_at'])}"
     return "" if row["healthy"] is None else "ok" if row["healthy"] else row["problem"]
 
 
@@ -133,6 +135,7 @@ async def show(cli: Cli, topic: Topic, name: Group) -> None:
         "subscribed": row["subscribed_at"],
         "last heartbeat": row["seen_at"],
         "last progress": row["progressed_at"],
+        "stopped": row["stopped_at"] and f"{printable(row['stopped_at'])}, as planned, by {row['stopped_by']}",
         "lanes": f"{row['lanes_held']} of {row['lanes']} held",
         "workers": ", ".join(row["workers"] or ()),
     }

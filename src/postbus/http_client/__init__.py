@@ -6,13 +6,11 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Self, Unpack
 
-import msgspec
-
 from postbus.errors import InvalidOption
 from postbus.http_client.admin import HttpAdmin
 from postbus.http_client.pull import HttpPuller, HttpTransaction
 from postbus.http_client.send import HttpSender
-from postbus.http_client.wire import Wire, path_of
+from postbus.http_client.wire import Wire
 from postbus.message import PublishOptions
 from postbus.options import Duration, as_timedelta
 from postbus.publish import outgoing
@@ -93,16 +91,20 @@ class HttpBus:
         return pop(self._connected_puller, topic, options)
 
     async def heartbeat(
-        self, topic: str | None = None, *, group: str, namespace: str | None = None, task: str | None = None
+        self,
+        topic: str | None = None,
+        *,
+        group: str,
+        namespace: str | None = None,
+        task: str | None = None,
+        last: bool = False,
     ) -> list[Heartbeat]:
-        """Keep a group alive whose consumer will not pop, settle or extend for a while. Revives a DEAD group."""
-        scope = Scope.of(topic, namespace=namespace, task=task)
-        path, body = path_of("topics", str(scope), "groups", group, "heartbeat"), None
-        if scope.is_wide:
-            path = path_of("heartbeat")
-            body = {"group": group, "namespace": namespace, "task": task, "pattern": scope.pattern}
-        answer = await self._wire.ask("POST", path, body, is_repeatable=True)
-        return msgspec.convert(answer.as_json()["topics"], list[Heartbeat])
+        """Keep a group alive whose consumer will not pop, settle or extend for a while. Revives a DEAD group.
+
+        `last` says that this consumer stops as planned: its group is shown as stopped, until another sign of life.
+        `close()` says so by itself for groups that this bus has popped for.
+        """
+        return await self._puller.heartbeat(Scope.of(topic, namespace=namespace, task=task), group, last=last)
 
     async def _connected_puller(self) -> HttpPuller:
         return self._puller
@@ -111,6 +113,7 @@ class HttpBus:
         """Finish what has begun, and disconnect."""
         await self._sender.close()
         await self._puller.close()
+        await self._puller.say_goodbye()
         await self._wire.close()
 
     async def __aenter__(self) -> Self:

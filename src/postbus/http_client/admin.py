@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from postbus.http_client.wire import Wire, path_of
+from postbus.options import Duration, as_timedelta
 from postbus.start import Start
 
 
@@ -30,6 +32,11 @@ class HttpAdmin:
     async def group(self, topic: str, name: str) -> dict[str, Any]:
         """A group of a topic."""
         return dict(await self._wire.get(path_of("topics", topic, "groups", name)))
+
+    async def health(self, stuck_after: Duration = timedelta(hours=1)) -> dict[str, Any]:
+        """What is wrong with groups that the caller may see, and, for all topics, whether sweeping keeps up."""
+        longest = as_timedelta(stuck_after, name="stuck_after").total_seconds()
+        return dict(await self._wire.get(path_of("health"), stuck_after=longest))
 
     async def subscribe_group(
         self, group: str, topic: str, *, start: Start | str | int = Start.NOW, on_failure: str = "block"

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -18,12 +19,14 @@ from postbus._held import Held
 from postbus._holder import Holder, Wish
 from postbus._queue_store import PulledLease
 from postbus._settlements import How
-from postbus.errors import InvalidInput, LeaseLost
+from postbus.errors import InvalidInput, LeaseLost, PostbusError
 from postbus.http_client.send import as_outgoing, as_wire
 from postbus.http_client.wire import Answer, Wire, path_of
 from postbus.message import Message
 from postbus.publish import publish_one
+from postbus.scope import Heartbeat, Scope
 
+_GOODBYE = 2.0  # seconds that closing may take to tell that groups were stopped
 _LONGEST_POLL = 20.0  # seconds that one request waits: proxies cut longer ones off
 _PATHS = {"ack": "ack", "retry": "retry", "release": "release", "dead_letter": "dead-letter"}
 
@@ -74,9 +77,30 @@ class HttpPuller(Holder):
     def __init__(self, wire: Wire) -> None:
         super().__init__(HttpDoor(wire))
         self._wire = wire
+        self._popped_for: set[tuple[Scope, str]] = set()
+
+    async def heartbeat(self, scope: Scope, group: str, *, last: bool) -> list[Heartbeat]:
+        """Tell that a group lives; or, with `last`, that this consumer of it stops as planned."""
+        path, body = path_of("topics", str(scope), "groups", group, "heartbeat"), None
+        if scope.is_wide:
+            path = path_of("heartbeat")
+            body = {"group": group, "namespace": scope.namespace, "task": scope.task, "pattern": scope.pattern}
+        answer = await self._wire.ask("POST", path, body, is_repeatable=True, last=last or None)
+        return msgspec.convert(answer.as_json()["topics"], list[Heartbeat])
+
+    async def say_goodbye(self) -> None:
+        """Tell that the groups were stopped as planned. If that fails, they look as if their consumer had vanished."""
+        with suppress(PostbusError, TimeoutError):
+            async with asyncio.timeout(_GOODBYE):
+                for scope, group in self._popped_for:
+                    with suppress(InvalidInput):  # the group or the topic has gone
+                        await self.heartbeat(scope, group, last=True)
+        self._popped_for.clear()
 
     async def pop(self, wish: Wish) -> list[PulledLease]:
         """Take messages; wait for them if there are none, a poll at a time."""
+        if wish.group is not None:
+            self._popped_for.add((wish.scope if wish.scope.is_wide else Scope(wish.scope.topic), wish.group))
         until = time.monotonic() + wish.wait
         while True:
             left = max(until - time.monotonic(), 0.0)

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from litestar import Request
-from litestar.params import JSONBody
+from litestar.params import FromQuery, JSONBody
 
 from postbus.errors import InvalidInput, InvalidOption, LeaseLost, NotAllowed
 from postbus.options import as_timedelta
@@ -43,16 +43,21 @@ async def pop_scope(call: InCall, request: Request[Any, Any, Any], data: JSONBod
 
 
 @route("POST", "/v1/topics/{topic:str}/groups/{group:str}/heartbeat", "consumer", errors=(404, 409), tag=_TAG)
-async def heartbeat(call: InCall, topic: TopicName, group: GroupName) -> Heartbeats:
-    """Keep a group alive whose consumer will not pop, settle or extend for a while. Revives a DEAD group."""
-    return _heartbeats(await call.bus.heartbeat(topic, group=group))
+async def heartbeat(call: InCall, topic: TopicName, group: GroupName, last: FromQuery[bool] = False) -> Heartbeats:
+    """Keep a group alive whose consumer will not pop, settle or extend for a while. Revives a DEAD group.
+
+    last says that this consumer stops as planned: the group is shown as stopped, until another sign of life.
+    """
+    return _heartbeats(await call.bus.heartbeat(topic, group=group, last=last, member=call.caller.name))
 
 
 @route("POST", "/v1/heartbeat", "consumer", errors=(404, 409), tag=_TAG)
-async def heartbeat_scope(call: InCall, data: JSONBody[WideHeartbeat]) -> Heartbeats:
+async def heartbeat_scope(call: InCall, data: JSONBody[WideHeartbeat], last: FromQuery[bool] = False) -> Heartbeats:
     """The same for a group in all topics of a namespace, of a task, or whose names fit a pattern."""
     _check_wide(call)
-    told = await call.bus.heartbeat(data.pattern, group=data.group, namespace=data.namespace, task=data.task)
+    told = await call.bus.heartbeat(
+        data.pattern, group=data.group, namespace=data.namespace, task=data.task, last=last, member=call.caller.name
+    )
     return _heartbeats(told)
 
 
@@ -96,7 +101,7 @@ async def _popped(
         member=call.caller.name, auto_ack=data.auto_ack, look_back=data.look_back,
         namespace=namespace, task=task, start=_first_place(data),
         mode=None if data.message_id is not None else data.mode,
-    )  # fmt: skip
+    ).for_others()  # fmt: skip
     if data.wait:
         with call.desk.gate.polling(call.caller.name):
             found: Sequence[Delivery] = await call.desk.polls.wait(request, popping)

@@ -183,7 +183,7 @@ class TopicSettings(Given, kw_only=True, omit_defaults=True):
 
     semantics: Literal["QUEUE", "PUB_SUB"] | UnsetType = UNSET
     tracking: Literal["REFERENCE_COUNTING", "OFFSET_WATERMARK"] | UnsetType = UNSET
-    lanes: int | UnsetType = UNSET
+    lanes: int | Literal["named"] | UnsetType = UNSET
     storage: Literal["shared", "own"] | UnsetType = UNSET
     segment_size: int | UnsetType = UNSET
     zero_subscription_retention: Seconds | UnsetType = UNSET
@@ -203,7 +203,30 @@ class TopicSettings(Given, kw_only=True, omit_defaults=True):
     retention: Seconds | UnsetType = UNSET
     dedup_window: Seconds | UnsetType = UNSET
     max_payload_bytes: int | UnsetType = UNSET
+    namespace: str | UnsetType | None = UNSET
+    task: str | UnsetType | None = UNSET
     notify: bool | UnsetType = UNSET
+
+
+class Limits(Given, kw_only=True, omit_defaults=True):
+    """From when on groups count as being in trouble. "off" is no limit, null what the less specific limits say."""
+
+    EXAMPLE: ClassVar[dict[str, Any]] = {"lag_age": "10 minutes"}
+
+    failed_share: Annotated[
+        float | Literal["off"] | UnsetType | None,
+        Meta(
+            description="The share of calls in the last 5 minutes that failed, if these are 5 or more; 0.5 by default."
+        ),
+    ] = UNSET
+    lag: Annotated[int | Literal["off"] | UnsetType | None, Meta(description="Messages before a group.")] = UNSET
+    lag_age: Annotated[
+        Seconds | UnsetType | None, Meta(description="The age of the oldest message before a group.")
+    ] = UNSET
+    stopped_for: Annotated[
+        Seconds | UnsetType | None,
+        Meta(description="How long after a planned stop nobody has to work for a group; 24 hours by default."),
+    ] = UNSET
 
 
 class NewTopic(Given, kw_only=True):

@@ -179,6 +179,7 @@ class TopicView(View, kw_only=True):
     max_payload_bytes: int
     notify: bool
     lanes: int
+    named_lanes: bool
     storage: str
     segment_size: int
     zero_subscription_retention: float
@@ -188,6 +189,8 @@ class TopicView(View, kw_only=True):
     zombie_time: float
     heartbeat_interval: float
     heartbeat_timeout: float
+    namespace: str | None
+    task: str | None
     published: int | None
     groups: int
     waiting: int
@@ -230,8 +233,49 @@ class GroupView(View, kw_only=True):
     lag_seconds: float | None
     pending: int | None
     catch_up: str | None
+    recently_handled: Annotated[int, Meta(description="Calls in the last 5 minutes that ended well.")]
+    recently_failed: int
     healthy: bool | None
     problem: str | None
+    stopped_at: Annotated[datetime | None, Meta(description="If it was stopped as planned: since when.")]
+    stopped_by: Annotated[str | None, Meta(description="Which consumer stopped it, the last one.")]
+
+
+class GroupFinding(View, kw_only=True):
+    """Something that somebody should know of a group."""
+
+    kind: str
+    level: Annotated[str, Meta(description="warning, or info for what is as it should be.")]
+    topic: str | None
+    group: str | None
+    text: str
+    remedy: str
+
+
+class SweepHealth(View, kw_only=True):
+    """Whether what is no longer needed is removed in time."""
+
+    healthy: bool
+    reason: str | None
+    backlog: int
+    processes: int
+
+
+class SystemHealth(View, kw_only=True):
+    """Whether somebody should look: healthy is false if there is a warning, or if sweeping falls behind."""
+
+    healthy: bool
+    findings: list[GroupFinding]
+    sweeping: Annotated[SweepHealth | None, Meta(description="For callers who may see all topics.")]
+
+
+class HealthLimits(View, kw_only=True):
+    """From when on groups count as being in trouble; null where there is no limit."""
+
+    failed_share: float | None
+    lag: int | None
+    lag_age: float | None
+    stopped_for: float | None
 
 
 class Groups(View, kw_only=True):

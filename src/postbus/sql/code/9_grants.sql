@@ -41,14 +41,14 @@ begin
              array['ensure_topic', 'subscribe', 'subscribe_scope', 'sweep', 'note_sweeper', 'forget_sweeper', 'sweep_log', 'sweep_subscriptions', 'take_group_events', 'storages', 'return_expired',
                    'note_failure', 'inbox_forget']),
             (array['postbus_observer', 'postbus_admin'],
-             array['sweeping', 'sweep_health', 'alive_since', 'payload_json', 'payloads_of', 'lines_of', 'first_id', 'group_lag', 'group_metrics', 'deliveries_of', 'message_state',
+             array['sweeping', 'sweep_health', 'alive_since', 'recent_calls', 'health_limits', 'payload_json', 'payloads_of', 'lines_of', 'first_id', 'group_lag', 'group_metrics', 'deliveries_of', 'message_state',
                    'delivery', 'state_of', 'first_wanted', 'log_message', 'copies_of', 'groups_near_timeout', 'stuck_messages',
                    'zero_subscription_messages', 'inconsistencies', 'in_scope', 'pattern_regex', 'retained']),
             (array['postbus_admin'],
              array['create_topic', 'make_known', 'set_topic', 'move_topic', 'continue_moves', 'pause_topic', 'resume_topic', 'purge_topic', 'delete_topic',
                    'set_group_state', 'set_scope_state', 'forget_scope', 'seek', 'resurrect', 'set_catch_up', 'force_complete', 'remove_group',
                    'redrive', 'purge_dead_letters',
-                   'set_sweeping', 'rebase', 'import_messages', 'import_group', 'import_retrying', 'import_seen', 'create_token', 'revoke_token', 'create_webhook',
+                   'set_sweeping', 'set_health_limits', 'rebase', 'import_messages', 'import_group', 'import_retrying', 'import_seen', 'create_token', 'revoke_token', 'create_webhook',
                    'set_webhook', 'delete_webhook', 'webhooks_to_run'])
           ) as g (roles, functions)
          cross join unnest(g.roles) as role (name)

@@ -1,7 +1,7 @@
 -- Settles messages that a pop of a group has in hand, all of them where no ids are given: 'done', 'retry', 'dead', or 'release'
 -- for an attempt that was none. Says of each what became of it: 'done', 'retried', 'dead', 'released' or 'lost'.
 --
--- Writes: retrying, dead_letter, receipt; see note_holders.  Locks: rows of retrying.
+-- Writes: retrying, dead_letter, receipt, group_tally; see note_holders.  Locks: rows of retrying.
 create or replace function postbus.settle_shelved(
     token        uuid,
     ids          bigint[],
@@ -18,6 +18,9 @@ declare
     _back  bigint[] := '{}';
     _dead  bigint[] := '{}';
     _lines jsonb;       -- keys that go on, since the group lets others pass
+    _whose bigint := (select coalesce(s.catch_up_of, s.id)
+                        from (select r.subscription_id from postbus.retrying r where r.token = settle_shelved.token limit 1) as one
+                        join postbus.subscription s on s.id = one.subscription_id);
 begin
     perform postbus.note_holders(array[token], as_of);
     if outcome = 'done' then
@@ -41,6 +44,10 @@ begin
         perform postbus.unpark_retrying(line.subscription_id, line.lane, array_agg(distinct line.key), as_of)
            from jsonb_to_recordset(_lines) as line (subscription_id bigint, lane integer, key text)
           group by line.subscription_id, line.lane;
+    end if;
+    if outcome <> 'release' and cardinality(_done || _dead || _back) > 0 then
+        insert into postbus.group_tally (subscription_id, at, handled, failed)
+        values (_whose, as_of, cardinality(_done), cardinality(_dead || _back));
     end if;
     return query
     select one.id, 'done' from unnest(_done) as one (id)

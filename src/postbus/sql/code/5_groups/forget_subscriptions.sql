@@ -11,6 +11,7 @@ begin
     delete from postbus.group_worker g where g.subscription_id = any (ids);
     delete from postbus.sign_of_life sign where sign.subscription_id = any (ids);
     delete from postbus.member m where m.subscription_id = any (ids);
+    delete from postbus.group_tally t where t.subscription_id = any (ids);
     delete from postbus.loss l where l.subscription_id = any (ids);
     delete from postbus.catch_up u where u.subscription_id = any (ids);
     delete from postbus.dead_letter d

@@ -3,7 +3,7 @@
 --
 -- A group whose row somebody has locked is left for the next time: it must not hold up the heartbeats of others.
 --
--- Writes: subscription, member.  Locks: subscription rows (skip locked), in the order of their ids.
+-- Writes: subscription, member, group_tally.  Locks: subscription rows (skip locked), in the order of their ids.
 create or replace function postbus.group_heartbeat(
     subscription_ids bigint[],
     member_of        bigint[],
@@ -38,4 +38,9 @@ begin
        set processed = known.processed + excluded.processed, failed = known.failed + excluded.failed,
            filtered = known.filtered + excluded.filtered, in_flight = excluded.in_flight,
            handling_seconds = known.handling_seconds + excluded.handling_seconds, seen_at = excluded.seen_at;
+    insert into postbus.group_tally (subscription_id, at, handled, failed)
+    select one.subscription_id, as_of, sum(one.handled), sum(one.failed)
+      from unnest(member_of, group_heartbeat.processed, group_heartbeat.failed) as one (subscription_id, handled, failed)
+     where exists (select from postbus.subscription s where s.id = one.subscription_id)
+     group by one.subscription_id having sum(one.handled + one.failed) > 0;
 end $$;

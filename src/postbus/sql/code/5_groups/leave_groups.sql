@@ -20,9 +20,6 @@ begin
      where l.subscription_id = any (subscription_ids) and l.holder = leave_groups.worker;
     delete from postbus.group_worker g where g.subscription_id = any (subscription_ids) and g.worker = leave_groups.worker;
     if is_stop then
-        update postbus.subscription s set stopped_at = greatest(as_of, s.seen_at), stopped_by = leave_groups.worker
-         where s.id = any (subscription_ids) and s.state = 'ACTIVE'
-           and not exists (select from postbus.group_worker g join postbus.worker w on w.name = g.worker
-                            where g.subscription_id = s.id and w.seen_at > postbus.alive_since(as_of));
+        perform postbus.note_stop(subscription_ids, worker, as_of);
     end if;
 end $$;

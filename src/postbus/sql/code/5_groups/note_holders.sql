@@ -20,9 +20,10 @@ begin
           join postbus.subscription own on own.id = coalesce(s.catch_up_of, s.id)
           join postbus.topic t on t.id = own.topic_id
          where own.state = 'DEAD'
-            or own.state = 'ACTIVE' and own.seen_at < as_of - t.heartbeat_interval / 2
+            or own.state = 'ACTIVE' and (own.seen_at < as_of - t.heartbeat_interval / 2 or own.stopped_at >= own.seen_at)
                and not exists (select from postbus.sign_of_life sign
-                                where sign.subscription_id = own.id and sign.at > as_of - t.heartbeat_interval / 2)
+                                where sign.subscription_id = own.id
+                                  and sign.at > greatest(as_of - t.heartbeat_interval / 2, own.stopped_at))
          order by own.id
     loop
         if _quiet.state = 'ACTIVE' and not at_once then

@@ -1,5 +1,5 @@
 -- Notes a sign of life of groups that pull. An ACTIVE group is seen now; since its row must not become a hot one, that is
--- written twice per heartbeat interval at most. A DEAD group comes back: the answer tells what it missed, see resurrect. In a
+-- written twice per heartbeat interval at most, and at once if the group was said to be stopped. A DEAD group comes back: the answer tells what it missed, see resurrect. In a
 -- transaction that has written a DEAD group cannot come back; its next pop brings it back.
 --
 -- Writes: subscription; see resurrect.  Locks: subscription rows (skip locked), in the order of their ids.
@@ -17,7 +17,7 @@ begin
         select s.id from postbus.subscription s
           join postbus.topic t on t.id = s.topic_id
          where (s.id = any (subscription_ids) or s.catch_up_of = any (subscription_ids)) and s.state = 'ACTIVE'
-           and s.seen_at < as_of - t.heartbeat_interval / 2
+           and (s.seen_at < as_of - t.heartbeat_interval / 2 or s.stopped_at >= s.seen_at)
          order by s.id for no key update of s skip locked)
     update postbus.subscription s set seen_at = as_of, missed = 0, missed_at = null from reached where s.id = reached.id;
 end $$;

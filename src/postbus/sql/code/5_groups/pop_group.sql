@@ -90,7 +90,7 @@ begin
           from unnest(_found) as f;
         return next _row;
     end if;
-    if _group.seen_at < as_of - _topic.heartbeat_interval / 2 then
+    if _group.seen_at < as_of - _topic.heartbeat_interval / 2 or _group.stopped_at >= _group.seen_at then
         perform postbus.note_life(array[_group.id], as_of);
     end if;
     -- What became due two seconds before the first that was found is settled, or somebody has it in hand. Dead rows of it

@@ -41,7 +41,8 @@ begin
     _quiet := array(select s.id from postbus.topics_in_scope(_scope) as f
                       join postbus.subscription s on s.id = f.subscription_id
                       join postbus.topic t on t.id = s.topic_id
-                     where f.state = 'DEAD' or f.state = 'ACTIVE' and s.seen_at < as_of - t.heartbeat_interval / 2);
+                     where f.state = 'DEAD'
+                        or f.state = 'ACTIVE' and (s.seen_at < as_of - t.heartbeat_interval / 2 or s.stopped_at >= s.seen_at));
     if exists (select from postbus.subscription s where s.id = any (_quiet) and s.state = 'DEAD') then
         perform postbus.check_fresh();
     end if;

@@ -3,7 +3,7 @@
 -- from now on. To be called in a transaction of its own. catch_up, if given, are the options that it has from now on.
 -- place is the place of now that was taken for this: the same transaction can read the log up to it, see shelve.
 --
--- Writes: subscription, and see bound_catch_up.  Locks: subscription rows (skip locked).
+-- Writes: subscription, group_event; see bound_catch_up.  Locks: subscription rows (skip locked).
 create or replace function postbus.resurrect(
     subscription_ids bigint[],
     with_catch_up    boolean default true,
@@ -52,6 +52,10 @@ begin
             perform postbus.move_cursors(_found.id, _cursor, 'skip');
             perform postbus.set_passed_before(_found.id, _topic, _cursor, _place);
         end if;
+        insert into postbus.group_event (at, name, topic, group_name, fields)
+        values (as_of, 'group.resurrected', _topic.name, _found.group_name,
+                jsonb_build_object('missed', missed, 'skipped', skipped, 'silent_seconds', round(extract(epoch from as_of - _found.seen_at)),
+                                   'after', case when _found.stopped_at >= _found.seen_at then 'stop' else 'silence' end));
         perform pg_notify('postbus', _topic.id::text);
         return next;
     end loop;

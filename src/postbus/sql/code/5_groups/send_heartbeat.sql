@@ -5,14 +5,18 @@
 -- One row for each topic: its name, the group's state in it now, and, where the group was DEAD, how many messages it missed, and
 -- how many of these it will not get.
 --
--- Writes: see note_life.
+-- stopped_by: the last sign of life of a consumer with this name. Unless another process works for the group, it is stopped as
+-- planned from now on, until somebody pops, settles or prolongs a lease again. One that is DEAD stays so.
+--
+-- Writes: see note_life and note_stop.  Locks: see note_life; for a stop, subscription rows in the order of their ids.
 create or replace function postbus.send_heartbeat(
     group_name text,
     topic      text default null,
     namespace  text default null,
     task       text default null,
     pattern    text default null,
-    as_of      timestamptz default clock_timestamp()
+    as_of      timestamptz default clock_timestamp(),
+    stopped_by text default null
 ) returns table (topic_name text, state text, missed bigint, skipped bigint)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -28,9 +32,13 @@ begin
     if topic is not null and _ids = '{}' then
         perform postbus.existing_subscription(topic, group_name);       -- says what is wrong
     end if;
+    if stopped_by is not null then
+        perform from postbus.subscription s where s.id = any (_ids) order by s.id for no key update;
+        perform postbus.note_stop(_ids, left(stopped_by, 200), as_of);
+    end if;
     return query
     with back as materialized (
-        select n.subscription_id, n.missed, n.skipped from postbus.note_life(_ids, send_heartbeat.as_of) as n
+        select n.subscription_id, n.missed, n.skipped from postbus.note_life(_ids, send_heartbeat.as_of) as n where stopped_by is null
     )
     select t.name, case when b.subscription_id is null then s.state else 'ACTIVE' end, b.missed, b.skipped
       from unnest(_ids) as one (id)

@@ -9,7 +9,7 @@
 -- another server, until that is rebased: its transaction ids mean nothing there.
 --
 -- Writes: log_leaf, leaf_topic, topic_count, receipt, catch_up, storage_count, cursor, subscription, loss, retrying, settled_ahead,
--- group_worker, sweep_job.
+-- group_worker, group_event, group_tally, sweep_job.
 -- Locks: an advisory lock for the transaction.
 create or replace function postbus.sweep_log(
     storage_id integer,
@@ -81,6 +81,8 @@ begin
     select * into _setting from postbus.sweep_setting;
     dead := postbus.detect_dead(storage_id, as_of);
     perform postbus.note_run('detect_dead', storage_id, dead, _setting.detection_interval, _began, as_of);
+    perform postbus.note_failing(storage_id, as_of);
+    perform postbus.fold_tallies(storage_id, as_of);
     perform postbus.finish_catch_ups(storage_id);
 
     -- What was put off behind a message that ended at the same moment.

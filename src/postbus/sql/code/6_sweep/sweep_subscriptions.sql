@@ -8,7 +8,9 @@
 --
 -- One at a time; a second caller returns at once. Returns how many went.
 --
--- Writes: subscription and all that belongs to it, sweep_job.
+-- Events of groups that no process has taken for a day go, too.
+--
+-- Writes: subscription and all that belongs to it, group_event, sweep_job.
 -- Locks: an advisory lock for the transaction; subscription rows (skip locked).
 create or replace function postbus.sweep_subscriptions(
     as_of  timestamptz default clock_timestamp(),
@@ -46,6 +48,7 @@ begin
            for update of s skip locked);
     _gone := _gone || array(select s.id from postbus.subscription s where s.catch_up_of = any (_gone) and s.id <> all (_gone));
     perform postbus.forget_subscriptions(_gone);
+    delete from postbus.group_event e where e.at < as_of - interval '1 day';
     perform postbus.note_run('subscriptions', 0, cardinality(_gone), _every, _began, as_of);
     return cardinality(_gone);
 end $$;

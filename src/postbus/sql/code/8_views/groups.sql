@@ -2,9 +2,10 @@
 -- behind the publishers, and so may trail by some seconds; lag_seconds is the age of the oldest message before it.
 -- pending is all that is left for it to do: before it, in its history, and to be tried again.
 --
--- healthy says whether somebody should look after it, and why: it is DEAD, near its heartbeat timeout (80 %), or has made
--- no progress for as long as that though messages wait. PAUSED is healthy, unless it has waited so long for the queue that its
--- topic was; whether a CANCELLED one is, nobody asks.
+-- healthy says whether somebody should look after it, and problem why: it is DEAD, near its heartbeat timeout (80 %), or has made
+-- no progress for as long as that though messages wait; or it fails, or is behind, or was stopped for longer than its health_limits
+-- allow. A group that was stopped as planned is healthy until then. PAUSED is healthy, unless the group has waited longer than its
+-- timeout for the queue that its topic was. It is null for CANCELLED ones.
 create or replace view postbus.groups as
 select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start, s.start_at, s.start_id, s.on_failure, s.subscribed_at,
        s.state_changed_at, s.seen_at, t.lanes, lanes.held as lanes_held, lanes.workers, progress.progressed_at,
@@ -18,8 +19,9 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
             then before.messages + waiting.retrying + waiting.parked + waiting.popped
                  + case when history.status = 'IN_PROGRESS' then history.messages else 0 end end as pending,
        before.oldest_at as oldest_pending_at,
-       case when s.state <> 'CANCELLED' then health.problem is null end as healthy, health.problem, s.waits_for_queue,
-       s.keys, s.scope_id, stop.at as stopped_at, stop.by as stopped_by
+       case when s.state <> 'CANCELLED' then health.trouble is null end as healthy, health.trouble[2] as problem, s.waits_for_queue,
+       s.keys, s.scope_id, stop.at as stopped_at, stop.by as stopped_by, lost.at as lost_at,
+       calls.handled as recently_handled, calls.failed as recently_failed, health.trouble[1] as problem_kind
   from postbus.subscription s
   join postbus.topic t on t.id = s.topic_id
   left join lateral postbus.group_lag(s.id) as before on s.state <> 'CANCELLED'
@@ -36,29 +38,42 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
                             count(*) filter (where r.parked and (r.attempts > 0 or not r.shelved)) as parked, count(r.token) as popped
                        from postbus.retrying r where r.subscription_id = s.id) as waiting
  cross join lateral (select count(*) as count from postbus.dead_letter d where d.topic_id = s.topic_id and d.subscription_id = s.id) as dead
- cross join lateral (select sum(l.messages)::bigint as messages from postbus.loss l where l.subscription_id = s.id) as lost
+ cross join lateral (select sum(l.messages)::bigint as messages, max(l.at) as at from postbus.loss l where l.subscription_id = s.id) as lost
   left join lateral (select u.status, u.total - u.processed as messages from postbus.catch_ups u
                       where u.group_subscription_id = s.id order by u.started_at desc limit 1) as history on true
  cross join lateral (select case when s.stopped_at >= s.seen_at and s.state in ('ACTIVE', 'DEAD') then s.stopped_at end as at,
-                            case when s.stopped_at >= s.seen_at then s.stopped_by end as by) as stop
+                            case when s.stopped_at >= s.seen_at and s.state in ('ACTIVE', 'DEAD') then s.stopped_by end as by) as stop
+ cross join lateral postbus.recent_calls(s.id, clock_timestamp()) as calls
+ cross join lateral postbus.health_limits(t.name, s.group_name) as limits
  cross join lateral (
     select case when s.waits_for_queue and s.state_changed_at < clock_timestamp() - t.heartbeat_timeout then
-                    format('for %s s it has been waiting for what is left in the queue of its topic',
-                           round(extract(epoch from clock_timestamp() - s.state_changed_at)))
-                when stop.at < clock_timestamp() - interval '24 hours' then
-                    format('stopped by %s, longer ago than 24 hours', stop.by)
+                    array['waits', format('for %s s it has been waiting for what is left in the queue of its topic',
+                                          round(extract(epoch from clock_timestamp() - s.state_changed_at)))]
+                when extract(epoch from clock_timestamp() - stop.at) > limits.stopped_seconds then
+                    array['stopped', format('stopped by %s %s ago, and nobody has worked for it since',
+                                            stop.by, date_trunc('second', clock_timestamp() - stop.at))]
                 when stop.at is not null then null
-                when s.state = 'DEAD' then 'it is DEAD: nobody works for it, and messages are kept for dead_retention only'
+                when s.state = 'DEAD' then
+                    array['dead', 'it is DEAD: nobody works for it, and messages are kept for dead_retention only']
                 when s.state = 'ACTIVE' and s.seen_at < clock_timestamp() - t.heartbeat_timeout then
-                    format('beyond its heartbeat timeout: last heard of %s s ago, DEAD once a process looks',
-                           round(extract(epoch from clock_timestamp() - s.seen_at)))
+                    array['silent', format('beyond its heartbeat timeout: last heard of %s s ago, DEAD once a process looks',
+                                           round(extract(epoch from clock_timestamp() - s.seen_at)))]
                 when s.state = 'ACTIVE' and s.seen_at < clock_timestamp() - 0.8 * t.heartbeat_timeout then
-                    format('near its heartbeat timeout: last heard of %s s ago, DEAD after %s s',
-                           round(extract(epoch from clock_timestamp() - s.seen_at)), round(extract(epoch from t.heartbeat_timeout)))
+                    array['silent', format('near its heartbeat timeout: last heard of %s s ago, DEAD after %s s',
+                                           round(extract(epoch from clock_timestamp() - s.seen_at)),
+                                           round(extract(epoch from t.heartbeat_timeout)))]
+                when s.state = 'ACTIVE' and calls.failed >= 5
+                     and calls.failed >= limits.failed_share * (calls.handled + calls.failed) then
+                    array['failing', format('%s of %s calls failed in the last 5 minutes', calls.failed, calls.handled + calls.failed)]
                 when s.state = 'ACTIVE'
                      and greatest(progress.progressed_at, s.state_changed_at, before.oldest_at) < clock_timestamp() - t.heartbeat_timeout
                      and before.oldest_at is not null then
-                    format('no progress for %s s though messages wait',
-                           round(extract(epoch from clock_timestamp() - greatest(progress.progressed_at, s.state_changed_at, before.oldest_at))))
-           end as problem) as health
+                    array['stuck', format('no progress for %s s though messages wait',
+                           round(extract(epoch from clock_timestamp() - greatest(progress.progressed_at, s.state_changed_at, before.oldest_at))))]
+                when s.state = 'ACTIVE' and before.messages > limits.lag then
+                    array['behind', format('%s messages behind, more than %s', before.messages, limits.lag)]
+                when s.state = 'ACTIVE' and extract(epoch from clock_timestamp() - before.oldest_at) > limits.lag_seconds then
+                    array['behind', format('%s s behind, more than %s',
+                                           round(extract(epoch from clock_timestamp() - before.oldest_at)), limits.lag_seconds)]
+           end as trouble) as health
  where s.catch_up_of is null;

@@ -1,0 +1,151 @@
+"""What is wrong with groups, and what to do about it: one source for the doctor, `groups check`, HTTP and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypedDict
+
+import msgspec
+
+from postbus.errors import InvalidOption
+from postbus.options import Duration, as_interval
+
+Fetch = Callable[..., Awaitable[Sequence[Mapping[str, Any]]]]
+Row = Mapping[str, Any]
+
+_GROUPS = """
+    select g.*, g.lost_at > clock_timestamp() - interval '1 day' as lost_lately,
+           g.seen_at <= postbus.alive_since(clock_timestamp()) as is_silent
+      from postbus.groups g where g.state <> 'CANCELLED' order by g.topic, g.group_name
+"""
+_START = "start its worker"
+
+
+class GroupFinding(msgspec.Struct, frozen=True):
+    """Something that somebody should know of a group, or of a topic with groups."""
+
+    kind: str
+    level: str
+    """warning, or info for what is as it should be."""
+    topic: str | None
+    group: str | None
+    text: str
+    remedy: str
+
+
+class HealthLimits(TypedDict, total=False):
+    """From when on groups are in trouble. "off": never; None: as the less specific limits say."""
+
+    failed_share: float | str | None
+    """The share of calls in the last five minutes that failed, if these are five or more (0.5)."""
+    lag: int | str | None
+    """Messages before a group (off)."""
+    lag_age: Duration | None
+    """The age of the oldest message before it (off)."""
+    stopped_for: Duration | None
+    """How long after a planned stop nobody has to work for it (24 hours)."""
+
+
+def limits_json(limits: HealthLimits) -> dict[str, Any]:
+    """Limits as the database takes them. What they mean is checked there."""
+    if unknown := limits.keys() - HealthLimits.__annotations__.keys():
+        raise InvalidOption(
+            f"there is no health limit {min(unknown)!r}", remedy=f"there are {', '.join(HealthLimits.__annotations__)}"
+        )
+    return {name: _plain(name, value) for name, value in limits.items()}
+
+
+def _plain(name: str, value: Any) -> Any:
+    if value in (None, "off") or name in ("failed_share", "lag"):
+        return value
+    return as_interval(value, name=name)
+
+
+def as_limits(row: Row) -> dict[str, Any]:
+    """Limits as people set them; None where there is none."""
+    plain = {name: None if value == float("inf") else value for name, value in row.items()}
+    seconds = {name: plain.pop(f"{given}_seconds") for name, given in (("lag_age", "lag"), ("stopped_for", "stopped"))}
+    plain["lag"] = None if plain["lag"] is None else int(plain["lag"])
+    return plain | {name: None if one is None else timedelta(seconds=one) for name, one in seconds.items()}
+
+
+async def look_at_groups(fetch: Fetch, stuck_after: timedelta) -> list[GroupFinding]:
+    """What is wrong with groups, and what is unusual; the first is a warning."""
+    found = [finding for row in await fetch(_GROUPS) for finding in _of_group(row)]
+    stuck = await fetch("select * from postbus.stuck_messages($1)", stuck_after)
+    broken = await fetch("select * from postbus.inconsistencies()")
+    unwanted = await fetch("select * from postbus.zero_subscription_messages()")
+    return [*found, *map(_stuck, stuck), *map(_inconsistent, broken), *map(_for_nobody, unwanted)]
+
+
+def _of_group(row: Row) -> Iterator[GroupFinding]:
+    topic, group = row["topic"], row["group_name"]
+
+    def finding(kind: str, text: str, remedy: str, level: str = "warning") -> GroupFinding:
+        return GroupFinding(kind, level, topic, group, text, remedy)
+
+    if not row["healthy"]:
+        yield finding(row["problem_kind"], row["problem"], _remedy(row))
+    elif row["stopped_at"] is not None:
+        text = f"stopped as planned by {row['stopped_by']} at {_moment(row['stopped_at'])}"
+        yield finding("stopped", text, f"{_START} when it is to go on", "info")
+    elif row["waits_for_queue"]:
+        yield finding("waits", "it waits until what is left in the queue of its topic is done", _remedy(row), "info")
+    elif row["state"] == "PAUSED":
+        text = f"it is paused, with {_counted(row['lag'])} before it"
+        yield finding("paused", text, f"postbus groups resume {topic} {group}", "info")
+    elif row["lag"] and not row["workers"] and row["is_silent"]:
+        yield finding("idle", f"nobody works for it, and it has {_counted(row['lag'])} before it", f"{_START}, or pop")
+    if row["lost"]:
+        text = f"it lost {_counted(row['lost'])}, which were dropped before it had them, the last at "
+        remedy = f"let it keep up, or keep more: postbus topics set {topic} --max-retention 7d --dead-retention 7d"
+        yield finding("lost", text + _moment(row["lost_at"]), remedy, "warning" if row["lost_lately"] else "info")
+    if row["dead"]:
+        remedy = f"postbus dead-letters list {topic} --group {group}; then redrive or purge them"
+        yield finding("dead_letters", f"it gave up {_counted(row['dead'])}", remedy)
+
+
+def _remedy(row: Row) -> str:
+    topic, group = row["topic"], row["group_name"]
+    match row["problem_kind"]:
+        case "dead" | "stopped":
+            return f"{_START}; or end it: postbus groups cancel {topic} {group}"
+        case "silent":
+            return "look whether its workers run and reach the database"
+        case "failing":
+            return f"see why: postbus dead-letters list {topic} --group {group}, and the log of its workers"
+        case "behind":
+            return f"start more workers, or raise the limit: postbus groups limits --topic {topic} --group {group}"
+        case "stuck":
+            return f"see what its handlers do: postbus groups show {topic} {group}"
+        case _:
+            return f"let its consumers do it, or a group: postbus topics migrate {topic} --to PUB_SUB --hand-over"
+
+
+def _stuck(row: Row) -> GroupFinding:
+    text = f"up to {_counted(row['messages'])} not settled, the oldest since {_moment(row['oldest_at'])}"
+    remedy = (
+        f"see postbus groups list {row['topic']}; or let groups skip them: postbus groups force-complete {row['topic']}"
+    )
+    return GroupFinding("stuck_messages", "warning", row["topic"], ", ".join(row["groups"]), text, remedy)
+
+
+def _inconsistent(row: Row) -> GroupFinding:
+    group = row["group_name"] or f"(subscription {row['subscription_id']})"
+    remedy = "this is a bug of Postbus: report it with this text"
+    return GroupFinding("inconsistent", "warning", row["topic"], group, row["explanation"], remedy)
+
+
+def _for_nobody(row: Row) -> GroupFinding:
+    text = f"{_counted(row['messages'])} for nobody, the oldest since {_moment(row['oldest_at'])}: no live group"
+    remedy = f"postbus groups subscribe GROUP {row['topic']} --from beginning"
+    return GroupFinding("for_nobody", "warning", row["topic"], None, text, remedy)
+
+
+def _counted(count: int) -> str:
+    return f"{count} message" if count == 1 else f"{count} messages"
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S}"
