@@ -50,7 +50,7 @@ class GroupAdmin(ScopeAdmin):
             if not found:
                 raise GroupNotFound(
                     f"group {name!r} has no subscription to topic {topic!r}",
-                    remedy="it was CANCELLED, which is final: subscribing again makes a new one"
+                    remedy=f"it was CANCELLED, which is final; make a new one: postbus groups subscribe {name} {topic}"
                     if known
                     else f"list them: postbus groups list {topic}",
                 )
@@ -111,7 +111,10 @@ class GroupAdmin(ScopeAdmin):
         state = (await self.group(topic, name))["state"]
         found = await (await self._store()).resurrect_group(topic, name, catch_up=catch_up)
         if not found:
-            raise InvalidGroup(f"group {name!r} of topic {topic!r} is {state}", remedy="only DEAD ones are resurrected")
+            raise InvalidGroup(
+                f"group {name!r} of topic {topic!r} is {state}: only DEAD groups are resurrected",
+                remedy=f"let it go on: postbus groups resume {topic} {name}" if state == "PAUSED" else "leave it alone",
+            )
         return {"missed": found[0]["missed"], "skipped": found[0]["skipped"]}
 
     async def remove_group(self, topic: str, name: str, *, wait: Duration = 30.0) -> dict[str, Any]:

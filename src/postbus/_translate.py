@@ -55,7 +55,12 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[PostbusError], str,
         "check that the server runs and that the DSN (--dsn, POSTBUS_DSN) is right",
     ),
     ((asyncpg.exceptions.ClientConfigurationError,), InvalidInput, "bad DSN: {}", _DSN_REMEDY),
-    ((asyncpg.exceptions.DataError,), InvalidInput, "the database cannot take it: {}", "give what is asked for there"),
+    (
+        (asyncpg.exceptions.DataError,),
+        InvalidInput,
+        "the database cannot take it: {}",
+        "correct the value that it names",
+    ),
     (
         (asyncpg.InterfaceError, asyncpg.InternalClientError),
         DatabaseUnavailable,

@@ -257,7 +257,10 @@ class Bus:
             own_name = name or str(getattr(handler, "__qualname__", type(handler).__qualname__))
             if group is not None:
                 if lease is not None:
-                    raise InvalidOption("a group has no lease of its own", remedy="set that of the topic")
+                    raise InvalidOption(
+                        "a group has no lease of its own",
+                        remedy="set that of the topic: postbus topics set NAME --lease 1m",
+                    )
                 made = Group(self, group, scope, make, filter=filter, on_failure=on_failure, catch_up=catch_up)
                 made.add_member(own_name, handler)
                 self._add_group(made)
@@ -324,7 +327,9 @@ class Bus:
         relay, handling = planned.relay, planned.handling
         if planned.is_of_queue:
             if Start.of(start) != Start.BEGINNING:
-                raise InvalidOption(f"topic {topic!r} is a QUEUE, which has no places to start", remedy="leave it out")
+                raise InvalidOption(
+                    f"topic {topic!r} is a QUEUE, which has no places to start", remedy="leave start out"
+                )
             self.subscribe(topic, name=relay.name, **handling)(relay.handle)
         else:
             group = self.group(relay.name, topic, catch_up=IN_ORDER, **handling)

@@ -125,10 +125,12 @@ def _remedy(row: Row) -> str:
 
 def _stuck(row: Row) -> GroupFinding:
     text = f"up to {_counted(row['messages'])} not settled, the oldest since {_moment(row['oldest_at'])}"
+    topic = row["topic"]
     remedy = (
-        f"see postbus groups list {row['topic']}; or let groups skip them: postbus groups force-complete {row['topic']}"
+        f"see who is behind: postbus groups list {topic}; "
+        f"or let groups skip them: postbus groups force-complete {topic} --older-than 1h"
     )
-    return GroupFinding("stuck_messages", "warning", row["topic"], ", ".join(row["groups"]), text, remedy)
+    return GroupFinding("stuck_messages", "warning", topic, ", ".join(row["groups"]), text, remedy)
 
 
 def _inconsistent(row: Row) -> GroupFinding:

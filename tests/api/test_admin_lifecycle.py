@@ -15,9 +15,10 @@ from postbus import Bus, GroupNotFound, InvalidGroup, PostbusError
 ACTIVE, PAUSED, DEAD, CANCELLED = STATES = ("ACTIVE", "PAUSED", "DEAD", "CANCELLED")
 
 PAUSE_OR_CANCEL = "ACTIVE becomes PAUSED, PAUSED becomes ACTIVE, and each can be cancelled"
-COMES_BACK = "it becomes ACTIVE by the next heartbeat of a member, or by: postbus groups resurrect; or cancel it"
-IS_FINAL = "it was CANCELLED, which is final: subscribing again makes a new one"
-ONLY_DEAD = "only DEAD ones are resurrected"
+COMES_BACK = "start its worker, or: postbus groups resurrect t g; or cancel it"
+IS_FINAL = "it was CANCELLED, which is final; make a new one: postbus groups subscribe g t"
+LEAVE_ALONE = "leave it alone"
+RESUME = "let it go on: postbus groups resume t g"
 
 # What each wish leads to from ACTIVE, PAUSED, DEAD and CANCELLED: a state, or the remedy with which it is refused.
 WISHES = {
@@ -25,7 +26,7 @@ WISHES = {
     "resume": (ACTIVE, ACTIVE, COMES_BACK, IS_FINAL),
     "cancel": (CANCELLED, CANCELLED, CANCELLED, IS_FINAL),
     "die": (PAUSE_OR_CANCEL, PAUSE_OR_CANCEL, DEAD, IS_FINAL),
-    "resurrect": (ONLY_DEAD, ONLY_DEAD, ACTIVE, IS_FINAL),
+    "resurrect": (LEAVE_ALONE, RESUME, ACTIVE, IS_FINAL),
     "nonsense": (PAUSE_OR_CANCEL, PAUSE_OR_CANCEL, COMES_BACK, IS_FINAL),
     "nothing": (PAUSE_OR_CANCEL, PAUSE_OR_CANCEL, COMES_BACK, IS_FINAL),
 }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
+import asyncpg
 import msgspec
 import pytest
 
@@ -216,3 +218,39 @@ async def test_worker_goes_on_after_a_handler_that_ends_its_transaction(bus: Bus
             await bus.send("t", Order(n))
         await settled(conn)
     assert await effects_of(conn) == [(n, 1 + n % 2) for n in range(6)]
+
+
+@pytest.mark.parametrize("topic", ["queue", "log"])
+@pytest.mark.parametrize("batch", [None, 5])
+async def test_handler_that_swallows_an_error_of_the_database_fails(
+    bus: Bus, conn: Any, topic: str, batch: int | None
+) -> None:
+    """The server would answer its COMMIT with ROLLBACK: nothing is acknowledged, and what the handler did is undone."""
+    await bus.admin.create_topic("log", semantics="PUB_SUB")
+    group: dict[str, Any] = {"group": "g", "start": "FROM_BEGINNING"} if topic == "log" else {}
+
+    async def spoil(conn: Any) -> None:
+        await conn.execute("insert into effect values (1, 1)")
+        with suppress(asyncpg.PostgresError):
+            await conn.execute("select 1 / 0")
+
+    if batch is None:
+
+        @bus.subscribe(topic, transactional=True, retry=SOON, **group)
+        async def handle(n: int, conn: Any) -> None:
+            await spoil(conn)
+
+    else:
+
+        @bus.subscribe(topic, transactional=True, retry=SOON, batch=batch, **group)
+        async def handle_batch(numbers: list[int], conn: Any) -> None:
+            await spoil(conn)
+
+    async with running(bus):
+        await bus.send_many(topic, [1, 2])
+
+        async def are_dead() -> None:
+            assert len(await bus.admin.dead_letters(topic)) == 2
+
+        await eventually(are_dead)
+    assert await effects_of(conn) == []

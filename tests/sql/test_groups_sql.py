@@ -261,7 +261,7 @@ async def test_states_that_are_refused(conn: Any) -> None:
     assert await let_die(conn, storage) == 1
     assert await _state(conn, group) == "DEAD"
     for state in ("ACTIVE", "PAUSED"):
-        assert "heartbeat" in await refused(_set(conn, state), "PB433")
+        assert "start its worker" in await refused(_set(conn, state), "PB433")
     await conn.execute(
         "select postbus.group_heartbeat(array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}', '{}')", group
     )

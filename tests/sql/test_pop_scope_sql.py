@@ -126,6 +126,6 @@ async def test_idle_topics_cost_no_transaction(conn: Any) -> None:
 
 async def test_who_has_not_subscribed_is_told_so(conn: Any) -> None:
     """And what makes no sense is refused."""
-    assert await refused(pop(conn), "PB406") == "subscribe it first: see subscribe_scope"
+    assert await refused(pop(conn), "PB406") == "subscribe it first: postbus groups subscribe g --namespace n"
     assert await refused(pop(conn, namespace="n", task="t"), "PB402")
     assert await refused(pop(conn, 0), "PB402")

@@ -109,7 +109,7 @@ def _tell_address(bus: Bus, cli: Cli, url: str | None) -> None:
     print(f"  psql {shlex.quote(bus.dsn)}\n")
     if url is not None:
         print(f"HTTP is served at {url}, and told of at {url}/openapi.json\n")
-    print("Other postbus commands find it by themselves. Ctrl-C ends it.", flush=True)
+    print("Other commands find the server by themselves. Ctrl-C ends it.", flush=True)
 
 
 async def _serve(bus: Bus, stop: asyncio.Event, seconds: float | None, *, sweeps: bool) -> None:

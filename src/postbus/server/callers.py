@@ -31,7 +31,7 @@ class Caller(msgspec.Struct, frozen=True):
         if not self.has_role(roles):
             raise NotAllowed(
                 f"this takes the role {' or '.join(roles)}, and you have {', '.join(sorted(self.roles)) or 'none'}",
-                remedy="use another token: postbus tokens create --role …",
+                remedy="use another token: postbus tokens create NAME --role ROLE",
             )
 
     def has_role(self, roles: Collection[str]) -> bool:
@@ -45,7 +45,7 @@ class Caller(msgspec.Struct, frozen=True):
         if not self.sees(topic):
             raise NotAllowed(
                 f"your topics are {', '.join(self.topics)}, and {topic!r} is none of them",
-                remedy="use a token for this topic: postbus tokens create --topic …",
+                remedy="use a token for this topic: postbus tokens create NAME --role ROLE --topic TOPIC",
             )
 
 

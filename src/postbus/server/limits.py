@@ -58,7 +58,8 @@ class Gate:
         """Refuse one poll more than a caller may have."""
         if self._polls[name] >= self.limits.max_polls:
             raise TooManyRequests(
-                f"{self._polls[name]} polls or streams of yours are open already, and {self.limits.max_polls} may be",
+                f"{self._polls[name]} polls or streams of yours are open already, "
+                f"and no more than {self.limits.max_polls} may be open at once",
                 remedy="wait in fewer places, and take more messages per pop",
             )
 
@@ -66,6 +67,6 @@ class Gate:
         """Refuse more messages than one request may hold."""
         if count > self.limits.max_batch:
             raise RequestTooLarge(
-                f"the request is about {count} messages, and {self.limits.max_batch} are the most",
+                f"the request has {count} messages, and no more than {self.limits.max_batch} are allowed",
                 remedy="make several requests of it",
             )

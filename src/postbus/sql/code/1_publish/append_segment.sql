@@ -33,7 +33,8 @@ begin
     if _epoch is null then      -- the storage is new: see epoch_sequence
         if not exists (select from postbus.log_leaf l where l.storage_id = append_segment.storage_id and l.epoch = 1 and l.closed_txid is null) then
             perform postbus.refuse('PB507', format('sequence postbus.log_epoch_%s has lost its value', storage_id),
-                format('set it to the newest leaf that has messages: select setval(''postbus.log_epoch_%s'', ...)', storage_id));
+                format('find the newest table postbus.segment_%s_N that has rows, and set it to that N: select setval(''postbus.log_epoch_%s'', N)',
+                   storage_id, storage_id));
         end if;
         execute format('insert into postbus.%I (storage_id, position, txid, topic_id, lane, count, bytes, published_at, content_type,
                                                 content_types, keys, correlation_ids, headers, payloads, in_lines)

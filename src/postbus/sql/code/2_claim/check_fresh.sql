@@ -4,7 +4,7 @@ create or replace function postbus.check_fresh() returns void
 language plpgsql as $$
 begin
     if pg_current_xact_id_if_assigned() is not null then
-        perform postbus.refuse('PB431', 'a place in the log cannot be taken by a transaction that has written',
+        perform postbus.refuse('PB431', 'this call needs a transaction that has written nothing yet, since it reads the log',
             'call this function at the beginning of a transaction of its own');
     end if;
 end $$;

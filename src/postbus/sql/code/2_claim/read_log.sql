@@ -53,7 +53,8 @@ begin
     then
         _options := postbus.topic_options(topic);
         if _options.storage_id is null then
-            perform postbus.refuse('PB432', format('topic %L is a QUEUE', topic), 'groups need a topic with semantics PUB_SUB');
+            perform postbus.refuse('PB432', format('topic %L is a QUEUE', topic),
+                'take its messages by postbus.pop or claim; or make it PUB_SUB: postbus topics migrate ' || topic || ' --to PUB_SUB --group GROUP');
         end if;
         return query select * from postbus.read_leaves(_options, lanes, _cursor, max_count, max_bytes, target::postbus.log_place, in_lines);
         return;

@@ -9,7 +9,8 @@ declare
     _ids bigint[] := array(select s.id from postbus.subscription s where s.topic_id = topic.id);
 begin
     if not force and exists (select from postbus.subscription s where s.topic_id = topic.id and s.state <> 'CANCELLED') then
-        perform postbus.refuse('PB408', format('topic %L has groups', topic.name), 'cancel them: postbus groups cancel, or delete with --force');
+        perform postbus.refuse('PB408', format('topic %L has groups', topic.name), 
+            format('end them: postbus groups cancel %s GROUP; or delete it with them: postbus topics delete %s --force', topic.name, topic.name));
     end if;
     perform postbus.forget_subscriptions(_ids);
     delete from postbus.scope c where c.topic = (delete_log.topic).name;

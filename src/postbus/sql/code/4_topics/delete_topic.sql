@@ -12,7 +12,7 @@ begin
         perform postbus.check_idle(_topic);
         if exists (select from postbus.dead_letter d where d.topic_id = _topic.id) then
             perform postbus.refuse('PB408', format('topic %L has dead letters', name),
-                'redrive or purge them: postbus dead-letters, or delete with --force');
+                format('put them back: postbus dead-letters redrive %s --all; or delete it with them: postbus topics delete %s --force', name, name));
         end if;
     end if;
     if _topic.storage_id is not null then

@@ -14,7 +14,7 @@ begin
         perform postbus.refuse('PB406', format('group %L has no subscription to topic %L', group_name, topic),
             case when exists (select from postbus.subscription s
                                where s.topic_id = _topic.id and s.group_name = existing_subscription.group_name and s.catch_up_of is null)
-                 then 'it was CANCELLED, which is final: subscribing again makes a new one'
+                 then format('it was CANCELLED, which is final; make a new one: postbus groups subscribe %s %s', group_name, topic)
                  else format('subscribe it: postbus groups subscribe %s %s; or list those that are: postbus groups list %s',
                              group_name, topic, topic) end);
     end if;

@@ -53,9 +53,10 @@ begin
          using topic.id, subscription.id, _wanted, scope.key, subscription.keys, subscription.started;
         _count := _count + _more;
         if _count > _most then
-            perform postbus.refuse('PB402', format('group %L is more than %s messages of topic %L past where that begins', subscription.group_name,
-                                                   _most, topic.name),
-                'use a group of its own for it, begin later, or raise beside_from of the group''s catch_up');
+            perform postbus.refuse('PB402', 
+                format('the key cannot be added: group %L has gone past more than %s messages of topic %L since the place where the key would begin',
+                       subscription.group_name, _most, topic.name),
+                'use a group of its own for the key, let it begin later, or raise beside_from of the group''s catch_up');
         end if;
     end loop;
     perform postbus.unpark_all(subscription.id);

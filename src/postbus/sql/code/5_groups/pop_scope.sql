@@ -35,7 +35,9 @@ begin
         perform postbus.refuse('PB406', format('group %L has no subscription to %s', group_name,
                                                case when namespace is not null then format('namespace %L', namespace)
                                                     when task is not null then format('task %L', task) else format('pattern %L', pattern) end),
-            'subscribe it first: see subscribe_scope');
+            format('subscribe it first: postbus groups subscribe %s --%s %s', group_name,
+                   case when namespace is not null then 'namespace' when task is not null then 'task' else 'pattern' end,
+                   coalesce(namespace, task, quote_literal(pattern))));
     end if;
     _end.more := false;
     _quiet := array(select s.id from postbus.topics_in_scope(_scope) as f

@@ -16,7 +16,7 @@ begin
      order by c.started_at desc limit 1 for update of c;
     if _found.subscription_id is null then
         perform postbus.refuse('PB433', format('group %L of topic %L is not catching up', group_name, topic),
-            'see what it has before it: postbus groups show');
+            format('see what it has before it: postbus groups show %s %s', topic, group_name));
     end if;
     if is_wanted <> (_found.status = 'IN_PROGRESS') then
         update postbus.catch_up c

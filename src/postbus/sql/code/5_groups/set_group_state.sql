@@ -15,7 +15,7 @@ begin
     elsif (set_group_state.state = 'CANCELLED'
            or (_found.state, set_group_state.state) in (('ACTIVE', 'PAUSED'), ('PAUSED', 'ACTIVE'))) is not true then
         perform postbus.refuse('PB433', format('a subscription that is %s cannot become %s', _found.state, coalesce(set_group_state.state, 'null')),
-            case _found.state when 'DEAD' then 'it becomes ACTIVE by the next heartbeat of a member, or by: postbus groups resurrect; or cancel it'
+            case _found.state when 'DEAD' then format('start its worker, or: postbus groups resurrect %s %s; or cancel it', topic, group_name)
                               else 'ACTIVE becomes PAUSED, PAUSED becomes ACTIVE, and each can be cancelled' end);
     elsif _found.waits_for_queue and set_group_state.state = 'ACTIVE' then
         perform postbus.refuse('PB433', format('group %L waits until the queue of topic %L is worked off', group_name, topic),
