@@ -84,6 +84,9 @@ class AdminStore(Database):
     async def workers(self) -> list[dict[str, Any]]:
         return await self._rows("select * from postbus.workers order by name")
 
+    async def sinks_away(self) -> list[dict[str, Any]]:
+        return await self._rows("select * from postbus.sinks_away order by topic, group_name, since")
+
     async def messages(self, topic: str, *, after_id: int, limit: int, newest: bool) -> list[dict[str, Any]]:
         chosen = "select * from postbus.messages where topic = $1 and id > $2 order by id"
         if newest:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from postbus._database import RELAXED, Database
+from postbus._database import RELAXED, Database, clean
 from postbus._log_store import Resurrected
 from postbus._translate import DRIVER_ERRORS
 from postbus.errors import DatabaseUnavailable, PostbusError
@@ -72,6 +72,13 @@ class UpkeepStore(Database):
         storages = [row["storages"] for row in await self._rows("select postbus.storages()")]
         statement = "select * from postbus.sweep_log($1, if_due => $2)"
         return [dict(await self._job("sweep_log", statement, one, if_due, storage=one)) for one in storages]
+
+    async def note_sink_away(self, topic: str, group: str | None, process: str, sink: str, error: str) -> None:
+        """Tell that a relay cannot reach its sink."""
+        await self._run("select postbus.note_sink_away($1, $2, $3, $4, $5)", topic, group, process, sink, clean(error))
+
+    async def forget_sink_away(self, topic: str, group: str | None, process: str) -> None:
+        await self._run("select postbus.forget_sink_away($1, $2, $3)", topic, group, process)
 
     async def take_group_events(self) -> list[dict[str, Any]]:
         """What happened to groups and is to be logged: no other process gets it."""

@@ -139,6 +139,10 @@ class Admin(GroupAdmin, HttpAdmin):
         """The processes that consume."""
         return await (await self._store()).workers()
 
+    async def sinks_away(self) -> list[dict[str, Any]]:
+        """The sinks that relays cannot reach: since when, and why."""
+        return await (await self._store()).sinks_away()
+
     async def messages(
         self, topic: str, *, after_id: int = 0, limit: int = 100, newest: bool = False
     ) -> list[dict[str, Any]]:

@@ -108,19 +108,18 @@ def _of_group(row: Row) -> Iterator[GroupFinding]:
 
 def _remedy(row: Row) -> str:
     topic, group = row["topic"], row["group_name"]
-    match row["problem_kind"]:
-        case "dead" | "stopped":
-            return f"{_START}; or end it: postbus groups cancel {topic} {group}"
-        case "silent":
-            return "look whether its workers run and reach the database"
-        case "failing":
-            return f"see why: postbus dead-letters list {topic} --group {group}, and the log of its workers"
-        case "behind":
-            return f"start more workers, or raise the limit: postbus groups limits --topic {topic} --group {group}"
-        case "stuck":
-            return f"see what its handlers do: postbus groups show {topic} {group}"
-        case _:
-            return f"let its consumers do it, or a group: postbus topics migrate {topic} --to PUB_SUB --hand-over"
+    kind = row["problem_kind"]
+    if kind in ("dead", "stopped"):
+        return f"{_START}; or end it: postbus groups cancel {topic} {group}"
+    remedies = {
+        "silent": "look whether its workers run and reach the database",
+        "failing": f"see why: postbus dead-letters list {topic} --group {group}, and the log of its workers",
+        "sink": "see whether the sink runs and can be reached from the relay; nothing is lost meanwhile",
+        "behind": f"start more workers, or raise the limit: postbus groups limits --topic {topic} --group {group}",
+        "stuck": f"see what its handlers do: postbus groups show {topic} {group}",
+    }
+    hand_over = f"let its consumers do it, or a group: postbus topics migrate {topic} --to PUB_SUB --hand-over"
+    return remedies.get(kind, hand_over)
 
 
 def _stuck(row: Row) -> GroupFinding:

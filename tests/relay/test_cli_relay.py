@@ -193,8 +193,9 @@ async def test_status_and_alerts(cli: Cli, bus: Bus, conn: Any, folder: Path) ->
 
     await bus.send("orders", 9)
     late = await cli("relay", "status", "--max-dead", "1", "--max-backlog", "0", "--max-age", "1ms", "--json")
-    alerts = " ".join(late.failed(1).json["relays"][0]["alerts"])
-    assert "no process works for it" in alerts
+    [one] = late.failed(1).json["relays"]
+    assert one["note"].startswith("no process works for it: stopped as planned by")
+    alerts = " ".join(one["alerts"])
     assert "messages are not sent (max_backlog 0)" in alerts
     assert "the oldest is not sent for" in alerts
 
@@ -205,7 +206,24 @@ async def test_status_of_a_queue_and_of_a_short_retention(cli: Cli, bus: Bus) ->
     told = await cli("relay", "status", "--topic", "orders", "--json")
     [one] = told.failed(1).json["relays"]
     assert (one["state"], one["backlog"]) == ("QUEUE", 1)
-    assert one["alerts"] == ["the topic keeps sent messages for 0:00:00, and the relay wants 30 days, 0:00:00"]
+    assert one["alerts"] == [
+        "the topic keeps sent messages for 0:00:00, and the relay wants 30 days, 0:00:00",
+        "no process works for it: postbus relay run",
+    ]
+
+
+async def test_status_says_that_no_process_works_also_without_a_backlog(
+    cli: Cli, bus: Bus, conn: Any, folder: Path
+) -> None:
+    """A relay that vanished is an alert, one that was stopped as planned is told of."""
+    await publish_events(bus)
+    await relayed(cli, conn, "--topic", "orders", "--sink", "own:Lines", "--group", "relay-lines", passed=4)
+    [one] = (await cli("relay", "status", "--json")).done().json["relays"]
+    assert (one["backlog"], one["alerts"]) == (0, [])
+    assert one["note"].startswith("no process works for it: stopped as planned by")
+    await conn.execute("update postbus.subscription set stopped_at = null")
+    vanished = (await cli("relay", "status", "--json")).failed(1).json["relays"]
+    assert vanished[0]["alerts"] == ["no process works for it: postbus relay run"]
 
 
 @pytest.mark.parametrize(

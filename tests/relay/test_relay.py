@@ -26,6 +26,8 @@ from postbus import (
 )
 from postbus.events import Registry
 from postbus.relay import Parcel
+from postbus.relay.settings import Alerts, Route
+from postbus.relay.status import RelayStatus, statuses
 from running import running
 
 
@@ -144,6 +146,80 @@ async def test_while_a_sink_is_away_no_attempt_counts(bus: Bus, conn: Any) -> No
         await is_through(conn, "relay-x", passed=100, dead=0)
     assert sink.got == list(range(100))
     assert attempts == {1}
+
+
+@pytest.mark.parametrize("semantics", ["PUB_SUB", "QUEUE"])
+async def test_sink_that_is_away_is_shown_with_its_reason(bus: Bus, semantics: str) -> None:
+    """In the status of relays, in the group's row and in its health; no longer when the sink is back."""
+    await bus.admin.create_topic("t", semantics=semantics)
+    sink = OwnSink()
+    sink.is_away = True
+    relay = await bus.relay("t", sink, name="relay-x")
+    route = Route("t", "relay-x", None)
+
+    async def shown() -> RelayStatus:
+        [status] = await statuses(bus.admin, [route], Alerts())
+        return status
+
+    async def is_told() -> None:
+        status = await shown()
+        assert (status.sink, status.error) == ("ownsink", "it is away")
+        assert status.away_since is not None
+        assert any("its sink ownsink is away since" in one for one in status.alerts)
+
+    async def is_back() -> None:
+        status = await shown()
+        assert (status.sink, status.away_since, status.error, status.backlog) == (None, None, None, 0)
+
+    async with running(bus):
+        await bus.send("t", 1)
+        await eventually(is_told)
+        if semantics == "PUB_SUB":
+            row = await bus.admin.group("t", relay.name)
+            assert (row["sink"], row["sink_error"], row["problem_kind"]) == ("ownsink", "it is away", "sink")
+            assert "away" in next(one for one in await bus.admin.group_findings() if one.kind == "sink").text
+        sink.is_away = False
+        await eventually(is_back)
+    assert await bus.admin.sinks_away() == []
+
+
+async def test_sink_that_does_not_answer_is_shown(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some clients wait for their broker for ever, and raise nothing."""
+    monkeypatch.setattr("postbus.relay.away._SLOW", 0.05)
+    await bus.admin.create_topic("t", semantics="PUB_SUB")
+    sink, may_answer = OwnSink(), asyncio.Event()
+    send = sink.send
+
+    async def slow(parcels: Sequence[Parcel]) -> Sequence[Outcome]:
+        await may_answer.wait()
+        return await send(parcels)
+
+    monkeypatch.setattr(sink, "send", slow)
+    await bus.relay("t", sink, name="relay-x")
+
+    async def is_told() -> None:
+        assert [one["error"][:13] for one in await bus.admin.sinks_away()] == ["no answer for"]
+
+    async def is_back() -> None:
+        assert await bus.admin.sinks_away() == []
+
+    async with running(bus):
+        await bus.send("t", 1)
+        await eventually(is_told)
+        may_answer.set()
+        await eventually(is_back)
+
+
+async def test_report_of_a_relay_that_died_is_not_shown(bus: Bus, conn: Any) -> None:
+    """After thirty seconds at most; the row goes after a day."""
+    store = await bus.connect()
+    await store.note_sink_away("t", "g", "p", "nats://host", "refused")
+    assert len(await bus.admin.sinks_away()) == 1
+    await conn.execute("update postbus.sink_away set told_at = told_at - interval '30 s'")
+    assert await bus.admin.sinks_away() == []
+    await conn.execute("update postbus.sink_away set told_at = told_at - interval '1 day'")
+    await conn.execute("select postbus.sweep()")
+    assert await conn.fetchval("select count(*) from postbus.sink_away") == 0
 
 
 async def test_a_process_can_end_while_its_sink_is_away(bus: Bus, conn: Any) -> None:

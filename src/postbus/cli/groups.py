@@ -136,6 +136,7 @@ async def show(cli: Cli, topic: Topic, name: Group) -> None:
         "last heartbeat": row["seen_at"],
         "last progress": row["progressed_at"],
         "stopped": row["stopped_at"] and f"{printable(row['stopped_at'])}, as planned, by {row['stopped_by']}",
+        "sink": row["sink"] and f"{row['sink']} is away since {printable(row['sink_away_since'])}: {row['sink_error']}",
         "lanes": f"{row['lanes_held']} of {row['lanes']} held",
         "workers": ", ".join(row["workers"] or ()),
     }

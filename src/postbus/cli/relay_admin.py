@@ -53,8 +53,11 @@ async def status(cli: Cli, config: Config = None, topic: Topic = None, group: Gr
     else:
         columns = ("topic", "group", "state", "backlog", "oldest", "retrying", "dead", "workers")
         write_table(
-            [*columns, "alerts"],
-            [[*(getattr(one, name) for name in columns), "; ".join(one.alerts)] for one in found],
+            [*columns, "what is to be known"],
+            [
+                [*(getattr(one, name) for name in columns), "; ".join(filter(None, [*one.alerts, one.note]))]
+                for one in found
+            ],
             right=("backlog", "oldest", "retrying", "dead", "workers"),
         )
     return FAILED if any(one.alerts for one in found) else OK

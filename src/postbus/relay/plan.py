@@ -14,6 +14,7 @@ from postbus.catch_up import CatchUp
 from postbus.errors import InvalidOption, TopicNotFound
 from postbus.options import Duration, as_timedelta
 from postbus.publish import check_topic_name
+from postbus.relay.away import Away
 from postbus.relay.envelope import Envelope, Form
 from postbus.relay.relay import Registry, Relay
 from postbus.relay.sink import Sink
@@ -85,16 +86,17 @@ async def plan(
     target = options.get("target") or getattr(sink, "target", None) or "{topic}"
     quote = getattr(sink, "quote", str)
     envelope = Envelope(target, form=options.get("form", Form.ATTRIBUTES), source=source, suffix=suffix, quote=quote)
-    relay = Relay(
-        name or f"relay-{kind_of(sink)}", sink, envelope, registry=options.get("registry"), is_stopping=is_stopping
-    )
+    is_queue = found[0]["semantics"] == "QUEUE"
+    group = name or f"relay-{kind_of(sink)}"
+    away = Away(store, topic, None if is_queue else group, getattr(sink, "address", None) or kind_of(sink))
+    relay = Relay(group, sink, envelope, registry=options.get("registry"), is_stopping=is_stopping, away=away)
     handling: HandlerOptions = {
         "batch": options.get("batch", BATCH),
         "concurrency": options.get("concurrency", CONCURRENCY),
         "poll": options.get("poll", POLL),
         "retry": retry_of(found[0], options.get("max_attempts", MAX_ATTEMPTS)),
     }
-    return Planned(relay, handling, found[0]["semantics"] == "QUEUE")
+    return Planned(relay, handling, is_queue)
 
 
 def retry_of(topic: Mapping[str, Any], max_attempts: int) -> RetryPolicy:

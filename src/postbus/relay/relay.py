@@ -12,6 +12,7 @@ from postbus._log import event
 from postbus._loop import Backoff
 from postbus.errors import InvalidOption, PostbusError, SinkUnavailable
 from postbus.message import DeadLetter, Message, Outcome, Release, Retry
+from postbus.relay.away import Away
 from postbus.relay.envelope import Envelope, Unfit
 from postbus.relay.sink import Parcel, Sink, one_by_one
 
@@ -40,6 +41,7 @@ class Relay:
         *,
         registry: Registry | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
+        away: Away | None = None,
     ) -> None:
         for method in ("open", "send", "close"):
             if not callable(getattr(sink, method, None)):
@@ -50,6 +52,7 @@ class Relay:
         self._envelope = envelope
         self._registry = registry
         self._is_stopping = is_stopping
+        self._away = away
         self._opening = asyncio.Lock()
         self._is_open = False
 
@@ -111,12 +114,17 @@ class Relay:
         return (await self._deliver([parcel]))[0]
 
     async def _send(self, parcels: Sequence[Parcel]) -> tuple[Sequence[Outcome], str]:
+        sending = self.sink.send(parcels)
         try:
-            told = await self.sink.send(parcels)
+            told = await (sending if self._away is None else self._away.watch(sending))
         except SinkUnavailable as error:
+            if self._away is not None:
+                await self._away.note(error.message)
             return [Release()] * len(parcels), error.message
         if len(told) != len(parcels):
             raise InvalidOption(f"{self.sink!r:.100} told {len(told)} outcomes of {len(parcels)} messages")
+        if self._away is not None and not all(isinstance(one, Release) for one in told):
+            await self._away.is_back()
         return told, "it was not reached"
 
     async def _opened(self) -> bool:
@@ -131,6 +139,8 @@ class Relay:
                     self._is_open = True
                     event(logging.INFO, "sink.opened", relay=self.name)
                 except PostbusError as error:
+                    if self._away is not None:
+                        await self._away.note(str(error))
                     wait = backoff.next()
                     event(logging.WARNING, "sink.away", relay=self.name, error=str(error), retry_in=f"{wait:.2f}s")
                     await self._pause(wait)
@@ -150,6 +160,8 @@ class Relay:
     async def close(self) -> None:
         """Let go of the sink; it is opened again when there is something to send."""
         await self._closed()
+        if self._away is not None:
+            await self._away.is_back()
 
 
 def _waves(parcels: dict[int, Parcel]) -> list[list[int]]:

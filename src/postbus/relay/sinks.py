@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -95,6 +96,8 @@ def _made(make: Callable[..., Any], args: tuple[str, ...], options: Mapping[str,
         made: Sink = make(*args, **options)
     except TypeError as error:
         raise InvalidOption(f"sink {_shown(url)} cannot be made: {error}") from error
+    with contextlib.suppress(TypeError):  # one with slots
+        vars(made).setdefault("address", _shown(url))  # as operators see it
     return made
 
 

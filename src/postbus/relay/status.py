@@ -11,6 +11,8 @@ from postbus.admin import Admin
 from postbus.relay.plan import short_retention
 from postbus.relay.settings import Alerts, Route
 
+_NOBODY = "no process works for it: postbus relay run"
+
 
 @dataclass
 class RelayStatus:
@@ -28,18 +30,34 @@ class RelayStatus:
     dead: int
     """Messages at their last attempt, or refused for good."""
     workers: int
+    """Processes that live and work for it."""
     alerts: list[str] = field(default_factory=list)
+    sink: str | None = None
+    """Where it sends to, if that is away; …"""
+    away_since: datetime | None = None
+    """… since when, …"""
+    error: str | None = None
+    """… and the last error."""
+    note: str = ""
+    """What is as it should be, and worth knowing."""
 
 
 async def statuses(admin: Admin, routes: Sequence[Route], alerts: Alerts) -> list[RelayStatus]:
     """Of these routes; without any, of all groups that are called relay-…"""
     topics = {one["name"]: one for one in await admin.topics()}
     groups = await admin.groups()
+    away = await admin.sinks_away()
+    workers = [one for one in await admin.workers() if one["is_alive"]]
     if not routes:
         found = [_of_group(one) for one in groups if one["group_name"].startswith("relay-")]
     else:
         found = [_of_route(route, topics.get(route.topic), groups) for route in routes]
     for one in found:
+        if one.state == "QUEUE":
+            one.workers = sum(one.topic in worker["topics"] for worker in workers)
+        if one.state in ("QUEUE", "ACTIVE") and not one.workers and not one.note:
+            one.alerts.append(_NOBODY)
+        _note_sink(one, away)
         one.alerts += _alerts(one, alerts)
     return found
 
@@ -79,13 +97,25 @@ def _of_group(row: dict[str, Any]) -> RelayStatus:
         dead=row["dead"],
         workers=len(row["workers"] or ()),
     )
-    if row["state"] == "DEAD":
+    if row["stopped_at"] is not None and row["healthy"]:
+        status.note = f"no process works for it: stopped as planned by {row['stopped_by']} at "
+        status.note += f"{row['stopped_at']:%Y-%m-%d %H:%M:%S}"
+    elif row["stopped_at"] is not None:
+        status.alerts.append(row["problem"])
+    elif row["state"] == "DEAD":
         status.alerts.append("it is DEAD: unsent messages are kept only for the topic's dead_retention and retention")
-    elif status.backlog and not status.workers and row["state"] == "ACTIVE":
-        status.alerts.append("no process works for it")
     if row["lost"]:
         status.alerts.append(f"{row['lost']} messages were dropped before they were sent")
     return status
+
+
+def _note_sink(status: RelayStatus, away: Sequence[dict[str, Any]]) -> None:
+    for one in away:
+        if (one["topic"], one["group_name"]) == (status.topic, status.group) and status.sink is None:
+            status.sink, status.away_since, status.error = one["sink"], one["since"], one["error"]
+            status.alerts.append(
+                f"its sink {one['sink']} is away since {one['since']:%Y-%m-%d %H:%M:%S}: {one['error']}"
+            )
 
 
 def _alerts(status: RelayStatus, alerts: Alerts) -> list[str]:

@@ -239,6 +239,9 @@ class GroupView(View, kw_only=True):
     problem: str | None
     stopped_at: Annotated[datetime | None, Meta(description="If it was stopped as planned: since when.")]
     stopped_by: Annotated[str | None, Meta(description="Which consumer stopped it, the last one.")]
+    sink: Annotated[str | None, Meta(description="If it relays to a sink that is away: which one.")]
+    sink_away_since: datetime | None
+    sink_error: str | None
 
 
 class GroupFinding(View, kw_only=True):

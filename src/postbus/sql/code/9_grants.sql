@@ -38,7 +38,7 @@ begin
                    'leave_groups', 'hold_lane', 'calm_lane', 'group_heartbeat', 'send_heartbeat', 'report_catch_up',
                    'group_topics', 'scope_news', 'keys_of', 'inbox_once', 'inbox_once_many']),
             (array['postbus_consumer', 'postbus_admin'],
-             array['ensure_topic', 'subscribe', 'subscribe_scope', 'sweep', 'note_sweeper', 'forget_sweeper', 'sweep_log', 'sweep_subscriptions', 'take_group_events', 'storages', 'return_expired',
+             array['ensure_topic', 'subscribe', 'subscribe_scope', 'sweep', 'note_sink_away', 'forget_sink_away', 'note_sweeper', 'forget_sweeper', 'sweep_log', 'sweep_subscriptions', 'take_group_events', 'storages', 'return_expired',
                    'note_failure', 'inbox_forget']),
             (array['postbus_observer', 'postbus_admin'],
              array['sweeping', 'sweep_health', 'alive_since', 'recent_calls', 'health_limits', 'payload_json', 'payloads_of', 'lines_of', 'first_id', 'group_lag', 'group_metrics', 'deliveries_of', 'message_state',
@@ -62,7 +62,7 @@ begin
     foreach _role in array array['postbus_observer', 'postbus_admin'] loop
         if exists (select from pg_roles where rolname = _role) then
             foreach _view in array array['topics', 'messages', 'dead_letters', 'workers', 'log', 'groups', 'members', 'catch_ups', 'deliveries', 'message_states',
-                                         'imported', 'imported_group', 'sweep_jobs', 'scopes', 'inbox'] loop
+                                         'imported', 'imported_group', 'sweep_jobs', 'scopes', 'inbox', 'sinks_away'] loop
                 execute format('grant select on postbus.%I to %I', _view, _role);
             end loop;
             execute format('grant usage on schema postbus_outbox to %I', _role);

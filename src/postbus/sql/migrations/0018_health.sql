@@ -39,3 +39,15 @@ create table postbus.health_limit (
     stopped_seconds double precision,
     primary key (topic, group_name)
 );
+
+-- Sinks that relays cannot reach: see note_sink_away. group_name is '' for a QUEUE.
+create table postbus.sink_away (
+    topic      text not null,
+    group_name text not null,
+    process    text not null,
+    sink       text not null,
+    error      text not null,
+    since      timestamptz not null default clock_timestamp(),
+    told_at    timestamptz not null default clock_timestamp(),
+    primary key (topic, group_name, process)
+);

@@ -57,6 +57,7 @@ begin
                                 order by old.expires_at limit max_count for update skip locked));
     get diagnostics inbox_records = row_count;
 
+    delete from postbus.sink_away a where a.told_at < as_of - interval '1 day';
     delete from postbus.sweeper w where w.seen_at < as_of - interval '1 day';
     delete from postbus.worker w where w.seen_at < as_of - interval '1 day';
     get diagnostics workers = row_count;

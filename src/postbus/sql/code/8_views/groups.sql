@@ -3,14 +3,14 @@
 -- pending is all that is left for it to do: before it, in its history, and to be tried again.
 --
 -- healthy says whether somebody should look after it, and problem why: it is DEAD, near its heartbeat timeout (80 %), or has made
--- no progress for as long as that though messages wait; or it fails, or is behind, or was stopped for longer than its health_limits
+-- no progress for as long as that though messages wait; or the sink that it relays to is away; or it fails, or is behind, or was stopped for longer than its health_limits
 -- allow. A group that was stopped as planned is healthy until then. PAUSED is healthy, unless the group has waited longer than its
 -- timeout for the queue that its topic was. It is null for CANCELLED ones.
 create or replace view postbus.groups as
 select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start, s.start_at, s.start_id, s.on_failure, s.subscribed_at,
        s.state_changed_at, s.seen_at, t.lanes, lanes.held as lanes_held, lanes.workers, progress.progressed_at,
        coalesce(members.processed, 0) as processed, coalesce(members.failed, 0) as failed, coalesce(members.filtered, 0) as filtered,
-       coalesce(members.in_flight, 0) + waiting.popped as in_flight, members.names as members,
+       case when lanes.held > 0 then coalesce(members.in_flight, 0) else 0 end + waiting.popped as in_flight, members.names as members,
        progress.passed, waiting.retrying, waiting.parked, dead.count as dead, coalesce(lost.messages, 0) as lost,
        before.messages as lag, extract(epoch from clock_timestamp() - before.oldest_at) as lag_seconds,
        t.heartbeat_timeout, extract(epoch from clock_timestamp() - s.seen_at)::double precision as heartbeat_age, s.missed as heartbeats_missed,
@@ -21,7 +21,8 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
        before.oldest_at as oldest_pending_at,
        case when s.state <> 'CANCELLED' then health.trouble is null end as healthy, health.trouble[2] as problem, s.waits_for_queue,
        s.keys, s.scope_id, stop.at as stopped_at, stop.by as stopped_by, lost.at as lost_at,
-       calls.handled as recently_handled, calls.failed as recently_failed, health.trouble[1] as problem_kind
+       calls.handled as recently_handled, calls.failed as recently_failed, health.trouble[1] as problem_kind,
+       away.sink, away.since as sink_away_since, away.error as sink_error
   from postbus.subscription s
   join postbus.topic t on t.id = s.topic_id
   left join lateral postbus.group_lag(s.id) as before on s.state <> 'CANCELLED'
@@ -43,6 +44,8 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
                       where u.group_subscription_id = s.id order by u.started_at desc limit 1) as history on true
  cross join lateral (select case when s.stopped_at >= s.seen_at and s.state in ('ACTIVE', 'DEAD') then s.stopped_at end as at,
                             case when s.stopped_at >= s.seen_at and s.state in ('ACTIVE', 'DEAD') then s.stopped_by end as by) as stop
+ left join lateral (select a.sink, a.since, a.error from postbus.sinks_away a
+                     where a.topic = t.name and a.group_name = s.group_name order by a.since limit 1) as away on true
  cross join lateral postbus.recent_calls(s.id, clock_timestamp()) as calls
  cross join lateral postbus.health_limits(t.name, s.group_name) as limits
  cross join lateral (
@@ -62,6 +65,8 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
                     array['silent', format('near its heartbeat timeout: last heard of %s s ago, DEAD after %s s',
                                            round(extract(epoch from clock_timestamp() - s.seen_at)),
                                            round(extract(epoch from t.heartbeat_timeout)))]
+                when away.since is not null then
+                    array['sink', format('its sink %s is away since %s: %s', away.sink, date_trunc('second', away.since), away.error)]
                 when s.state = 'ACTIVE' and calls.failed >= 5
                      and calls.failed >= limits.failed_share * (calls.handled + calls.failed) then
                     array['failing', format('%s of %s calls failed in the last 5 minutes', calls.failed, calls.handled + calls.failed)]

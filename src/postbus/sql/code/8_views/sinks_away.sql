@@ -1,0 +1,5 @@
+-- Sinks that relays cannot reach: since when, and the last error. Of processes that live: one that died tells no more.
+create or replace view postbus.sinks_away as
+select a.topic, nullif(a.group_name, '') as group_name, a.process, a.sink, a.since, a.told_at, a.error
+  from postbus.sink_away a
+ where a.told_at > postbus.alive_since(clock_timestamp());
