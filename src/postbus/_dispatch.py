@@ -137,6 +137,9 @@ class Dispatcher:
                 deliveries = self._take()
                 try:
                     await self._handle(self._still_ours(deliveries))
+                except Exception:
+                    self._lose(deliveries)
+                    raise
                 finally:
                     self._in_hand -= len(deliveries)
                     self._freed.set()
@@ -166,17 +169,36 @@ class Dispatcher:
                     self._settler.ack(lease, message.id)
                 else:
                     await self._settle(lease, message, outcome)
+            except Exception:
+                self._lose([(lease, message)])
+                raise
             finally:
                 self._in_hand -= 1
                 self._freed.set()
 
     def _has_ended(self, runner: asyncio.Task[None]) -> None:
-        if not runner.cancelled() and (error := runner.exception()) is not None and not self._failed.done():
-            self._failed.set_exception(error)
+        if not runner.cancelled() and (error := runner.exception()) is not None:
+            if not self._failed.done():
+                self._failed.set_exception(error)
+            if not self._is_draining:
+                self._start_runners(1)  # for what others have in hand
+
+    def _lose(self, deliveries: Sequence[_Delivery]) -> None:
+        """What becomes of these is not known: their leases end, of which nothing is acked but what is done."""
+        for lease, message in deliveries:
+            lease.is_lost = True
+            if message.id in lease.in_hand:
+                self._settler.forget(lease, message.id)
 
     async def failure(self) -> None:
         """Wait for a runner that fails, which only a bug of ours makes it do, and raise its error."""
-        await self._failed
+        try:
+            await asyncio.shield(self._failed)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            self._failed = asyncio.get_running_loop().create_future()  # for the next one
+            raise
 
     def _take(self) -> list[_Delivery]:
         if self._subscription.batch is None:

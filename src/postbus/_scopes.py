@@ -10,6 +10,7 @@ from postbus._log import event
 from postbus._scope_store import Joined
 from postbus._store import Store
 from postbus._upkeep import tell_group_events
+from postbus.errors import DatabaseUnavailable, PostbusError
 from postbus.group import Group
 from postbus.start import Start
 
@@ -60,11 +61,19 @@ class ScopeKeeper:
         self._begin([(groups[place], one) for place, one in news.joined if groups[place] in self._groups])
         for place in news.not_joined:
             if groups[place] in self._groups:
-                await self.add(groups[place], self._groups[groups[place]])
+                await self._add_again(groups[place])
         if news.joined or news.not_joined:
             await self._joined()
             return _LOOK
         return min(max(_LOOK, _SHARE * (time.monotonic() - began)), _LONGEST_LOOK)
+
+    async def _add_again(self, group: Group) -> None:
+        try:
+            await self.add(group, self._groups[group])
+        except DatabaseUnavailable:
+            raise
+        except PostbusError as error:  # others must not end with it; it is tried at the next look
+            event(logging.ERROR, "consumer.failed", topic=str(group.scope), group=group.name, error=str(error))
 
     def _begin(self, joined: Sequence[tuple[Group, Joined]]) -> None:
         for group, one in joined:

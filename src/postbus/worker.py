@@ -125,7 +125,11 @@ class Worker:
             stores.append(await self._patiently(partial(Store.open, self._dsn, size=size)))
         for subscription in self._subscriptions:
             await self._patiently(partial(stores[0].ensure_topic, subscription.topic))
-            await self._patiently(partial(_check_is_queue, stores[0], subscription))
+            try:
+                await self._patiently(partial(_check_is_queue, stores[0], subscription))
+            except WrongSemantics:
+                if self._is_alone:
+                    raise  # else its claims say so, again and again, and the other consumers work
         self._stores = stores[0], stores[1], stores[2]
 
     async def _consume(self, store: Store, upkeep_store: Store, handler_store: Store, heartbeat_store: Store) -> None:
@@ -144,7 +148,12 @@ class Worker:
         scope_bell = self._bells.add_for_scopes()
         await self._patiently(heartbeat.tick)  # lanes go to processes that are known
         for group, start in list(self._groups.items()):  # others may start while these join
-            await self._patiently(partial(self._join, group, start))
+            try:
+                await self._patiently(partial(self._join, group, start))
+            except PostbusError as error:
+                if self._is_alone:
+                    raise
+                self._beside.extend(_started(self._join_later(group, start, error)))
         keeper, sweeper = LeaseKeeper(heartbeat_store, settler.leases), Sweeper(upkeep_store)
         ended = asyncio.Event()
         upkeep = _started(
@@ -165,7 +174,12 @@ class Worker:
             event(logging.INFO, "wake.by_polling", worker=self.name, reason="a connection pooler is before the server")
         else:
             upkeep += _started(Listener(self._dsn, self._bells, self._was_cut_off).run(ended))
-        upkeep += _started(*(dispatcher.failure() for dispatcher in dispatchers))
+        upkeep += _started(
+            *(
+                self._outlive(one.topic, dispatcher.failure)
+                for one, dispatcher in zip(self._subscriptions, dispatchers, strict=True)
+            )
+        )
         claiming = _started(
             *(
                 self._outlive(one.topic, partial(claimer.run, self._stop))
@@ -202,25 +216,48 @@ class Worker:
         except DatabaseUnavailable as error:
             raise _Stopped from error
 
+    @property
+    def _is_alone(self) -> bool:
+        """Whether the process has one consumer. It ends with its error: whoever started it will know."""
+        groups = len(self._groups) if self._keeper is None else max(len(self._groups), len(self._keeper.consumers))
+        return len(self._subscriptions) + groups < 2
+
     async def _outlive(
         self, topic: str, run: Callable[[], Awaitable[None]], forget: Callable[[], None] = lambda: None
     ) -> None:
-        """Run a part of a consumer. If it fails, start it again, later each time, while there are other consumers.
-
-        A process with one consumer ends with the error: it has nothing else to do, and whoever started it will know.
-        """
+        """Run a part of a consumer. If it fails, start it again, later each time, while there are other consumers."""
         backoff = Backoff()
         while True:
             try:
                 return await run()
             except Exception as error:
-                if len(self._subscriptions) + len(self._groups) < 2:
+                if self._is_alone:
                     raise
                 wait = backoff.next()
-                event(logging.ERROR, "consumer.failed", worker=self.name, topic=topic, retry_in=f"{wait:.2f}s",
-                      error="".join(traceback.format_exception(error)))  # fmt: skip
+                self._tell_failure(topic, error, wait)
                 forget()
                 await pause(wait, self._stop)
+
+    async def _join_later(self, group: Group, start: Start, error: PostbusError) -> None:
+        """Join a group that could not be joined at first, as one whose topic is still a QUEUE, once that helps."""
+        backoff = Backoff()
+        while not self._stop.is_set() and group in self._groups:
+            wait = backoff.next()
+            self._tell_failure(group.topic, error, wait)
+            await pause(wait, self._stop)
+            try:
+                await self.start_group(group, start)
+            except DatabaseUnavailable:
+                continue
+            except PostbusError as again:
+                error = again
+                continue
+            return
+
+    def _tell_failure(self, topic: str, error: Exception, wait: float) -> None:
+        known = isinstance(error, PostbusError)
+        event(logging.ERROR, "consumer.failed", worker=self.name, topic=topic, retry_in=f"{wait:.2f}s",
+              error=str(error) if known else "".join(traceback.format_exception(error)))  # fmt: skip
 
     def _was_cut_off(self) -> None:
         """A connection that is always there has broken: the server may have crashed."""

@@ -8,9 +8,10 @@ import pytest
 
 from eventually import eventually
 from grouping import create_log
-from postbus import Bus, Message
+from postbus import Bus, Message, Retry
 from postbus._claim import Claimer
 from postbus._group_handle import GroupHandler
+from postbus._settle import Settler
 from running import running
 
 
@@ -82,4 +83,82 @@ async def test_failing_task_of_a_group_does_not_end_other_consumers(bus: Bus, mo
             for topic in got:
                 await bus.send(topic, n)
         await eventually(all_came, within=20)
+        assert not run.done()
+
+
+async def test_failing_task_of_a_queue_does_not_end_other_consumers(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others go on. What was handled is not acked with what was not, and that comes again when its lease ends."""
+    got: dict[str, list[int]] = {"bad": [], "good": []}
+    breaks, real = iter([True]), Settler.retry
+
+    async def broken(self: Settler, *args: Any) -> None:
+        if next(breaks, False):
+            raise ZeroDivisionError("broken")
+        await real(self, *args)
+
+    monkeypatch.setattr(Settler, "retry", broken)
+    await bus.admin.create_topic("bad", lease="1s")
+    for topic in got:
+
+        @bus.subscribe(topic, name=topic, concurrency=4)
+        async def handle(n: int, message: Message) -> Retry | None:
+            if n == 2 and message.attempt == 1:
+                return Retry()
+            got[message.topic].append(n)
+            return None
+
+    async def all_came() -> None:
+        assert all(sorted(set(numbers)) == [1, 2, 3] for numbers in got.values()), got
+
+    await bus.send_many("bad", [1, 2, 3])
+    async with running(bus) as run:
+        await bus.send_many("good", [1, 2, 3])
+        await eventually(all_came, within=30)
+        assert not run.done()
+
+
+async def test_group_joins_when_its_topic_is_migrated(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker that starts before `topics migrate` serves its other consumers, and says what to do about this one."""
+    got: dict[str, list[int]] = {"early": [], "other": []}
+    await bus.admin.create_topic("early")
+    await create_log(bus, "other")
+    for topic in got:
+
+        @bus.subscribe(topic, name=topic, group="g", start="FROM_BEGINNING")
+        async def handle(n: int, message: Message) -> None:
+            got[message.topic].append(n)
+
+    async def came(topic: str) -> None:
+        assert got[topic] == [1]
+
+    async def is_told() -> None:
+        assert "postbus topics migrate early --to PUB_SUB --group g" in caplog.text
+
+    async with running(bus) as run:
+        await bus.send("other", 1)
+        await eventually(is_told)
+        await eventually(lambda: came("other"))
+        await bus.admin.move_topic("early", groups=["g"])
+        await bus.send("early", 1)
+        await eventually(lambda: came("early"), within=30)
+        assert not run.done()
+    assert "Traceback" not in caplog.text
+
+
+async def test_handler_of_a_topic_that_is_pub_sub_does_not_end_others(
+    bus: Bus, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its claims are refused with the remedy, and the other consumers work."""
+    await create_log(bus, "log")
+    got: list[int] = []
+    bus.subscribe("log")(got.append)
+    bus.subscribe("queue")(got.append)
+
+    async def is_told() -> None:
+        assert "name the group that the messages are for" in caplog.text
+        assert got == [1]
+
+    async with running(bus) as run:
+        await bus.send("queue", 1)
+        await eventually(is_told)
         assert not run.done()
