@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import secrets
 import shutil
 import tempfile
@@ -332,3 +334,44 @@ async def test_groups_that_pull_are_refused_until_a_restored_database_is_rebased
     await _rebase(there)
 
     assert (await pop(there, 9)).messages == ["two", "three"]
+
+
+@pytest.mark.timeout(600)
+async def test_database_with_the_largest_messages_is_dumped_restored_and_read(conn: Any, restore: Restore) -> None:
+    """Wherever a message of 64 MiB is: waiting, leased, finished, given up, in the log, or waiting for a group."""
+    payload = b"0123456789abcdef" * (1 << 22)
+    options = {"max_payload_bytes": len(payload), "retention": "1 day", "max_attempts": 1}
+    await conn.execute("select postbus.create_topic('q', $1)", json.dumps(options))
+    await create_topic(conn, max_payload_bytes=len(payload))
+    group = await subscribe(conn)
+
+    async def send(topic: str) -> None:
+        await conn.execute("select postbus.publish($1, $2::bytea)", topic, payload)
+
+    async def claim() -> Any:
+        await send("q")
+        return await conn.fetchrow("select token, ids from postbus.claim('q', 'w', 1, max_bytes => 1)")
+
+    await conn.execute("select postbus.ack_leases(array[$1::uuid])", (await claim())["token"])
+    await conn.execute("select postbus.dead_letter($1::uuid, $2, 'no')", *await claim())
+    await claim()
+    await send("q")
+    await send("t")
+    await send("t")
+    assert len((await pop(conn, 1)).messages) == 1
+
+    other = await restore()
+    await _rebase(other)
+
+    for table, column in (
+        ("queued", "payload"),
+        ("dead_letter", "payload"),
+        ("retrying", "payload"),
+        ("lease", "(messages[1]).payload"),
+        ("finished", "(messages[1]).payload"),
+        ("segment", "payloads[1]"),
+    ):
+        found = await other.fetchval(f"select md5({column}) from postbus.{table} limit 1")
+        assert found == hashlib.md5(payload).hexdigest(), table
+    assert len((await pop(other, 2)).messages) == 1
+    assert group

@@ -83,7 +83,7 @@ async def test_leases_are_limited_whatever_is_asked_for(conn: Any, is_ordered: b
     first = await claim(conn, 200_000, max_bytes=1 << 40)
     assert len(first["ids"]) == 64
     await conn.execute("select postbus.ack_leases(array[$1::uuid])", first["token"])
-    assert await conn.fetchval("select cardinality(messages) from postbus.finished") == 64
+    assert await conn.fetchval("select sum(cardinality(messages)) from postbus.finished") == 64
     assert len((await claim(conn, 200_000, max_bytes=1 << 40))["ids"]) == 6
 
 
@@ -94,6 +94,59 @@ async def test_headers_count_in_leases(conn: Any) -> None:
     some = await claim(conn, 20, max_bytes=5000)
     assert len(some["ids"]) == 5
     assert some["more"]
+
+
+async def test_headers_that_are_stored_compressed_count_as_they_are(conn: Any) -> None:
+    """Ten thousand headers of 64 KiB that take a few bytes each in the table do not make one lease."""
+    await _publish(conn, [b"1"] * 20, headers=[json.dumps({"h": "x" * 60_000})] * 20)
+    assert len((await claim(conn, 20, max_bytes=300_000))["ids"]) == 5
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+async def test_acks_of_many_leases_make_rows_that_are_bounded(conn: Any, is_ordered: bool) -> None:
+    """A worker acks all that gathered in one call; what is kept of it is in several rows."""
+    await conn.execute("select postbus.create_topic('t', $1)", json.dumps({"ordered": is_ordered, "retention": "1h"}))
+    await _publish(conn, [bytes(MIB)] * 40, keys=[f"k{n}" for n in range(40)])
+    tokens = [(await claim(conn, 10, max_bytes=1 << 40))["token"] for _ in range(4)]
+    assert await conn.fetchval("select postbus.ack_leases($1::uuid[])", tokens) == []
+    counts = [row[0] for row in await conn.fetch("select cardinality(messages) from postbus.finished")]
+    assert (sum(counts), len(counts), max(counts)) == (40, 3, 16)
+
+
+@pytest.mark.parametrize("name", ["correlation_id", "content_type"])
+async def test_texts_beside_the_payload_are_limited(conn: Any, name: str) -> None:
+    """They are stored with each message, and count in no other limit."""
+    await conn.execute("select postbus.publish('t', $1::bytea, " + name + " => $2)", b"1", "x" * 2000)
+    one = conn.execute("select postbus.publish('t', $1::bytea, " + name + " => $2)", b"1", "x" * 2001)
+    assert "a shorter one" in await refused(one, "PB402") or name == "content_type"
+    await refused(_publish(conn, [b"1", b"2"], **{f"{name}s": ["x", "x" * 2001]}), "PB402")
+    await create_topic(conn, "log")
+    await refused(_publish(conn, [b"1", b"2"], "log", **{f"{name}s": ["x", "x" * 2001]}), "PB402")
+
+
+async def test_texts_and_keys_count_in_segments(conn: Any) -> None:
+    """Small payloads with long keys and correlation ids make no large row either."""
+    await create_topic(conn, lanes=1)
+    some = [f"{n} " + "x" * 1990 for n in range(1000)]
+    for _ in range(5):
+        await _publish(conn, [b"1"] * 1000, keys=[one[:900] for one in some], correlation_ids=some, content_types=some)
+    sizes = "select max(octet_length(one::text)) from postbus.segment as one"
+    assert await conn.fetchval(sizes) < 2 * MOST
+    assert await conn.fetchval("select sum(count) from postbus.segment") == 5000
+
+
+async def test_imported_messages_are_spread_over_segments(conn: Any) -> None:
+    """An import appends batches of messages as a publisher does."""
+    await create_topic(conn)
+    await conn.execute(
+        "select postbus.import_messages(source => 'old', topic => 't', content_type => 'text/plain', "
+        "source_ids => array(select n::text from generate_series(1, 40) as n), "
+        "payloads => array(select $1::bytea from generate_series(1, 40)), keys => null, headers => null, "
+        "correlation_ids => null, published_ats => null, attempts => null)",
+        bytes(MIB),
+    )
+    sizes = await _segments(conn)
+    assert (sum(sizes), max(sizes) <= MOST) == (40 * MIB, True)
 
 
 async def test_bulk_within_default_limits_can_be_dumped(

@@ -7,7 +7,9 @@ create or replace function postbus.check_message(
     priority   integer,
     delay      interval,
     deliver_at timestamptz,
-    dedup_key  text
+    dedup_key  text,
+    correlation_id text default null,
+    content_type   text default null
 ) returns void
 language plpgsql as $$
 begin
@@ -54,5 +56,9 @@ begin
         perform postbus.refuse('PB402', 'key has more than 1000 characters or 2000 bytes', 'use a shorter one, or its hash');
     elsif length(dedup_key) > 1000 or octet_length(dedup_key) > 2000 then
         perform postbus.refuse('PB402', 'dedup_key has more than 1000 characters or 2000 bytes', 'use a shorter one, or its hash');
+    elsif octet_length(correlation_id) > 2000 then       -- else many of them would make a row too large: see append_many
+        perform postbus.refuse('PB402', 'correlation_id has more than 2000 bytes', 'use a shorter one, or its hash');
+    elsif octet_length(content_type) > 2000 then
+        perform postbus.refuse('PB402', 'content_type has more than 2000 bytes', 'use a media type such as application/json');
     end if;
 end $$;

@@ -34,6 +34,7 @@ begin
      where t.id = postbus.topic_id(publish.topic) and t.name = publish.topic and not t.block_writes_on_zero_subscriptions
        and length(publish.payload) <= t.max_payload_bytes and publish.priority = 4
        and num_nonnulls(publish.headers, publish.delay, publish.deliver_at, publish.dedup_key) = 0
+       and octet_length(concat(publish.correlation_id, publish.content_type)) <= 2000
        and case when publish.key is null then not (t.ordered or t.named_lanes) else length(publish.key) <= 500 end;
     if found then
         _told := postbus.tell(_plain.id, _plain.notify);
@@ -50,7 +51,7 @@ begin
         return _id;
     end if;
     _topic := postbus.topic_options(topic);
-    perform postbus.check_message(_topic, length(payload), key, headers, priority, delay, deliver_at, dedup_key);
+    perform postbus.check_message(_topic, length(payload), key, headers, priority, delay, deliver_at, dedup_key, correlation_id, content_type);
     _told := postbus.tell(_topic.id, _topic.notify);
     if _topic.storage_id is not null then
         if _topic.block_writes_on_zero_subscriptions then

@@ -23,7 +23,7 @@ declare
     _number bigint;
 begin
     if lines is null or _count < 0 then
-        perform postbus.refuse('PB402', 'lines is null, or count is less than 1', 'give the lines, and how many of them there are');
+        perform postbus.refuse('PB402', 'lines is null, or count is negative', 'give the lines, and how many of them there are');
     end if;
     if _topic.storage_id is not null and not _topic.named_lanes and _count between 2 and _topic.segment_size
        and length(lines) <= least(_topic.max_payload_bytes, 16777216)       -- see append_many

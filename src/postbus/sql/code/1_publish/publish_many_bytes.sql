@@ -31,6 +31,8 @@ declare
 begin
     if _count = 0 then
         return array[]::bigint[];
+    elsif octet_length(_type) > 2000 then
+        perform postbus.refuse('PB402', 'content_type has more than 2000 bytes', 'use a media type such as application/json');
     end if;
     if not _plain and exists (
         select from unnest(array[cardinality(keys), cardinality(headers), cardinality(priorities), cardinality(delays),
@@ -56,14 +58,15 @@ begin
        or _topic.ordered or _topic.named_lanes
     then
         perform postbus.check_message(_topic, length(one.payload), one.key, one.headers, coalesce(one.priority, 4),
-                                      one.delay, one.deliver_at, null)
+                                      one.delay, one.deliver_at, null, one.correlation_id, one.content_type)
            from (select unnest(payloads) as payload, unnest(keys) as key, unnest(publish_many.headers) as headers,
-                        unnest(priorities) as priority, unnest(delays) as delay, unnest(deliver_ats) as deliver_at) as one
+                        unnest(priorities) as priority, unnest(delays) as delay, unnest(deliver_ats) as deliver_at,
+                        unnest(correlation_ids) as correlation_id, unnest(content_types) as content_type) as one
           where (one.payload is null or length(one.payload) > _topic.max_payload_bytes)
              or (one.priority is not null and one.priority not between 0 and 9)
              or (one.priority <> 4 and _topic.storage_id is not null)
              or one.headers is not null or one.delay is not null or one.deliver_at is not null
-             or octet_length(one.key) > 1000
+             or octet_length(one.key) > 1000 or octet_length(one.correlation_id) > 2000 or octet_length(one.content_type) > 2000
              or ((_topic.ordered or _topic.named_lanes) and one.key is null);
     end if;
     if _topic.name is null then

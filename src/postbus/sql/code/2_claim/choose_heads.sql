@@ -57,7 +57,7 @@ begin
                    sum(size.bytes) over in_order - size.bytes as bytes_before
               from unnest(tids) with ordinality as found (tid, n)
               join postbus.queued q on q.ctid = found.tid
-             cross join lateral (select length(q.payload) + coalesce(pg_column_size(q.headers), 0) as bytes) as size
+             cross join lateral (select length(q.payload) + postbus.headers_size(q.headers) as bytes) as size
               left join postbus.busy_key b on b.topic_id = q.topic_id and b.key = q.key
              where (b.head_id = q.id and b.key = any (_held)) or not q.ordered
             window in_order as (order by found.n)) as head

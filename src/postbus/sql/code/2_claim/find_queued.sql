@@ -25,13 +25,13 @@ begin
               from generate_series(9, 0, -1) as level (priority)
              cross join lateral (
                    select late.* from (     -- of transactions that were open when the floor was taken
-                        select q.ctid, length(q.payload) + coalesce(pg_column_size(q.headers), 0) as size from postbus.queued q
+                        select q.ctid, length(q.payload) + postbus.headers_size(q.headers) as size from postbus.queued q
                          where q.topic_id = find_queued.topic_id and q.priority = level.priority and not q.parked
                            and q.txid = any (floor.open) and q.txid < coalesce(floor.txids[level.priority + 1], floor.xmax, '0')
                            for update skip locked) as late
                    union all
                    select above.* from (
-                        select q.ctid, length(q.payload) + coalesce(pg_column_size(q.headers), 0) as size from postbus.queued q
+                        select q.ctid, length(q.payload) + postbus.headers_size(q.headers) as size from postbus.queued q
                          where q.topic_id = find_queued.topic_id and q.priority = level.priority and not q.parked
                            and (q.txid, q.id) > (coalesce(floor.txids[level.priority + 1], floor.xmax, '0'),
                                                  coalesce(floor.ids[level.priority + 1], 0))

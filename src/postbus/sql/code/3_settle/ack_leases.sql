@@ -18,11 +18,14 @@ begin
                      left join postbus.topic t on t.id = l.topic_id
                     where l.token = any (_held) and (l.ordered or t.retention > interval '0'));
     if cardinality(_kept) > 0 then      -- else the messages need not even be read
-        perform postbus.keep_finished(l.topic_id, min(l.member), bool_or(l.ordered), array_agg(message order by l.token))
-           from postbus.lease l
-          cross join unnest(l.messages) as message
-          where l.token = any (_kept) and message.id = any (l.open_ids)
-          group by l.topic_id;
+        perform postbus.keep_finished(part.topic_id, min(part.member), bool_or(part.ordered), array_agg(part.message order by part.token))
+           from (select l.topic_id, l.token, l.member, l.ordered, message,        -- rows of 16 MiB, or one message: see append_many
+                        sum(length(message.payload) + postbus.headers_size(message.headers))
+                            over (partition by l.topic_id order by l.token, message.id) / 16777216 as n
+                   from postbus.lease l
+                  cross join unnest(l.messages) as message
+                  where l.token = any (_kept) and message.id = any (l.open_ids)) as part
+          group by part.topic_id, part.n;
     end if;
     delete from postbus.lease l where l.token = any (_held);
     return array(select wanted.token from unnest(tokens) as wanted (token)
