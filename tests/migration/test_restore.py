@@ -336,6 +336,110 @@ async def test_groups_that_pull_are_refused_until_a_restored_database_is_rebased
     assert (await pop(there, 9)).messages == ["two", "three"]
 
 
+@pytest.mark.parametrize("is_ahead", [False, True])
+async def test_every_way_in_is_refused_until_a_restored_database_is_rebased(
+    conn: Any, restore: Restore, is_ahead: bool
+) -> None:
+    """Whatever takes, or stores, a place in the log, whether the other server's transaction ids are higher or lower."""
+    await create_topic(conn, lanes=1, namespace="n")
+    group = await subscribe(conn)
+    await conn.execute("select postbus.create_topic('q', '{}')")
+    await publish(conn, "one", "two")
+    [lane] = await take(conn, "w", group)
+    assert (await read(conn, lane.cursor, 1)).messages == ["one"]
+    await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", group)
+    dead = await subscribe(conn, "dead")
+    await conn.execute("update postbus.subscription set state = 'DEAD' where id = $1", dead)
+    if not is_ahead:
+        await _burn_ids(conn)
+
+    there = await restore()
+    if is_ahead:
+        await _burn_ids(there)
+    array = f"array[{group}::bigint]"
+    beat = f"group_heartbeat(array[{dead}::bigint], '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}')"
+    cursor = lane.cursor.replace("'", "''")
+    for call in (
+        "subscribe('t', 'new')",
+        "subscribe('t', 'g')",
+        "subscribe_scope('new', namespace => 'n')",
+        "subscribe_scope('g', topic => 't')",
+        f"lease_lanes('w2', {array}, '{{}}')",
+        f"read_log('t', array[0], '{cursor}', 10)",
+        f"advance({array}, array[0], array[1::bigint], array['{cursor}'], '{{null}}', '{{null}}', array[0::bigint])",
+        "seek('t', 'g', 'FROM_BEGINNING')",
+        "pop('t', 'g')",
+        "pop('t', 'dead')",
+        "force_complete('t', '0 s')",
+        f"resurrect(array[{dead}::bigint])",
+        "move_topic('q', array['g'])",
+        beat,
+    ):
+        await _refused(there.fetch(f"select * from postbus.{call}"))
+    # Nothing is lost by these: they take no place, and what they bring is found by its number.
+    await publish(there, "three")
+    assert len(await there.fetch("select * from postbus.log where topic = 't'")) == 3
+    assert len(await there.fetch("select * from postbus.retained('t')")) == 3
+    await there.fetch("select * from postbus.groups")
+
+    await _rebase(there)
+    assert await _take_all(there, group) == ["one", "two", "three"]
+    for call in ("subscribe('t', 'new')", "pop('t', 'dead', max_count => 9)", "force_complete('t', '0 s')", beat):
+        await there.fetch(f"select * from postbus.{call}")
+
+
+async def test_session_that_was_checked_notices_that_the_schema_was_restored_under_it(conn: Any) -> None:
+    """Its table has another oid then, whatever the session remembers."""
+    await create_topic(conn, lanes=1)
+    group = await subscribe(conn)
+    cursor = await cursor_of(conn, group)
+    await read(conn, cursor, 1)
+    await conn.execute("update postbus.cluster set table_oid = '1'::oid")
+    await _refused(conn.fetch("select * from postbus.pop('t', 'g')"))
+
+
+@pytest.mark.parametrize("is_pulling", [False, True])
+async def test_catch_up_goes_on_after_the_rebase_with_nothing_skipped(
+    conn: Any, restore: Restore, is_pulling: bool
+) -> None:
+    """A group that was in the middle of its history when the dump was made gets all of it, and what came since."""
+    await _burn_ids(conn)
+    await create_topic(conn, lanes=1)
+    numbers = [str(n) for n in range(40)]
+    for n in numbers:
+        await publish(conn, n)
+    options = json.dumps({"beside_from": 10})
+    group = await conn.fetchval(
+        "select subscription_id from postbus.subscribe('t', 'g', 'FROM_BEGINNING', catch_up => $1)", options
+    )
+    history = await conn.fetchval("select id from postbus.subscription where catch_up_of = $1", group)
+    await publish(conn, "live")
+    if is_pulling:
+        popped = await pop(conn, 7)
+        done = popped.messages
+        assert await conn.fetchval("select postbus.ack_leases(array[$1::uuid])", popped.token) == []
+    else:
+        [lane] = await take(conn, "w", history)
+        piece = await read(conn, lane.cursor, 7)
+        done = piece.messages
+        assert await advance(conn, [lane], piece.next, 7) == []
+        await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", history)
+    assert len(done) == 7
+
+    there = await restore()
+    await publish(there, "later")
+    await _rebase(there)
+
+    if is_pulling:
+        got = []
+        while some := (await pop(there, 10)).messages:
+            got += some
+    else:
+        got = await _take_all(there, history) + await _take_all(there, group)
+    assert set(done) | set(got) == {*numbers, "live", "later"}
+    assert [n for n in numbers if got.count(n) > 1] == []
+
+
 @pytest.mark.timeout(600)
 async def test_database_with_the_largest_messages_is_dumped_restored_and_read(conn: Any, restore: Restore) -> None:
     """Wherever a message of 64 MiB is: waiting, leased, finished, given up, in the log, or waiting for a group."""

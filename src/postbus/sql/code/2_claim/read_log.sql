@@ -48,6 +48,7 @@ begin
                       then postbus.last_position(_topic.storage_id) end;
     _snapshot := pg_current_snapshot();
     if (pg_sequence_last_value(postbus.epoch_sequence(_topic.storage_id)) = (_cursor.seen).position >> 43
+        and split_part(current_setting('postbus.cluster', true), '/', 2) = 'postbus.cluster'::regclass::oid::text    -- see check_cluster
         and _position is not null and pg_snapshot_xmax(_snapshot) > (_cursor.seen).txid
         and pg_relation_size('postbus.loss'::regclass, 'init') is not null) is not true     -- hears of new leaves: see append_segment
     then

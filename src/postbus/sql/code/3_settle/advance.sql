@@ -24,6 +24,9 @@ set enable_mergejoin = off as $$
 declare
     _lost integer[];
 begin
+    if (split_part(current_setting('postbus.cluster', true), '/', 2) = 'postbus.cluster'::regclass::oid::text) is not true then
+        perform postbus.check_cluster();
+    end if;
     with given as materialized (
         select g.n, g.subscription_id, g.lane, g.number, (g.cursor)::postbus.log_cursor as cursor, g.done_position, g.done_index, g.passed
           from unnest(subscription_ids, lanes, numbers, cursors, done_positions, done_indexes, advance.passed)

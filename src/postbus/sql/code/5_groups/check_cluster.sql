@@ -1,14 +1,17 @@
 -- Refuses a database that was restored from a dump: its cursors belong to the server that was dumped.
 --
--- Every way in calls this, pops each time. A session stays with its server, so that it remembers which one that is.
+-- Every way in calls this, pops each time. A session stays with its server, so that it remembers which one that is, and the
+-- oid that the table has there: the hottest ways in (read_log, advance) only look whether it remembers that.
 create or replace function postbus.check_cluster() returns void
 language plpgsql as $$
 declare
     _ours postbus.cluster;
     _here bigint;
+    _known text;
 begin
     select * into _ours from postbus.cluster c;
-    if _ours.table_oid = 'postbus.cluster'::regclass and current_setting('postbus.cluster', true) = coalesce(_ours.identifier::text, '-') then
+    _known := format('%s/%s', coalesce(_ours.identifier::text, '-'), 'postbus.cluster'::regclass::oid);
+    if _ours.table_oid = 'postbus.cluster'::regclass and current_setting('postbus.cluster', true) = _known then
         return;
     end if;
     begin
@@ -20,5 +23,5 @@ begin
         perform postbus.refuse('PB507', 'this database was restored from a dump: its cursors belong to the server that was dumped',
             'run: postbus rebase');
     end if;
-    perform set_config('postbus.cluster', coalesce(_ours.identifier::text, '-'), false);
+    perform set_config('postbus.cluster', _known, false);
 end $$;

@@ -30,6 +30,7 @@ declare
     _id    bigint;
     _heir  bigint;
 begin
+    perform postbus.check_cluster();
     if _topic.storage_id is not null then
         perform postbus.repeat_move(_topic, group_names, hand_over and not dry_run);
     elsif _topic.paused_at is not null then
