@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import Counter
 from typing import Any
 
@@ -175,6 +176,32 @@ async def test_worker_runs_under_another_default_isolation(dsn: str, conn: Any, 
 
             await eventually(all_came, within=20)
     assert all(set(one.values()) == {1} for one in got.values()), got
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
+async def test_worker_runs_where_a_role_has_another_default_isolation(dsn: str, conn: Any, isolation: str) -> None:
+    """A role's setting counts more than that of its database; pops and sweeps hold as well."""
+    role = f"isolated_{secrets.token_hex(4)}"
+    await conn.execute(f"create role {role} login superuser")
+    await conn.execute(f"alter role {role} set default_transaction_isolation = '{isolation}'")
+    got: list[int] = []
+    try:
+        async with Bus.open(f"{dsn}&user={role}" if "?" in dsn else f"{dsn}?user={role}") as bus:
+            assert await bus.admin.topics() == []
+            await create_log(bus, "log")
+            bus.subscribe("log", group="g", start="FROM_BEGINNING")(got.append)
+            async with running(bus):
+                await bus.send_many("log", [1, 2])
+
+                async def came() -> None:
+                    assert got == [1, 2]
+
+                await eventually(came, within=20)
+            async with bus.pop("log", group="p", batch=9) as popped:
+                assert popped.payloads == [1, 2]
+            await bus.admin.sweep()
+    finally:
+        await conn.execute(f"drop role {role}")
 
 
 async def test_migrating_under_a_serializable_default(empty_dsn: str) -> None:

@@ -384,6 +384,15 @@ async def test_publishers_without_a_sweeper_are_unhealthy(conn: Any) -> None:
     assert "open partition of storage 2" in found["reason"]
 
 
+async def test_nothing_is_overdue_right_after_an_outage_of_the_server(conn: Any) -> None:
+    """Nobody could sweep while it was away: only three intervals after its start somebody should have."""
+    await create_topic(conn)
+    await publish(conn, "one")
+    overdue = "select count(*) from postbus.sweep_overdue(clock_timestamp() + $1, clock_timestamp() + $2)"
+    assert await conn.fetchval(overdue, 9 * _HOUR, 9 * _HOUR - _MINUTE) == 0
+    assert await conn.fetchval(overdue, 9 * _HOUR, 9 * _HOUR - 20 * _MINUTE) == 1
+
+
 async def test_new_message_in_an_old_partition_is_healthy(conn: Any) -> None:
     """A topic that was silent for days, with a partition as old, is not overdue when a message comes."""
     await create_topic(conn)

@@ -1,6 +1,8 @@
 -- What sweeping should have done three of its intervals ago and has not, one row each. Judged by what is there, and not by who
--- is there to do it: also where no process lives, and in partitions that nobody has closed.
-create or replace function postbus.sweep_overdue(as_of timestamptz) returns setof text
+-- is there to do it: also where no process lives, and in partitions that nobody has closed. Nothing is overdue while the server
+-- has not run for as long: nobody could have done it.
+create or replace function postbus.sweep_overdue(as_of timestamptz, up_since timestamptz default pg_postmaster_start_time())
+returns setof text
 language plpgsql stable as $$
 declare
     _setting postbus.sweep_setting;
@@ -11,6 +13,9 @@ declare
 begin
     select * into _setting from postbus.sweep_setting;
     _by := as_of - 3 * greatest(_setting.interval, interval '10 seconds');
+    if up_since > _by then
+        return;
+    end if;
     for _leaf in
         select l.storage_id, l.epoch, s.name, s.period from postbus.log_leaf l
           join postbus.storage s on s.id = l.storage_id

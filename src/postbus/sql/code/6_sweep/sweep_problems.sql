@@ -1,5 +1,5 @@
 -- What is wrong with the jobs of sweeping, one row each: a job that failed and has not succeeded since, that took longer
--- than 10 seconds, or that did not run for three of its intervals although a process has been there all the time.
+-- than 10 seconds, or that did not run for three of its intervals although a process and the server have been there all the time.
 create or replace function postbus.sweep_problems(as_of timestamptz) returns setof text
 language sql stable as $$
     with job as (
@@ -13,7 +13,7 @@ language sql stable as $$
                   from postbus.sweep_setting s, postbus.storage, unnest(array['sweep_log', 'detect_dead', 'drop_leaves']) as of_log (job)
                ) as expected
           left join postbus.sweep_job noted on noted.job = expected.job and noted.storage_id = expected.storage_id
-         cross join (select min(p.started_at) as since
+         cross join (select case when count(*) > 0 then greatest(min(p.started_at), pg_postmaster_start_time()) end as since
                        from (select w.started_at, w.seen_at from postbus.worker w
                               union all
                              select w.started_at, w.seen_at from postbus.sweeper w) as p
