@@ -44,7 +44,7 @@ LAYERS = [
     ["options"],
     ["_translate"],
     ["_log", "_event_loop", "message"],
-    ["errors", "_version"],
+    ["errors", "_version", "_identity"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -78,9 +78,6 @@ class AdminStore(Database):
         rows = await self._rows("select name, semantics from postbus.topics where $1::text is null or name = $1", name)
         return {row["name"]: row["semantics"] for row in rows}
 
-    async def source_name(self) -> str:
-        return str(await self._run("select postbus.source_name()"))
-
     async def workers(self) -> list[dict[str, Any]]:
         return await self._rows("select * from postbus.workers order by name")
 
@@ -233,8 +230,10 @@ class AdminStore(Database):
     async def queue_message(self, topic: str, message_id: int) -> list[dict[str, Any]]:
         return await self._rows("select * from postbus.messages where topic = $1 and id = $2", topic, message_id)
 
-    async def rebase(self) -> int:
-        return int(await self._run("select postbus.rebase()"))
+    async def rebase(self, *, as_copy: bool) -> int:
+        count = int(await self._run("select postbus.rebase($1)", as_copy))
+        self.source = await self._run("select postbus.source()::text")
+        return count
 
     async def log(
         self, topic: str, *, after_id: int, after: tuple[int, int] | None, limit: int, newest: bool
@@ -259,7 +258,7 @@ class AdminStore(Database):
         given = {**filters, "after_position": after[0], "after_index": after[1], "max_count": limit}
         named = ", ".join(f"{name} => ${number}" for number, name in enumerate(given, 2))
         rows = await self._rows(f"select * from postbus.retained($1, {named})", topic, *given.values())
-        return [((row["at_position"], row["at_index"]), _message(topic, row)) for row in rows]
+        return [((row["at_position"], row["at_index"]), _message(topic, row, self.source)) for row in rows]
 
     # sweeping
 
@@ -278,7 +277,7 @@ class AdminStore(Database):
         return await self._rows("select * from postbus.sweep_jobs order by job")
 
 
-def _message(topic: str, row: Mapping[str, Any]) -> Message:
+def _message(topic: str, row: Mapping[str, Any], source: str) -> Message:
     return Message(
         id=row["id"],
         topic=topic,
@@ -290,4 +289,5 @@ def _message(topic: str, row: Mapping[str, Any]) -> Message:
         priority=4,
         attempt=1,
         published_at=row["published_at"],
+        source=source,
     )

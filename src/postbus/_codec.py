@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from postbus._identity import EVENT_ID, is_event_id
 from postbus.errors import InvalidOption, InvalidPayload, PayloadNotDecodable, PayloadNotSerializable, PayloadTooDeep
 
 JSON = "application/json"
@@ -256,6 +257,11 @@ def encode_headers(headers: Mapping[str, str] | None) -> str | None:
             raise InvalidOption(
                 f"header {name!r} holds a NUL character or a lone surrogate", remedy="put it into the payload"
             )
+    if EVENT_ID in headers and not is_event_id(headers[EVENT_ID]):
+        raise InvalidOption(
+            f"header {EVENT_ID} {headers[EVENT_ID]!r:.220} is not an identity",
+            remedy="give 1 to 200 printable ASCII characters, such as a UUID, or leave it out: the message gets one",
+        )
     return json.dumps(dict(headers))
 
 

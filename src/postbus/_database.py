@@ -30,7 +30,9 @@ _RESET = 5  # seconds
 class Database:
     """Connections to one database."""
 
-    def __init__(self, pool: asyncpg.Pool, connections: Connections) -> None:
+    def __init__(self, pool: asyncpg.Pool, connections: Connections, source: str) -> None:
+        self.source = source
+        """The identity of the database: see `Message.event_id`. A rebase of a copy changes it."""
         self._pool = pool
         """For transactions of users."""
         self._connections = connections
@@ -45,6 +47,7 @@ class Database:
                 await connections.open()
                 async with connections.one() as conn:
                     await _migrate.check(conn)
+                    source = await conn.fetchval("select postbus.source()::text")
                 # Not by a statement: what a user sets is reset, to what was said when the connection began.
                 settings = {} if connections.is_pooled else {"idle_session_timeout": "0"}
                 connecting = partial(
@@ -61,7 +64,7 @@ class Database:
             except BaseException:
                 await connections.close()
                 raise
-        return cls(pool, connections)
+        return cls(pool, connections, source)
 
     @property
     def tells_crashes(self) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 
+from postbus._identity import identity_of
 from postbus._scope_admin import ScopeAdmin
 from postbus.errors import GroupNotFound, InvalidGroup, MessageNotFound, TopicNotFound, WrongSemantics
 from postbus.health import GroupFinding, HealthLimits, limits_json
@@ -211,7 +213,7 @@ class GroupAdmin(ScopeAdmin):
                 copies = await store.copies_of(topic, message_id)
                 if not copies:
                     raise
-                return _story_of_copies(topic, message_id, copies)
+                return _story_of_copies(store.source, topic, message_id, copies)
             state = await store.message_state(topic, message_id)
             return found | state | {"retained": True, "deliveries": await store.deliveries(topic, message_id)}
         waiting = await store.queue_message(topic, message_id)
@@ -244,7 +246,8 @@ def _no_topic(name: str) -> TopicNotFound:
 _OF_MESSAGE = ("published_at", "key", "correlation_id", "content_type", "headers", "payload")
 
 
-def _story_of_copies(topic: str, message_id: int, copies: list[dict[str, Any]]) -> dict[str, Any]:
+def _story_of_copies(source: str, topic: str, message_id: int, copies: list[dict[str, Any]]) -> dict[str, Any]:
+    headers = json.loads(copies[0]["headers"] or "{}")
     deliveries = [
         {name: value for name, value in one.items() if name not in _OF_MESSAGE} | {"required": True, "worker": None}
         for one in copies
@@ -253,6 +256,7 @@ def _story_of_copies(topic: str, message_id: int, copies: list[dict[str, Any]]) 
     return {name: copies[0][name] for name in _OF_MESSAGE} | {
         "topic": topic,
         "id": message_id,
+        "event_id": identity_of(source, topic, message_id, copies[0]["published_at"], headers),
         "lane": None,
         "required": [one["group_name"] for one in copies],
         "completed": [],

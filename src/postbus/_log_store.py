@@ -170,7 +170,7 @@ class LogStore(Database):
     ) -> Piece:
         async with self.connection() as conn:
             rows = await conn.fetch(self._of_server(_READ_LOG), topic, lanes, cursor, max_count, max_bytes, target)
-        return Piece(topic, rows)
+        return Piece(topic, rows, self.source)
 
     async def advance(self, steps: Sequence[Step], conn: Any = None, mark: str | None = None) -> set[int]:
         """Move cursors. The answer holds the places in `steps` of lanes that are lost.
@@ -249,6 +249,7 @@ class LogStore(Database):
                     4,
                     row["attempts"],
                     row["published_at"],
+                    self.source,
                 ),
                 row["last_error"],
             )

@@ -105,7 +105,7 @@ class QueueStore(Database):
         async with self.connection() as conn:
             row = await conn.fetchrow(_CLAIM, topic, member, max_count, lease, floor, max_bytes)
         assert row is not None
-        messages = [] if row["token"] is None else messages_of(topic, row)
+        messages = [] if row["token"] is None else messages_of(topic, row, self.source)
         return Claim(
             row["token"],
             messages,
@@ -152,7 +152,7 @@ class QueueStore(Database):
                 row["ends_at"],
                 row["lease_length"],
                 row["remaining"],
-                messages_of(row["topic"], row),
+                messages_of(row["topic"], row, self.source),
             )
             for row in rows
         ]
@@ -211,7 +211,7 @@ class QueueStore(Database):
         return _settle_sql.lost(await self.settle(_settle_sql.release(token, ids)))
 
 
-def messages_of(topic: str, row: Any) -> list[Message]:
+def messages_of(topic: str, row: Any, source: str) -> list[Message]:
     """Messages that come as columns."""
     return [
         Message(
@@ -225,6 +225,7 @@ def messages_of(topic: str, row: Any) -> list[Message]:
             priority,
             attempt,
             published_at,
+            source,
         )
         for message_id, payload, content_type, key, headers, correlation_id, priority, attempt, published_at in zip(
             row["ids"],

@@ -31,11 +31,13 @@ class Segment:
         "lane",
         "position",
         "published_at",
+        "source",
         "topic",
     )
 
-    def __init__(self, topic: str, row: Any) -> None:
+    def __init__(self, topic: str, row: Any, source: str) -> None:
         self.topic = topic
+        self.source = source
         self.position: int = row["position"]
         self.lane: int = row["lane"]
         self.first_index: int = row["first_index"]
@@ -86,6 +88,7 @@ class Segment:
             4,
             1,
             self.published_at,
+            self.source,
         )
 
     def decoded(self, decode: Decoder) -> list[Any]:
@@ -127,13 +130,13 @@ class Piece:
         "took",
     )
 
-    def __init__(self, topic: str, rows: Sequence[Any]) -> None:
+    def __init__(self, topic: str, rows: Sequence[Any], source: str = "") -> None:
         self.seen_at = 0.0
         """What was there at this time (monotonic) is in it, unless its cursor had a target before."""
         self.taken_at = 0.0
         """Places that were taken later than this are later than its end."""
         *found, end = rows
-        self.segments = [Segment(topic, row) for row in found]
+        self.segments = [Segment(topic, row, source) for row in found]
         self.count = sum([row["count"] - row["first_index"] for row in found])
         self.size = sum([row["bytes"] for row in found])
         self.next_cursor: str = end["next_cursor"]

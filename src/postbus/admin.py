@@ -97,12 +97,13 @@ class Admin(GroupAdmin, HttpAdmin):
         if await self.semantics(name) == "PUB_SUB":
             raise WrongSemantics(f"topic {name!r} is PUB_SUB, and {why}", remedy=remedy)
 
-    async def rebase(self) -> int:
+    async def rebase(self, *, as_copy: bool = False) -> int:
         """Make the cursors of a database that was restored from a dump work there. Returns how many.
 
-        Nobody may publish or consume meanwhile.
+        Nobody may publish or consume meanwhile. Messages keep their `event_id`, since the database goes on instead of
+        the original. `as_copy` is for a copy that runs while the original goes on: its messages get others.
         """
-        return await (await self._store()).rebase()
+        return await (await self._store()).rebase(as_copy=as_copy)
 
     async def import_outbox(
         self,

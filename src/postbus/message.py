@@ -8,6 +8,8 @@ from typing import Any, TypedDict
 
 import msgspec
 
+from postbus._identity import identity_of
+
 
 class Message(msgspec.Struct, frozen=True, gc=False):
     """A message as it was published, with what delivery knows of it."""
@@ -25,6 +27,17 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     attempt: int
     """1 at the first delivery. Counted before the handler runs."""
     published_at: datetime
+    source: str = ""
+    """The identity of the database that delivers it."""
+
+    @property
+    def event_id(self) -> str:
+        """The message's identity: the same on every path and at every delivery, and no other message has it.
+
+        It is the header event-id of a message that came from elsewhere, and otherwise a UUID that is computed when it
+        is asked for. `postbus.event_id` is the same in SQL.
+        """
+        return identity_of(self.source, self.topic, self.id, self.published_at, self.headers)
 
 
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True):

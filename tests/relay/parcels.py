@@ -23,6 +23,11 @@ def message(number: int = 1, *, payload: bytes = b'{"n": 1}', **options: Any) ->
     return Message(id=number, payload=payload, **(given | options))
 
 
+def event_id(number: int = 1) -> str:
+    """The identity of such a message."""
+    return message(number).event_id
+
+
 def parcel(target: str, number: int = 1, **options: Any) -> Parcel:
     """The same on its way."""
     return Envelope(target, source="/tests").parcel(message(number, **options))

@@ -141,7 +141,7 @@ async def test_replay(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
     assert await replayed("--until", middle, "--event-type", "placed") == ["0", "1"]
     again = lines(folder)[0]
     assert again["id"].startswith(f"{sent[0]['id']}/replay-")
-    assert again["headers"]["event_id"] == sent[0]["id"]
+    assert again["headers"]["event_id"] == sent[0]["headers"]["event_id"]
     told = (await cli("relay", "replay", *route, "--all", "--dry-run")).done()
     assert told.out == "would send 4 messages of orders again\n"
     refused = await cli("relay", "replay", *route, "--all", "--yes", "--sink-option", 'refuse="2"')

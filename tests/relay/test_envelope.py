@@ -10,7 +10,7 @@ import pytest
 
 from postbus.relay import Envelope, Form
 from postbus.relay.envelope import Unfit
-from relay.parcels import message
+from relay.parcels import event_id, message
 
 EVENT = {
     "event-type": "order.placed", "aggregate-type": "order", "aggregate-id": "7", "event-version": "2",
@@ -26,9 +26,14 @@ def envelope(form: Form, target: str = "{topic}", **options: Any) -> Envelope:
 def test_attributes() -> None:
     """The payload is the body, and what is told of the event stands in headers; others are kept."""
     made = envelope(Form.ATTRIBUTES).parcel(message(5, headers=EVENT, correlation_id="c"))
-    assert (made.id, made.target, made.body, made.content_type) == ("5", "orders", b'{"n": 1}', "application/json")
+    assert (made.id, made.target, made.body, made.content_type) == (
+        event_id(5),
+        "orders",
+        b'{"n": 1}',
+        "application/json",
+    )
     assert made.headers == NOT_OF_EVENTS | {
-        "event_id": "5", "event_type": "order.placed", "aggregate_type": "order", "aggregate_id": "7",
+        "event_id": event_id(5), "event_type": "order.placed", "aggregate_type": "order", "aggregate_id": "7",
         "event_version": "2", "created_at": "2030-01-31T18:00:00Z", "correlation_id": "c",
     }  # fmt: skip
 
@@ -38,8 +43,9 @@ def test_cloudevents_binary() -> None:
     made = envelope(Form.CLOUDEVENTS).parcel(message(5, headers=EVENT, key="k"))
     assert made.body == b'{"n": 1}'
     assert made.headers == NOT_OF_EVENTS | {
-        "ce-specversion": "1.0", "ce-id": "5", "ce-source": "/shop", "ce-type": "order.placed", "ce-subject": "7",
-        "ce-time": "2030-01-31T18:00:00Z", "ce-partitionkey": "k", "ce-aggregatetype": "order", "ce-eventversion": "2",
+        "ce-specversion": "1.0", "ce-id": event_id(5), "ce-source": "/shop", "ce-type": "order.placed",
+        "ce-subject": "7", "ce-time": "2030-01-31T18:00:00Z", "ce-partitionkey": "k", "ce-aggregatetype": "order",
+        "ce-eventversion": "2",
     }  # fmt: skip
 
 
@@ -68,7 +74,7 @@ def test_cloudevents_structured(payload: bytes, content_type: str, data: dict[st
         name: told.pop(name) for name in list(told) if name.startswith("data") and name != "datacontenttype"
     } == data
     assert told == {
-        "specversion": "1.0", "id": "5", "source": "/shop", "type": "order.placed", "subject": "7",
+        "specversion": "1.0", "id": event_id(5), "source": "/shop", "type": "order.placed", "subject": "7",
         "time": "2030-01-31T18:00:00Z", "partitionkey": "7", "aggregatetype": "order", "eventversion": "2",
         "datacontenttype": content_type, "traceparent": "00-a-b-01", "tracestate": "x=y",
     }  # fmt: skip
@@ -100,5 +106,26 @@ def test_what_a_target_lacks_is_told(target: str, what: str) -> None:
 
 def test_what_is_sent_again_on_purpose_has_another_id() -> None:
     """For the sink; the event's id stays."""
-    made = envelope(Form.ATTRIBUTES, suffix="/replay-1").parcel(message(5))
-    assert (made.id, made.headers["event_id"]) == ("5/replay-1", "5")
+    made = envelope(Form.ATTRIBUTES, route="relay-nats", suffix="/replay-1").parcel(message(5))
+    assert (made.id, made.headers["event_id"]) == (f"{event_id(5)}:relay-nats/replay-1", event_id(5))
+
+
+def test_an_identity_that_came_along_is_the_event_id_in_every_form() -> None:
+    """It is told once, and two messages that have the same one are nevertheless two to the sink."""
+    brought = {"event-id": "order-1/paid", "tenant": "acme"}
+    attributes = envelope(Form.ATTRIBUTES, route="r").parcel(message(5, headers=brought))
+    assert {"event_id": "order-1/paid", "tenant": "acme"}.items() <= attributes.headers.items()
+    assert "event-id" not in attributes.headers
+    assert attributes.id == f"order-1/paid:{event_id(5)}:r"
+    assert envelope(Form.ATTRIBUTES, route="r").parcel(message(6, headers=brought)).id != attributes.id
+    assert envelope(Form.CLOUDEVENTS).parcel(message(5, headers=brought)).headers["ce-id"] == "order-1/paid"
+    structured = envelope(Form.CLOUDEVENTS_STRUCTURED).parcel(message(5, headers=brought))
+    assert json.loads(structured.body)["id"] == "order-1/paid"
+
+
+def test_a_deduplication_id_has_room_in_every_broker() -> None:
+    """RabbitMQ takes 255 bytes: one that would be longer is replaced by its hash."""
+    brought = {"event-id": "x" * 200}
+    made = [envelope(Form.ATTRIBUTES, route="r" * n).parcel(message(5, headers=brought)) for n in (199, 200)]
+    assert all(len(one.id) < 255 for one in made)
+    assert made[0].id != made[1].id

@@ -26,7 +26,7 @@ from postbus.relay import (
 )
 from postbus.relay.sinks import sink_of
 from relay.kafka_cluster import kafka_cluster, records
-from relay.parcels import message, opened, parcel
+from relay.parcels import event_id, message, opened, parcel
 from relay.pubsub_server import grpc, pubsub_server
 
 EVENT = {"event-type": "placed", "aggregate-type": "order", "aggregate-id": "7", "tenant": "acme"}
@@ -44,10 +44,10 @@ async def test_redis(redis_server: Server) -> None:
             assert isinstance(refused, Retry)
             assert "WRONGTYPE" in str(refused.error)
         entries = [fields for _, fields in await redis.xrange("orders")]
-        assert [one[b"event_id"] for one in entries] == [b"1", b"2"]
+        assert [one[b"event_id"].decode() for one in entries] == [event_id(1), event_id(2)]
         assert entries[0] == {
-            b"event_id": b"1", b"event_type": b"placed", b"aggregate_type": b"order", b"aggregate_id": b"7",
-            b"tenant": b"acme", b"created_at": b"2030-01-31T18:00:00Z", b"payload": b'{"n": 1}', b"key": b"k",
+            b"event_id": event_id(1).encode(), b"event_type": b"placed", b"aggregate_type": b"order",
+            b"aggregate_id": b"7", b"tenant": b"acme", b"created_at": b"2030-01-31T18:00:00Z", b"payload": b'{"n": 1}', b"key": b"k",
             b"content_type": b"application/json",
         }  # fmt: skip
         async with opened(RedisSink(redis_server.address, max_length=10)) as sink:
@@ -89,10 +89,10 @@ async def test_rabbitmq(rabbit_server: Server) -> None:
         with pytest.raises(SinkUnavailable, match="no exchange 'nothing'"):
             await RabbitSink(rabbit_server.address, exchange="nothing").open()
         first, second = await queue.get(no_ack=True), await queue.get(no_ack=True)
-    assert (first.message_id, first.type, first.body) == ("7", "placed", b'{"n": 1}')
+    assert (first.message_id, first.type, first.body) == (event_id(7), "placed", b'{"n": 1}')
     assert first.delivery_mode == aio_pika.DeliveryMode.PERSISTENT
     assert first.headers["tenant"] == "acme"
-    assert second.headers["cloudEvents_id"] == "10"
+    assert second.headers["cloudEvents_id"] == event_id(10)
 
     sink = RabbitSink(rabbit_server.address, timeout="5s")
     await sink.open()
@@ -114,11 +114,15 @@ async def test_kafka() -> None:
         got = records(address, "orders", 21)
     partitions = {one.key(): one.partition() for one in got if one.key()}
     assert all(one.partition() == partitions[one.key()] for one in got if one.key())
-    assert sorted(int(dict(one.headers()).get("event_id", b"20")) for one in got) == list(range(21))
+    ids = [
+        (one["event_id"] if "event_id" in one else one["ce_id"]).decode()
+        for one in (dict(one.headers()) for one in got)
+    ]
+    assert sorted(ids) == sorted(event_id(n) for n in range(21))
     keyed = next(dict(one.headers()) for one in got if one.key())
     assert keyed["event_type"] == b"placed"
     assert keyed["content-type"] == b"application/json"
-    assert next(dict(one.headers())["ce_id"] for one in got if not one.key()) == b"20"
+    assert next(dict(one.headers())["ce_id"] for one in got if not one.key()) == event_id(20).encode()
 
 
 async def test_kafka_that_is_away() -> None:
@@ -145,7 +149,7 @@ async def test_pubsub() -> None:
             assert isinstance(told, DeadLetter)
     assert {topic for topic, _ in server.published} == {"projects/shop/topics/orders"}
     got = [one for _, one in server.published]
-    assert [one.attributes["event_id"] for one in got] == ["0", "1", "2", "3", "4", "7"]
+    assert [one.attributes["event_id"] for one in got] == [event_id(n) for n in (0, 1, 2, 3, 4, 7)]
     assert {one.ordering_key for one in got} == {"k"}
     assert got[0].attributes["aggregate_type"] == "order"
     assert got[0].data == b'{"n": 1}'

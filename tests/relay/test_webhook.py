@@ -15,7 +15,7 @@ from postbus import Ack, DeadLetter, InvalidOption, Release, Retry, SinkUnavaila
 from postbus.bench.ports import free_port
 from postbus.relay import WebhookSink
 from postbus.relay.webhook import sign, verify
-from relay.parcels import opened, parcel
+from relay.parcels import event_id, opened, parcel
 from relay.receiver import Answer, Receiver, receiving
 
 SECRET = "a secret of a good length"
@@ -36,7 +36,7 @@ async def test_a_message_is_posted_with_its_body_and_headers(receiver: Receiver)
     assert told == [Ack()]
     [got] = receiver.received
     assert (got.path, got.body, got.headers["content-type"]) == ("/hook", b'{"n": 1}', "application/json")
-    assert got.headers["webhook-id"] == "7"
+    assert got.headers["webhook-id"] == got.headers["event-id"] == event_id(7)
     assert got.headers["event-type"] == "placed"
     assert got.headers["traceparent"] == "00-1-2-01"
     assert got.headers["authorization"] == "Bearer x"

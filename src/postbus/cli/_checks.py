@@ -316,7 +316,8 @@ async def restored(patient: Patient) -> list[Finding]:
         if not isinstance(told, RestoredElsewhere):
             raise
         return [Finding("restored", Level.WARNING, f"{told.message}; groups do not work", told.remedy)]
-    return _ok("restored", "the places of groups belong to this server")
+    source = await patient.conn.fetchval("select postbus.source()")
+    return _ok("restored", f"the places of groups belong to this server; messages have the source {source}")
 
 
 def _paused(row: Any) -> Finding:

@@ -71,6 +71,7 @@ def _ended(code: int) -> str:
 def _environment(message: Message) -> dict[str, str]:
     return {
         "POSTBUS_ID": str(message.id),
+        "POSTBUS_EVENT_ID": message.event_id,
         "POSTBUS_TOPIC": message.topic,
         "POSTBUS_KEY": message.key or "",
         "POSTBUS_ATTEMPT": str(message.attempt),
@@ -82,6 +83,7 @@ def _report(message: Message, code: int, outcome: Outcome, output: bytes, error:
     write_json(
         {
             "id": message.id,
+            "event_id": message.event_id,
             "topic": message.topic,
             "attempt": message.attempt,
             "exit_code": code,

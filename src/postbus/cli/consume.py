@@ -66,8 +66,8 @@ async def consume(
             "--exec",
             metavar="COMMAND",
             help="Run this in a shell for each message, with the payload on stdin and POSTBUS_ID, "
-            "POSTBUS_TOPIC, POSTBUS_KEY, POSTBUS_ATTEMPT and POSTBUS_HEADERS (JSON) in its environment. "
-            "Exit 0: done; 65: dead letter; anything else, such as 75: try again, stderr kept as the error.",
+            "POSTBUS_EVENT_ID, POSTBUS_TOPIC, POSTBUS_KEY, POSTBUS_ATTEMPT and POSTBUS_HEADERS (JSON) in its "
+            "environment. Exit 0: done; 65: dead letter; anything else, such as 75: try again, stderr kept as the error.",
         ),
     ] = None,
     group: Annotated[
@@ -303,6 +303,7 @@ def as_json(message: Message) -> dict[str, object]:
     payload = decoded(message.payload, message.content_type)
     return {
         "id": message.id,
+        "event_id": message.event_id,
         "topic": message.topic,
         "key": message.key,
         "attempt": message.attempt,

@@ -142,8 +142,15 @@ async def _newest(bus: Bus, topic: str, limit: int) -> list[Message]:
     except TopicNotFound:  # nothing was ever published to it
         return []
     rows = await (bus.admin.log if is_log else bus.admin.messages)(topic, limit=limit, newest=True)
+    source = (await bus.connect()).source
     names = ("id", "topic", "payload", "content_type", "key", "correlation_id", "published_at")
     return [
-        Message(**{name: row[name] for name in names}, headers=headers_of(row["headers"]), priority=4, attempt=1)
+        Message(
+            **{name: row[name] for name in names},
+            headers=headers_of(row["headers"]),
+            priority=4,
+            attempt=1,
+            source=source,
+        )
         for row in rows
     ]

@@ -37,7 +37,7 @@ async def show(
 
 def _common(row: dict[str, Any]) -> dict[str, Any]:
     headers = message_json(row)["headers"]
-    names = ("topic", "id", "key", "published_at", "correlation_id", "content_type")
+    names = ("topic", "id", "event_id", "key", "published_at", "correlation_id", "content_type")
     return {name: row[name] for name in names} | {
         "headers": ", ".join(f"{name}={value}" for name, value in headers.items())
     }

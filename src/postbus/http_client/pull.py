@@ -45,6 +45,7 @@ class Delivered(msgspec.Struct, kw_only=True):
     correlation_id: str | None
     published_at: datetime
     content_type: str
+    source: str
     payload: msgspec.Raw | UnsetType = UNSET
     text: str | UnsetType = UNSET
     base64: str | UnsetType = UNSET
@@ -52,7 +53,7 @@ class Delivered(msgspec.Struct, kw_only=True):
     def as_message(self) -> Message:
         return Message(
             int(self.id), self.topic, self._bytes(), self.content_type, self.key, self.headers, self.correlation_id,
-            self.priority, self.attempt, self.published_at,
+            self.priority, self.attempt, self.published_at, self.source,
         )  # fmt: skip
 
     def _bytes(self) -> bytes:

@@ -11,7 +11,7 @@ from postbus.message import Message
 from postbus.options import Duration, as_timedelta
 
 MessageId = str | int | UUID | Message
-"""What a broker calls a message; or a message of Postbus, which is known by its topic and its id."""
+"""What a broker calls a message; or a message of Postbus, which is known by its `event_id`."""
 
 WINDOW = timedelta(hours=720)
 """How long it is remembered that a message is done. A copy that comes later has its effect again."""
@@ -20,7 +20,7 @@ WINDOW = timedelta(hours=720)
 def as_text(message_id: MessageId) -> str:
     """A message's id as the inbox keeps it."""
     if isinstance(message_id, Message):
-        return f"{message_id.topic}:{message_id.id}"
+        return message_id.event_id
     if isinstance(message_id, bool) or not isinstance(message_id, str | int | UUID):
         raise InvalidOption(
             f"{message_id!r:.200} is not the id of a message", remedy="give a str, an int, a UUID or a Message"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import string
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from postbus._codec import is_json
+from postbus._identity import EVENT_ID, own_identity
 from postbus.errors import InvalidOption
 from postbus.message import Message
 from postbus.relay.sink import Parcel
@@ -21,6 +23,8 @@ EVENT_TYPE, AGGREGATE_TYPE, AGGREGATE_ID, EVENT_VERSION = (
     "event-version",
 )
 _OF_EVENTS = {name: name.replace("-", "_") for name in (EVENT_TYPE, AGGREGATE_TYPE, AGGREGATE_ID, EVENT_VERSION)}
+_NOT_TOLD = {*_OF_EVENTS, EVENT_ID}
+_LONGEST_ID = 250  # of RabbitMQ's message_id, which has 255 bytes
 _TRACE = ("traceparent", "tracestate")
 _FIELDS = ("topic", "key", "event_type", "aggregate_type", "aggregate_id")
 CLOUD_EVENTS_PREFIX = "ce-"
@@ -51,6 +55,7 @@ class Envelope:
         *,
         form: Form | str = Form.ATTRIBUTES,
         source: str,
+        route: str = "",
         suffix: str = "",
         quote: Callable[[str], str] = str,
     ) -> None:
@@ -62,8 +67,8 @@ class Envelope:
         """What values that are filled in have to go through."""
         self._is_plain = "{" not in target and "}" not in target
         self._source = source
-        self._suffix = suffix
-        """Of deduplication ids: what is sent again on purpose must not be taken for a duplicate."""
+        self._suffix = f":{route}{suffix}" if route else suffix
+        """Of deduplication ids: each route sends a message once, and what a replay sends is sent on purpose."""
         try:
             self._form = Form(form)
         except ValueError:
@@ -77,9 +82,10 @@ class Envelope:
         headers = message.headers
         key = message.key if message.key is not None else headers.get(AGGREGATE_ID)
         body, content_type = message.payload, message.content_type
-        told = {name: value for name, value in headers.items() if name not in _OF_EVENTS} if headers else {}
+        told = {name: value for name, value in headers.items() if name not in _NOT_TOLD} if headers else {}
+        event_id = message.event_id
         if self._form is Form.ATTRIBUTES:
-            told["event_id"], told["created_at"] = str(message.id), self._told_moment(message)
+            told["event_id"], told["created_at"] = event_id, self._told_moment(message)
             if headers:
                 told |= {given: headers[name] for name, given in _OF_EVENTS.items() if name in headers}
             if message.correlation_id is not None:
@@ -89,7 +95,7 @@ class Envelope:
         else:
             body, content_type = self._structured(message, key), _STRUCTURED
         return Parcel(
-            id=f"{message.id}{self._suffix}",
+            id=self._deduplication_id(message, event_id),
             target=self._target if self._is_plain else self._filled(message, key),
             source=self._source,
             key=key,
@@ -98,6 +104,19 @@ class Envelope:
             headers=told,
             message=message,
         )
+
+    def _deduplication_id(self, message: Message, event_id: str) -> str:
+        """What a broker may know a message by that it has got already.
+
+        An identity from elsewhere may have come here twice, by two ways or because somebody published it twice. These
+        are two messages, and both are sent: what their event is to a consumer, its inbox decides.
+        """
+        found = event_id + self._suffix
+        if EVENT_ID in message.headers:
+            own = own_identity(message.source, message.topic, message.id, message.published_at)
+            if own != event_id:
+                found = f"{event_id}:{own}{self._suffix}"
+        return found if len(found) <= _LONGEST_ID else hashlib.sha256(found.encode()).hexdigest()
 
     def _told_moment(self, message: Message) -> str:
         if message.published_at is not self._published_at:
@@ -119,7 +138,7 @@ class Envelope:
         headers = message.headers
         told: dict[str, str | None] = {
             "specversion": "1.0",
-            "id": str(message.id),
+            "id": message.event_id,
             "source": self._source,
             "type": headers.get(EVENT_TYPE) or message.topic,
             "subject": headers.get(AGGREGATE_ID) or key,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from postbus._log import event
 from postbus.errors import InvalidOption, SinkUnavailable
 from postbus.message import Ack, DeadLetter, Outcome, Release, Retry
 from postbus.options import Duration, as_timedelta
@@ -20,9 +22,10 @@ _Answer = asyncio.Future[Outcome]
 
 
 class NatsSink:
-    """Publishes to JetStream, with the message's id as Nats-Msg-Id, and waits for the stream's acknowledgement.
+    """Publishes to JetStream, with the parcel's id as Nats-Msg-Id, and waits for the stream's acknowledgement.
 
-    The stream forgets ids after its duplicate_window, 2 minutes unless it says otherwise.
+    The stream forgets ids after its duplicate_window, 2 minutes unless it says otherwise. What is sent again after that
+    it stores once more.
     """
 
     keeps_order = False
@@ -120,8 +123,11 @@ class NatsSink:
     def _told(self, answered: Any) -> Outcome:
         if answered.headers and answered.headers.get("Status") == "503":
             return Retry(error="no stream listens to the subject")
-        error = json.loads(answered.data).get("error")
+        answer = json.loads(answered.data)
+        error = answer.get("error")
         if error is None:
+            if answer.get("duplicate"):
+                event(logging.INFO, "sink.duplicate", stream=answer.get("stream"), stored_as=answer.get("seq"))
             return Ack()
         told = f"JetStream refused it: {error.get('description')} ({error.get('err_code')})"
         return DeadLetter(reason=told) if error.get("err_code") == _TOO_LARGE else Retry(error=told)

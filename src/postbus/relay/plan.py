@@ -35,7 +35,7 @@ class RelayOptions(TypedDict, total=False):
     form: Form | str
     """attributes, cloudevents or cloudevents-structured (attributes)."""
     source: str | None
-    """Who sends, for CloudEvents, and for another Postbus to recognise duplicates by (database and topic)."""
+    """Who sends, for CloudEvents (/postbus/, the database's source, and the topic)."""
     registry: Registry | None
     """Says which messages must not be sent: these are dead letters at once (none)."""
     batch: int
@@ -82,14 +82,15 @@ async def plan(
         )
     if (short := short_retention(found[0]["retention"], kept)) is not None:
         event(logging.WARNING, "relay.retention", topic=topic, problem=short)
-    source = options.get("source") or f"/{await store.source_name()}/{topic}"
+    source = options.get("source") or f"/postbus/{store.source}/{topic}"
+    route = name or f"relay-{kind_of(sink)}"
     target = options.get("target") or getattr(sink, "target", None) or "{topic}"
     quote = getattr(sink, "quote", str)
-    envelope = Envelope(target, form=options.get("form", Form.ATTRIBUTES), source=source, suffix=suffix, quote=quote)
+    form = options.get("form", Form.ATTRIBUTES)
+    envelope = Envelope(target, form=form, source=source, route=route, suffix=suffix, quote=quote)
     is_queue = found[0]["semantics"] == "QUEUE"
-    group = name or f"relay-{kind_of(sink)}"
-    away = Away(store, topic, None if is_queue else group, getattr(sink, "address", None) or kind_of(sink))
-    relay = Relay(group, sink, envelope, registry=options.get("registry"), is_stopping=is_stopping, away=away)
+    away = Away(store, topic, None if is_queue else route, getattr(sink, "address", None) or kind_of(sink))
+    relay = Relay(route, sink, envelope, registry=options.get("registry"), is_stopping=is_stopping, away=away)
     handling: HandlerOptions = {
         "batch": options.get("batch", BATCH),
         "concurrency": options.get("concurrency", CONCURRENCY),

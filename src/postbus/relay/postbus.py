@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+from postbus._identity import EVENT_ID
 from postbus._store import Store
 from postbus._wake import topic_id
 from postbus.errors import CommitUnknown, DatabaseUnavailable, InvalidInput, InvalidPayload, SinkUnavailable
@@ -15,7 +16,10 @@ from postbus.relay.sink import Parcel, one_by_one
 
 
 class PostbusSink:
-    """Publishes with the source and the message's id as deduplication key: within its topic's window, exactly once."""
+    """Publishes with the parcel's id as deduplication key: within its topic's window, exactly once.
+
+    The message keeps its identity there, as its header event-id, however many databases it passes through.
+    """
 
     keeps_order = True
     kind = "postbus"
@@ -73,7 +77,7 @@ def _outgoing(parcel: Parcel) -> Outgoing:
         payload=parcel.body,
         content_type=parcel.content_type,
         key=parcel.key,
-        headers={**parcel.message.headers, **told},
+        headers={**parcel.message.headers, **told, EVENT_ID: parcel.event_id},
         correlation_id=parcel.message.correlation_id,
-        dedup_key=f"{parcel.source}:{parcel.id}",
+        dedup_key=parcel.id,
     )

@@ -85,7 +85,7 @@ class PubSubSink:
         attributes = {  # empty ones are refused
             f"header_{name}" if name in _RESERVED else name: value for name, value in parcel.headers.items() if value
         }
-        attributes |= {"event_id": str(parcel.message.id), "content_type": parcel.content_type}
+        attributes |= {"event_id": parcel.event_id, "content_type": parcel.content_type}
         try:
             return publisher.publish(self._topic(parcel), parcel.body, parcel.key or "", **attributes)
         except (ValueError, TypeError, self._pubsub.publisher.exceptions.MessageTooLargeError) as error:

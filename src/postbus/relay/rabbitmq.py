@@ -16,7 +16,7 @@ from postbus.relay.sink import Parcel, client
 class RabbitSink:
     """Publishes persistent messages with confirms; one that no queue gets is an error.
 
-    The message's id is its message_id: RabbitMQ does not recognise duplicates, its consumers do.
+    The parcel's id is its message_id: RabbitMQ does not recognise duplicates, its consumers do, by that or by event_id.
     """
 
     keeps_order = False

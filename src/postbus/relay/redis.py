@@ -76,4 +76,4 @@ def _fields(parcel: Parcel) -> dict[str, str | bytes]:
     own: dict[str, str | bytes] = {"payload": parcel.body, "content_type": parcel.content_type}
     if parcel.key is not None:
         own["key"] = parcel.key
-    return {**parcel.headers, "event_id": str(parcel.message.id), **own}
+    return {**parcel.headers, "event_id": parcel.event_id, **own}

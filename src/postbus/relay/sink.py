@@ -17,11 +17,11 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True):
     """A message as it leaves for a sink."""
 
     id: str
-    """By which the sink recognises a message that is sent again."""
+    """By which the sink recognises a message that is sent again: event id, route, and the replay if it is one."""
     target: str
     """Where in the sink it goes: a subject, a queue, a stream, a topic, an address."""
     source: str
-    """Who sends: an id is unique within it."""
+    """Who sends, as CloudEvents have it."""
     key: str | None
     """What order is kept by."""
     body: bytes
@@ -30,6 +30,11 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True):
     """The message's own, and what is told of it: event_id, event_type, … or the attributes of CloudEvents."""
     message: Message
     """As it was published."""
+
+    @property
+    def event_id(self) -> str:
+        """The identity of the message: see `Message.event_id`."""
+        return self.message.event_id
 
 
 @runtime_checkable

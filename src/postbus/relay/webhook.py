@@ -171,9 +171,10 @@ class WebhookSink:
 
     def _signed(self, parcel: Parcel) -> dict[str, str]:
         now = int(time.time())
-        headers = {"webhook-id": parcel.id, "webhook-timestamp": str(now)}
+        webhook_id = parcel.id.replace(".", "%2E")  # a full stop is what ends it in that which is signed
+        headers = {"webhook-id": webhook_id, "webhook-timestamp": str(now)}
         if self._secrets:
-            signatures = (sign(secret, parcel.id, now, parcel.body) for secret in self._secrets)
+            signatures = (sign(secret, webhook_id, now, parcel.body) for secret in self._secrets)
             headers["webhook-signature"] = " ".join(signatures)
         return headers
 

@@ -200,6 +200,7 @@ def _delivered(one: Delivery) -> Delivered:
     message = one.message
     return Delivered(
         id=str(message.id),
+        event_id=message.event_id,
         topic=message.topic,
         key=message.key,
         headers=dict(message.headers),
@@ -210,6 +211,7 @@ def _delivered(one: Delivery) -> Delivered:
         lease_ends_at=one.ends_at,
         attempt=message.attempt,
         priority=message.priority,
+        source=message.source,
         **payload_of(message.payload, message.content_type),
     )
 

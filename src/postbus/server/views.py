@@ -47,6 +47,7 @@ class MessageView(Payload, kw_only=True):
     """What a message is."""
 
     id: Id
+    event_id: Annotated[str, Meta(description="Its identity, on every path and at every delivery.")]
     topic: str
     key: str | None
     headers: dict[str, str]
@@ -61,6 +62,7 @@ class Delivered(MessageView, kw_only=True):
     lease_ends_at: datetime | None
     attempt: int
     priority: int
+    source: Annotated[str, Meta(description="The identity of the database.")]
 
 
 class Popped(View, kw_only=True):

@@ -39,6 +39,7 @@ class Webhook:
 
     def _parcel(self, message: Message) -> Parcel:
         told = {
+            "postbus-event-id": message.event_id,
             "postbus-topic": message.topic,
             "postbus-attempt": str(message.attempt),
             "postbus-published-at": message.published_at.isoformat(),
@@ -48,7 +49,7 @@ class Webhook:
             "postbus-headers": json.dumps(dict(message.headers)) if message.headers else None,
         }
         return Parcel(
-            id=str(message.id),
+            id=f"{message.event_id}:{self.row['name']}",
             target=self.row["url"],
             source="postbus",
             key=message.key,

@@ -29,7 +29,7 @@ begin
         select role.name, f.oid::regprocedure as signature
           from (values
             (array['postbus_producer', 'postbus_consumer', 'postbus_observer', 'postbus_admin'],
-             array['schema_state', 'topic_id', 'check_token', 'source_name']),
+             array['schema_state', 'topic_id', 'check_token', 'source', 'event_id', 'is_event_id']),
             (array['postbus_producer'],
              array['publish', 'publish_many', 'publish_lines', 'ring']),
             (array['postbus_consumer'],

@@ -45,6 +45,9 @@ begin
     elsif pg_column_size(headers) > 65536 then
         perform postbus.refuse('PB402', format('the headers have %s bytes, more than 65536', pg_column_size(headers)),
             'put the data into the payload');
+    elsif headers ? 'event-id' and not postbus.is_event_id(headers ->> 'event-id') then
+        perform postbus.refuse('PB402', format('header event-id %L is not an identity', left(headers ->> 'event-id', 220)),
+            'give 1 to 200 printable ASCII characters, such as a UUID, or leave it out: the message gets one');
     end if;
     if topic.ordered and key is null then
         perform postbus.refuse('PB402', 'a message of an ordered topic needs a key', 'give key, which order is kept by');

@@ -49,7 +49,7 @@ begin
     if pg_snapshot_xmax(_snapshot) <= (cursor.seen).txid and pg_snapshot_xmax(pg_current_snapshot()) < (cursor.seen).txid
        and (cursor.seen).txid is distinct from pg_current_xact_id_if_assigned() then
         perform postbus.refuse('PB507', 'cursors are ahead of this server''s transaction ids: the database was restored from a dump',
-            'run: postbus rebase');
+            'run: postbus rebase; for a copy that runs beside the original: postbus rebase --as-copy');
     end if;
     if cursor.until is not null and cursor.target is null and (cursor.seen).position = (cursor.until).position
        and (cursor.seen).snapshot::text = (cursor.until).snapshot::text then

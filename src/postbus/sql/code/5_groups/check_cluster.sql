@@ -21,7 +21,7 @@ begin
     end;
     if _ours.table_oid <> 'postbus.cluster'::regclass or _ours.identifier <> _here then
         perform postbus.refuse('PB507', 'this database was restored from a dump: its cursors belong to the server that was dumped',
-            'run: postbus rebase');
+            'run: postbus rebase; for a copy that runs beside the original: postbus rebase --as-copy');
     end if;
     perform set_config('postbus.cluster', _known, false);
 end $$;

@@ -3,9 +3,12 @@
 -- past it. Returns how many cursors were moved. Takes as long as all segments take to be rewritten; publishers wait
 -- meanwhile. To be called in a transaction of its own.
 --
+-- The database keeps its identity (see event_id), since it goes on instead of the one that was dumped. With as_copy it gets a new
+-- one: for a copy that runs while the original goes on.
+--
 -- Writes: segment, cursor, lane, log_leaf, leaf_topic, topic_count, storage_count, subscription, scope, cluster.
 -- Locks: segment, cursor and lane, in exclusive mode.
-create or replace function postbus.rebase() returns bigint
+create or replace function postbus.rebase(as_copy boolean default false) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
@@ -81,7 +84,9 @@ begin
        set subscribed = row((s.subscribed).position, '2', '3:3:')::postbus.log_place, started = null,
            seen_at = clock_timestamp(), state_changed_at = clock_timestamp();
     update postbus.scope c set snapshot = '4:4:';       -- which shows all that there is
-    update postbus.cluster c set identifier = null, table_oid = 'postbus.cluster'::regclass, noted_at = clock_timestamp();
+    update postbus.cluster c
+       set identifier = null, table_oid = 'postbus.cluster'::regclass, noted_at = clock_timestamp(),
+           source = case when as_copy then gen_random_uuid() else c.source end;
     begin
         update postbus.cluster c set identifier = (select system_identifier from pg_control_system());
     exception when insufficient_privilege then

@@ -23,11 +23,12 @@ with one as (
            correlation_id, content_type, headers, payload, died_at, null, concat_ws(': ', reason, last_error), subscription_id
       from postbus.dead_letter
 )
-select coalesce(t.name, (select s.name from postbus.topic_seen s where s.topic_id = one.topic_id limit 1)) as topic,
-       one.id, one.state, one.key, one.priority, one.attempts, one.published_at,
+select known.name as topic, one.id, one.state, one.key, one.priority, one.attempts, one.published_at,
        one.due_at as at,               -- due, lease ends, finished or died
        one.member, one.last_error, one.correlation_id, one.content_type, one.headers,
        postbus.payload_json(one.payload, one.content_type) as payload_json, one.payload,
-       (select s.group_name from postbus.subscription s where s.id = one.subscription_id) as group_name
+       (select s.group_name from postbus.subscription s where s.id = one.subscription_id) as group_name,
+       postbus.event_id(known.name, one.id, one.published_at, one.headers, (select postbus.source())) as event_id
   from one
-  left join postbus.topic t on t.id = one.topic_id;
+  left join postbus.topic t on t.id = one.topic_id
+ cross join lateral (select coalesce(t.name, (select s.name from postbus.topic_seen s where s.topic_id = one.topic_id limit 1)) as name) as known;

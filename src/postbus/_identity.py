@@ -1,0 +1,39 @@
+"""What tells a message from all others in the world. The same as the SQL functions event_id and is_event_id."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+EVENT_ID = "event-id"
+"""The header of a message that came from elsewhere and keeps the identity that it had there."""
+
+_GIVEN = re.compile(r"[!-~](?:[ -~]{0,198}[!-~])?")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_VARIANT = str.maketrans("0123456789abcdef", "89ab" * 4)
+
+
+def is_event_id(given: object) -> bool:
+    """Whether this may be the identity of a message that came from elsewhere."""
+    return isinstance(given, str) and _GIVEN.fullmatch(given) is not None
+
+
+def identity_of(
+    source: str, topic: str, message_id: int, published_at: datetime, headers: Mapping[str, str] | None
+) -> str:
+    """The identity that a message brought along, or else its own."""
+    given = headers.get(EVENT_ID) if headers else None
+    if given is not None and is_event_id(given):
+        return given
+    return own_identity(source, topic, message_id, published_at)
+
+
+def own_identity(source: str, topic: str, message_id: int, published_at: datetime) -> str:
+    """A UUID, of version 8, for a message of the database that has this source."""
+    moment = (published_at - _EPOCH) // _MICROSECOND
+    digest = hashlib.sha256(f"{source}:{topic}:{message_id}:{moment}".encode()).hexdigest()
+    variant = digest[16].translate(_VARIANT)
+    return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"

@@ -1,0 +1,6 @@
+-- The identity of this database: part of the identity of each message. See event_id.
+create or replace function postbus.source() returns uuid
+language sql stable security definer
+set search_path = pg_catalog, pg_temp as $$
+    select c.source from postbus.cluster c
+$$;
