@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from postbus._identity import EVENT_ID
 from postbus._old_table import (
     FAN_OUT,
     NEEDED,
@@ -19,6 +20,7 @@ from postbus._old_table import (
     find_table,
 )
 from postbus.errors import InvalidInput
+from postbus.events import AGGREGATE_ID, AGGREGATE_TYPE, EVENT_TYPE, EVENT_VERSION
 
 _MAX_RETENTION_HOURS = 30 * 24  # of a topic that says nothing else
 _USUAL_TABLES = ("outbox", "outbox_events")
@@ -154,28 +156,42 @@ class FanOut(Outbox):
 
     def rows_sql(self, topic: OldTopic) -> str:
         is_log = topic.semantics == "PUB_SUB"
-        join, attempts, error = "", self.table.column("m", "retry_count", default="0"), "null"
+        join, attempts = "", self.table.column("m", "retry_count", default="0")
+        error = self.table.column("m", "error_message", "last_error")
         if is_log:
-            attempts = "0"
+            attempts, error = "0", "null"
             if self._done is not None:
                 join = f"left join {self._done.name} d on d.message_id = {self._id} and d.group_name = $2"
                 attempts, error = (
                     self._done.column("d", "retry_count", default="0"),
                     self._done.column("d", "error_message"),
                 )
-        headers = self.table.column("m", "headers")
         return f"""
             select wanted.n, {self._id}::text as id, {self._payload} as payload,
                    {self.table.column("m", "message_group")}::text as key,
-                   case jsonb_typeof({headers}::jsonb)
-                        when 'object' then (select jsonb_object_agg(h.key, h.value)
-                                              from jsonb_each_text({headers}::jsonb) as h where h.value is not null)
-                        when 'null' then null else {headers}::jsonb end as headers,
+                   {_headers(self.table.column("m", "headers"))} as headers,
                    {self.table.column("m", "correlation_id")}::text as correlation_id,
                    m.created_at::timestamptz as published_at,
                    {attempts}::integer as attempts, {error}::text as error
               from {self._wanted} {join}
              where m.status is distinct from 'COMPLETED' and $2::text is not distinct from $2"""
+
+
+def _headers(column: str) -> str:
+    """Headers of a row, as texts; what they say of its event stands also under the names that others read."""
+    names = (EVENT_TYPE, EVENT_VERSION, AGGREGATE_TYPE, AGGREGATE_ID)
+    known = " ".join(f"when '{name.replace('-', '_')}' then '{name}'" for name in names)
+    known += f" when 'event_id' then case when postbus.is_event_id(h.value) then '{EVENT_ID}' end"
+    return f"""
+        (select case jsonb_typeof(given.headers)
+                     when 'object' then (select jsonb_object_agg(told.name, told.value order by told.is_own)
+                                           from jsonb_each_text(given.headers) as h
+                                          cross join lateral (values (h.key, h.value, true),
+                                                                     (case h.key {known} end, h.value, false))
+                                                as told (name, value, is_own)
+                                          where told.name is not null and told.value is not null)
+                     when 'null' then null else given.headers end
+           from (select {column}::jsonb as headers) as given)"""
 
 
 def _topic_options(semantics: str, tracking: str, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,10 +249,11 @@ class Simple(Outbox):
     def rows_sql(self, topic: OldTopic) -> str:
         return f"""
             select wanted.n, {self._id}::text as id, {self._payload} as payload, m.aggregate_id::text as key,
-                   jsonb_strip_nulls(jsonb_build_object(
-                       'event_id', {self._id}::text, 'event_type', m.event_type::text,
-                       'aggregate_type', m.aggregate_type::text, 'aggregate_id', m.aggregate_id::text,
-                       'created_at', to_jsonb(m.created_at::timestamptz) #>> '{{}}')) as headers,
+                   coalesce({_headers(self.table.column("m", "headers"))}, '{{}}')
+                   || jsonb_strip_nulls(jsonb_build_object(
+                       'event-id', {self._id}::text, 'event-type', m.event_type::text,
+                       'aggregate-type', m.aggregate_type::text, 'aggregate-id', m.aggregate_id::text,
+                       'event-version', {self.table.column("m", "event_version")}::text)) as headers,
                    {self.table.column("m", "correlation_id")}::text as correlation_id,
                    m.created_at::timestamptz as published_at,
                    {self.table.column("m", "attempt_count", "attempts", default="0")}::integer as attempts,

@@ -12,6 +12,7 @@ what becomes visible late in the old table is found by the next run, whatever it
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -154,6 +155,8 @@ class _Run:
     topics: list[ImportedTopic] = field(default_factory=list)
     not_imported: list[NotImported] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    dead: Counter[str] = field(default_factory=Counter)
+    """Messages that arrived as dead letters, by topic or group."""
 
     async def carry(self, topic: OldTopic) -> ImportedTopic:
         """Carry over what is pending in a topic."""
@@ -167,6 +170,8 @@ class _Run:
             carried = place
         refused |= await self._append(topic, _in_time(topic.items[carried:], late))
         refused |= await self._hand_out(topic, [item for item in topic.items if item.id in late])
+        self.notes += [_told_dead(where, count) for where, count in self.dead.items() if count]
+        self.dead.clear()
         for ids in _batches(topic.seen):
             await self.conn.execute("select postbus.import_seen($1, $2)", self.outbox.source, ids)
         return _summary(topic, refused)
@@ -222,13 +227,13 @@ class _Run:
             await self.conn.fetch(
                 f"select told.* from (select {_ARRAYS} from ({self.outbox.rows_sql(topic)}) as m) as b "
                 "cross join lateral postbus.import_messages($3, $4, b.id, b.payload, $5, b.key, b.headers, "
-                "b.correlation_id, b.published_at, b.attempts, $6) as told",
+                "b.correlation_id, b.published_at, b.attempts, b.error, $6) as told",
                 *(ids, None, self.outbox.source, topic.name, self.outbox.content_type, to_log),
             )
         )
 
     async def _retry(self, topic: OldTopic, group: OldGroup, ids: Sequence[str]) -> None:
-        await self.conn.execute(
+        self.dead[f"group {group.name} of {topic.name}"] += await self.conn.fetchval(
             "select postbus.import_retrying($3, $4, $2, b.id, b.payload, $5, b.key, b.headers, b.correlation_id, "
             "b.published_at, b.attempts, b.error) "
             f"from (select {_ARRAYS} from ({self.outbox.rows_sql(topic)}) as m) as b",
@@ -238,10 +243,17 @@ class _Run:
     def _tell(self, topic: OldTopic, ids: Sequence[str], told: Sequence[Any]) -> set[str]:
         self.done += len(ids)
         self.progress(self.done, self.total)
+        self.dead[topic.name] += sum(row["is_dead"] for row in told)
         problems = [NotImported(topic.name, row["source_id"], row["problem"]) for row in told if row["problem"]]
         self.not_imported += problems
         gone = set(ids) - {row["source_id"] for row in told}  # deleted, or done, in the meantime
         return gone | {one.id for one in problems if one.id is not None}
+
+
+def _told_dead(where: str, count: int) -> str:
+    if count == 1:
+        return f"1 message of {where} had used up its attempts and is a dead letter"
+    return f"{count} messages of {where} had used up their attempts and are dead letters"
 
 
 def _new_groups(topic: OldTopic) -> list[tuple[int, OldGroup]]:

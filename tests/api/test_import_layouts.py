@@ -9,11 +9,14 @@ import time
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 
 from grouping import has
-from old_outbox import FAN_OUT, SIMPLE, add_messages, add_topic, check, counts, finish, groups_of, listen, numbers
+from old_outbox import FAN_OUT, SIMPLE, add_messages, add_topic, check, counts, fail, finish, groups_of, listen, numbers
 from postbus import AccessDenied, Bus, InvalidInput, InvalidOption, Message, PostbusError, Start, WrongSemantics
+from postbus.events import Registry
+from postbus.inbox import Inbox
 from running import running
 
 
@@ -39,7 +42,7 @@ async def add_events(conn: Any, count: int, aggregate_type: str = "order") -> No
 
 
 async def test_events_go_to_a_queue_by_aggregate_type(bus: Bus, conn: Any) -> None:
-    """Those that are not published, in the order they were made, with their aggregate as key and headers."""
+    """Unpublished events, in the order they were made: with identity, time, aggregate and type where others look."""
     await conn.execute(SIMPLE)
     await add_events(conn, 9)
     await add_events(conn, 2, "license")
@@ -62,13 +65,13 @@ async def test_events_go_to_a_queue_by_aggregate_type(bus: Bus, conn: Any) -> No
         str(event["aggregate_id"]),
         "application/json",
     )
-    assert headers.pop("created_at").startswith(event["created_at"].date().isoformat())
     assert headers == {
-        "event_id": str(event["id"]),
-        "event_type": "created",
-        "aggregate_type": "order",
-        "aggregate_id": str(event["aggregate_id"]),
+        "event-id": str(event["id"]),
+        "event-type": "created",
+        "aggregate-type": "order",
+        "aggregate-id": str(event["aggregate_id"]),
     }
+    assert (second["event_id"], second["published_at"]) == (str(event["id"]), event["created_at"])
     assert (await bus.admin.import_outbox()).messages == 0
 
 
@@ -87,6 +90,146 @@ async def test_events_go_to_a_named_log(bus: Bus, conn: Any) -> None:
 
     check(got[:30], range(1, 31))
     assert (again.messages, sorted(numbers(got[30:]))) == (3, [1, 2, 3])
+
+
+class OrderEvent(msgspec.Struct):
+    """What the events of the old table say."""
+
+    n: int
+
+
+@pytest.mark.parametrize("semantics", ["QUEUE", "PUB_SUB"])
+async def test_imported_events_pass_the_registry_with_their_identity_and_time(
+    bus: Bus, conn: Any, semantics: str
+) -> None:
+    """The registry reads their headers, and an inbox that was kept before the move knows them."""
+    registry = Registry()
+    for name in ("created", "changed"):
+        registry.event(name, topic="order", aggregate="order")(type(name, (OrderEvent,), {}))
+    await conn.execute(SIMPLE)
+    await add_events(conn, 9)
+    old = {
+        json.loads(row["payload_json"])["n"]: row
+        for row in await conn.fetch("select * from outbox_events where published_at is null")
+    }
+    await conn.execute("select postbus.inbox_once('mail', $1)", str(old[4]["id"]))
+    await bus.admin.import_outbox(semantics=semantics, topic="order")
+    got: list[Message] = []
+    options: dict[str, Any] = {"group": "g", "start": Start.BEGINNING} if semantics == "PUB_SUB" else {}
+    inbox = Inbox()
+
+    @bus.subscribe("order", transactional=True, **options)
+    @inbox.idempotent("mail")
+    async def handle(message: Message, conn: Any) -> None:
+        registry.check(message)
+        got.append(message)
+
+    async with running(bus):
+        await has(got, 8)
+    assert await bus.admin.dead_letters("order") == []
+    assert sorted(numbers(got)) == [1, 2, 3, 5, 6, 7, 8, 9], "the fourth was handled before the move"
+    for n, message in zip(numbers(got), got, strict=True):
+        assert (message.event_id, message.published_at) == (str(old[n]["id"]), old[n]["created_at"])
+
+
+@pytest.mark.parametrize("semantics", ["QUEUE", "PUB_SUB"])
+async def test_events_whose_attempts_are_used_up_become_dead_letters(bus: Bus, conn: Any, semantics: str) -> None:
+    """With the attempts and the error that they had, and a redrive brings them back with their identity."""
+    await conn.execute(SIMPLE)
+    await add_events(conn, 3)
+    spent = await conn.fetchrow(
+        "update outbox_events set attempt_count = 25, last_error = 'no broker' "
+        "where payload_json @> '{\"n\": 2}' returning *"
+    )
+    await conn.execute("update outbox_events set attempt_count = 24 where payload_json @> '{\"n\": 3}'")
+
+    result = await bus.admin.import_outbox(semantics=semantics, topic="order")
+
+    [dead] = await bus.admin.dead_letters("order")
+    assert (dead["attempts"], dead["last_error"], dead["event_id"]) == (25, "no broker", str(spent["id"]))
+    assert dead["published_at"] == spent["created_at"]
+    assert dead["reason"] == "its attempts were used up before it was imported"
+    assert result.messages == 3
+    assert "1 message of order had used up its attempts and is a dead letter" in result.notes[0]
+    got = listen(bus, "g", "order", start=Start.BEGINNING) if semantics == "PUB_SUB" else []
+    if semantics == "QUEUE":
+
+        @bus.subscribe("order")
+        async def handle(payload: dict[str, int], message: Message) -> None:
+            got.append(message)
+
+    async with running(bus):
+        await has(got, 2)
+        await bus.admin.redrive("order", group="g" if semantics == "PUB_SUB" else None)
+        await has(got, 3)
+    assert numbers(got[2:]) == [2]
+    assert (got[2].event_id, got[2].published_at) == (str(spent["id"]), spent["created_at"])
+
+
+async def test_messages_of_a_group_whose_attempts_are_used_up_become_its_dead_letters(bus: Bus, conn: Any) -> None:
+    """Of that group only, with its error; other groups get the message."""
+    await conn.execute(FAN_OUT)
+    await add_topic(conn, email="ACTIVE", stock="ACTIVE")
+    await add_messages(conn, range(1, 4))
+    await fail(conn, "email", 2, 25)
+    email, stock = listen(bus, "email"), listen(bus, "stock")
+
+    await bus.admin.import_outbox()
+
+    async with running(bus):
+        await has(email, 2)
+        await has(stock, 3)
+    assert (sorted(numbers(email)), sorted(numbers(stock))) == ([1, 3], [1, 2, 3])
+    [dead] = await bus.admin.dead_letters("t")
+    assert (dead["group_name"], dead["attempts"], dead["last_error"]) == ("email", 25, "no luck")
+    at_stock = next(one for one in stock if numbers([one]) == [2])
+    assert dead["event_id"] == at_stock.event_id, "the same message to both groups"
+    deliveries = await bus.admin.deliveries("t", dead["id"])
+    assert {one["group_name"]: one["status"] for one in deliveries} == {"email": "DEAD", "stock": "COMPLETED"}
+
+
+async def test_fan_out_messages_keep_their_time_and_what_their_headers_say_of_events(bus: Bus, conn: Any) -> None:
+    """Also those that a group gets by its retries, and those whose headers were written by another convention."""
+    await conn.execute(FAN_OUT)
+    await add_topic(conn, email="ACTIVE", stock="ACTIVE")
+    await add_messages(conn, range(1, 6))
+    await conn.execute("update outbox set created_at = '2024-05-01'::timestamptz + id * interval '1 second'")
+    await conn.execute("update outbox set created_at = null where id = 5")
+    await conn.execute(
+        "update outbox set headers = $1 where id = 3",
+        json.dumps({"event_type": "placed", "event_id": "evt-3", "aggregate-id": "7"}),
+    )
+    await finish(conn, "email", [4, 5])
+    email, stock = listen(bus, "email"), listen(bus, "stock")
+
+    await bus.admin.import_outbox()
+
+    async with running(bus):
+        await has(email, 3)
+        await has(stock, 5)
+    by_number = dict(zip(numbers(stock), stock, strict=True))
+    old = dict(await conn.fetch("select id, created_at from outbox where id < 5"))
+    assert {n: one.published_at for n, one in by_number.items() if n < 5} == old
+    assert {n: one.event_id for n, one in zip(numbers(email), email, strict=True)} == {
+        n: by_number[n].event_id for n in (1, 2, 3)
+    }
+    assert len({one.event_id for one in stock}) == 5
+    third = by_number[3]
+    assert (third.event_id, third.headers["event-type"], third.headers["aggregate-id"]) == ("evt-3", "placed", "7")
+
+
+async def test_an_identity_that_is_none_is_told_and_stays(bus: Bus, conn: Any) -> None:
+    """The row is left in the old table."""
+    await conn.execute(SIMPLE.replace("id uuid primary key default gen_random_uuid()", "id text primary key"))
+    await conn.execute(
+        "insert into outbox_events (id, event_type, aggregate_type, aggregate_id, payload_json) values "
+        "('fine', 'e', 'a', gen_random_uuid(), '1'), (repeat('x', 201), 'e', 'a', gen_random_uuid(), '2')"
+    )
+    result = await bus.admin.import_outbox()
+    assert result.messages == 1
+    assert [one.problem for one in result.not_imported] == [
+        "header event-id is not an identity: 1 to 200 printable ASCII characters"
+    ]
 
 
 async def test_the_topic_is_filled_in(bus: Bus, conn: Any) -> None:
@@ -114,7 +257,7 @@ async def test_other_names_of_columns(bus: Bus, conn: Any) -> None:
     assert (result.table, result.messages) == ('legacy."Events"', 12)
     one = (await bus.admin.messages("a"))[-1]
     assert (one["payload"], one["content_type"]) == (b"\x00\xff", "application/octet-stream")
-    assert (one["attempts"], one["correlation_id"], json.loads(one["headers"])["event_id"]) == (1, "c", "12")
+    assert (one["attempts"], one["correlation_id"], one["event_id"]) == (1, "c", "12")
 
 
 async def test_options_of_topics(bus: Bus, conn: Any) -> None:
@@ -257,11 +400,14 @@ async def test_rights(dsn: str, outbox: Any) -> None:
         await outbox.execute(f"drop owned by {user}; drop role {user}")
 
 
-async def test_fifty_thousand_messages(bus: Bus, conn: Any) -> None:
-    """They take seconds, and progress is told on the way."""
+@pytest.mark.parametrize("moments", [1, 50_000])
+async def test_fifty_thousand_messages(bus: Bus, conn: Any, moments: int) -> None:
+    """They take seconds, and progress is told on the way; also if each was created at a time of its own."""
     await conn.execute(FAN_OUT)
     await add_topic(conn, a="ACTIVE", b="ACTIVE", c="ACTIVE")
     await add_messages(conn, range(50_000), keys=100)
+    if moments > 1:
+        await conn.execute("update outbox set created_at = created_at + id * interval '1 ms'")
     await finish(conn, "a", set(range(40_000)) - set(range(0, 40_000, 100)))
     await finish(conn, "b", range(10_000))
     told: list[tuple[int, int]] = []

@@ -47,8 +47,8 @@ async def test_redis(redis_server: Server) -> None:
         assert [one[b"event_id"].decode() for one in entries] == [event_id(1), event_id(2)]
         assert entries[0] == {
             b"event_id": event_id(1).encode(), b"event_type": b"placed", b"aggregate_type": b"order",
-            b"aggregate_id": b"7", b"tenant": b"acme", b"created_at": b"2030-01-31T18:00:00Z", b"payload": b'{"n": 1}', b"key": b"k",
-            b"content_type": b"application/json",
+            b"aggregate_id": b"7", b"tenant": b"acme", b"created_at": b"2030-01-31T18:00:00Z", b"payload": b'{"n": 1}',
+            b"key": b"k", b"content_type": b"application/json",
         }  # fmt: skip
         async with opened(RedisSink(redis_server.address, max_length=10)) as sink:
             await sink.send([parcel("short", n) for n in range(1000)])

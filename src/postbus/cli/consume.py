@@ -67,7 +67,7 @@ async def consume(
             metavar="COMMAND",
             help="Run this in a shell for each message, with the payload on stdin and POSTBUS_ID, "
             "POSTBUS_EVENT_ID, POSTBUS_TOPIC, POSTBUS_KEY, POSTBUS_ATTEMPT and POSTBUS_HEADERS (JSON) in its "
-            "environment. Exit 0: done; 65: dead letter; anything else, such as 75: try again, stderr kept as the error.",
+            "environment. Exit 0: done; 65: dead letter; anything else, such as 75: try again; stderr is the error.",
         ),
     ] = None,
     group: Annotated[

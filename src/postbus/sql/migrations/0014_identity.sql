@@ -5,5 +5,4 @@ drop function if exists postbus.source_name(), postbus.rebase();
 
 -- What carries messages over has more to tell of each.
 drop function if exists
-    postbus.import_messages(text, text, text[], bytea[], text, text[], jsonb[], text[], timestamptz[], integer[], boolean),
-    postbus.append_many(postbus.topic, timestamptz, text, bytea[], text[], jsonb[], text[], text[]);
+    postbus.import_messages(text, text, text[], bytea[], text, text[], jsonb[], text[], timestamptz[], integer[], boolean);

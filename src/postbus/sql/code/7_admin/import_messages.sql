@@ -2,10 +2,12 @@
 -- Those that are marked already are left out. Returns the others with the id that each has here, or with the problem
 -- because of which it was not carried over; such a message is not marked, and so comes with the next import.
 --
--- A QUEUE keeps when they were published and how often they were tried. With to_log false, messages of a PUB_SUB topic
--- get an id only: for those that some groups must not get, see import_retrying.
+-- Messages keep their identity (see import_headers) and when they were published. A QUEUE keeps how often they were tried, too.
+-- Those that were tried as often as the topic allows become dead letters, with their error; in a PUB_SUB topic these belong to no
+-- group, and a redrive names the one that gets them. With to_log false, messages of a PUB_SUB topic get an id only: for those
+-- that some groups must not get, see import_retrying.
 --
--- Writes: imported; queued or segment.
+-- Writes: imported; queued or segment; dead_letter.
 create or replace function postbus.import_messages(
     source          text,
     topic           text,
@@ -17,14 +19,19 @@ create or replace function postbus.import_messages(
     correlation_ids text[],
     published_ats   timestamptz[],
     attempts        integer[],
+    errors          text[],
     to_log          boolean default true
-) returns table (source_id text, message_id bigint, problem text)
+) returns table (source_id text, message_id bigint, problem text, is_dead boolean)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
     _topic  postbus.topic := postbus.existing_topic(topic);
     _places integer[];
+    _dead   integer[];
     _ids    bigint[];
+    _buried bigint[];
+    _times  timestamptz[] := array(select coalesce(given.at, clock_timestamp())
+                                     from unnest(published_ats) with ordinality as given (at, n) order by n);
 begin
     _topic.block_writes_on_zero_subscriptions := false;     -- its groups are carried over as well
     _places := array(
@@ -34,37 +41,43 @@ begin
            and not exists (select from postbus.imported i
                             where i.source = import_messages.source and i.source_id = given.id and i.message_id is not null)
          order by given.n);
+    headers := array(select case when given.n = any (_places) then postbus.import_headers(source, given.id, given.headers, given.at)
+                                 else given.headers end
+                       from unnest(source_ids, import_messages.headers, published_ats) with ordinality as given (id, headers, at, n) order by n);
     if _places <> '{}' then
+        _dead := case when to_log then array(select n from unnest(_places) as n where attempts[n] >= _topic.max_attempts) else '{}' end;
+        _places := array(select n from unnest(_places) as n where n <> all (_dead));
         if _topic.storage_id is null then
             _ids := postbus.new_ids(cardinality(_places));
             insert into postbus.queued (topic_id, id, published_at, attempts, priority, ordered, key, correlation_id, content_type,
                                         headers, payload)
-            select _topic.id, one.id, coalesce(published_ats[one.n], clock_timestamp()), coalesce(attempts[one.n], 0), 4, _topic.ordered,
+            select _topic.id, one.id, _times[one.n], coalesce(attempts[one.n], 0), 4, _topic.ordered,
                    keys[one.n], correlation_ids[one.n], import_messages.content_type, headers[one.n], payloads[one.n]
               from unnest(_ids, _places) as one (id, n) order by one.id;
         elsif to_log then
-            _ids := postbus.append_many(
-                _topic, clock_timestamp(), import_messages.content_type,
-                array(select payloads[n] from unnest(_places) as n),
-                case when exists (select from unnest(_places) as n where keys[n] is not null)
-                     then array(select keys[n] from unnest(_places) as n) end,
-                case when exists (select from unnest(_places) as n where headers[n] is not null)
-                     then array(select headers[n] from unnest(_places) as n) end,
-                case when exists (select from unnest(_places) as n where correlation_ids[n] is not null)
-                     then array(select correlation_ids[n] from unnest(_places) as n) end,
-                null);
+            _ids := postbus.import_append(
+                _topic, array(select _times[n] from unnest(_places) as n), import_messages.content_type,
+                array(select payloads[n] from unnest(_places) as n), array(select keys[n] from unnest(_places) as n),
+                array(select headers[n] from unnest(_places) as n), array(select correlation_ids[n] from unnest(_places) as n));
         else
             _ids := array(select nextval('postbus.log_position') * 1024 from unnest(_places));
         end if;
+        _buried := case when _topic.storage_id is null then postbus.new_ids(cardinality(_dead))
+                        else array(select nextval('postbus.log_position') * 1024 from unnest(_dead)) end;
+        perform postbus.import_dead(
+            _topic, 0, _buried, array(select payloads[n] from unnest(_dead) as n), content_type, array(select keys[n] from unnest(_dead) as n),
+            array(select headers[n] from unnest(_dead) as n), array(select correlation_ids[n] from unnest(_dead) as n),
+            array(select _times[n] from unnest(_dead) as n), array(select attempts[n] from unnest(_dead) as n),
+            array(select errors[n] from unnest(_dead) as n));
         insert into postbus.imported as known (source, source_id, message_id)
-        select import_messages.source, source_ids[one.n], one.id from unnest(_ids, _places) as one (id, n)
+        select import_messages.source, source_ids[one.n], one.id from unnest(_ids || _buried, _places || _dead) as one (id, n)
         on conflict on constraint imported_pkey do update set message_id = excluded.message_id where known.message_id is null;
         perform pg_notify('postbus', _topic.id::text);
     end if;
     return query
-        select source_ids[one.n], one.id, null from unnest(_ids, _places) as one (id, n)
+        select source_ids[one.n], one.id, null, one.n = any (_dead) from unnest(_ids || _buried, _places || _dead) as one (id, n)
         union all
-        select given.id, null, found.problem
+        select given.id, null, found.problem, false
           from unnest(source_ids, payloads, keys, headers) as given (id, payload, key, headers)
          cross join lateral postbus.import_problem(_topic, given.payload, given.key, given.headers) as found (problem)
          where found.problem is not null;

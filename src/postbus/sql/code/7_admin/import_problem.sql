@@ -7,6 +7,9 @@ language sql stable as $$
         when length(payload) > (topic).max_payload_bytes then
             format('the payload has %s bytes, the topic accepts %s', length(payload), (topic).max_payload_bytes)
         when jsonb_typeof(headers) <> 'object' then 'headers are not an object'
+        when headers ? 'event-id' and not postbus.is_event_id(headers ->> 'event-id') then
+            'header event-id is not an identity: 1 to 200 printable ASCII characters'
+        when pg_column_size(headers) > 65536 then format('the headers have %s bytes, more than 65536', pg_column_size(headers))
         when (topic).ordered and key is null then 'a message of an ordered topic needs a key'
         when length(key) > 1000 or octet_length(key) > 2000 then 'key has more than 1000 characters or 2000 bytes'
     end

@@ -1,7 +1,8 @@
 -- Gives a group messages that were carried over and that it does not find in the log before it, with the attempts they
--- had. They are due now, one after the other where they have a key. Returns how many.
+-- had. They are due now, one after the other where they have a key. Those that were tried as often as the topic allows become
+-- dead letters of the group. Returns how many these are.
 --
--- Writes: retrying.  Locks: the group's lane rows, so that a message which ends just now does not leave one parked.
+-- Writes: retrying, dead_letter, receipt.  Locks: the group's lane rows, so that a message which ends just now does not leave one parked.
 create or replace function postbus.import_retrying(
     source          text,
     topic           text,
@@ -24,9 +25,16 @@ declare
     _topic postbus.topic := postbus.existing_topic(topic);
     _group bigint := (postbus.existing_subscription(topic, group_name)).id;
     _epoch bigint := postbus.epoch(_topic.storage_id);
-    _count bigint;
+    _dead  integer[];
+    _ids   bigint[];        -- of these
     _line  record;
 begin
+    headers := array(select postbus.import_headers(source, given.id, given.headers, given.at)
+                       from unnest(source_ids, import_retrying.headers, published_ats) with ordinality as given (id, headers, at, n) order by n);
+    select coalesce(array_agg(given.n order by given.n), '{}'), array_agg(i.message_id order by given.n) into _dead, _ids
+      from unnest(source_ids, attempts) with ordinality as given (id, attempts, n)
+      join postbus.imported i on i.source = import_retrying.source and i.source_id = given.id and i.message_id is not null
+     where given.attempts >= _topic.max_attempts;
     perform from postbus.lane l where l.subscription_id = _group order by l.lane for update;
     insert into postbus.retrying (subscription_id, lane, id, position, parked, attempts, last_error, kept_from, published_at, key,
                                   correlation_id, content_type, headers, payload)
@@ -36,8 +44,13 @@ begin
       from unnest(source_ids, payloads, keys, import_retrying.headers, correlation_ids, published_ats, import_retrying.attempts, errors)
            as one (source_id, payload, key, headers, correlation_id, published_at, attempts, error)
       join postbus.imported i on i.source = import_retrying.source and i.source_id = one.source_id and i.message_id is not null
+     where (one.attempts >= _topic.max_attempts) is not true
     on conflict on constraint retrying_pkey do nothing;
-    get diagnostics _count = row_count;
+    perform postbus.import_dead(
+        _topic, _group, _ids, array(select payloads[n] from unnest(_dead) as n), content_type, array(select keys[n] from unnest(_dead) as n),
+        array(select headers[n] from unnest(_dead) as n), array(select correlation_ids[n] from unnest(_dead) as n),
+        array(select published_ats[n] from unnest(_dead) as n), array(select attempts[n] from unnest(_dead) as n),
+        array(select errors[n] from unnest(_dead) as n));
     for _line in
         select postbus.lane_of(one.key, _topic.lanes) as lane, array_agg(distinct one.key) as keys
           from unnest(keys) as one (key) where one.key is not null group by 1
@@ -45,5 +58,5 @@ begin
         perform postbus.unpark_retrying(_group, _line.lane, _line.keys, clock_timestamp());
     end loop;
     perform pg_notify('postbus', _topic.id::text);
-    return _count;
+    return cardinality(_dead);
 end $$;
