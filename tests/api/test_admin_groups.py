@@ -222,7 +222,9 @@ async def test_rebase(bus: Bus, conn: Any) -> None:
         await store.subscribe("events", "mail", Start.NOW, "block")
     moved = await bus.admin.rebase()
 
-    assert refused.value.remedy == "run: postbus rebase"
+    assert refused.value.remedy == (
+        "run: postbus rebase; for a copy that runs beside the original: postbus rebase --as-copy"
+    )
     assert moved == 2
     await store.subscribe("events", "mail", Start.NOW, "block")
     assert await lag(bus) == 1

@@ -430,16 +430,22 @@ async def test_a_restored_database(cli: Cli, bus: Bus, conn: Any, events: str) -
     consumed = await cli("consume", events, "--group", "mail", "--max", "1", "--json")
 
     (warning,) = [one for one in examined.done().json["checks"] if one["check"] == "restored"]
-    assert (warning["level"], warning["remedy"]) == ("warning", "run: postbus rebase")
+    assert warning["level"] == "warning"
+    assert "run: postbus rebase; for a copy" in warning["remedy"]
     assert "remedy: run: postbus rebase" in refused.failed(6).err
     assert "nothing was done" in unconfirmed.failed(4).err
-    assert rebased.done().out == "rebased 4 cursors\n"
+    source = await conn.fetchval("select postbus.source()")
+    assert rebased.done().out == f"rebased 4 cursors; messages have the same source, {source}\n"
     assert [one["payload"] for one in consumed.done().lines] == [1]
 
 
-async def test_rebase_without_asking(cli: Cli, events: str) -> None:
-    """--yes answers the question; --json has the count."""
-    assert (await cli.quick("rebase", "--yes", "--json")).done().json == {"cursors": 4}
+async def test_rebase_without_asking(cli: Cli, conn: Any, events: str) -> None:
+    """--yes answers the question; --json has the count, and the source, which a copy gets anew."""
+    before = str(await conn.fetchval("select postbus.source()"))
+    assert (await cli.quick("rebase", "--yes", "--json")).done().json == {"cursors": 4, "source": before}
+    told = (await cli.quick("rebase", "--as-copy", "--yes", "--json")).done().json
+    assert told == {"cursors": 4, "source": str(await conn.fetchval("select postbus.source()"))}
+    assert told["source"] != before
 
 
 async def test_the_doctor_looks_at_groups(cli: Cli, bus: Bus, conn: Any, events: str) -> None:

@@ -92,7 +92,8 @@ async def restore(
 
 
 async def _refused(act: Awaitable[Any]) -> None:
-    assert await refused(act, "PB507") == "run: postbus rebase"
+    remedy = await refused(act, "PB507")
+    assert remedy == "run: postbus rebase; for a copy that runs beside the original: postbus rebase --as-copy"
 
 
 async def _rebase(conn: Any) -> int:
@@ -268,6 +269,27 @@ async def test_the_sweep_leaves_a_restored_database_alone(conn: Any, restore: Re
     assert await _take_all(there, group) == ["one"]
     assert (await sweep(there, storage, timedelta(minutes=4)))["dropped"] == ["segment_1_1"]
     assert await there.fetchval("select count(*) from postbus.loss") == 0
+
+
+@pytest.mark.parametrize("as_copy", [False, True])
+async def test_a_restored_database_keeps_the_identity_of_its_messages_unless_it_is_a_copy(
+    conn: Any, restore: Restore, as_copy: bool
+) -> None:
+    """It goes on instead of the original, or beside it; what is published there is new in any case."""
+    identities = "select array_agg(event_id order by id) from postbus.log"
+    await create_topic(conn)
+    await publish(conn, "one", "two")
+    before = await conn.fetchval(identities)
+
+    there = await restore()
+    assert await there.fetchval(identities) == before, "also before somebody decides what this database is"
+    await there.execute("select postbus.rebase($1)", as_copy)
+    await publish(there, "three")
+    await publish(conn, "three")
+
+    here, found = await conn.fetchval(identities), await there.fetchval(identities)
+    assert (found[:2] == before) is not as_copy
+    assert len({*here, *found}) == (6 if as_copy else 4), "the third is another message in each of the two"
 
 
 async def test_rebase_on_the_same_server_loses_nothing(conn: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -13,11 +14,12 @@ from nats.js.api import AckPolicy, ConsumerConfig
 
 from eventually import eventually
 from grouping import create_log
-from postbus import Bus
+from postbus import Ack, Bus
 from postbus._migrate import migrate
 from postbus.bench.peers.servers import Server
 from postbus.embedded import EmbeddedPostgres
-from postbus.relay import NatsSink
+from postbus.relay import Envelope, NatsSink, PostbusSink
+from relay.parcels import event_id, message, opened
 from running import running
 
 Stored = Callable[[int], Awaitable[list[Any]]]
@@ -143,3 +145,40 @@ async def test_two_routes_of_one_topic_into_one_stream_are_all_stored(
 
     assert sorted(one.subject for one in got) == ["one.orders"] * 5 + ["two.orders"] * 5
     assert len(identities(got)) == 5, "an event is the same one, whichever route it came by"
+
+
+async def test_a_chain_of_databases_keeps_one_identity(
+    bus: Bus, other_dsn: str, nats_server: Server, stored: Stored
+) -> None:
+    """The other database knows the event by the id that it has in the first, and so does the stream behind it."""
+    async with Bus.open(other_dsn) as other:
+        for one in (bus, other):
+            await create_log(one, "orders")
+        for n in range(3):
+            await bus.send("orders", n)
+        first = [row["event_id"] for row in await bus.admin.log("orders")]
+        await bus.relay("orders", PostbusSink(other_dsn), name="onwards")
+        async with (
+            relaying(
+                nats_server.address,
+                (bus, "orders", "one.orders", "relay-nats"),
+                (other, "orders", "two.orders", "relay-nats"),
+            ),
+        ):
+            got = await stored(6)
+        second = [row["event_id"] for row in await other.admin.log("orders")]
+    assert first == second
+    assert sorted(one.headers["event_id"] for one in got) == sorted(first * 2)
+    assert json.loads(got[0].data) in range(3)
+
+
+async def test_what_is_sent_to_another_postbus_twice_is_there_once(bus: Bus, other_dsn: str) -> None:
+    """By one route; another route of the same topic is another sending."""
+    async with Bus.open(other_dsn) as other:
+        await create_log(other, "orders")
+        for route in ("a", "a", "b"):
+            async with opened(PostbusSink(other_dsn)) as sink:
+                envelope = Envelope("orders", source="/tests", route=route)
+                assert await sink.send([envelope.parcel(message(n)) for n in range(3)]) == [Ack()] * 3
+        found = [row["event_id"] for row in await other.admin.log("orders")]
+    assert found == [event_id(n) for n in range(3)] * 2
