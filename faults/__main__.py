@@ -37,7 +37,7 @@ class Run:
         async with Servers() as servers:
             for fault in FAULTS:
                 if self._is_wanted(fault.name):
-                    for modes in shifts(one for one in self._modes if not fault.modes or one.name in fault.modes):
+                    for modes in shifts(filter(fault.concerns, self._modes)):
                         await self._judge(servers, fault, modes)
             for control in CONTROLS:
                 if self._is_wanted(control.fault.name):

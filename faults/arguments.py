@@ -15,6 +15,7 @@ def parser(about: str | None) -> argparse.ArgumentParser:
     made.add_argument("--journal", required=True, type=Path)
     made.add_argument("--modes", required=True, type=_modes)
     made.add_argument("--seed", required=True)
+    made.add_argument("--stream", default="", help="the address of the NATS server, for modes that need one")
     return made
 
 

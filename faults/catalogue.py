@@ -47,7 +47,7 @@ async def killed_anywhere(world: World) -> None:
         await asyncio.sleep(world.random.uniform(0.2, 1.0))
         async with world.hurting("kill -9"):
             victim.kill()
-        world.start_consumer()
+        world.start_consumer(victim.database)
         await world.flows(20)
 
 
@@ -359,6 +359,11 @@ async def vacuumed(world: World) -> None:
     await conn.close()
 
 
+STREAMS = (
+    ("two routes", ("stream-routes",)),
+    ("queue and log", ("stream-queue", "stream-log")),
+    ("two databases", ("stream-log", "stream-there")),
+)
 FAULTS = [
     Fault("none", nothing),
     *(Fault(f"worker killed {name}", killed_at(name)) for name in FAILPOINTS),
@@ -412,6 +417,7 @@ FAULTS = [
     Fault("deadlocks", deadlocks),
     Fault("timeouts", timeouts),
     Fault("idle sessions ended", idle_sessions_ended, settings={"idle_session_timeout": "2s"}),
+    *(Fault(f"{name} into one stream", killed_anywhere, stage.with_a_stream, modes=modes) for name, modes in STREAMS),
     Fault("migration", migrated),
     Fault("vacuum full", vacuumed),
 ]

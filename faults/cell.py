@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,10 @@ class Fault:
     kills: bool = False
     """Consumers die by themselves, and are replaced."""
     modes: tuple[str, ...] = ()
-    """Those that it concerns; none: all."""
+    """Those that it concerns; none: all but those that need a stream."""
+
+    def concerns(self, mode: Mode) -> bool:
+        return mode.name in self.modes if self.modes else not mode.is_streamed
 
 
 @dataclass
@@ -74,7 +78,7 @@ class Verdict:
 
 async def run(servers: Servers, fault: Fault, modes: Sequence[Mode], seed: str, *, keep: Path | None = None) -> Verdict:
     """Run a fault. `keep` is a folder for the files of a run that is not green."""
-    chosen = [mode for mode in modes if not fault.modes or mode.name in fault.modes]
+    chosen = [mode for mode in modes if fault.concerns(mode)]
     verdict = Verdict(fault.name, chosen, seed)
     folder = Path(tempfile.mkdtemp(prefix="postbus-journals-"))
     began = time.monotonic()
@@ -96,16 +100,19 @@ async def _run(
     servers: Servers, fault: Fault, modes: Sequence[Mode], seed: str, folder: Path, verdict: Verdict
 ) -> None:
     async with fault.stage(servers, fault.settings) as scene:
-        await _play(World(scene, folder, modes, seed), fault, verdict)
+        world = World(scene, folder, modes, seed)
+        async with world.reader.reading() if world.reader else nullcontext():
+            await _play(world, fault, verdict)
 
 
 async def _play(world: World, fault: Fault, verdict: Verdict) -> None:
     try:
         await world.prepare(fault.topics)
-        for _ in range(_CONSUMERS):
-            world.start_consumer(**fault.consumer)
-        for _ in range(_PRODUCERS):
-            world.start_producer(**fault.producer)
+        for database in world.databases:
+            for _ in range(_CONSUMERS):
+                world.start_consumer(database, **fault.consumer)
+            for _ in range(_PRODUCERS):
+                world.start_producer(database, **fault.producer)
         keeping_up = asyncio.create_task(world.replace_the_dead()) if fault.kills else None
         try:
             await world.flows(_WARM)

@@ -33,14 +33,15 @@ from postbus import Bus, DatabaseUnavailable, Delivery, Message, Start
 from postbus._loop import patiently
 from postbus._store import Store
 from postbus.inbox import Inbox
-from postbus.relay import PostbusSink
+from postbus.relay import Envelope, NatsSink, PostbusSink
 
 SETTLE_FIRST = "settlement before the effect"
 NO_FENCE = "no fencing"
 BY_POSITION = "a position is the last one read"
 NO_INBOX = "no inbox"
 NOTE_FIRST = "the inbox's note before the effect"
-CONTROLS = (SETTLE_FIRST, NO_FENCE, BY_POSITION, NO_INBOX, NOTE_FIRST)
+BARE_ID = "a stream knows messages by their bare ids"
+CONTROLS = (SETTLE_FIRST, NO_FENCE, BY_POSITION, NO_INBOX, NOTE_FIRST, BARE_ID)
 
 INBOX = Inbox()
 
@@ -57,9 +58,10 @@ class Order(msgspec.Struct):
 class Observed:
     """Notes which settlements the database accepts, and dies where it is told to. Put around the methods of `Store`."""
 
-    def __init__(self, journal: Journal, failpoint: Failpoint) -> None:
+    def __init__(self, journal: Journal, failpoint: Failpoint, database: str) -> None:
         self._journal = journal
         self._failpoint = failpoint
+        self._database = database
         self._leases: dict[Any, tuple[str, list[int]]] = {}
 
     def install(self) -> None:
@@ -136,7 +138,7 @@ class Observed:
 
     def _note(self, mode: str, what: Sequence[str], by: str) -> None:
         if what:
-            self._journal.note(*(Settled(mode, one, os.getpid(), by) for one in what))
+            self._journal.note(*(Settled(mode, f"{self._database} {one}", os.getpid(), by) for one in what))
 
 
 def _replace(name: str, method: Callable[..., Awaitable[Any]]) -> None:
@@ -307,7 +309,7 @@ async def consume(args: argparse.Namespace) -> bool:
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _tell_tasks)
     with Journal(args.journal) as journal:
         failpoint = Failpoint(args.failpoint, args.count, journal)
-        Observed(journal, failpoint).install()
+        Observed(journal, failpoint, args.modes[0].database).install()
         stalls = Stalls(journal)
         stalls.install()
         watching = asyncio.create_task(stalls.watch())
@@ -315,11 +317,17 @@ async def consume(args: argparse.Namespace) -> bool:
             remove_fences()
         if args.control == BY_POSITION:
             forget_open_transactions()
+        if args.control == BARE_ID:
+            Envelope._deduplication_id = lambda self, message, event_id: str(message.id)  # type: ignore[method-assign]
         async with await _opened(args.dsn) as bus:
             handlers = Handlers(bus, journal, failpoint, args.control, args.seed)
             pullers = Pullers(bus, journal, failpoint, handlers.pulled, args.seed, rhythm=args.rhythm, hold=args.hold)
             for mode in args.modes:
                 for group in mode.groups:
+                    if mode.is_streamed:
+                        handlers.are_there = True
+                        await patiently(partial(_stream, bus, args.stream, mode, group))
+                        continue
                     (pullers if mode.pulled else handlers).add(mode, group)
                 if mode.is_relayed:
                     await patiently(partial(_relay, bus, args.dsn, mode))
@@ -340,6 +348,11 @@ async def _until_told() -> bool:
 async def _relay(bus: Bus, dsn: str, mode: Mode) -> None:
     """Into another topic of the same server, as into that of another one: the sink goes away together with it."""
     await bus.relay(mode.entry, PostbusSink(dsn), name=RELAY, target=mode.topic, batch=10, concurrency=4)
+
+
+async def _stream(bus: Bus, address: str, mode: Mode, group: str) -> None:
+    """A route into the stream that all share."""
+    await bus.relay(mode.topic, NatsSink(address), name=group or None, target=mode.subject(group), batch=10)
 
 
 def _tell_tasks() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from faults import cell
-from faults.catalogue import frozen, killed_anywhere, killed_at, nothing, postmaster_killed
+from faults import cell, stage
+from faults.catalogue import STREAMS, frozen, killed_anywhere, killed_at, nothing, postmaster_killed
 from faults.cell import Fault, Verdict
-from faults.consumer import BY_POSITION, NO_FENCE, NO_INBOX, NOTE_FIRST, SETTLE_FIRST
+from faults.consumer import BARE_ID, BY_POSITION, NO_FENCE, NO_INBOX, NOTE_FIRST, SETTLE_FIRST
 from faults.failpoint import DURING_SETTLEMENT
 from faults.modes import MODES
 from faults.servers.run import Servers
@@ -97,5 +97,18 @@ CONTROLS = [
             modes=("inbox",),
         ),
         ("LOST",),
+    ),
+    *(
+        Control(
+            Fault(
+                f"control: a stream knows messages by their bare ids, {name}",
+                nothing,
+                stage.with_a_stream,
+                consumer={"control": BARE_ID},
+                modes=modes,
+            ),
+            ("LOST",),
+        )
+        for name, modes in STREAMS
     ),
 ]

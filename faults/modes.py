@@ -28,6 +28,11 @@ class Mode(NamedTuple):
     """Messages are published to another topic, and come to this one by a relay."""
     pulled: bool = False
     """Consumers pop batches, instead of being called."""
+    is_streamed: bool = False
+    """Each group is a relay into a stream that all such modes share, and what counts is what the stream has stored."""
+    database: str = "postbus"
+    topic_name: str = ""
+    """Where it is not that of the mode."""
 
     @property
     def once(self) -> bool:
@@ -40,12 +45,16 @@ class Mode(NamedTuple):
 
     @property
     def topic(self) -> str:
-        return f"faults.{self.name}"
+        return f"faults.{self.topic_name or self.name}"
 
     @property
     def entry(self) -> str:
         """Where its messages are published to."""
         return f"{self.topic}.outbox" if self.is_relayed else self.topic
+
+    def subject(self, group: str) -> str:
+        """Where a relay sends its messages to, in the stream."""
+        return f"faults.{self.name}.{group or 'queue'}"
 
 
 _RETRY = {"lease": LEASE, "retry_initial": "50ms", "retry_factor": 1.0, "retry_max": "50ms", "max_attempts": 1000}
@@ -90,6 +99,19 @@ MODES = {
             pulled=True,
         ),
         Mode("pull-transactional", _LOG, groups=("once",), in_order=True, transactional=True, pulled=True),
+        # Into one stream, which must tell all of their messages apart.
+        Mode("stream-routes", _LOG, groups=("one", "two"), in_order=True, is_streamed=True),
+        Mode("stream-queue", _RETRY, is_streamed=True),
+        Mode("stream-log", _LOG, groups=("one",), in_order=True, is_streamed=True),
+        Mode(
+            "stream-there",
+            _LOG,
+            groups=("one",),
+            in_order=True,
+            is_streamed=True,
+            database="there",
+            topic_name="stream-log",
+        ),
     )
 }
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from faults.servers import Absent
 from faults.servers.clock import Clock
 from faults.servers.disk import TABLES, WAL, Disk
 from faults.servers.pgbouncer import PgBouncer
 from faults.servers.postgres import Server, dsn_of_all
 from faults.servers.proxy import Proxy
 from faults.servers.run import USER, Servers
+from faults.stream import make_stream
+from postbus.bench.peers import servers as brokers
+from postbus.bench.peers import system
 
 
 @dataclass
@@ -24,6 +28,8 @@ class Scene:
     standby: Server | None = None
     disk: Disk | None = None
     clock: Clock | None = None
+    stream: str = ""
+    """The address of a NATS server."""
 
 
 Stage = Callable[[Servers, Mapping[str, str]], AbstractAsyncContextManager[Scene]]
@@ -65,6 +71,19 @@ async def with_a_standby(servers: Servers, settings: Mapping[str, str]) -> Async
             yield scene
         finally:
             await scene.standby.remove()
+
+
+@asynccontextmanager
+async def with_a_stream(servers: Servers, settings: Mapping[str, str]) -> AsyncIterator[Scene]:
+    """A NATS server with a stream beside it."""
+    async with AsyncExitStack() as stack:
+        scene = await stack.enter_async_context(directly(servers, settings))
+        try:
+            scene.stream = (await stack.enter_async_context(brokers.nats())).address
+        except system.Absent as absent:
+            raise Absent(str(absent)) from absent
+        await make_stream(scene.stream)
+        yield scene
 
 
 def with_a_small_disk(part: str, megabytes: int) -> Stage:

@@ -20,9 +20,12 @@ from faults import journal
 from faults.journal import Hurt, Journal, now
 from faults.modes import RELAY, Mode
 from faults.oracle import Facts, Place, Story
-from faults.servers.postgres import Server
+from faults.servers.postgres import DATABASE, Server
+from faults.servers.run import USER
 from faults.stage import Scene
+from faults.stream import StreamReader
 from postbus import Bus, PostbusError
+from postbus._migrate import migrate
 
 _ROOT = Path(__file__).parent.parent
 NOT_THERE = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, PostbusError)
@@ -58,7 +61,8 @@ class Unsettled(Exception):
 class Process:
     """A producer or a consumer."""
 
-    def __init__(self, module: str, folder: Path, number: int, options: Mapping[str, object]) -> None:
+    def __init__(self, module: str, folder: Path, number: int, database: str, options: Mapping[str, object]) -> None:
+        self.database = database
         self.name = f"{module}-{number}"
         self.errors = folder / f"{self.name}.err"
         given = {"journal": folder / f"{self.name}.journal", **options}
@@ -128,48 +132,71 @@ class World:
         self._seed = seed
         self._journal = Journal(folder / "driver.journal")
         self._count = 0
+        self.databases = list(dict.fromkeys(mode.database for mode in modes))
+        self.reader = StreamReader(scene.stream, modes, folder / "stream.journal") if scene.stream else None
 
     # topics and processes
 
     async def prepare(self, topic_options: Mapping[str, Any]) -> None:
         """Make the topics. Those that drop their messages do it soon."""
-        async with Bus.open(self.server.dsn()) as bus:
-            for mode in self.modes:
-                for topic in {mode.topic, mode.entry}:
-                    await bus.admin.create_topic(topic, **{**mode.options, **topic_options})
-        for mode in self.modes:
-            for group in filter(None, mode.groups):
-                await self.ask("select postbus.subscribe($1, $2, 'FROM_BEGINNING')", mode.topic, group)
-            if mode.is_relayed:
-                await self.ask("select postbus.subscribe($1, $2, 'FROM_BEGINNING')", mode.entry, RELAY)
-        await self.ask("update postbus.sweep_setting set interval = '1 second'")
-        await self.ask("update postbus.storage set period = '1 second' where topic_id is not null")
-        await self.ask("create table effect (mode text, group_name text, key text, n int)")
-        await self.ask("grant insert on effect to public")
+        for database in self.databases:
+            await self._prepare(database, topic_options)
+            await self.ask("create table effect (mode text, group_name text, key text, n int)", database=database)
+            await self.ask("grant insert on effect to public", database=database)
         await self.ask("checkpoint")  # the tables outlive a server whose commits do not
 
-    def start_producer(self, **options: object) -> Process:
-        process = self._start("producer", options)
+    async def _prepare(self, database: str, topic_options: Mapping[str, Any]) -> None:
+        if database != DATABASE:
+            await self.server.ask(f"create database {database}")
+            conn: Any = await asyncpg.connect(self.server.socket_dsn(database))
+            await migrate(conn)
+            await conn.close()
+        modes = self.modes_of(database)
+        async with Bus.open(self.server.dsn(database)) as bus:
+            for mode in modes:
+                for topic in {mode.topic, mode.entry}:
+                    await bus.admin.create_topic(topic, **{**mode.options, **topic_options})
+        subscribe = "select postbus.subscribe($1, $2, 'FROM_BEGINNING')"
+        for mode in modes:
+            for group in filter(None, mode.groups):
+                await self.ask(subscribe, mode.topic, group, database=database)
+            if mode.is_relayed:
+                await self.ask(subscribe, mode.entry, RELAY, database=database)
+        await self.ask("update postbus.sweep_setting set interval = '1 second'", database=database)
+        await self.ask("update postbus.storage set period = '1 second' where topic_id is not null", database=database)
+        if any(mode.is_streamed for mode in modes):  # a queue's first id is that of the log's tenth segment
+            await self.ask("select setval('postbus.message_id', 10 * 1024, false)", database=database)
+
+    def modes_of(self, database: str) -> list[Mode]:
+        return [mode for mode in self.modes if mode.database == database]
+
+    def start_producer(self, database: str = DATABASE, **options: object) -> Process:
+        process = self._start("producer", database, options)
         self.producers.append(process)
         return process
 
-    def start_consumer(self, **options: object) -> Process:
-        process = self._start("consumer", options)
+    def start_consumer(self, database: str = DATABASE, **options: object) -> Process:
+        process = self._start("consumer", database, options)
         self.consumers.append(process)
         return process
 
-    def _start(self, module: str, options: Mapping[str, object]) -> Process:
+    def _start(self, module: str, database: str, options: Mapping[str, object]) -> Process:
         self._count += 1
-        modes = ",".join(mode.name for mode in self.modes)
-        given = {"dsn": self.scene.dsn, "modes": modes, "seed": f"{self._seed}.{self._count}", **options}
-        return Process(module, self.folder, self._count, given)
+        given = {
+            "dsn": self.scene.dsn if database == DATABASE else self.server.dsn(database, user=USER),
+            "modes": ",".join(mode.name for mode in self.modes_of(database)),
+            "seed": f"{self._seed}.{self._count}",
+            "stream": self.scene.stream,
+            **options,
+        }
+        return Process(module, self.folder, self._count, database, given)
 
     async def replace_the_dead(self) -> None:
         """Start a consumer for each that was killed, until cancelled."""
         while True:
             for one in [one for one in self.consumers if not one.is_alive and not one.is_replaced]:
                 one.is_doomed = one.is_replaced = True
-                self.start_consumer()
+                self.start_consumer(one.database)
             await asyncio.sleep(0.1)
 
     async def flows(self, messages: int = 50, within: float = 30.0) -> None:
@@ -200,8 +227,8 @@ class World:
     def story(self) -> Story:
         return Story(journal.read(self.folder), self.modes)
 
-    async def ask(self, sql: str, *args: Any) -> Any:
-        return await self.server.ask(sql, *args, database="postbus")
+    async def ask(self, sql: str, *args: Any, database: str = DATABASE) -> Any:
+        return await self.server.ask(sql, *args, database=database)
 
     async def settles(self, within: float) -> float:
         """Wait until nothing is left to do. Returns the seconds that took."""
@@ -209,13 +236,17 @@ class World:
         left: object = "?"
         while time.monotonic() < began + within:
             with suppress(*NOT_THERE):
-                for storage in await self.ask("select coalesce(array_agg(id), '{}') from postbus.storage"):
-                    await self.ask("select counted from postbus.sweep_log($1)", storage)  # lags are counted by sweeps
-                left = int(await self.ask(_LEFT_OVER))
-                if left == 0:
+                left = sum([await self._left_over(database) for database in self.databases])
+                if left == 0 and (self.reader is None or await self.reader.has_all()):
                     return time.monotonic() - began
             await asyncio.sleep(0.2)
         raise Unsettled(f"{left} messages were left after {within:g} s")
+
+    async def _left_over(self, database: str) -> int:
+        for storage in await self.ask("select coalesce(array_agg(id), '{}') from postbus.storage", database=database):
+            # Lags are counted by sweeps.
+            await self.ask("select counted from postbus.sweep_log($1)", storage, database=database)
+        return int(await self.ask(_LEFT_OVER, database=database))
 
     async def tell_what_is_left(self) -> None:
         """Write down what the database has, and what the consumers wait for, where not all was handled."""
@@ -233,7 +264,13 @@ class World:
     async def facts(self) -> Facts:
         """What the database says at the end."""
         facts = Facts()
-        conn: Any = await asyncpg.connect(self.server.socket_dsn(), timeout=10)
+        for database in self.databases:
+            await self._look(database, facts)
+        return facts
+
+    async def _look(self, database: str, facts: Facts) -> None:
+        names = {topic: mode.name for mode in self.modes_of(database) for topic in (mode.topic, mode.entry)}
+        conn: Any = await asyncpg.connect(self.server.socket_dsn(database), timeout=10)
         try:
             for row in await conn.fetch(
                 "select mode, group_name, key, n, count(*) as times from effect group by 1, 2, 3, 4"
@@ -241,19 +278,19 @@ class World:
                 facts.effects[Place(row["mode"], row["group_name"], row["key"], row["n"])] = row["times"]
             for row in await conn.fetch("select topic, group_name, payload_json from postbus.dead_letters"):
                 order = json.loads(row["payload_json"])
-                mode = row["topic"].removeprefix("faults.")
-                facts.dead.add(Place(mode, row["group_name"] or "", order["key"], order["n"]))
+                facts.dead.add(
+                    Place(names.get(row["topic"], row["topic"]), row["group_name"] or "", order["key"], order["n"])
+                )
             for row in await conn.fetch(
                 "select t.name, sum(l.messages) as messages from postbus.loss l"
                 "  join postbus.subscription s on s.id = l.subscription_id"
                 "  join postbus.topic t on t.id = s.topic_id group by 1"
             ):
-                facts.lost_by_retention[row["name"].removeprefix("faults.")] = int(row["messages"])
-            facts.dropped = await conn.fetchval(_DROPPED)
-            for mode in self.modes:
+                facts.lost_by_retention[names.get(row["name"], row["name"])] = int(row["messages"])
+            facts.dropped += await conn.fetchval(_DROPPED)
+            for mode in self.modes_of(database):
                 if mode.has_receipts and (count := await conn.fetchval(_NOT_COMPLETED, mode.topic)):
                     facts.not_completed[mode.name] = count
-            return facts
         finally:
             conn.terminate()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from faults import cell, report
-from faults.catalogue import FAULTS, mix
+from faults.catalogue import FAULTS, STREAMS, mix
 from faults.modes import MODES, shifts
 from faults.servers.run import Servers
 
@@ -30,6 +30,24 @@ async def test_nothing_is_lost_doubled_or_out_of_order(servers: Servers, name: s
     assert verdict.hurts > 0
     if name == "worker frozen":  # which takes longest
         assert verdict.dropped > 0, "nothing was dropped while it was needed, since nothing was dropped at all"
+
+
+@pytest.mark.parametrize("name", [f"{name} into one stream" for name, _ in STREAMS])
+async def test_a_stream_stores_all_messages_of_all_that_share_it(servers: Servers, name: str, seed: str) -> None:
+    """Also when relays are killed; and none of them twice, since the stream knows what it has."""
+    verdict = await cell.run(servers, BY_NAME[name], list(MODES.values()), seed)
+    assert verdict.is_green, report.line(verdict)
+    assert verdict.messages > 100
+    assert verdict.hurts > 0
+    assert verdict.duplicates == 0
+
+
+def test_streams_take_part_only_in_faults_that_name_them() -> None:
+    """All others have enough to do."""
+    streamed = {mode.name for mode in MODES.values() if mode.is_streamed}
+    for fault in FAULTS:
+        concerned = {name for name, mode in MODES.items() if fault.concerns(mode)}
+        assert concerned == set(fault.modes) if fault.modes else concerned == MODES.keys() - streamed
 
 
 def test_a_mix_is_the_same_for_the_same_seed() -> None:

@@ -23,7 +23,7 @@ from running import running
 
 __all__ = ["cli", "end_what_was_started"]
 
-AT_ONCE = {"retry_initial": "0 s", "retry_max": "0 s"}
+AT_ONCE: dict[str, Any] = {"retry_initial": "0 s", "retry_max": "0 s"}
 
 
 async def identity_in_sql(conn: Any, topic: str) -> str:
@@ -41,7 +41,7 @@ async def test_every_path_tells_the_same_identity(
 ) -> None:
     """Python, SQL, HTTP, its client, the command line and what follows a topic."""
     await bus.admin.create_topic("t", semantics=semantics, retention="1 hour", lanes=1)
-    group = {"group": "g", "start": Start.BEGINNING} if semantics == "PUB_SUB" else {}
+    group: dict[str, Any] = {"group": "g", "start": Start.BEGINNING} if semantics == "PUB_SUB" else {}
     over_http = {"group": "g", "mode": "all"} if semantics == "PUB_SUB" else {}
     async with following(http, "t") as events:
         number = await bus.send("t", {"n": 1}, headers={"event-id": brought} if brought else None)
@@ -50,14 +50,14 @@ async def test_every_path_tells_the_same_identity(
     assert expected == brought if brought else uuid.UUID(expected).version == 8
     told = {"follow": followed}
 
-    [popped] = await bus.pop("t", **group)  # type: ignore[arg-type]
+    [popped] = await bus.pop("t", **group)
     told["pop"] = popped.message.event_id
     await popped.release()
     answer = (await http.post("/v1/topics/t/pop", json=over_http)).json()["messages"][0]
     told["http pop"] = answer["event_id"]
     await http.post("/v1/release", json={"messages": [{"token": answer["token"], "id": answer["id"]}]})
     async with HttpBus(str(http.base_url)) as client:
-        [popped] = await client.pop("t", **group)  # type: ignore[arg-type]
+        [popped] = await client.pop("t", **group)
         told["client"] = popped.message.event_id
         await popped.release()
     told["http"] = (await http.get("/v1/topics/t/messages")).json()["messages"][0]["event_id"]
@@ -95,13 +95,13 @@ async def test_the_command_of_consume_is_told_the_identity(bus: Bus, conn: Any, 
 @pytest.mark.parametrize("semantics", ["QUEUE", "PUB_SUB"])
 async def test_a_message_keeps_its_identity_through_everything(bus: Bus, conn: Any, semantics: Any) -> None:
     """Attempts, leases that end, retries, dead letters, redrive, and groups that go back."""
-    await bus.admin.create_topic("t", semantics=semantics, retention="1 hour", lanes=1, **AT_ONCE)  # type: ignore[arg-type]
+    await bus.admin.create_topic("t", semantics=semantics, retention="1 hour", lanes=1, **AT_ONCE)
     group = "g" if semantics == "PUB_SUB" else None
-    start = {"group": group, "start": Start.BEGINNING} if group else {}
+    start: dict[str, Any] = {"group": group, "start": Start.BEGINNING} if group else {}
     await bus.send("t", 1)
     expected = await identity_in_sql(conn, "t")
     for settle in ("lease ends", "release", "retry", "dead letter"):
-        [popped] = await bus.pop("t", lease="1s", wait=20, **start)  # type: ignore[arg-type]
+        [popped] = await bus.pop("t", lease="1s", wait=20, **start)
         assert popped.message.event_id == expected, settle
         match settle:
             case "release":
