@@ -138,6 +138,22 @@ async def test_a_message_keeps_its_identity_through_everything(bus: Bus, conn: A
     assert {one.event_id for one in got} == {expected}
 
 
+async def test_a_message_that_the_log_has_dropped_keeps_its_identity(
+    http: httpx.AsyncClient, bus: Bus, conn: Any
+) -> None:
+    """The story of the copy that a group has tells it."""
+    await create_log(bus, "t")
+    number = await bus.send("t", 1)
+    expected = await identity_in_sql(conn, "t")
+    [popped] = await bus.pop("t", group="g", start=Start.BEGINNING)
+    await popped.dead_letter("no")
+    await conn.execute("delete from postbus.segment")
+
+    story = (await http.get(f"/v1/topics/t/messages/{number}")).json()
+    [dead] = (await http.get("/v1/topics/t/dead-letters")).json()["dead_letters"]
+    assert (story["retained"], story["event_id"], dead["event_id"]) == (False, expected, expected)
+
+
 async def test_a_webhook_is_sent_the_identity(http: httpx.AsyncClient, bus: Bus, conn: Any) -> None:
     """Two webhooks of a topic send the same message, each under an id of its own that its signature covers."""
     await create_log(bus, "t")

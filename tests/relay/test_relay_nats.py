@@ -65,12 +65,14 @@ async def test_messages_of_a_topic_arrive_in_the_stream(bus: Bus, conn: Any, nat
     assert got[0].headers["created_at"].endswith("Z")
 
 
-async def test_what_is_sent_twice_is_stored_once(nats_server: Server) -> None:
-    """The stream knows the ids of what it has got."""
+async def test_what_is_sent_twice_is_stored_once(nats_server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """The stream knows the ids of what it has got, and the relay says so."""
+    caplog.set_level("INFO", "postbus")
     async with stream(nats_server) as found, opened(NatsSink(nats_server.address)) as sink:
         for _ in range(2):
             assert await sink.send([parcel("orders", 1), parcel("orders", 2)]) == [Ack(), Ack()]
         assert (await found.stream_info("ORDERS")).state.messages == 2
+    assert [one.message for one in caplog.records] == ["sink.duplicate sink=nats messages=2"]
 
 
 async def test_refusals_of_the_stream_are_outcomes(nats_server: Server) -> None:

@@ -42,7 +42,7 @@ ROUTE_OPTIONS = (
     option("sink", str, "nats://, kafka://, amqp://, redis://, pubsub://, https://, postgresql:// or module:name."),
     option("target", str, "Where in the sink: orders.{event_type}; {topic}, {key}, {aggregate_type}, {aggregate_id}."),
     option("form", str, "attributes, cloudevents or cloudevents-structured (attributes)."),
-    option("source", str, "Who sends, for CloudEvents and for another Postbus."),
+    option("source", str, "Who sends, for CloudEvents."),
     option("registry", str, "module:name of the events that may be sent; all others are dead letters."),
     option("batch", int, "Messages that are sent at a time (50)."),
     option("concurrency", int, "Batches under way at the same time; those of one key are in one of them (1)."),

@@ -66,7 +66,7 @@ class Inbox:
 
         The note goes to the transaction of the handler's parameter `conn`, which a transactional handler gets from
         the bus. Others get one of `transaction`, such as `bus.transaction`. `message_id` tells what the message is
-        known by, if not by its id; such as `lambda message: message.headers["event-id"]`.
+        known by, if not by its `event_id`; such as `lambda message: message.headers["payment-id"]`.
         """
         checked_consumer(consumer)
 

@@ -83,7 +83,7 @@ class RedisInbox:
 
         One that another process has in hand is tried again when that one's claim ends. Transactional handlers are
         refused: their effect commits later than the message would be said to be done. `message_id` tells what the
-        message is known by, if not by its id; such as `lambda message: message.headers["event-id"]`.
+        message is known by, if not by its `event_id`; such as `lambda message: message.headers["payment-id"]`.
         """
         self._key_of(consumer, "any")
 

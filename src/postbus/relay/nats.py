@@ -48,6 +48,8 @@ class NatsSink:
         self._client: Any = None
         self._inbox = ""
         self._numbers = itertools.count()
+        self._duplicates = 0
+        """Messages that a stream had already, and that are not told of yet."""
         self._answers: dict[str, _Answer] = {}
         """Of what is published, by the subject that the stream answers to."""
 
@@ -83,6 +85,9 @@ class NatsSink:
         answers = [one for one in told if isinstance(one, asyncio.Future)]
         if answers:
             await asyncio.wait(answers, timeout=self._timeout)
+        if self._duplicates:
+            event(logging.INFO, "sink.duplicate", sink=self.kind, messages=self._duplicates)
+            self._duplicates = 0
         return [_outcome(one) if isinstance(one, asyncio.Future) else one for one in told]
 
     async def _publish(self, parcel: Parcel) -> Outcome | _Answer:
@@ -127,7 +132,7 @@ class NatsSink:
         error = answer.get("error")
         if error is None:
             if answer.get("duplicate"):
-                event(logging.INFO, "sink.duplicate", stream=answer.get("stream"), stored_as=answer.get("seq"))
+                self._duplicates += 1
             return Ack()
         told = f"JetStream refused it: {error.get('description')} ({error.get('err_code')})"
         return DeadLetter(reason=told) if error.get("err_code") == _TOO_LARGE else Retry(error=told)
