@@ -111,7 +111,17 @@ async def show(
     if cli.as_json:
         write_json(shown)
         return
-    names = ("died_at", "reason", "attempts", "published_at", "key", "priority", "correlation_id", "content_type")
+    names = (
+        "event_id",
+        "died_at",
+        "reason",
+        "attempts",
+        "published_at",
+        "key",
+        "priority",
+        "correlation_id",
+        "content_type",
+    )
     facts = {"id": row["id"], "topic": row["topic"], "group": row["group_name"]} | {name: row[name] for name in names}
     if row["group_name"] is not None:
         del facts["priority"]  # groups have none
