@@ -233,7 +233,7 @@ async def test_a_move_may_be_repeated_until_the_queue_is_empty(conn: Any) -> Non
     await refused(conn.execute("select postbus.set_group_state('t', 'first', 'ACTIVE')"), "PB433")
     assert (await go_on(conn))["ended_at"] is None, "nobody handed over"
     await conn.execute("select postbus.set_group_state('t', 'first', 'CANCELLED')")
-    assert "name the group" in await refused(move(conn, hand_over=True), "PB402")
+    assert "name a group" in await refused(move(conn, hand_over=True), "PB402")
 
     await move(conn, "second", hand_over=True)
     assert (await go_on(conn))["ended_at"] is not None
@@ -246,7 +246,7 @@ async def test_nonsense_is_refused(conn: Any) -> None:
     assert "topics create" in await refused(move(conn, "g"), "PB404")
     await create_queue(conn)
     await refused(move(conn, "no spaces here"), "PB401")
-    assert "name the group" in await refused(move(conn, hand_over=True), "PB402")
+    assert "name a group" in await refused(move(conn, hand_over=True), "PB402")
     await conn.execute("select postbus.pause_topic('t')")
     assert "resume" in await refused(move(conn, "g"), "PB408")
     await conn.execute("select postbus.resume_topic('t')")

@@ -26,7 +26,7 @@ async def _segments(conn: Any) -> list[int]:
     return [row["size"] for row in rows]
 
 
-async def _publish(conn: Any, payloads: list[bytes], topic: str = "t", **columns: list[Any]) -> list[int]:
+async def _publish(conn: Any, payloads: list[bytes], topic: str = "t", /, **columns: list[Any]) -> list[int]:
     named = "".join(f", {name} => ${place}" for place, name in enumerate(columns, 3))
     ids: list[int] = await conn.fetchval(
         f"select postbus.publish_many($1, $2::bytea[]{named})", topic, payloads, *columns.values()
