@@ -37,7 +37,8 @@ begin
         perform postbus.refuse('PB408', format('topic %L is paused, and its groups would wait for what is in the queue', name),
             'resume it first: postbus topics resume ' || name);
     elsif hand_over and cardinality(group_names) = 0 then
-        perform postbus.refuse('PB402', 'there is no group to hand the queue over to', 'name a group that takes the place of its consumers: --group NAME');
+        perform postbus.refuse('PB402', 'there is no group to hand the queue over to',
+            'name a group that takes the place of its consumers: --group NAME');
     end if;
     foreach _group in array group_names loop
         perform postbus.check_group_name(_group);

@@ -1,6 +1,7 @@
 -- Notes a sign of life of groups that pull. An ACTIVE group is seen now; since its row must not become a hot one, that is
--- written twice per heartbeat interval at most, and at once if the group was said to be stopped. A DEAD group comes back: the answer tells what it missed, see resurrect. In a
--- transaction that has written a DEAD group cannot come back; its next pop brings it back.
+-- written twice per heartbeat interval at most, and at once if the group was said to be stopped. A DEAD group comes back: the
+-- answer tells what it missed, see resurrect. In a transaction that has written a DEAD group cannot come back; its next pop
+-- brings it back.
 --
 -- Writes: subscription; see resurrect.  Locks: subscription rows (skip locked), in the order of their ids.
 create or replace function postbus.note_life(subscription_ids bigint[], as_of timestamptz)

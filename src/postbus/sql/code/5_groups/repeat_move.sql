@@ -19,7 +19,8 @@ begin
     if hand_over then
         _move.heir := coalesce((select s.id from postbus.subscription s where s.id = _move.heir and s.state <> 'CANCELLED'), _named[1]);
         if _move.heir is null then
-            perform postbus.refuse('PB402', 'there is no group to hand the queue over to', 'name a group that takes the place of its consumers: --group NAME');
+            perform postbus.refuse('PB402', 'there is no group to hand the queue over to',
+            'name a group that takes the place of its consumers: --group NAME');
         end if;
         update postbus.moving m set hand_over = true, heir = _move.heir where m.topic_id = topic.id;
     end if;

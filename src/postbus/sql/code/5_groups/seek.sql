@@ -23,7 +23,8 @@ declare
     _history bigint;
 begin
     if _topic.storage_id is null then
-        perform postbus.refuse('PB432', format('topic %L is a QUEUE', topic), 'only groups of PUB_SUB topics can be moved; make it one: postbus topics migrate ' || topic || ' --to PUB_SUB --group ' || group_name);
+        perform postbus.refuse('PB432', format('topic %L is a QUEUE', topic),
+            'only groups of PUB_SUB topics can be moved; make it one: postbus topics migrate ' || topic || ' --to PUB_SUB --group ' || group_name);
     end if;
     _place := postbus.here(_topic.storage_id);
     _cursor := postbus.start_cursor(_topic, start, start_at, start_id, _place);

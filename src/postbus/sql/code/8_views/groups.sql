@@ -3,8 +3,8 @@
 -- pending is all that is left for it to do: before it, in its history, and to be tried again.
 --
 -- healthy says whether somebody should look after it, and problem why: it is DEAD, near its heartbeat timeout (80 %), or has made
--- no progress for as long as that though messages wait; or the sink that it relays to is away; or it fails, or is behind, or was stopped for longer than its health_limits
--- allow. A group that was stopped as planned is healthy until then. PAUSED is healthy, unless the group has waited longer than its
+-- no progress for as long as that though messages wait; or the sink that it relays to is away; or it fails, or is behind, or was
+-- stopped for longer than its health_limits allow. A group that was stopped as planned is healthy until then. PAUSED is healthy, unless the group has waited longer than its
 -- timeout for the queue that its topic was. It is null for CANCELLED ones.
 create or replace view postbus.groups as
 select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start, s.start_at, s.start_id, s.on_failure, s.subscribed_at,
