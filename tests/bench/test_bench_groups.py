@@ -59,3 +59,13 @@ def test_a_group_that_is_killed_holds_up_nobody_and_comes_back_within_bounds() -
     assert {"growth_while_dead_percent", "no_stalls_others_lag_max_s"} <= set(holds)
     assert holds["no_stalls_lost_messages"]
     assert figures["caught_up_messages"] > 0
+
+
+def test_publishing_is_measured_while_partitions_are_thinned() -> None:
+    """Messages go in each round of that kind; whether the ratio holds is not tested on a busy machine."""
+    figures, holds = _run("thinning")
+
+    assert figures["kept_published_per_s"] > 0
+    assert holds["thinned_in_each_round_messages"]
+    assert holds["held_partitions"]
+    assert "thinned_to_kept_publish_ratio" in holds

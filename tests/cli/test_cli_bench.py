@@ -17,7 +17,7 @@ from postbus.bench.scenario import Scenario
 _OWN: dict[str, dict[str, Any]] = {
     **{name: {"messages": 2000, "seconds": 30} for name in ("queue", "log", "catch-up")},
     **{f"lt{number}": {"seconds": 30, "lanes": 3} for number in range(1, 8)},
-    **{name: {"seconds": 30} for name in ("kill-and-resurrect", "isolation", "partitions")},
+    **{name: {"seconds": 30} for name in ("kill-and-resurrect", "isolation", "thinning", "partitions")},
     "curves": {"messages": 2000},
     **{name: {} for name in ("peers", "lanes", "relay", "http")},
 }

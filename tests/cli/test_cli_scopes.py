@@ -189,3 +189,15 @@ async def test_group_is_subscribed_and_popped_from_a_message(cli: Cli, bus: Bus)
     assert str(ids[2]) in popped
     assert str(ids[1]) not in popped
     assert "Start.at" in (await cli.quick("groups", "subscribe", "g", "--pattern", "t.*", "--from", "1")).err
+
+
+async def test_heartbeat_revives_a_dead_group(cli: Cli, bus: Bus, billing: None, conn: Any) -> None:
+    """The command says where the group stands, in one topic or in all topics of a scope."""
+    await bus.admin.subscribe_group("audit", namespace="billing")
+    await conn.execute("update postbus.subscription set state = 'DEAD'")
+
+    told = (await cli.quick("groups", "heartbeat", "audit", "--namespace", "billing")).done().out
+    assert "ACTIVE, back with 0 messages before it" in told
+    topics = [row["topic"] for row in await conn.fetch("select topic from postbus.groups where group_name = 'audit'")]
+    again = (await cli.quick("groups", "heartbeat", "audit", topics[0], "--json")).done().json
+    assert again == [{"topic": topics[0], "state": "ACTIVE", "missed": None, "skipped": None}]

@@ -47,12 +47,13 @@ class _World:
 
     def modes(self, name: str) -> dict[str, Any]:
         """The same as fields of a pop over HTTP."""
-        return {
+        fields: dict[str, dict[str, Any]] = {
             "now": {"mode": "new", "look_back": 0},
             "beginning": {"mode": "all"},
             "timestamp": {"mode": "timestamp", "timestamp": self.at.isoformat()},
             "message": {"mode": "message", "message_id": str(self.ids[2])},
-        }[name]
+        }
+        return fields[name]
 
     async def send(self, *numbers: int) -> list[int]:
         return [await self.bus.send("t", number, key="ab"[number % 2]) for number in numbers]

@@ -110,8 +110,7 @@ class _World:
         elif deed == "die":
             await self._die(self.choose.choice(list(topic.groups.values())))
         elif deed == "cancel":
-            name, group = self.choose.choice(list(topic.groups.items()))
-            await self._set_state(topic, name, "CANCELLED")
+            await self._set_state(topic, self.choose.choice(list(topic.groups)), "CANCELLED")
         elif topic.groups["paused"].state in ("ACTIVE", "PAUSED"):
             await self._set_state(topic, "paused", "PAUSED" if deed == "pause" else "ACTIVE")
 
@@ -210,7 +209,7 @@ class _World:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_each_topic_keeps_what_its_own_options_say(conn: Any, seed: int) -> None:
-    """At 50 random moments two topics of one storage, beside groups that pause, die and end, have what each must keep."""
+    """At 50 random moments two topics of one storage, whose groups pause, die and end, have what each must keep."""
     world = _World(conn, random.Random(seed))
     await world.begin()
     await conn.execute("update postbus.storage set period = interval '900 days'")  # leaves close when the test says so

@@ -331,6 +331,23 @@ async def test_dead_retention_counts_from_the_death(conn: Any) -> None:
     assert await _sweep_until(["segment_2_1"], conn, storage, 24 * _HOUR)
 
 
+async def test_dead_retention_begins_anew_with_each_death(conn: Any) -> None:
+    """A group that comes back, reads nothing and dies again is waited for as long as before."""
+    storage = await create_topic(
+        conn, dead_retention="5 hours", retention="1 hour", zero_subscription_retention="1 hour"
+    )
+    group = await subscribe(conn)
+    await publish(conn, "one")
+    await _close(conn, storage)
+    assert await let_die(conn, storage, _HOUR) == 1
+    await _beat(conn, group, 4 * _HOUR)
+    assert await let_die(conn, storage, 5 * _HOUR) == 1
+
+    assert await _sweep_all(conn, storage, 9 * _HOUR) == []
+    assert await _sweep_until(["segment_1_1"], conn, storage, 11 * _HOUR)
+    assert await _lost(conn) == {"g": 1}
+
+
 async def test_dead_group_does_not_keep_messages_beyond_max_retention(conn: Any) -> None:
     """The cap comes before dead_retention."""
     storage = await create_topic(conn, retention="1 hour", max_retention="30 hours")

@@ -5,7 +5,21 @@ from __future__ import annotations
 import json
 
 from postbus._event_loop import run as run_loop
-from postbus.bench import catch_up, curves, http, isolation, kill, lanes, log, lt, partitions, peers, queue, relay
+from postbus.bench import (
+    catch_up,
+    curves,
+    http,
+    isolation,
+    kill,
+    lanes,
+    log,
+    lt,
+    partitions,
+    peers,
+    queue,
+    relay,
+    thinning,
+)
 from postbus.bench.lab import Lab
 from postbus.bench.plan import Plan
 from postbus.bench.progress import Progress
@@ -21,6 +35,7 @@ SCENARIOS = {
         catch_up.SCENARIO,
         kill.SCENARIO,
         isolation.SCENARIO,
+        thinning.SCENARIO,
         partitions.SCENARIO,
         lanes.SCENARIO,
         curves.SCENARIO,

@@ -101,6 +101,11 @@ _scenario(
     _seconds(4, "How long it is watched."),
 )
 _scenario(
+    "thinning",
+    "Publishing while old messages are deleted from partitions that a neighbour holds.",
+    _seconds(4, "How long it is measured."),
+)
+_scenario(
     "partitions",
     "Partitions are made and dropped under load, in short days.",
     _seconds(12, "How long all of it takes, about."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from postbus.cli._command import Cli, command, option
@@ -46,6 +47,20 @@ async def subscribe(cli: Cli, group: _Group, topic: _Topic = None, **options: An
         write_json({"group": group, "topics": topics})
     else:
         print(f"subscribed {group} to {counted(len(topics), 'topic')}{': ' if topics else ''}{', '.join(topics)}")
+
+
+@command(app, "heartbeat", options=SCOPE[1:])
+async def heartbeat(cli: Cli, group: _Group, topic: _Topic = None, **scope: Any) -> None:
+    """Keep a group alive whose consumers pop, while they do nothing else for a while. A DEAD group comes back."""
+    async with cli.open_bus() as bus:
+        pattern = scope.pop("pattern")
+        told = await bus.heartbeat(topic or pattern, group=group, **scope)
+    if cli.as_json:
+        write_json([msgspec.to_builtins(one) for one in told])
+        return
+    for one in told:
+        back = "" if one.missed is None else f", back with {counted(one.missed, 'message')} before it"
+        print(f"{group} on {one.topic}: {one.state}{back}")
 
 
 @command(app, "scopes")
