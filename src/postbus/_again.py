@@ -52,6 +52,8 @@ class Again:
         self._most = most
         self._max_attempts = max_attempts
         self._in_hand: set[int] = set()
+        self.cancelled: list[tuple[HeldLane, Due]] = []
+        """What was being handled when this process was told not to wait for it: that was no attempt."""
         self._suspicious_until = 0.0
         self._claiming = asyncio.Lock()
 
@@ -84,8 +86,9 @@ class Again:
         """Messages that somebody else has put there, by a redrive. Writes nothing, since it is done all the time."""
         held = {lane.lane: lane for strand in self._strands if not strand.is_ending for lane in strand.lanes.values()}
         if held:
-            for one in await self._store.retrying_of([lane.token for lane in held.values()]):
-                if not one["is_done"] and not held[one["lane"]].strand.is_ending:  # nor lost since we asked
+            tokens = [lane.token for lane in held.values()]
+            for one in await self._store.retrying_of(tokens, with_settled=False):
+                if not held[one["lane"]].strand.is_ending:  # nor lost since we asked
                     self._waiting.add(one["id"], one["key"], one["lane"])
 
     async def _claim_due(self) -> None:
@@ -126,6 +129,9 @@ class Again:
             outcome, handling = await self._outcome(lane, due)
             if outcome is not None:
                 await self._settle(lane, message, outcome, handling)
+        except asyncio.CancelledError:
+            self.cancelled.append((lane, due))
+            raise
         finally:
             self._in_hand.discard(message.id)
 

@@ -27,7 +27,7 @@ from postbus._loop import patiently
 from postbus._members import Members
 from postbus._reader import LogReader
 from postbus._store import Store
-from postbus._strand import TAKEN, Advancer, Entry, HeldLane, Strand
+from postbus._strand import TAKEN, Advancer, HeldLane, Strand
 from postbus._throttle import Throttle
 from postbus._wake import TimedBell
 from postbus._work import Work, WorkQueues
@@ -37,8 +37,8 @@ from postbus.middleware import Middleware
 
 _LEAST_PREFETCH = 1000  # messages that are read ahead, in two reads: at least, …
 _MOST_PREFETCH = 20_000  # … and at most, for handlers that take many
-_GAPS = 1.0  # seconds in which, at the end, messages are still begun that others have overtaken, …
-_GAPS_GIVEN_UP = 10.0  # … and when lanes are given to others, who can wait
+_PARTING = 3.0  # seconds, at most, for telling what is done when handlers have been cancelled
+_GATHER = 0.005  # seconds in which handlers that end while lanes are left are told together
 
 
 class GroupConsumer:
@@ -124,7 +124,7 @@ class GroupConsumer:
             lose=self.lose,
         )
         self._readers: dict[Strand, asyncio.Task[None]] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: dict[asyncio.Task[None], Strand] = {}
         self._retrying: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -137,14 +137,15 @@ class GroupConsumer:
             await self._again.handle(*work.retry)
             return
         assert entry is not None
-        entry.is_begun = True
-        if not strand.is_lost:
-            if self._options.batch is None:
-                segment, index, _ = work.parts[0]
-                await self._handler.handle_one(strand, segment, index)
-            else:
-                await self._handler.handle_batch(strand, work.parts)
-        entry.done()
+        if strand.is_lost:
+            return
+        if self._options.batch is None:
+            segment, index, _ = work.parts[0]
+            is_settled = await self._handler.handle_one(strand, segment, index)
+        else:
+            is_settled = await self._handler.handle_batch(strand, work.parts)
+        if is_settled:
+            entry.done(work.parts)
 
     async def _make_sure(self, strand: Strand) -> None:
         """Begin nothing more in lanes that somebody else may have: this process was not seen for their lease.
@@ -229,7 +230,7 @@ class GroupConsumer:
             event(logging.WARNING, "lanes.lost", group=self.group.name, topic=self.group.topic, lanes=strand.key,
                   reason=reason)  # fmt: skip
         reader = self._forget(strand)
-        self._leave(self._let_go(strand, reader))
+        self._leave(strand, self._let_go(strand, reader))
 
     async def _let_go(self, strand: Strand, reader: asyncio.Task[None] | None) -> None:
         """Give back what is still ours: lanes of the same strand, or all if it was our own step that we took twice."""
@@ -248,10 +249,10 @@ class GroupConsumer:
         for strand in list(self.strands):
             if not strand.is_ending and not set(tokens).isdisjoint(strand.tokens):
                 strand.is_ending = True
-                self._leave(self._give_up(strand))
+                self._leave(strand, self._give_up(strand))
 
     async def _give_up(self, strand: Strand) -> None:
-        await self._end(strand, _GAPS_GIVEN_UP)
+        await self._end(strand)
         self._forget(strand)  # before others may have the lanes, of whom we may be one
         if not strand.is_lost:
             await patiently(lambda: self._store.release_lanes(strand.tokens))
@@ -266,13 +267,18 @@ class GroupConsumer:
         strands = list(self.strands)
         for strand in strands:
             strand.is_ending = True
-        await asyncio.gather(*(self._end(strand, _GAPS) for strand in strands))
+        await asyncio.gather(*(self._end(strand) for strand in strands))
         for strand in strands:
             self._forget(strand)
         await asyncio.gather(*self._leaving)
         await self.abort()
 
     async def abort(self) -> None:
+        """Cancel what is being handled: that was no attempt. Tell what has been handled, if that does not take long."""
+        strands = {*self.strands, *self._leaving.values()}
+        for strand in strands:
+            strand.is_ending = True
+        in_hand = self._queues.close()
         tasks = [
             *self._readers.values(),
             *self._queues.tasks,
@@ -282,6 +288,12 @@ class GroupConsumer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PARTING):
+                for lane, due in [*self._again.cancelled, *(work.retry for work in in_hand if work.retry)]:
+                    await self._again.release(lane, due)
+                for strand in strands:
+                    await self._tell(strand)
         self._members.close()
         if not self._failed.done():
             self._failed.cancel()
@@ -297,7 +309,7 @@ class GroupConsumer:
             self._failed = asyncio.get_running_loop().create_future()  # for the next one
             raise
 
-    async def _end(self, strand: Strand, gaps: float) -> None:
+    async def _end(self, strand: Strand) -> None:
         strand.is_ending = True
         strand.freed.set()
         reader = self._readers.pop(strand, None)
@@ -305,27 +317,29 @@ class GroupConsumer:
             if strand.is_waiting:
                 reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
-        await self._finish(strand, gaps)
+        await self._finish(strand)
         await self._again.settled()
+
+    async def _finish(self, strand: Strand) -> None:
+        """Drop what has not begun, and wait for what has. Each handler that ends is told at once."""
+        for work in self._queues.drop(strand):
+            assert work.retry is not None
+            await self._again.release(*work.retry)
+        while True:
+            is_running = strand.running > 0
+            await self._tell(strand)
+            if not is_running:
+                return
+            if strand.running:
+                await strand.until_freed()
+                await asyncio.sleep(_GATHER)
+
+    async def _tell(self, strand: Strand) -> None:
+        """Tell the database what is done in lanes that are being left: up to the cursor, and ahead of it."""
         await self._advancer.settle(strand)
-
-    async def _finish(self, strand: Strand, gaps: float = 0.0) -> None:
-        """Drop what has not begun, and wait for what has."""
-        if not strand.is_lost:
-            # What lies before something that is done already is better done too: else that would come twice.
-            await self._drop_works(strand, strand.unbegun())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(gaps):
-                    while any(self._queues.waiting_of(strand)):
-                        await strand.until_freed()
-        await self._drop_works(strand, None)
-        while strand.running:
-            await strand.until_freed()
-
-    async def _drop_works(self, strand: Strand, entries: set[Entry] | None) -> None:
-        for work in self._queues.drop(strand, entries):
-            if work.retry is not None:
-                await self._again.release(*work.retry)
+        done = strand.take_done()
+        if done and not strand.is_in_doubt:
+            await patiently(lambda: self._store.note_done(strand.tokens, done, strand.server))
 
     def _forget(self, strand: Strand) -> asyncio.Task[None] | None:
         if strand in self.strands:
@@ -336,10 +350,10 @@ class GroupConsumer:
             reader.cancel()
         return reader
 
-    def _leave(self, work: Coroutine[Any, Any, None]) -> None:
+    def _leave(self, strand: Strand, work: Coroutine[Any, Any, None]) -> None:
         task = self._started(work, "leave")
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        self._leaving[task] = strand
+        task.add_done_callback(lambda task: self._leaving.pop(task, None))
 
     # tasks
 

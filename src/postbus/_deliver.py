@@ -14,12 +14,12 @@ from postbus._group_transaction import GroupTransactions
 from postbus._log import event
 from postbus._loop import Backoff, patiently
 from postbus._reader import LogReader
-from postbus._segment import Piece
+from postbus._segment import Part, Piece
 from postbus._store import Store
 from postbus._strand import Advancer, Entry, HeldLane, Lose, Strand
 from postbus._throttle import Throttle
 from postbus._wake import TimedBell
-from postbus._work import Part, Work, WorkQueues, works_of
+from postbus._work import Work, WorkQueues, works_of
 from postbus.errors import DatabaseUnavailable, RestoredElsewhere, WrongSemantics
 from postbus.subscription import Subscription
 
@@ -126,6 +126,7 @@ class Delivery:
             event(logging.WARNING, "database.away", loop=f"read {self._topic}", retry_in=f"{away:.2f}s",
                   error=error.message)  # fmt: skip
             if self._store.is_in_doubt(error):  # our cursor is not to be trusted any more: the stored one is
+                strand.is_in_doubt = True
                 self._lose(strand, error.message)
             else:
                 await asyncio.sleep(away)
@@ -134,16 +135,20 @@ class Delivery:
             # A cursor from before a crash may be ahead of the transaction ids that the server hands out after it.
             if await patiently(self._store.server) == strand.server:
                 raise
-            self._lose(strand, "the server was started anew")
+            self._lose_to_crash(strand)
             return None
         except WrongSemantics:  # the topic was deleted, and its groups with it
             self._lose(strand, "the topic was deleted")
             return None
         backoff.reset()
         if piece.server != strand.server:
-            self._lose(strand, "the server was started anew")
+            self._lose_to_crash(strand)
             return None
         return piece
+
+    def _lose_to_crash(self, strand: Strand) -> None:
+        strand.is_in_doubt = True
+        self._lose(strand, "the server was started anew")
 
     async def _deliver(self, strand: Strand, piece: Piece) -> None:
         lane = next(iter(strand.lanes.values()))
@@ -171,7 +176,7 @@ class Delivery:
 
     def _hand_out_by_key(self, strand: Strand, piece: Piece, size: int) -> None:
         """Batches in which messages of one key stay in one queue; the piece is settled as a whole."""
-        entry = Entry(strand, 0, -1, piece.next_cursor, count=piece.count)
+        entry = Entry(strand, 0, -1, piece.next_cursor, count=piece.count, gathers=True)
         strand.add(entry)
         by_queue: defaultdict[int, list[Part]] = defaultdict(list)
         for segment in piece.segments:
@@ -217,6 +222,8 @@ class Delivery:
             segment, index, _ = work.parts[0]
             if not await self._aside.stands_aside(strand, segment, index):
                 await self._aside.put_off(strand, segment, index, "retry", delay=timedelta(0), error=SUSPICION)
+            if strand.is_lost:
+                return
             assert work.entry is not None
             work.entry.done()
         await self._advancer.settle(strand)

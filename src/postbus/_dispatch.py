@@ -47,6 +47,7 @@ class Dispatcher:
         self._freed = asyncio.Event()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_draining = False
+        self._cancelled: list[_Delivery] = []
 
     @property
     def room(self) -> int:
@@ -119,11 +120,14 @@ class Dispatcher:
         await asyncio.gather(*self._runners)
 
     async def abort(self) -> None:
-        """Cancel what has begun. Their leases end by themselves."""
+        """Cancel what has begun: that was no attempt. Handlers in threads cannot be cancelled: their leases stay."""
+        unbegun = list(self._ready)
         self._ready.clear()
         for runner in self._runners:
             runner.cancel()
         await asyncio.gather(*self._runners, return_exceptions=True)
+        given_back = unbegun + (self._cancelled if self._subscription.is_async else [])
+        await self._settler.part([(lease, message.id) for lease, message in given_back])
 
     def close(self) -> None:
         self._handling.close()
@@ -139,6 +143,9 @@ class Dispatcher:
                     await self._handle(self._still_ours(deliveries))
                 except Exception:
                     self._lose(deliveries)
+                    raise
+                except asyncio.CancelledError:
+                    self._cancelled += deliveries
                     raise
                 finally:
                     self._in_hand -= len(deliveries)
@@ -171,6 +178,9 @@ class Dispatcher:
                     await self._settle(lease, message, outcome)
             except Exception:
                 self._lose([(lease, message)])
+                raise
+            except asyncio.CancelledError:
+                self._cancelled.append((lease, message))
                 raise
             finally:
                 self._in_hand -= 1

@@ -10,9 +10,8 @@ from typing import Any
 from postbus._aside import Aside
 from postbus._handle import ACK, NOT_DECODABLE, Handling, not_decodable
 from postbus._members import Members, payload_of
-from postbus._segment import Segment
+from postbus._segment import Part, Segment
 from postbus._strand import Strand
-from postbus._work import Part
 from postbus.group import Member
 from postbus.message import Outcome
 from postbus.subscription import HandlerCall
@@ -22,15 +21,18 @@ Chosen = dict[Member, tuple[list[Part], list[Any]]]
 
 
 class GroupHandler:
-    """Calls handlers with messages in the order of the log. What fails is out of the way when a call returns."""
+    """Calls handlers with messages in the order of the log. What fails is out of the way when a call returns.
+
+    The calls return whether all of it is settled. If not, the strand was lost meanwhile.
+    """
 
     def __init__(self, members: Members, aside: Aside) -> None:
         self._members = members
         self._aside = aside
 
-    async def handle_one(self, strand: Strand, segment: Segment, index: int) -> None:
+    async def handle_one(self, strand: Strand, segment: Segment, index: int) -> bool:
         if self._aside.concerns_log and await self._aside.stands_aside(strand, segment, index):
-            return
+            return not strand.is_lost
         chosen = self._members.only or self._members.choose(segment.message(index))
         if chosen is None:
             self._members.group.filtered += 1
@@ -45,17 +47,17 @@ class GroupHandler:
                 chosen.counts.handling_seconds += time.monotonic() - began
             if outcome is ACK:
                 chosen.counts.processed += 1
-            else:
-                chosen.counts.failed += 1
-                await self._aside.set_aside(strand, segment, index, outcome, handling)
+                return True
+            chosen.counts.failed += 1
+            await self._aside.set_aside(strand, segment, index, outcome, handling)
         else:
             await self._aside.set_aside(strand, segment, index, chosen, None)
+        return not strand.is_lost
 
-    async def handle_batch(self, strand: Strand, parts: Sequence[Part]) -> None:
+    async def handle_batch(self, strand: Strand, parts: Sequence[Part]) -> bool:
         member = self._members.only
         if member is None or self._aside.concerns_log:
-            await self._handle_chosen(strand, parts)
-            return
+            return await self._handle_chosen(strand, parts)
         handling = self._members.handling_of(member)
         call = handling.call
         try:
@@ -63,19 +65,20 @@ class GroupHandler:
             for part in parts:
                 payloads += _payloads(call, *part)
         except NOT_DECODABLE:
-            await self._handle_chosen(strand, parts)
-            return
+            return await self._handle_chosen(strand, parts)
         needs_messages = call.message_parameter is not None or bool(self._members.middleware)
         messages = [(s, i) for s, start, stop in parts for i in range(start, stop)] if needs_messages else None
-        await self._call_batch(strand, member, messages, parts, payloads)
+        return await self._call_batch(strand, member, messages, parts, payloads)
 
-    async def _handle_chosen(self, strand: Strand, parts: Sequence[Part]) -> None:
+    async def _handle_chosen(self, strand: Strand, parts: Sequence[Part]) -> bool:
         """A batch whose messages have to be looked at one by one before they are handled."""
         for member, (chosen_parts, payloads) in (await self.choose_each(strand, parts)).items():
             if strand.is_lost:
-                return
+                return False
             messages = [(segment, index) for segment, index, _ in chosen_parts]
-            await self._call_batch(strand, member, messages, chosen_parts, payloads)
+            if not await self._call_batch(strand, member, messages, chosen_parts, payloads):
+                return False
+        return not strand.is_lost
 
     async def choose_each(self, strand: Strand, parts: Sequence[Part]) -> Chosen:
         """Who gets which messages; those that nobody can handle now are out of the way afterwards."""
@@ -112,7 +115,7 @@ class GroupHandler:
         messages: list[tuple[Segment, int]] | None,
         parts: Sequence[Part],
         payloads: list[Any],
-    ) -> None:
+    ) -> bool:
         handling = self._members.handling_of(member)
         given = [segment.message(index) for segment, index in messages] if messages is not None else []
         count = len(payloads)  # the handler may change the list
@@ -125,13 +128,14 @@ class GroupHandler:
             member.counts.handling_seconds += time.monotonic() - began
         if outcomes is None:
             member.counts.processed += count
-            return
+            return True
         failed = sum(outcome is not ACK for outcome in outcomes)
         member.counts.processed += count - failed
         member.counts.failed += failed
         if failed:
             places = [(segment, index) for segment, start, stop in parts for index in range(start, stop)]
             await self._set_aside(strand, places, outcomes, handling)
+        return not failed or not strand.is_lost
 
     async def _set_aside(
         self, strand: Strand, places: list[tuple[Segment, int]], outcomes: Sequence[Outcome], handling: Handling

@@ -66,6 +66,8 @@ class GroupTransactions:
                 member.counts.failed += len(places)
                 for place, outcome in zip(places, outcomes, strict=True):
                     await self._aside.set_aside(strand, *place, outcome, self._members.handling_of(member))
+        if strand.is_lost:
+            return
         entry.done()
         if strand.is_putting_off:
             await self._advancer.settle(strand)

@@ -21,6 +21,7 @@ from postbus.group import Group
 
 _LOOK = 1.0  # seconds between looks at who has which lanes …
 _LOOK_WHEN_STABLE = 3.0  # … when nothing has changed for a while
+_PARTING = 2.0  # seconds, at most, for leaving groups when the process does not wait for handlers
 _LOOK_SOON = 0.1  # … while lanes are being given up that may be taken again
 
 
@@ -54,6 +55,7 @@ class LaneKeeper:
         """Nobody hears that our groups are alive: nothing is taken for them."""
         self._has_left = False
         """Whoever looks now, because a topic has come just then, takes nothing any more."""
+        self._is_drained = False
         self._stopping: dict[asyncio.Task[None], GroupConsumer] = {}
         self._make_history: dict[int, MakeHistory] = {}
 
@@ -198,6 +200,7 @@ class LaneKeeper:
         """The server may have crashed: what was read, but not stored, is in doubt."""
         for consumer in self.consumers.values():
             for strand in list(consumer.strands):
+                strand.is_in_doubt = True
                 consumer.lose(strand, "a connection broke, and the server may have crashed")
 
     def _lose(self, strand: Strand, reason: str) -> None:
@@ -229,9 +232,19 @@ class LaneKeeper:
                 await self.tell_counts()
                 await self.heartbeats.remove(self.consumers)
                 await self._store.leave_groups(self._worker, list(self.consumers), is_stop=True)
+            self._is_drained = True
 
     async def abort(self) -> None:
+        """Cancel what is in hand. Unless the groups have been left already, tell what is done, and leave them."""
         for task in self._stopping:
             task.cancel()
-        await asyncio.gather(*(one.abort() for one in (*self.consumers.values(), *self._stopping.values())))
+        consumers = [*self.consumers.values(), *self._stopping.values()]
+        await asyncio.gather(*(one.abort() for one in consumers))
         await asyncio.gather(*self._stopping, return_exceptions=True)
+        if consumers and not self._is_drained:
+            with suppress(DatabaseUnavailable, TimeoutError):  # then others get the lanes when our lease ends
+                async with asyncio.timeout(_PARTING):
+                    for one in consumers:
+                        self.heartbeats.remove(one.subscription_id)
+                    left = [one.subscription_id for one in consumers]
+                    await self._store.leave_groups(self._worker, left, is_stop=self._has_left)

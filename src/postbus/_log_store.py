@@ -10,7 +10,7 @@ from uuid import UUID
 
 from postbus._commit import fetch_marked
 from postbus._database import RELAXED, Database, clean
-from postbus._segment import NO_HEADERS, Piece
+from postbus._segment import NO_HEADERS, Part, Piece
 from postbus._translate import may_have_crashed
 from postbus.catch_up import CatchUp
 from postbus.errors import DatabaseUnavailable
@@ -33,6 +33,7 @@ _READ_LOG = (
     "from postbus.read_log($1, $2, $3, $4, $5, $6, true) as r"
 )
 _ADVANCE = f"select postbus.advance($1, $2, $3, $4, $5, $6, $7) where {_SERVER} = all ($8)"
+_NOTE_DONE = f"select postbus.note_done($1, $2, $3, $4, $5) where {_SERVER} = $6"
 _LEASE_LANES = f"select l.*, {_SERVER} as server from postbus.lease_lanes($1, $2, $3) as l"
 
 
@@ -227,9 +228,20 @@ class LogStore(Database):
             )
         return None if told is None else list(told)
 
-    async def retrying_of(self, tokens: Sequence[UUID]) -> list[Any]:
+    async def note_done(self, tokens: Sequence[UUID], parts: Sequence[Part], server: datetime) -> None:
+        """Remember what is done in lanes although their cursors are not past it: parts of segments of a server."""
+        lanes, positions, starts, stops = [], [], [], []
+        for segment, start, stop in parts:
+            lanes.append(segment.lane)
+            positions.append(segment.position)
+            starts.append(start)
+            stops.append(stop)
         async with self.connection() as conn:
-            return list(await conn.fetch("select * from postbus.retrying_of($1)", tokens))
+            await conn.execute(self._of_server(_NOTE_DONE), tokens, lanes, positions, starts, stops, server)
+
+    async def retrying_of(self, tokens: Sequence[UUID], *, with_settled: bool = True) -> list[Any]:
+        async with self.connection() as conn:
+            return list(await conn.fetch("select * from postbus.retrying_of($1, $2)", tokens, with_settled))
 
     async def claim_retrying(self, topic: str, tokens: Sequence[UUID], max_count: int) -> list[Due]:
         """Messages that are due to be tried again."""

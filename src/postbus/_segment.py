@@ -113,6 +113,10 @@ class Segment:
         return [decode(payload, self.type_of(index)) for index, payload in enumerate(self.payloads)]
 
 
+Part = tuple[Segment, int, int]
+"""Messages of a segment, from an index up to another."""
+
+
 class Piece:
     """What one read brought, and how to go on from it."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from uuid import UUID
 
@@ -14,6 +16,8 @@ from postbus._loop import Backoff
 from postbus._store import Store
 from postbus.errors import DatabaseUnavailable
 from postbus.message import Message
+
+_PARTING = 2.0  # seconds
 
 
 class HeldLease:
@@ -104,6 +108,19 @@ class Settler:
     async def settled(self) -> None:
         """Wait until all acks so far have been sent."""
         await self._settled.wait()
+
+    async def part(self, given_back: Sequence[tuple[HeldLease, int]]) -> None:
+        """Send the last acks, and give back what was not handled. Where that takes long, leases end by themselves."""
+        with suppress(DatabaseUnavailable, TimeoutError):
+            async with asyncio.timeout(_PARTING):
+                if self._unsettled:
+                    await self.tick()
+                unhandled: defaultdict[HeldLease, list[int]] = defaultdict(list)
+                for lease, message_id in given_back:
+                    if message_id in lease.in_hand and not lease.is_lost:
+                        unhandled[lease].append(message_id)
+                for lease, message_ids in unhandled.items():
+                    await self.release(lease, message_ids)
 
     async def run(self) -> None:
         """Send acks until cancelled."""

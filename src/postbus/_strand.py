@@ -6,14 +6,14 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
 from postbus._log import event
 from postbus._log_store import Step
 from postbus._loop import Backoff, patiently
-from postbus._segment import Piece
+from postbus._segment import Part, Piece
 from postbus._store import Store
 from postbus.errors import DatabaseUnavailable
 
@@ -41,19 +41,34 @@ class HeldLane:
 class Entry:
     """Messages of a strand that are settled together, in the order in which they were read."""
 
-    __slots__ = ("count", "cursor", "index", "is_begun", "pending", "position", "strand")
+    __slots__ = ("count", "cursor", "gathers", "index", "parts", "pending", "position", "strand")
 
-    def __init__(self, strand: Strand, position: int, index: int, cursor: str, *, count: int = 1) -> None:
+    def __init__(
+        self,
+        strand: Strand,
+        position: int,
+        index: int,
+        cursor: str,
+        parts: list[Part] | None = None,
+        *,
+        count: int = 1,
+        gathers: bool = False,
+    ) -> None:
         self.strand = strand
         self.position = position
         self.index = index
         self.cursor = cursor
         """The cursor that the group has once this and all before it are done."""
+        self.parts = parts if parts is not None else []
+        """Its messages; if it gathers them, those that are done so far."""
+        self.gathers = gathers
         self.count = count
         self.pending = 1
-        self.is_begun = False
 
-    def done(self) -> None:
+    def done(self, parts: Sequence[Part] = ()) -> None:
+        """These parts of it are done: all that was pending, unless it gathers."""
+        if self.gathers:
+            self.parts += parts
         self.pending -= 1
         if self.pending == 0:
             self.strand.was_done(self.count)
@@ -88,12 +103,18 @@ class Strand:
         self.freed = asyncio.Event()
         self.is_ending = False
         self.is_lost = False
+        self.is_in_doubt = False
+        """The server may have crashed: what was read may never have been committed."""
         self.is_advancing = False
         self.is_waiting = False
         """Its reader waits for the database or for room: it may be cancelled."""
         self.is_putting_off = False
         """Messages have been taken out of the way whose entry is not told yet: they must not be tried again."""
         self._progressed = progressed
+        self._untold: list[Entry] = []
+        """What is done and not told to the database yet, …"""
+        self._being_told: list[Entry] = []
+        """… or is being told just now."""
         self._passed = 0
         self._reached: tuple[str, int | None, int | None] | None = None
 
@@ -113,14 +134,14 @@ class Strand:
         is_idle = not self.window and not self.running and self.is_settled and not self.is_between
         return self.is_waiting and is_idle and is_calm and not self.is_ending
 
-    def unbegun(self) -> set[Entry]:
-        """What has not begun, and comes after all that has."""
-        last: set[Entry] = set()
-        for entry in reversed(self.window):
-            if entry.is_begun or entry.pending == 0:
-                break
-            last.add(entry)
-        return last
+    def take_done(self) -> list[Part]:
+        """What is done and the cursor is not past, each part once."""
+        done: list[Part] = []
+        for entry in (*self._being_told, *self._untold, *self.window):
+            if entry.pending == 0 or entry.gathers:
+                done += entry.parts
+                entry.parts = []
+        return done
 
     def was_passed(self, cursor: str) -> None:
         """There was nothing for us up to a cursor."""
@@ -167,6 +188,7 @@ class Strand:
         if window and window[0].pending == 0:
             while window and window[0].pending == 0:
                 last = window.popleft()
+                self._untold.append(last)
                 self._passed += last.count
             self._reached = (last.cursor, None, None) if last.index < 0 else (last.cursor, last.position, last.index)
             self._progressed(self)
@@ -188,6 +210,7 @@ class Strand:
             return []
         (cursor, position, index), passed = self._reached, self._passed
         self._reached, self._passed = None, 0
+        self._being_told, self._untold = self._untold, []
         return [
             Step(
                 self.subscription_id,
@@ -207,6 +230,11 @@ class Strand:
         if self._reached is None:
             self._reached = steps[0].cursor, steps[0].done_position, steps[0].done_index
         self._passed += steps[0].passed
+        self._being_told, self._untold = [], self._being_told + self._untold
+
+    def were_told(self) -> None:
+        """The database knows of the steps."""
+        self._being_told = []
 
 
 Progressed = Callable[[Strand], None]
@@ -282,12 +310,7 @@ class Advancer:
             places = [(strand, step) for strand, steps in asked for step in steps]
             lost = await self._store.advance([step for _, step in places])
         except BaseException as error:
-            for strand, steps in asked:
-                if isinstance(error, DatabaseUnavailable) and self._store.is_in_doubt(error):
-                    self._lose(strand, error.message)  # its cursor is not to be trusted any more: the stored one is
-                else:
-                    strand.put_back(steps)
-                    self.add(strand)
+            self._take_back(asked, error)
             raise
         finally:
             for strand, _ in asked:
@@ -298,4 +321,16 @@ class Advancer:
             else:
                 strand.lanes[step.lane].number += 1
         for strand, _ in asked:
+            if not strand.is_lost:
+                strand.were_told()
             strand.freed.set()
+
+    def _take_back(self, asked: list[tuple[Strand, list[Step]]], error: BaseException) -> None:
+        """Nobody knows whether these steps were told."""
+        for strand, steps in asked:
+            if isinstance(error, DatabaseUnavailable) and self._store.is_in_doubt(error):
+                strand.is_in_doubt = True
+                self._lose(strand, error.message)  # its cursor is not to be trusted any more: the stored one is
+            else:
+                strand.put_back(steps)
+                self.add(strand)

@@ -53,7 +53,8 @@ class Waiting:
     def passes_by(self, message_id: int) -> bool:
         """Whether a message that the log brings is to be left out: it waits, or is settled."""
         self._ahead.discard(message_id)
-        return message_id in self._places or self._settled.pop(message_id, None) is not None
+        is_settled = self._settled.pop(message_id, None) is not None  # perhaps although it waits: it was put off
+        return is_settled or message_id in self._places
 
     def take_over(self, message_id: int, key: str | None, lane: int, *, is_done: bool, ahead: bool) -> None:
         """A message that the former holder of a lane has put off, or has settled before its turn."""

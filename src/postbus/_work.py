@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from postbus._log_store import Due
-from postbus._segment import Piece, Segment
+from postbus._segment import Part, Piece
 from postbus._strand import Entry, HeldLane, Strand
 from postbus.group import stable_hash
-
-Part = tuple[Segment, int, int]
-"""Messages of a segment, from an index up to another."""
 
 Start = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 """Starts a task whose failure ends the worker."""
@@ -50,12 +47,12 @@ def works_of(strand: Strand, piece: Piece, size: int) -> list[Work]:
             count += stop - start
             start = stop
             if count == size:
-                entry = Entry(strand, segment.position, stop - 1, piece.during, count=count)
+                entry = Entry(strand, segment.position, stop - 1, piece.during, parts, count=count)
                 strand.add(entry)
                 works.append(Work(entry, parts))
                 parts, count = [], 0
     if parts:
-        entry = Entry(strand, parts[-1][0].position, parts[-1][2] - 1, piece.during, count=count)
+        entry = Entry(strand, parts[-1][0].position, parts[-1][2] - 1, piece.during, parts, count=count)
         strand.add(entry)
         works.append(Work(entry, parts))
     last = works[-1].entry
@@ -73,6 +70,7 @@ class WorkQueues:
         self._idle: dict[int, asyncio.Future[None]] = {}
         """What runners wait for that have nothing to do."""
         self._next = 0
+        self._is_closed = False
         self._do = do
         self._start = start
 
@@ -97,19 +95,24 @@ class WorkQueues:
         elif (idle := self._idle.pop(queue, None)) is not None and not idle.done():
             idle.set_result(None)
 
-    def waiting_of(self, strand: Strand) -> Iterator[Work]:
-        """What a strand has in the queues."""
-        return (work for queue in self._queues for work in queue if work.strand is strand)
-
-    def drop(self, strand: Strand, entries: set[Entry] | None) -> list[Work]:
-        """Take out what a strand has here: retries, and what belongs to these entries, or all of it."""
+    def drop(self, strand: Strand) -> list[Work]:
+        """Take out what a strand has here. Returns the retries among it."""
         dropped: list[Work] = []
         for queue in self._queues:
-            for work in [one for one in queue if one.strand is strand]:
-                if entries is None or work.entry is None or work.entry in entries:
-                    queue.remove(work)
-                    dropped.append(work)
+            if any(work.strand is strand for work in queue):
+                kept = [work for work in queue if work.strand is not strand]
+                dropped += [work for work in queue if work.strand is strand and work.retry is not None]
+                queue.clear()
+                queue.extend(kept)
         return dropped
+
+    def close(self) -> list[Work]:
+        """Let nothing more begin, not even by a handler that survives its cancellation. Returns what waited."""
+        self._is_closed = True
+        left = [work for queue in self._queues for work in queue]
+        for queue in self._queues:
+            queue.clear()
+        return left
 
     async def _run(self, queue: int) -> None:
         works = self._queues[queue]
@@ -125,6 +128,8 @@ class WorkQueues:
                         strand.running -= 1
                         if strand.is_ending:
                             strand.freed.set()
+                if self._is_closed:
+                    return
                 self._idle[queue] = asyncio.get_running_loop().create_future()
                 await self._idle[queue]
         finally:

@@ -28,7 +28,7 @@ from postbus.events import emission
 from postbus.group import Filter, Group
 from postbus.message import PublishOptions
 from postbus.middleware import Middleware
-from postbus.options import Duration
+from postbus.options import Duration, as_timedelta
 from postbus.publish import check_topic_name, outgoing
 from postbus.pull import Pop, PopOptions, pop
 from postbus.relay import Relay, RelayOptions, Sink
@@ -391,17 +391,31 @@ class Bus:
         """What is registered, in that order."""
         return list(self._subscriptions.values())
 
-    async def run(self, *, name: str | None = None, signals: bool = True) -> bool:
-        """Consume until SIGTERM, SIGINT or `stop()`. Returns False if a second one cut the draining short.
+    async def run(
+        self, *, name: str | None = None, signals: bool = True, drain_timeout: Duration | None = None
+    ) -> bool:
+        """Consume until SIGTERM, SIGINT or `stop()`. Returns True if every handler that began has returned.
+
+        A second one, or the end of `drain_timeout` after the first, cancels the handlers that are still running: their
+        messages come again, and that was no attempt. A message whose handler has returned does not come again.
 
         The worker is listed by its `name`, or by host and pid; a random part follows. Without `signals` they are left
         to the caller.
         """
+        within = None if drain_timeout is None else as_timedelta(drain_timeout, name="drain_timeout").total_seconds()
+        if within is not None and within < 0:
+            raise InvalidOption(f"drain_timeout {drain_timeout} is negative", remedy="give zero or more")
         groups = [(group, start) for group, start in self._groups.values() if start is not None]
         if not self._subscriptions and not self._groups:
             raise InvalidHandler("nothing to run: no handler is registered", remedy="use @bus.subscribe(topic)")
         self._worker = Worker(
-            self.dsn, self.subscriptions, groups=groups, bells=self._bells, middleware=self._middleware, name=name
+            self.dsn,
+            self.subscriptions,
+            groups=groups,
+            bells=self._bells,
+            middleware=self._middleware,
+            name=name,
+            drain_timeout=within,
         )
         try:
             await self.connect()
@@ -413,7 +427,7 @@ class Bus:
                 await relay.close()
 
     def stop(self) -> None:
-        """Let `run()` drain and return; called again: abort."""
+        """Let `run()` drain and return; called again: cancel the handlers that are still running."""
         if self._worker is not None:
             self._worker.stop()
 

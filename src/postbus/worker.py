@@ -8,7 +8,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -53,7 +53,8 @@ class Worker:
     """Consumes for a number of subscriptions until it is told to stop.
 
     The first stop drains: nothing more is claimed, what runs is finished and settled, what has not begun
-    is given back. The second aborts: handlers are cancelled, and their messages come back when the leases end.
+    is given back. The second, or the end of `drain_timeout`, aborts: handlers are cancelled, which was no attempt, and
+    their messages are given back. What other handlers have finished by then is settled all the same.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Worker:
         bells: Bells,
         middleware: Sequence[Middleware] = (),
         name: str | None = None,
+        drain_timeout: float | None = None,
     ) -> None:
         self.name = process_name(name)
         self._dsn = dsn
@@ -81,6 +83,7 @@ class Worker:
         self._beside: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()
+        self._drain_timeout = drain_timeout
 
     def stop(self) -> None:
         """Drain and end; called again: abort."""
@@ -198,7 +201,7 @@ class Worker:
             for dispatcher in dispatchers:
                 dispatcher.want_no_more()
             draining = _drain(claiming, dispatchers, settler, self._keeper)
-            await _over(draining, self._abort.wait(), beside=upkeep)
+            await _over(draining, self._is_told_to_abort(), beside=upkeep)
         finally:
             for task in (*claiming, *upkeep):
                 task.cancel()
@@ -209,6 +212,16 @@ class Worker:
                 dispatcher.close()
             await _leave_quietly(heartbeat.sign_off())
         event(logging.INFO, "worker.stopped", worker=self.name)
+
+    async def _is_told_to_abort(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._drain_timeout):
+                await self._abort.wait()
+        if not self._abort.is_set():
+            event(
+                logging.WARNING, "worker.aborting", worker=self.name, reason="handlers did not end within drain_timeout"
+            )
+            self._abort.set()
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tomllib
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -15,9 +16,10 @@ from postbus._event_loop import EventLoop
 from postbus._log import event
 from postbus.cli._command import Cli, command, group, option
 from postbus.cli._exits import usage_error
+from postbus.cli._inputs import as_duration
 from postbus.cli._load import load
 from postbus.cli._logging import LogFormat, LogLevel, configure_logging
-from postbus.cli.worker import LoopOption, run_until_stopped
+from postbus.cli.worker import DrainTimeout, LoopOption, run_until_stopped
 from postbus.errors import InvalidOption, SinkUnavailable
 from postbus.relay import Registry, RelayOptions, Sink
 from postbus.relay.settings import Route, Settings, read
@@ -61,6 +63,7 @@ def run(
     log_level: Annotated[LogLevel, typer.Option(case_sensitive=False)] = LogLevel.INFO,
     log_format: Annotated[LogFormat | None, typer.Option(help="By default text, or json with --json.")] = None,
     loop: LoopOption = EventLoop.AUTO,
+    drain_timeout: DrainTimeout = None,
     **options: Any,
 ) -> int:
     """Relay until Ctrl-C or SIGTERM, which finishes what is under way. Any number of these share the work.
@@ -69,16 +72,17 @@ def run(
     """
     configure_logging(log_level.value, log_format or (LogFormat.JSON if cli.as_json else LogFormat.TEXT))
     settings = settings_of(config, options, sink_option)
-    return _event_loop.run(_relay(cli, settings, name), loop)
+    within = as_duration(drain_timeout, name="--drain-timeout")
+    return _event_loop.run(_relay(cli, settings, name, within), loop)
 
 
-async def _relay(cli: Cli, settings: Settings, name: str | None) -> int:
+async def _relay(cli: Cli, settings: Settings, name: str | None, drain_timeout: timedelta | None) -> int:
     routes = [(route, sink_of_route(route), registry_of(route)) for route in needed(settings)]
     async with cli.open_bus() as bus:
         for route, sink, registry in routes:
             await _try_to_open(route, sink)
             await bus.relay(route.topic, sink, name=route.group, **relay_options(route, registry))
-        return await run_until_stopped(bus, name)
+        return await run_until_stopped(bus, name, drain_timeout)
 
 
 async def _try_to_open(route: Route, sink: Sink) -> None:

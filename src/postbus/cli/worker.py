@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from postbus._event_loop import EventLoop, run
 from postbus.bus import Bus
 from postbus.cli._command import Cli
 from postbus.cli._exits import FAILED, INTERRUPTED, OK, usage_error
+from postbus.cli._inputs import as_duration
 from postbus.cli._load import load
 from postbus.cli._logging import LogFormat, LogLevel, configure_logging
 from postbus.errors import PostbusError
@@ -19,6 +21,12 @@ from postbus.errors import PostbusError
 _logger = logging.getLogger("postbus")
 
 
+DrainTimeout = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION", help="How long a stop waits for handlers that are running; else for as long as they take."
+    ),
+]
 LoopOption = Annotated[EventLoop, typer.Option("--loop", help="The event loop; auto: uvloop where it is installed.")]
 
 
@@ -33,30 +41,32 @@ def worker(
     log_level: Annotated[LogLevel, typer.Option(case_sensitive=False)] = LogLevel.INFO,
     log_format: Annotated[LogFormat | None, typer.Option(help="By default text, or json with --json.")] = None,
     loop: LoopOption = EventLoop.AUTO,
+    drain_timeout: DrainTimeout = None,
 ) -> int:
     """Run the handlers of a module, which is looked for in the current directory too.
 
     The first Ctrl-C or SIGTERM drains: what has begun is finished, what has not is given back (exit code 0).
-    A second one aborts (exit code 130).
+    A second one, or the end of --drain-timeout, cancels the handlers that are still running (exit code 130).
+    What was handled by then does not come again.
     """
     configure_logging(log_level.value, log_format or (LogFormat.JSON if cli.as_json else LogFormat.TEXT))
-    return run(_work(cli, target, name), loop)
+    return run(_work(cli, target, name, as_duration(drain_timeout, name="--drain-timeout")), loop)
 
 
-async def _work(cli: Cli, target: str, name: str | None) -> int:
+async def _work(cli: Cli, target: str, name: str | None, drain_timeout: timedelta | None) -> int:
     _choose_database(cli)
     bus = load_bus(target)  # here: what the module makes may need the event loop
     _check_database(cli, bus, target)
     try:
-        return await run_until_stopped(bus, name)
+        return await run_until_stopped(bus, name, drain_timeout)
     finally:
         await bus.close()
 
 
-async def run_until_stopped(bus: Bus, name: str | None) -> int:
+async def run_until_stopped(bus: Bus, name: str | None, drain_timeout: timedelta | None) -> int:
     """Consume until a signal. Returns the exit code."""
     try:
-        return OK if await bus.run(name=name) else INTERRUPTED
+        return OK if await bus.run(name=name, drain_timeout=drain_timeout) else INTERRUPTED
     except PostbusError:
         raise
     except Exception:

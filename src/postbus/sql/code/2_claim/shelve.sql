@@ -89,7 +89,8 @@ begin
               join postbus.subscription own on own.id = shelve.subscription_id and (own.keys is null or m.key = any (own.keys))
              where r.position is not null and m.n > r.first_index
                and not exists (select from postbus.settled_ahead a
-                                where a.subscription_id = own.id and a.lane = r.lane and a.id = postbus.first_id(r.position) + m.n - 1)
+                                where a.subscription_id = own.id and a.lane = r.lane and a.position = r.position
+                                  and a.indexes @> (m.n - 1)::integer)
         ), busy as (        -- keys of which something is on the shelf; is_held: and stays there until this has committed
             select wanted.lane, wanted.key, held.is is not null as is_held
               from (select distinct message.lane, message.key from message where message.key is not null) as wanted

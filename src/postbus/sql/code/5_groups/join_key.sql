@@ -36,9 +36,11 @@ begin
                  where s.topic_id = $1 and case when $4 is null then (m.key <> all ($5)) is not false else m.key = $4 end
                    and ($5 is not null or postbus.covers($6, s.position, s.txid, m.n::integer - 1, s.count, s.published_at))
              ), passed_by as (
-                insert into postbus.settled_ahead (subscription_id, lane, id, position)
-                select $2, m.lane, m.id, m.position from message m where not m.is_wanted and not m.is_passed and $5 is not null
-                on conflict do nothing
+                insert into postbus.settled_ahead as known (subscription_id, lane, position, indexes)
+                select $2, m.lane, m.position, range_agg(int4range((m.id & 1023)::integer, (m.id & 1023)::integer + 1))
+                  from message m where not m.is_wanted and not m.is_passed and $5 is not null
+                 group by m.lane, m.position
+                on conflict on constraint settled_ahead_pkey do update set indexes = known.indexes + excluded.indexes
              ), added as (
                 insert into postbus.retrying (subscription_id, lane, id, position, parked, published_at, key, correlation_id, content_type,
                                               headers, payload)

@@ -93,10 +93,7 @@ begin
                join postbus.retrying r on r.subscription_id = s.id and r.parked
               where t.storage_id = sweep_log.storage_id) as waits
       group by waits.subscription_id, waits.lane;
-    delete from postbus.settled_ahead a
-     using postbus.topic t join postbus.subscription s on s.topic_id = t.id
-     where t.storage_id = sweep_log.storage_id and a.subscription_id = s.id
-       and not postbus.is_ahead(a.subscription_id, a.lane, a.id, a.position);
+    perform postbus.forget_settled(storage_id);
     delete from postbus.group_worker g
      using postbus.topic t join postbus.subscription s on s.topic_id = t.id
      where t.storage_id = sweep_log.storage_id and g.subscription_id = s.id

@@ -1,0 +1,271 @@
+"""A stop: what a handler has finished does not come again, at whatever speed its neighbours run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from eventually import eventually
+from grouping import create_log, is_through, publish_numbers
+from postbus import Bus, CatchUp, Start
+from running import running
+
+MESSAGES = 200
+KEYS = 10
+SLOW = 0.3  # seconds for a message of the slow key, once the gate is open
+
+
+class Uneven:
+    """Handlers that wait at a gate with messages of one key, and take no time for others."""
+
+    def __init__(self) -> None:
+        self.returned: Counter[int] = Counter()
+        self.gate = asyncio.Event()
+        self.waiting = 0
+
+    async def one(self, n: int) -> None:
+        await self._work([n])
+
+    async def many(self, numbers: list[int]) -> None:
+        await self._work(numbers)
+
+    async def in_transaction(self, n: int, conn: Any) -> None:
+        await self._work([n])
+
+    async def _work(self, numbers: list[int]) -> None:
+        if any(n % KEYS == 0 for n in numbers) and not self.is_open_for_all:
+            self.waiting += 1
+            try:
+                await self.gate.wait()
+                await asyncio.sleep(SLOW)
+            finally:
+                self.waiting -= 1
+        for n in numbers:
+            self.returned[n] += 1
+
+    is_open_for_all = False
+
+    async def are_fast_ones_done(self) -> None:
+        assert sum(1 for n in self.returned if n % KEYS) >= MESSAGES * (KEYS - 1) // KEYS
+
+    async def is_waiting(self) -> None:
+        assert self.waiting
+
+
+HANDLERS: dict[str, tuple[dict[str, Any], Callable[[Uneven], Any]]] = {
+    "single": ({"concurrency": 16}, lambda uneven: uneven.one),
+    "batch with keys": ({"concurrency": 16, "batch": 1}, lambda uneven: uneven.many),
+    "history": ({"concurrency": 16, "catch_up": CatchUp(beside_from=10, batch_size=1000)}, lambda uneven: uneven.one),
+}
+
+
+async def run_again(bus: Bus, conn: Any, uneven: Uneven, handler: Any, **options: Any) -> None:
+    """Let another process, as it were, finish."""
+    uneven.is_open_for_all = True
+    async with Bus.open(bus.dsn) as later:
+        later.subscribe("t", **options)(handler)
+        async with running(later):
+            await all_returned(uneven)
+            await is_settled(conn)
+
+
+async def all_returned(uneven: Uneven) -> None:
+    async def as_many() -> None:
+        assert len(uneven.returned) == MESSAGES
+
+    await eventually(as_many, within=30)
+
+
+async def is_settled(conn: Any) -> None:
+    async def nothing_is_left() -> None:
+        assert await conn.fetchval("select count(*) from postbus.lease") == 0
+        assert await conn.fetchval("select count(*) from postbus.queued") == 0
+
+    await eventually(nothing_is_left)
+
+
+@pytest.mark.parametrize("kind", HANDLERS)
+async def test_stop_repeats_nothing_whose_handler_returned(bus: Bus, conn: Any, kind: str) -> None:
+    """A key is slow, and all others are far ahead of it. What began is finished, the rest of the key comes later."""
+    options, choose = HANDLERS[kind]
+    await create_log(bus, lanes=2)
+    await publish_numbers(bus, range(MESSAGES), keys=KEYS)
+    uneven = Uneven()
+    subscribed = {"group": "g", "start": Start.BEGINNING, **options}
+    bus.subscribe("t", **subscribed)(choose(uneven))
+    run = asyncio.create_task(bus.run())
+    if kind == "batch with keys":  # some fast keys share the slow one's queue
+        await eventually(uneven.is_waiting)
+        await eventually(lambda: _has_stood_still(uneven))
+    else:
+        await eventually(lambda: _has_stood_still(uneven))
+    bus.stop()
+    uneven.gate.set()
+    assert await run is True
+    began = len(uneven.returned)
+    assert began < MESSAGES, "the slow key was not left to the next process"
+    assert await conn.fetchval("select count(*) from postbus.settled_ahead") > 0
+
+    await run_again(bus, conn, uneven, choose(uneven), **subscribed)
+    assert set(uneven.returned.values()) == {1}
+
+
+async def _has_stood_still(uneven: Uneven) -> None:
+    """Nothing but the slow key is left to do."""
+    before = len(uneven.returned)
+    assert uneven.waiting
+    await asyncio.sleep(0.3)
+    assert before == len(uneven.returned) > 0
+
+
+@pytest.mark.parametrize("how", ["second stop", "drain_timeout"])
+@pytest.mark.parametrize("kind", [*HANDLERS, "transactional", "queue", "batch of a queue"])
+async def test_stop_that_does_not_wait_repeats_only_what_it_cancelled(bus: Bus, conn: Any, kind: str, how: str) -> None:
+    """Handlers that still run are cancelled: that was no attempt. What others have finished is settled all the same."""
+    options, choose = HANDLERS.get(kind, ({"concurrency": 16}, lambda uneven: uneven.one))
+    is_queue = "queue" in kind
+    if not is_queue:
+        await create_log(bus, lanes=2)
+        options = {"group": "g", "start": Start.BEGINNING, **options}
+    if kind == "transactional":
+        options, choose = {**options, "transactional": True}, lambda uneven: uneven.in_transaction
+    if kind == "batch of a queue":
+        options, choose = {**options, "batch": 2}, lambda uneven: uneven.many
+    await publish_numbers(bus, range(MESSAGES), keys=KEYS)
+    uneven = Uneven()
+    bus.subscribe("t", **options)(choose(uneven))
+    run = asyncio.create_task(bus.run(drain_timeout=0.2 if how == "drain_timeout" else None))
+    await eventually(lambda: _has_stood_still(uneven))
+    bus.stop()
+    if how == "second stop":
+        bus.stop()
+    assert await asyncio.wait_for(run, 10) is False
+    assert uneven.waiting == 0
+    leased = await conn.fetchval("select count(*) from postbus.lease")
+    assert leased == 0
+    if is_queue:
+        assert await conn.fetchval("select max(attempts) from postbus.queued") == 0
+    else:
+        assert await conn.fetchval("select count(holder) from postbus.lane") == 0
+
+    await run_again(bus, conn, uneven, choose(uneven), **options)
+    assert set(uneven.returned.values()) == {1}
+
+
+async def test_lanes_that_are_given_to_another_process_repeat_nothing(bus: Bus, conn: Any) -> None:
+    """A second process joins while the first is far ahead of a slow key. Both go on, and nothing comes twice."""
+    await create_log(bus, lanes=2)
+    await publish_numbers(bus, range(MESSAGES), keys=KEYS)
+    uneven = Uneven()
+    options: dict[str, Any] = {"group": "g", "start": Start.BEGINNING, "concurrency": 16}
+    bus.subscribe("t", **options)(uneven.one)
+    async with Bus.open(bus.dsn) as other, running(bus):
+        other.subscribe("t", **options)(uneven.one)
+        await eventually(lambda: _has_stood_still(uneven))
+        async with running(other):
+            uneven.gate.set()
+
+            async def are_shared() -> None:
+                assert await conn.fetchval("select count(distinct holder) from postbus.lane") == 2
+
+            await eventually(are_shared)
+            uneven.is_open_for_all = True
+            await all_returned(uneven)
+            await is_through(conn, passed=MESSAGES)
+    assert set(uneven.returned.values()) == {1}
+
+
+async def test_lane_that_is_lost_costs_the_others_nothing(
+    bus: Bus, conn: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody takes one of the lanes that are read together. What is done in the others does not come again."""
+    await create_log(bus, lanes=4)
+    await publish_numbers(bus, range(MESSAGES), keys=KEYS)
+    uneven = Uneven()
+    bus.subscribe("t", group="g", start=Start.BEGINNING, concurrency=16)(uneven.one)
+    async with running(bus):
+        await eventually(lambda: _has_stood_still(uneven))
+        lane = await conn.fetchval("select postbus.lane_of('k0', 4)")
+        await conn.execute("update postbus.lane set token = gen_random_uuid(), holder = null where lane = $1", lane)
+        await eventually(lambda: _is_logged(caplog, "lanes.lost"))
+        uneven.is_open_for_all = True
+        uneven.gate.set()
+        await all_returned(uneven)
+        await is_through(conn, passed=MESSAGES)
+    of_lane = set(
+        await conn.fetchval(
+            "select array_agg(n) from generate_series(0, $1 - 1) as n where postbus.lane_of('k' || n % $2, 4) = $3",
+            MESSAGES,
+            KEYS,
+            lane,
+        )
+    )
+    assert {n for n, count in uneven.returned.items() if count > 1} <= of_lane
+
+
+async def _is_logged(caplog: pytest.LogCaptureFixture, name: str) -> None:
+    assert name in caplog.text
+
+
+async def test_retry_that_is_cancelled_is_no_attempt(bus: Bus, conn: Any) -> None:
+    """A message that is tried again when the process aborts keeps its attempts."""
+    await create_log(bus, lanes=1)
+    begun = asyncio.Event()
+
+    @bus.subscribe("t", group="g", start=Start.BEGINNING)
+    async def handle(n: int) -> None:
+        if begun.is_set():
+            raise AssertionError("it began a third time")
+        if await conn.fetchval("select count(*) from postbus.retrying"):
+            begun.set()
+            await asyncio.Event().wait()
+        raise ValueError("once more")
+
+    await publish_numbers(bus, [1])
+    run = asyncio.create_task(bus.run())
+    await asyncio.wait_for(begun.wait(), 10)
+    bus.stop()
+    bus.stop()
+    assert await run is False
+    assert await conn.fetchval("select attempts from postbus.retrying") == 1
+
+
+async def test_many_messages_ahead_are_remembered_at_once(bus: Bus, conn: Any) -> None:
+    """Ten thousand single messages ahead of a slow one take one statement, and a moment to leave and to take over."""
+    await create_log(bus, lanes=1)
+    await bus.send("t", -1, key="slow")
+    await conn.execute(
+        "select count(postbus.publish('t', n::text, key => 'k' || n)) from generate_series(1, 10000) as n"
+    )
+    gate, returned = asyncio.Event(), Counter[int]()
+
+    async def handle(n: int) -> None:
+        if n < 0 and not gate.is_set():
+            await gate.wait()
+        returned[n] += 1
+
+    options: dict[str, Any] = {"group": "g", "start": Start.BEGINNING, "concurrency": 1000}
+    bus.subscribe("t", **options)(handle)
+    run = asyncio.create_task(bus.run())
+
+    async def many_are_ahead() -> None:
+        assert len(returned) >= 9000
+
+    await eventually(many_are_ahead, within=60)
+    bus.stop()
+    bus.stop()
+    assert await run is False
+    assert await conn.fetchval("select count(*) from postbus.settled_ahead") >= 9000
+    gate.set()
+    async with Bus.open(bus.dsn) as later:
+        later.subscribe("t", **options)(handle)
+        async with running(later):
+            await is_through(conn, passed=10001, within=30)
+    assert set(returned.values()) == {1}
+    for storage in await conn.fetch("select id from postbus.storage"):
+        await conn.execute("select postbus.sweep_log($1)", storage["id"])
+    assert await conn.fetchval("select count(*) from postbus.settled_ahead") == 0
