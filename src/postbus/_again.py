@@ -21,7 +21,6 @@ from postbus.group import Member
 from postbus.message import DeadLetter, Message, Outcome, Release, Retry
 
 _IDLE_POLL = 5.0
-_GUILTY = 4  # attempts, the first of which stands for the deaths before it, after which such a message is given up
 SUSPICION = "processes that handled messages at this place died"
 
 
@@ -40,6 +39,7 @@ class Again:
         transactions: GroupTransactions | None,
         most: int,
         max_attempts: int,
+        lease: float,
     ) -> None:
         self._subscription_id = subscription_id
         self._members = members
@@ -51,15 +51,14 @@ class Again:
         self._transactions = transactions
         self._most = most
         self._max_attempts = max_attempts
+        self._lease = lease
+        self._prolong_at = 0.0
         self._in_hand: set[int] = set()
         self.cancelled: list[tuple[HeldLane, Due]] = []
         """What was being handled when this process was told not to wait for it: that was no attempt."""
-        self._suspicious_until = 0.0
+        self.has_suspects = False
+        """Some messages are to be tried alone."""
         self._claiming = asyncio.Lock()
-
-    def be_suspicious(self, seconds: float) -> None:
-        """Try one message at a time for a while: only the deadly one's attempts must count."""
-        self._suspicious_until = time.monotonic() + seconds
 
     async def run(self) -> None:
         """Look for messages that are due to be tried again, until cancelled."""
@@ -67,6 +66,7 @@ class Again:
         while True:
             self._aside.is_due.clear()
             try:
+                await self._prolong()
                 if not self._waiting:
                     await self._look_for_others()
                 if self._waiting:
@@ -91,24 +91,61 @@ class Again:
                 if not held[one["lane"]].strand.is_ending:  # nor lost since we asked
                     self._waiting.add(one["id"], one["key"], one["lane"])
 
+    async def _prolong(self) -> None:
+        """Prolong the leases of what is in hand: an attempt is one call, however long that takes."""
+        if self._in_hand and time.monotonic() >= self._prolong_at:
+            tokens = [lane.token for strand in self._strands for lane in strand.lanes.values()]
+            await self._store.prolong_retrying(tokens, list(self._in_hand))
+            self._prolong_at = time.monotonic() + self._lease / 3
+
+    def _held(self) -> dict[int, HeldLane]:
+        return {lane.lane: lane for strand in self._strands if not strand.is_ending for lane in strand.lanes.values()}
+
     async def _claim_due(self) -> None:
-        held = {lane.lane: lane for strand in self._strands if not strand.is_ending for lane in strand.lanes.values()}
+        held = self._held()
         room = self._most - len(self._queues)
-        if time.monotonic() < self._suspicious_until:
-            room = 0 if self._in_hand else 1
         if not held or room <= 0:
             return
         due = await self._store.claim_retrying(self._members.group.topic, [one.token for one in held.values()], room)
+        if due and not due[-1].is_taken:
+            self.has_suspects = True
+            due.pop()
         for one in sorted(due, key=lambda one: one.message.id):
             lane = held[one.lane]
             if lane.strand.is_ending:
                 await self.release(lane, one)
-            elif one.message.id not in self._in_hand:  # else it takes longer than the lease
-                self._in_hand.add(one.message.id)
-                self._waiting.add(one.message.id, one.message.key, one.lane)
+            elif one.message.id not in self._in_hand:  # else its lease ended while the database was away
+                self._take(one)
                 self._queues.put(Work(None, (), retry=(lane, one)), self._queues.queue_of(one.message.key))
         if len(due) == room:
             self._aside.is_due.set()
+
+    def _take(self, due: Due) -> None:
+        if not self._in_hand:
+            self._prolong_at = time.monotonic() + self._lease / 3
+        self._in_hand.add(due.message.id)
+        self._waiting.add(due.message.id, due.message.key, due.lane)
+
+    async def try_suspects(self) -> bool:
+        """Handle the next message that is to be tried alone, while nothing else runs. Returns whether there was one."""
+        held = self._held()
+        async with self._claiming:
+            tokens = [one.token for one in held.values()]
+            due = await self._store.claim_retrying(self._members.group.topic, tokens, 1, is_alone=True)
+        self.has_suspects = bool(due)
+        for one in due:
+            lane = held[one.lane]
+            if lane.strand.is_ending:
+                await self.release(lane, one)
+                continue
+            self._take(one)
+            lane.strand.running += 1
+            try:
+                await self.handle(lane, one)
+            finally:
+                lane.strand.running -= 1
+                lane.strand.freed.set()
+        return bool(due)
 
     async def release(self, lane: HeldLane, due: Due) -> None:
         """Let a message be tried by whoever has the lane; it has not been tried now."""
@@ -147,7 +184,7 @@ class Again:
         handling = self._members.handling_of(chosen)
         if self._is_deadly(due, handling):
             chosen.counts.failed += 1
-            return DeadLetter(reason=f"{SUSPICION}, {message.attempt - 1} times with it alone"), handling
+            return DeadLetter(reason=f"{SUSPICION}: gave up after {message.attempt - 1} attempts"), handling
         try:
             payload = handling.call.payload(message)
         except NOT_DECODABLE as error:
@@ -171,8 +208,6 @@ class Again:
 
     def _is_deadly(self, due: Due, handling: Handling) -> bool:
         """Whether attempts have begun and never ended: each time the process died."""
-        if due.last_error == SUSPICION:
-            return due.message.attempt >= _GUILTY
         return due.message.attempt > (handling.max_attempts or self._max_attempts)
 
     async def _settle(self, lane: HeldLane, message: Message, outcome: Outcome, handling: Handling | None) -> None:

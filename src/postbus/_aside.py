@@ -92,7 +92,7 @@ class Aside:
         lane = strand.lanes[segment.lane]
         message = segment.message(index)
         strand.is_putting_off = True
-        if kind in ("retry", "release") and self.waiting.is_behind(message):  # failed together with one before it
+        if kind not in ("park", "dead") and self.waiting.is_behind(message):  # failed together with one before it
             kind = "park"
         put_off = PutOff(kind, message, segment.position, delay, error, reason)
         told = await patiently(
@@ -103,7 +103,7 @@ class Aside:
             return
         if told[0] != "dead" and not strand.is_lost:  # else it is for whoever has the lane now
             self.waiting.add(message.id, message.key, lane.lane)
-        if told[0] in ("retried", "released"):
+        if told[0] in ("retried", "released", "suspected"):
             self.comes_back(delay)
         self.tell(told[0], message, error or reason)
 

@@ -6,11 +6,13 @@ import asyncio
 import logging
 import math
 import time
+from uuid import UUID
 
 from postbus._dispatch import Dispatcher
 from postbus._floor import Floor
 from postbus._log import event
 from postbus._loop import Backoff, pause
+from postbus._queue_store import Claim
 from postbus._settle import HeldLease, Settler
 from postbus._store import Store
 from postbus._wake import TimedBell
@@ -40,6 +42,36 @@ class Claimer:
         self._floor = Floor()
         self._told_of_move = False
         self._left = math.inf if subscription.limit is None else subscription.limit
+
+    @property
+    def topic(self) -> str:
+        return self._subscription.topic
+
+    async def try_suspects(self) -> bool:
+        """Handle messages that are suspected, while nothing else runs. Returns whether there were any."""
+        if self._left <= 0:
+            return False
+        claim = await self._store.claim_suspects(
+            self._subscription.topic, member=self._member, lease=self._subscription.lease
+        )
+        if claim is None or claim.token is None:
+            return False
+        self._left -= len(claim.messages)
+        await self._dispatcher.try_alone(self._hold(claim, claim.token), claim.messages)
+        return True
+
+    def _hold(self, claim: Claim, token: UUID) -> HeldLease:
+        lease = HeldLease(
+            self._subscription.topic,
+            token,
+            claim.messages,
+            claim.length,
+            ordered=claim.ordered,
+            remaining=claim.remaining,
+            on_settled=self._dispatcher.was_settled,
+        )
+        self._settler.hold(lease)
+        return lease
 
     async def run(self, stop: asyncio.Event) -> None:
         """Claim until `stop` is set, or as many as the subscription wants have been claimed."""
@@ -86,17 +118,7 @@ class Claimer:
             event(logging.WARNING, "queue.moved", topic=self._subscription.topic,
                   remedy="the topic is PUB_SUB by now, and its queue is empty: subscribe with group=…")  # fmt: skip
         if claim.token is not None:
-            lease = HeldLease(
-                self._subscription.topic,
-                claim.token,
-                claim.messages,
-                claim.length,
-                ordered=claim.ordered,
-                remaining=claim.remaining,
-                on_settled=self._dispatcher.was_settled,
-            )
-            self._settler.hold(lease)
-            self._dispatcher.accept(lease, claim.messages)
+            self._dispatcher.accept(self._hold(claim, claim.token), claim.messages)
             self._left -= len(claim.messages)
         if claim.more:
             return 0

@@ -108,6 +108,7 @@ class GroupConsumer:
             transactions=transactions,
             most=prefetch,
             max_attempts=max_attempts,
+            lease=self._lease,
         )
         self._delivery = Delivery(
             group.topic,
@@ -161,6 +162,14 @@ class GroupConsumer:
                 else:
                     self.lose(strand, TAKEN)
 
+    @property
+    def has_suspects(self) -> bool:
+        return self._again.has_suspects
+
+    async def try_suspects(self) -> bool:
+        """Handle the next message that is to be tried alone, while nothing else runs. Returns whether there was one."""
+        return await self._again.try_suspects()
+
     # taking lanes
 
     def share_out(self) -> None:
@@ -182,8 +191,6 @@ class GroupConsumer:
             self._aside.waiting.take_over(
                 one["id"], one["key"], one["lane"], is_done=one["is_done"], ahead=one["ahead"]
             )
-        if any(row["deaths"] > 0 for row in rows):
-            self._again.be_suspicious(2 * self._lease)
         apart: defaultdict[object, list[Any]] = defaultdict(list)
         for row in rows:
             # Each on its own where a message may be to blame, or where progress commits with the handler's work.

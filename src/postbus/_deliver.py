@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 
 from postbus._again import SUSPICION
 from postbus._aside import Aside
@@ -23,7 +22,7 @@ from postbus._work import Work, WorkQueues, works_of
 from postbus.errors import DatabaseUnavailable, RestoredElsewhere, WrongSemantics
 from postbus.subscription import Subscription
 
-_SUSPECTED = 3  # deaths after which the first messages of a lane are taken out of the way, to be tried one by one
+_SUSPECTED = 3  # deaths after which the first messages of a lane are taken out of the way, to be tried alone
 
 
 class Delivery:
@@ -217,11 +216,11 @@ class Delivery:
             await self._calm(lane)
 
     async def _suspect(self, strand: Strand, lane: HeldLane, works: Sequence[Work]) -> None:
-        """Take messages out of the way of which one may be deadly: their attempts are counted before they begin."""
+        """Take messages out of the way of which one may be deadly: each is tried alone."""
         for work in works:
             segment, index, _ = work.parts[0]
             if not await self._aside.stands_aside(strand, segment, index):
-                await self._aside.put_off(strand, segment, index, "retry", delay=timedelta(0), error=SUSPICION)
+                await self._aside.put_off(strand, segment, index, "suspect", error=SUSPICION)
             if strand.is_lost:
                 return
             assert work.entry is not None

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from postbus._alone import company
 from postbus._handle import ACK, NOT_DECODABLE, Handling, not_decodable
 from postbus._log import event
 from postbus._loop import Backoff
@@ -48,6 +49,7 @@ class Dispatcher:
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_draining = False
         self._cancelled: list[_Delivery] = []
+        self._company = company()
 
     @property
     def room(self) -> int:
@@ -94,6 +96,28 @@ class Dispatcher:
         self._ready.extend((lease, message) for message in messages)
         self._start_runners(1)
 
+    async def try_alone(self, lease: HeldLease, messages: Sequence[Message]) -> None:
+        """Handle what was claimed, one call after the other, and wait until it is settled, while nothing else runs."""
+        self._in_hand += len(messages)
+        self._unsettled += len(messages)
+        size = self._subscription.batch or 1
+        left = [(lease, message) for message in messages]
+        try:
+            while left and not self._is_draining:
+                deliveries = left[:size]
+                await self._handle(self._still_ours(deliveries))
+                del left[:size]
+                await self._settler.settled()
+            if left:
+                with contextlib.suppress(DatabaseUnavailable):  # then the lease ends by itself
+                    await self._settler.release(lease, [message.id for _, message in left])
+        except asyncio.CancelledError:
+            self._cancelled += left
+            raise
+        finally:
+            self._in_hand -= len(messages)
+            self._freed.set()
+
     def _start_runners(self, count: int) -> None:
         """Start some, and in the next moment twice as many if work is left then.
 
@@ -138,7 +162,11 @@ class Dispatcher:
             if self._handling.is_plain:
                 await self._work_plainly()
             while self._ready:
+                if self._company.is_closed:
+                    await self._company.opened()
+                    continue
                 deliveries = self._take()
+                self._company.running += 1
                 try:
                     await self._handle(self._still_ours(deliveries))
                 except Exception:
@@ -150,6 +178,7 @@ class Dispatcher:
                 finally:
                     self._in_hand -= len(deliveries)
                     self._freed.set()
+                    self._company.left()
         finally:
             # Now, not when the task's callbacks run: what is accepted in between needs a new runner.
             self._runners.discard(asyncio.current_task())
@@ -160,8 +189,13 @@ class Dispatcher:
         Most are of this kind, and the way through the other methods takes longer than all else that Python does
         for a message.
         """
+        company = self._company
         while self._ready:
+            if company.is_closed:
+                await company.opened()
+                continue
             lease, message = self._ready.popleft()
+            company.running += 1
             try:
                 if lease.is_lost:
                     self._settler.forget(lease, message.id)
@@ -185,6 +219,7 @@ class Dispatcher:
             finally:
                 self._in_hand -= 1
                 self._freed.set()
+                company.left()
 
     def _has_ended(self, runner: asyncio.Task[None]) -> None:
         if not runner.cancelled() and (error := runner.exception()) is not None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from postbus._alone import company
 from postbus._aside import Aside
 from postbus._group_handle import Chosen, GroupHandler
 from postbus._handle import ACK, Handling
@@ -49,9 +50,14 @@ class GroupTransactions:
         self._advancer = advancer
         self._slots = asyncio.Semaphore(concurrency)
         self._lose = lose
+        self._company = company()
 
     async def handle(self, lane: HeldLane, work: Work) -> None:
         """Handle messages in the transaction in which the cursor moves behind them."""
+        async with self._company.counted():
+            await self._handle(lane, work)
+
+    async def _handle(self, lane: HeldLane, work: Work) -> None:
         entry = work.entry
         assert entry is not None
         strand = entry.strand

@@ -78,7 +78,7 @@ class PutOff(NamedTuple):
     """A message to be taken out of a group's way."""
 
     kind: str
-    """retry, park or dead."""
+    """retry, park, release, suspect or dead."""
     message: Message
     position: int
     delay: timedelta | None = None
@@ -91,7 +91,8 @@ class Due(NamedTuple):
 
     lane: int
     message: Message
-    last_error: str | None
+    is_taken: bool
+    """It is in hand now. If not, it is to be tried alone, and has to be asked for."""
 
 
 class LogStore(Database):
@@ -243,10 +244,18 @@ class LogStore(Database):
         async with self.connection() as conn:
             return list(await conn.fetch("select * from postbus.retrying_of($1, $2)", tokens, with_settled))
 
-    async def claim_retrying(self, topic: str, tokens: Sequence[UUID], max_count: int) -> list[Due]:
-        """Messages that are due to be tried again."""
+    async def prolong_retrying(self, tokens: Sequence[UUID], ids: Sequence[int]) -> None:
+        """Prolong the leases of messages of these lanes that are being tried again."""
         async with self.connection() as conn:
-            rows = await conn.fetch("select * from postbus.claim_retrying($1, $2)", tokens, max_count)
+            await conn.execute("select postbus.prolong_retrying($1, $2)", tokens, ids)
+
+    async def claim_retrying(
+        self, topic: str, tokens: Sequence[UUID], max_count: int, *, is_alone: bool = False
+    ) -> list[Due]:
+        """Messages that are due to be tried again; is_alone: of those that must be tried while nothing else runs."""
+        sql = "select * from postbus.claim_retrying($1, $2, is_alone => $3)"
+        async with self.connection() as conn:
+            rows = await conn.fetch(sql, tokens, max_count, is_alone)
         return [
             Due(
                 row["lane"],
@@ -263,7 +272,7 @@ class LogStore(Database):
                     row["published_at"],
                     self.source,
                 ),
-                row["last_error"],
+                row["alone"] is not None,
             )
             for row in rows
         ]

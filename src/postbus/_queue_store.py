@@ -21,7 +21,12 @@ from postbus.scope import Scope
 
 # A claim or an extension that is undone by a crash is harmless: the message is claimed again.
 _CLAIM = (
-    f"select c.*, c.ends_at - clock_timestamp() as remaining, {RELAXED} from postbus.claim($1, $2, $3, $4, $5, $6) as c"
+    f"select c.*, c.ends_at - clock_timestamp() as remaining, {RELAXED} "
+    "from postbus.claim($1, $2, $3, $4, $5, $6, with_suspects => false) as c"
+)
+_CLAIM_SUSPECTS = (
+    f"select c.*, c.ends_at - clock_timestamp() as remaining, {RELAXED} "
+    "from postbus.claim_suspects($1, $2, lease => $3, is_promised => true) as c"
 )
 _EXTEND = f"select postbus.extend($1, $2), {RELAXED}"
 _POP_AND_LEASE = f"select p.*, p.ends_at - clock_timestamp() as remaining, {RELAXED} from postbus.{{}} as p"
@@ -116,6 +121,28 @@ class QueueStore(Database):
             row["more"],
             row["next_due"],
             bool(row["moved"]),
+        )
+
+    async def suspected(self, topics: Sequence[str]) -> list[str]:
+        """The topics among these that have messages to be tried apart from others."""
+        return list(await self._run("select postbus.suspected($1)", topics))
+
+    async def claim_suspects(self, topic: str, *, member: str, lease: timedelta | None = None) -> Claim | None:
+        """Messages to be tried apart from others. The caller promises to handle nothing else until they are settled."""
+        async with self.connection() as conn:
+            row = await conn.fetchrow(_CLAIM_SUSPECTS, topic, member, lease)
+        if row is None or row["token"] is None:
+            return None
+        return Claim(
+            row["token"],
+            messages_of(topic, row),
+            row["lease_length"],
+            row["remaining"],
+            None,
+            row["ordered"],
+            more=True,
+            next_due=None,
+            moved=False,
         )
 
     async def pop(

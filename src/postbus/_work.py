@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
+from postbus._alone import company
 from postbus._log_store import Due
 from postbus._segment import Part, Piece
 from postbus._strand import Entry, HeldLane, Strand
@@ -71,6 +72,7 @@ class WorkQueues:
         """What runners wait for that have nothing to do."""
         self._next = 0
         self._is_closed = False
+        self._company = company()
         self._do = do
         self._start = start
 
@@ -115,17 +117,22 @@ class WorkQueues:
         return left
 
     async def _run(self, queue: int) -> None:
-        works = self._queues[queue]
+        works, company = self._queues[queue], self._company
         try:
             while True:
                 while works:
+                    if company.is_closed:
+                        await company.opened()
+                        continue
                     work = works.popleft()
                     strand = work.strand
                     strand.running += 1
+                    company.running += 1
                     try:
                         await self._do(work)
                     finally:
                         strand.running -= 1
+                        company.left()
                         if strand.is_ending:
                             strand.freed.set()
                 if self._is_closed:

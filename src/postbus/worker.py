@@ -12,6 +12,7 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from postbus._alone import Suspects, Suspicious
 from postbus._claim import Claimer
 from postbus._connect import process_name
 from postbus._consume import GroupConsumer
@@ -183,11 +184,19 @@ class Worker:
                 for one, dispatcher in zip(self._subscriptions, dispatchers, strict=True)
             )
         )
+
+        async def suspicious() -> list[Suspicious]:
+            topics = await store.suspected([one.topic for one in self._subscriptions]) if claimers else []
+            of_queues = [claimer for claimer in claimers if claimer.topic in topics]
+            return [*of_queues, *(one for one in lanes.consumers.values() if one.has_suspects)]
+
+        suspects = Suspects(suspicious, self._stop)
         claiming = _started(
+            repeat(suspects.tick, name="suspects", every=1.0, stop=self._stop),
             *(
                 self._outlive(one.topic, partial(claimer.run, self._stop))
                 for one, claimer in zip(self._subscriptions, claimers, strict=True)
-            )
+            ),
         )
         event(
             logging.INFO,

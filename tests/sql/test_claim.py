@@ -181,22 +181,6 @@ async def test_a_message_that_kills_its_process_becomes_a_dead_letter(conn: Any)
     assert "ended 3 times" in await conn.fetchval("select reason from postbus.dead_letters")
 
 
-async def test_messages_that_died_together_more_than_once_part_ways(conn: Any) -> None:
-    """After a first death all come back at once; then each at a time of its own, since one of them may be the cause."""
-    await publish(conn, *map(str, range(10)))
-    first = await claim(conn)
-    await conn.execute("select postbus.return_expired(as_of => $1)", first["ends_at"])
-    second = await claim(conn, as_of=first["ends_at"])
-    assert len(second["ids"]) == 10
-    await conn.execute("select postbus.return_expired(as_of => $1)", second["ends_at"])
-
-    assert await states(conn) == {"retrying": 10}
-    rows = await conn.fetch("select distinct due_at, last_error from postbus.delayed order by due_at")
-    assert len(rows) == 10
-    assert rows[0]["due_at"] > second["ends_at"] + timedelta(seconds=1)
-    assert rows[0]["last_error"] == "the lease ended without an answer; last held by a"
-
-
 async def test_a_settlement_with_a_lost_lease_changes_nothing(conn: Any) -> None:
     """Ack, retry, dead-letter, release and extend say so when the lease is lost, and do nothing."""
     (one,) = await publish(conn, "one")

@@ -9,7 +9,9 @@
 --
 -- Of a queue that became PUB_SUB what is left is claimed; moved says so.
 --
--- A claim that finds nothing writes nothing. Each message taken counts its attempt: it begins now.
+-- A claim that finds nothing writes nothing. Each message taken counts its attempt: it begins now. If the process ends, the count
+-- is taken back, unless the message was alone: see return_expired. What was in hand with others then comes first, and apart: see
+-- claim_suspects. Without with_suspects, as workers claim, these are left to whoever asks for them, and nothing is taken for alone.
 --
 -- Writes: queued, delayed, lease, busy_key.  Locks: queued and delayed rows (skip locked), busy_key.
 create or replace function postbus.claim(
@@ -20,6 +22,7 @@ create or replace function postbus.claim(
     floor     text default null,
     max_bytes bigint default 16777216,
     as_of     timestamptz default clock_timestamp(),
+    with_suspects boolean default true,
     out token           uuid,
     out ends_at         timestamptz,
     out lease_length    interval,
@@ -82,6 +85,18 @@ begin
         end if;
     end if;
 
+    if with_suspects and exists (select from postbus.delayed d where d.topic_id = _topic.id and d.trial is not null and d.due_at <= as_of) then
+        select c.token, c.ends_at, c.lease_length, c.ordered, c.ids, c.published_ats, c.attempts, c.priorities, c.keys, c.correlation_ids,
+               c.content_types, c.headers, c.payloads
+          into token, ends_at, lease_length, ordered, ids, published_ats, attempts, priorities, keys, correlation_ids, content_types, headers,
+               payloads
+          from postbus.claim_suspects(topic, member, max_count, lease, false, as_of) as c;
+        if token is not null then
+            more := true;
+            next_floor := floor;
+            return;
+        end if;
+    end if;
     _promoted := postbus.promote_delayed(_topic.id, _floor, as_of);
     if _topic.ordered then
         -- Many are looked at, since all of a key that is in hand are only parked.
@@ -106,8 +121,9 @@ begin
         with taken as (
             delete from postbus.queued q where q.ctid = any (_chosen)
         )
-        insert into postbus.lease (token, topic_id, member, ends_at, ordered, open_ids, messages)
-        values (gen_random_uuid(), _topic.id, claim.member, as_of + lease_length, _topic.ordered, ids, _messages)
+        insert into postbus.lease (token, topic_id, member, ends_at, ordered, open_ids, messages, alone)
+        values (gen_random_uuid(), _topic.id, claim.member, as_of + lease_length, _topic.ordered, ids, _messages,
+                case when not with_suspects then false end)
         returning lease.token, lease.ends_at into token, ends_at;
     elsif _is_left then
         more := false;

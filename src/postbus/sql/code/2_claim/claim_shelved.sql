@@ -1,10 +1,13 @@
 -- Takes up to max_count messages from the shelves of subscriptions, and at most max_bytes of payload (but one message
 -- always), for a pop with this token. Returns how many. Counts the attempt: it begins now. One that comes back after its last
--- attempt, because its lease has ended, is given up; from the second time on it comes back after a while more: see claim_retrying.
+-- attempt, because its lease has ended, is given up.
 --
 -- In the order in which they became due, and of each key the first ones, in order, while no other pop has some of that key in
--- hand. What is due for longest comes first, and each key gets its share, so no key waits for long. What was not answered twice
--- comes alone: it may be what kills those who try it, and no other is to be given up with it.
+-- hand. What is due for longest comes first, and each key gets its share, so no key waits for long.
+--
+-- What was in hand when its lease ended without an answer is suspected: it may be what ends those who try it. It is taken alone, by a
+-- member that holds nothing else, or, after a minute, by any. If its lease ends again, the attempt counts, and it comes back after
+-- the topic's backoff; attempts of messages that were in hand together do not count.
 --
 -- Who has lost the first of a key has lost those behind it, too: they are to be done by the next one, after the first.
 --
@@ -30,13 +33,13 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
-    _held  integer[] := array(select l.lane from postbus.lane l join postbus.worker w on w.name = l.holder
+    _held    integer[] := array(select l.lane from postbus.lane l join postbus.worker w on w.name = l.holder
                                where l.subscription_id = any (subscription_ids) and w.seen_at >= as_of - topic.lease);
     _passes boolean := exists (select from postbus.subscription s where s.id = any (subscription_ids) and s.on_failure = 'pass');
-    _heads tid[];
-    _spent bigint[];
-    _count integer;
-    _most  integer;
+    _heads   tid[];
+    _spent   bigint[];
+    _count   integer;
+    _is_suspect boolean;
 begin
     loop
         if key is null then
@@ -73,46 +76,59 @@ begin
                    for update of r skip locked);
         end if;
         with head as materialized (
-            select h.tid, r.subscription_id, r.lane, r.id, r.position, r.key, r.attempts, octet_length(r.payload) as bytes,
-                   cardinality(_heads) as heads, row_number() over (order by h.n) as rank, suspect.is as is_suspect,
-                   first_value(suspect.is) over (order by h.n) as is_alone
+            select h.tid, r.subscription_id, r.lane, r.id, r.position, r.key, r.attempts, r.token, r.member, r.alone,
+                   octet_length(r.payload) as bytes,
+                   cardinality(_heads) as heads, row_number() over (order by h.n) as rank, suspect.kind > 0 as is_suspect,
+                   first_value(suspect.kind = 1) over (order by h.n) as is_alone
               from unnest(_heads) with ordinality as h (tid, n)
               join postbus.retrying r on r.ctid = h.tid
-             cross join lateral (select r.token is not null and r.attempts >= 2 as is) as suspect
+             cross join lateral (select case when r.token is null and r.alone is null and not r.suspected then 0
+                                             when r.due_at <= as_of - interval '1 minute' or not postbus.is_busy(claim_shelved.member, as_of) then 1
+                                             else 2 end as kind) as suspect
         ), chosen as (
-            select h.tid, h.bytes, h.rank, 0::bigint as n from head h where h.rank = 1 or not h.is_suspect and not h.is_alone
+            select h.tid, h.bytes, h.rank, 0::bigint as n, h.is_alone,
+                   h.is_alone and case when h.alone is not null then h.alone when h.token is not null then postbus.was_alone(h.member, h.tid)
+                                       else false end as was_alone
+              from head h where h.is_alone and h.rank = 1 or not h.is_alone and not h.is_suspect
              union all
-            select behind.tid, behind.bytes, h.rank, behind.n
+            select behind.tid, behind.bytes, h.rank, behind.n, false, false
               from head h
              cross join lateral (
                 select next.tid, next.bytes, row_number() over line as n,
-                       next.due_at <= as_of and (_passes or bool_and(next.due_at <= as_of) over line) as is_due
-                  from (select r.ctid as tid, octet_length(r.payload) as bytes, r.position, r.id, r.due_at from postbus.retrying r
+                       next.due_at <= as_of and (_passes or bool_and(next.due_at <= as_of) over line)
+                       and bool_and(next.token is null and next.alone is null and not next.suspected) over line as is_due
+                  from (select r.ctid as tid, octet_length(r.payload) as bytes, r.position, r.id, r.due_at, r.token, r.alone, r.suspected
+                          from postbus.retrying r
                          where r.subscription_id = h.subscription_id and r.lane = h.lane and r.key = h.key
                            and (r.position, r.id) > (h.position, h.id)
                          order by r.position, r.id
                          limit least(max_count - h.heads, 4 * (max_count - h.heads) / h.heads + 1)) as next
                 window line as (order by next.position, next.id)) as behind
-             where h.key is not null and h.attempts < 2 and not h.is_alone and behind.is_due
+             where h.key is not null and h.attempts < 2 and not h.is_alone and not h.is_suspect and behind.is_due
         ), sized as (
-            select c.tid, sum(c.bytes) over (order by c.n, c.rank) - c.bytes as before, row_number() over (order by c.n, c.rank) as turn
+            select c.tid, c.is_alone, c.was_alone, sum(c.bytes) over (order by c.n, c.rank) - c.bytes as before,
+                   row_number() over (order by c.n, c.rank) as turn
               from chosen c
         ), taken as (
             update postbus.retrying r
-               set token = claim_shelved.token, member = claim_shelved.member, attempts = r.attempts + 1, parked = false,
+               set token = claim_shelved.token, member = claim_shelved.member, parked = false,
+                   suspected = s.is_alone, alone = case when s.is_alone then true end,
+                   attempts = case when (r.token is not null or r.alone is not null) and not s.was_alone then r.attempts
+                                   else r.attempts + 1 end,
                    due_at = as_of + claim_shelved.lease
-                            + case when r.attempts >= 2 then postbus.backoff(topic, r.attempts) else interval '0' end
+                            + case when s.was_alone and r.attempts >= 2 then postbus.backoff(topic, r.attempts) else interval '0' end
               from sized s
              where r.ctid = s.tid and s.turn <= max_count and (s.before < max_bytes or s.turn = 1)
                and r.due_at <= as_of       -- not taken by somebody else meanwhile
-            returning r.id, r.attempts
+            returning r.id, r.attempts, r.suspected
         )
-        select array_agg(taken.id) filter (where taken.attempts > topic.max_attempts), count(*), max(taken.attempts)
-          into _spent, _count, _most from taken;
-        if _most > 1 then
-            update postbus.retrying r set token = null, member = null, parked = true
+        select array_agg(taken.id) filter (where taken.attempts > topic.max_attempts), count(*), bool_or(taken.suspected)
+          into _spent, _count, _is_suspect from taken;
+        if _is_suspect then
+            update postbus.retrying r
+               set token = null, member = null, parked = true, suspected = true, alone = null, attempts = r.attempts - 1
               from postbus.retrying mine
-             where mine.token = claim_shelved.token and mine.attempts > 1
+             where mine.token = claim_shelved.token
                and r.subscription_id = mine.subscription_id and r.lane = mine.lane and r.key = mine.key
                and (r.position, r.id) > (mine.position, mine.id) and r.token <> claim_shelved.token;
         end if;

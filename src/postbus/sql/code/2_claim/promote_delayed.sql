@@ -1,4 +1,4 @@
--- Moves the delayed messages of a topic that are due to the queue, up to 1000 at a time.
+-- Moves the delayed messages of a topic that are due to the queue, up to 1000 at a time. Suspects stay: see claim_suspects.
 -- Returns the due time up to which they are promoted: for the next floor.
 --
 -- Writes: delayed, queued.  Locks: delayed rows (skip locked).
@@ -22,25 +22,27 @@ begin
         _since := floor.xmax;
     end if;
 
-    if not exists (select from postbus.delayed d where d.topic_id = promote_delayed.topic_id and d.due_at > _above and d.due_at <= as_of)
+    if not exists (select from postbus.delayed d where d.topic_id = promote_delayed.topic_id and d.due_at > _above and d.due_at <= as_of
+                     and d.trial is null)
        and (_since is null or not exists (
             select from postbus.delayed d
-             where d.topic_id = promote_delayed.topic_id and d.due_at <= _above and (d.txid >= _since or d.txid = any (_open))))
+             where d.topic_id = promote_delayed.topic_id and d.due_at <= _above and (d.txid >= _since or d.txid = any (_open))
+               and d.trial is null))
     then
         return as_of;
     end if;
 
     with due as (
         select d.ctid, d.due_at from postbus.delayed d
-         where d.topic_id = promote_delayed.topic_id and d.due_at > _above and d.due_at <= as_of
+         where d.topic_id = promote_delayed.topic_id and d.due_at > _above and d.due_at <= as_of and d.trial is null
          order by d.topic_id, d.due_at limit 1000 for update skip locked
     ), late as (        -- committed after the floor was taken, and due before it
         select d.ctid from postbus.delayed d
-         where d.topic_id = promote_delayed.topic_id and d.txid >= _since and d.due_at <= _above
+         where d.topic_id = promote_delayed.topic_id and d.txid >= _since and d.due_at <= _above and d.trial is null
            for update skip locked
     ), open_then as (   -- open when the floor was taken
         select d.ctid from postbus.delayed d
-         where d.topic_id = promote_delayed.topic_id and d.txid = any (_open) and d.due_at <= _above
+         where d.topic_id = promote_delayed.topic_id and d.txid = any (_open) and d.due_at <= _above and d.trial is null
            for update skip locked
     ), promoted as (
         delete from postbus.delayed d

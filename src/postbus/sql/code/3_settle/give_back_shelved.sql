@@ -32,7 +32,8 @@ language sql as $$
                                        and before.key = h.key and (before.position, before.id) < (h.position, h.id))
     )
     update postbus.retrying r
-       set token = null, member = null, parked = going.is_behind,
+       set token = null, member = null, alone = null, parked = going.is_behind,
+           suspected = r.suspected and (is_none or not going.is_asked),
            attempts = case when going.is_asked and not is_none then r.attempts else greatest(r.attempts - 1, 0) end,
            due_at = as_of + case when going.is_asked and not is_none
                                  then coalesce(give_back_shelved.delay, postbus.backoff(going.topic, r.attempts)) else interval '0' end,

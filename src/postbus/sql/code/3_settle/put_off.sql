@@ -1,5 +1,6 @@
 -- Takes messages that a group read from the log out of its way: to be tried again ('retry'), to wait behind
--- another one of their key ('park'), to be tried at once, since they were not ('release'), or given up ('dead').
+-- another one of their key ('park'), to be tried at once, since they were not ('release'), to be tried alone ('suspect'), or given up
+-- ('dead').
 -- Returns what became of each: 'retried', 'parked' or 'dead'; nothing at all if the lane is lost.
 --
 -- Writes: retrying, settled_ahead, dead_letter, receipt.  Locks: the lane's row, for share.
@@ -35,11 +36,12 @@ begin
     end if;
     kinds := array(select case when one.kind = 'retry' and _most <= 1 then 'dead' else one.kind end
                      from unnest(kinds) with ordinality as one (kind, n) order by one.n);
-    insert into postbus.retrying as known (subscription_id, lane, id, position, parked, due_at, attempts, last_error, published_at, key,
+    insert into postbus.retrying as known (subscription_id, lane, id, position, parked, due_at, attempts, suspected, last_error,
+                                  published_at, key,
                                   correlation_id, content_type, headers, payload)
     select put_off.subscription_id, put_off.lane, one.id, one.position, one.kind = 'park',
-           as_of + coalesce(one.delay, case when one.kind = 'release' then interval '0' else postbus.backoff(_topic, 1) end),
-           case when one.kind = 'retry' then 1 else 0 end, left(one.error, 4000),
+           as_of + coalesce(one.delay, case when one.kind in ('release', 'suspect') then interval '0' else postbus.backoff(_topic, 1) end),
+           case when one.kind = 'retry' then 1 else 0 end, one.kind = 'suspect', left(one.error, 4000),
            one.published_at, one.key, one.correlation_id, one.content_type, one.headers::jsonb, one.payload
       from unnest(kinds, ids, positions, published_ats, keys, correlation_ids, content_types, put_off.headers, payloads, delays, errors)
            as one (kind, id, position, published_at, key, correlation_id, content_type, headers, payload, delay, error)
@@ -63,6 +65,7 @@ begin
     -- What they were to wait behind may have ended since.
     perform postbus.unpark_retrying(subscription_id, lane, array(
         select distinct one.key from unnest(kinds, keys) as one (kind, key) where one.kind = 'park'), as_of);
-    return array(select case one.kind when 'retry' then 'retried' when 'park' then 'parked' when 'release' then 'released' else 'dead' end
+    return array(select case one.kind when 'retry' then 'retried' when 'park' then 'parked' when 'release' then 'released'
+                                         when 'suspect' then 'suspected' else 'dead' end
                    from unnest(kinds) with ordinality as one (kind, n) order by one.n);
 end $$;

@@ -37,12 +37,13 @@ begin
         if _one.id is null then
             _told := _told || 'lost'::text;
         elsif outcome = 'release' then
-            update postbus.retrying r set due_at = as_of, attempts = greatest(r.attempts - 1, 0)
+            update postbus.retrying r set due_at = as_of, attempts = greatest(r.attempts - 1, 0), alone = null
              where r.subscription_id = _one.subscription_id and r.lane = _one.lane and r.id = _id;
             _told := _told || 'released'::text;
         elsif outcome = 'retry' and _one.attempts < _most then
             update postbus.retrying r
-               set due_at = as_of + coalesce(settle_retrying.delay, postbus.backoff(_topic, _one.attempts)), last_error = left(error, 4000)
+               set due_at = as_of + coalesce(settle_retrying.delay, postbus.backoff(_topic, _one.attempts)), last_error = left(error, 4000),
+                   alone = null, suspected = false
              where r.subscription_id = _one.subscription_id and r.lane = _one.lane and r.id = _id;
             _told := _told || 'retried'::text;
         else

@@ -23,15 +23,15 @@ begin
             select q.ctid from postbus.queued q where q.topic_id = topic.id for update skip locked
         ), due as (
             select d.ctid from postbus.delayed d
-             where d.topic_id = topic.id and (d.due_at <= as_of or d.attempts > 0) for update skip locked
+             where d.topic_id = topic.id and (d.due_at <= as_of or d.attempts > 0 or d.trial is not null) for update skip locked
         ), taken as (
             delete from postbus.queued q using waiting where q.ctid = waiting.ctid
-            returning q.id, as_of as due_at, q.attempts, null::text as last_error, q.published_at, q.key, q.correlation_id, q.content_type,
-                      q.headers, q.payload
+            returning q.id, as_of as due_at, q.attempts, false as suspected, null::text as last_error, q.published_at, q.key, q.correlation_id,
+                      q.content_type, q.headers, q.payload
         ), taken_later as (
             delete from postbus.delayed d using due where d.ctid = due.ctid
-            returning d.id, d.due_at, d.attempts, d.last_error, d.published_at, d.key, d.correlation_id, d.content_type,
-                      d.headers, d.payload
+            returning d.id, d.due_at, d.attempts, d.trial is not null as suspected, d.last_error, d.published_at, d.key, d.correlation_id,
+                      d.content_type, d.headers, d.payload
         ), given as materialized (
             select one.*, case when one.id < first_id then one.id else nextval('postbus.log_position') * 1024 end as log_id,
                    case when one.id < first_id then one.headers
@@ -39,12 +39,12 @@ begin
                             'event-id', postbus.event_id(topic.name, one.id, one.published_at, one.headers)) end as log_headers
               from (select * from taken union all select * from taken_later) as one
         ), kept as (
-            insert into postbus.retrying (subscription_id, lane, id, position, parked, due_at, attempts, last_error, kept_from, published_at,
-                                          key, correlation_id, content_type, headers, payload)
+            insert into postbus.retrying (subscription_id, lane, id, position, parked, due_at, attempts, suspected, last_error, kept_from,
+                                          published_at, key, correlation_id, content_type, headers, payload)
             select hand_over.subscription_id, coalesce(postbus.lane_of(g.key, topic.lanes), (g.id % topic.lanes)::integer), g.log_id,
                    case when g.log_id < first_id then g.log_id else (_epoch << 43) + (g.log_id >> 10) end, g.key is not null,
-                   greatest(g.due_at, as_of), g.attempts, g.last_error, as_of, g.published_at, g.key, g.correlation_id, g.content_type,
-                   g.log_headers, g.payload
+                   greatest(g.due_at, as_of), g.attempts, g.suspected, g.last_error, as_of, g.published_at, g.key, g.correlation_id,
+                   g.content_type, g.log_headers, g.payload
               from given g
             returning retrying.lane, retrying.key
         )

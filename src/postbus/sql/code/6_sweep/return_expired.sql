@@ -1,13 +1,14 @@
--- Gives back what is leased beyond the end of its lease: to the queue, or, where the attempts are
--- used up, to the dead letters. Returns the number of messages.
+-- Takes back what is leased beyond the end of its lease: its process has ended, or stands still. Returns the number of messages.
 --
--- At once after a first attempt: a worker died. After more of them one message may be what kills the workers, and
--- those that were in hand with it would go on dying with it. So each then waits for a time of its own.
+-- A message that was alone in hand of its process is charged the attempt. It comes back alone, after the topic's backoff from the
+-- second time on, or goes to the dead letters if its attempts are used up. Of several messages nobody knows which one ended the
+-- process, or whether somebody else did; the handlers of some were perhaps never called. These are suspected: none is charged, and
+-- they are tried apart from others, and in the end alone. See claim_suspects.
 --
 -- Looks at leases that ended after `since` only, if it is given: leases that ended long ago have been
 -- returned already, and stepping over what they left behind costs time.
 --
--- Writes: lease, queued, delayed, dead_letter, sweep_job.  Locks: lease rows (skip locked), then busy_key rows.
+-- Writes: lease, delayed, dead_letter, sweep_job.  Locks: lease rows (skip locked), then busy_key rows.
 create or replace function postbus.return_expired(
     max_count integer default 1000,
     since     timestamptz default '-infinity',
@@ -37,14 +38,17 @@ begin
         select * into _topic from postbus.topic t where t.id in (_lease.topic_id, 0) order by t.id = 0 limit 1;
         _held := format('last held by %s', _lease.member);
         _open := array(select m from unnest(_lease.messages) as m where m.id = any (_lease.open_ids));
-        perform postbus.requeue(_lease.topic_id, _lease.ordered,
-                                array(select m from unnest(_open) as m where m.attempts < least(_topic.max_attempts, 2)));
-        perform postbus.try_later(_lease.topic_id, _lease.ordered,
-                                  array(select m from unnest(_open) as m where m.attempts >= 2 and m.attempts < _topic.max_attempts),
-                                  _topic, null, format('the lease ended without an answer; %s', _held), as_of);
-        perform postbus.bury(_lease.topic_id, _lease.ordered, array_agg(m),
-                             format('the lease ended %s times without an answer', _topic.max_attempts), _held, as_of)
-           from unnest(_open) as m where m.attempts >= _topic.max_attempts having count(*) > 0;
+        if cardinality(_open) <> 1 or not coalesce(_lease.alone, postbus.was_alone(_lease.member)) then
+            perform postbus.suspect(_lease.topic_id, _lease.ordered, _open, _held, as_of);
+        elsif _open[1].attempts < _topic.max_attempts then
+            perform postbus.try_later(_lease.topic_id, _lease.ordered, _open, _topic,
+                                      case when _open[1].attempts < 2 then least(as_of, clock_timestamp()) - as_of end,
+                                      format('the lease ended without an answer; %s', _held), as_of, trial => 1);
+        else
+            perform postbus.bury(_lease.topic_id, _lease.ordered, _open,
+                                 format('the lease ended %s times without an answer', _topic.max_attempts),
+                                 _held, as_of);
+        end if;
         _count := _count + cardinality(_open);
     end loop;
     perform postbus.note_run('return_expired', 0, _count, s.interval, _began, as_of) from postbus.sweep_setting s;

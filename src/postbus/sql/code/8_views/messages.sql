@@ -6,7 +6,7 @@ with one as (
            0::bigint as subscription_id
       from postbus.queued
     union all
-    select topic_id, case when attempts > 0 then 'retrying' else 'scheduled' end, id, published_at, attempts, priority, key,
+    select topic_id, case when attempts > 0 or trial is not null then 'retrying' else 'scheduled' end, id, published_at, attempts, priority, key,
            correlation_id, content_type, headers, payload, due_at, null, last_error, 0
       from postbus.delayed
     union all

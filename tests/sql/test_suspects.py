@@ -1,0 +1,238 @@
+"""Messages that were in hand when a process ended: charged only if they were alone, else tried alone next."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import log_sql
+from log_sql import create_topic, publish_many, put_off, read, settle_retrying, subscribe, take, vanish
+from pop_sql import Pop, pop
+from queue_sql import ack, claim, payloads, publish, states
+
+LONG = timedelta(hours=1)
+
+
+async def lost(conn: Any, claimed: Any) -> datetime:
+    """Let a lease end without an answer. Returns when."""
+    await conn.execute("select postbus.return_expired(as_of => $1)", claimed["ends_at"])
+    return claimed["ends_at"]  # type: ignore[no-any-return]
+
+
+async def claim_alone(conn: Any, member: str = "w", as_of: datetime | None = None) -> Any:
+    """What a worker claims that handles nothing else meanwhile."""
+    return await conn.fetchrow(
+        "select * from postbus.claim_suspects('t', $1, is_promised => true, as_of => coalesce($2, clock_timestamp()))",
+        member,
+        as_of,
+    )
+
+
+async def work(conn: Any, count: int = 10, member: str = "w") -> Any:
+    """What a worker claims, beside other things."""
+    return await claim(conn, count, member=member, with_suspects=False)
+
+
+# queues
+
+
+async def test_messages_in_hand_together_are_charged_nothing(conn: Any) -> None:
+    """However often their process ends: it may be somebody else who ends it, and some handlers were never called."""
+    await conn.execute("""select postbus.create_topic('t', '{"max_attempts": 2}')""")
+    await publish(conn, *map(str, range(100)))
+    claimed = await work(conn, 100)
+    sizes = []
+    while claimed["token"] is not None:
+        sizes.append(len(claimed["ids"]))
+        assert set(claimed["attempts"]) == {1}
+        await (lost if sizes[-1] > 1 else ack)(conn, claimed)
+        claimed = await claim_alone(conn)
+    assert sizes == [100, *[12] * 8, 4, *[1] * 100]
+    assert await states(conn) == {}
+
+
+async def test_worker_does_not_take_suspects_beside_others(conn: Any) -> None:
+    """An ordinary claim leaves them to a claim that promises to do nothing else."""
+    await publish(conn, "a", "b")
+    await lost(conn, await work(conn))
+    assert (await work(conn))["token"] is None
+    assert payloads(await claim_alone(conn)) == ["a"]
+    assert payloads(await claim_alone(conn)) == ["b"]
+    assert (await claim_alone(conn))["token"] is None
+
+
+async def test_message_that_ends_its_process_alone_is_given_up_after_max_attempts(conn: Any) -> None:
+    """Each call that it was alone in counts, and waits longer; the first one, beside others, does not."""
+    await conn.execute("""select postbus.create_topic('t', '{"max_attempts": 3}')""")
+    await publish(conn, "poison", "innocent")
+    await lost(conn, await work(conn))
+    now = None
+    for attempt in (1, 2, 3):
+        claimed = await claim_alone(conn, as_of=now)
+        if payloads(claimed) == ["innocent"]:
+            await ack(conn, claimed)
+            claimed = await claim_alone(conn, as_of=now)
+        assert (payloads(claimed), claimed["attempts"]) == (["poison"], [attempt])
+        now = await lost(conn, claimed) + LONG
+    dead = await conn.fetchrow("select reason, attempts from postbus.dead_letters")
+    assert tuple(dead) == ("the lease ended 3 times without an answer", 3)
+    assert await states(conn) == {"dead": 1}
+
+
+async def test_suspect_that_fails_is_no_suspect_any_more(conn: Any) -> None:
+    """A call that raises ends nobody's process: it is tried again like any other."""
+    await publish(conn, "a", "b")
+    await lost(conn, await work(conn))
+    claimed = await claim_alone(conn)
+    await conn.fetch("select * from postbus.retry($1, $2, delay => '0')", claimed["token"], claimed["ids"])
+    assert (await work(conn))["attempts"] == [2]
+
+
+async def test_suspect_that_is_released_is_charged_nothing(conn: Any) -> None:
+    """An orderly stop gives it back as it was."""
+    await publish(conn, "a", "b")
+    await lost(conn, await work(conn))
+    claimed = await claim_alone(conn)
+    await conn.execute("select postbus.release($1, $2)", claimed["token"], claimed["ids"])
+    assert (await work(conn))["attempts"] == [1]
+
+
+async def test_suspects_of_an_ordered_queue_keep_their_order(conn: Any) -> None:
+    """The key waits for the suspect, and goes on when that is done."""
+    await conn.execute("""select postbus.create_topic('t', '{"ordered": true}')""")
+    await publish(conn, "a1", "a2", key="a")
+    await publish(conn, "b1", "b2", key="b")
+    await lost(conn, await work(conn))
+    assert (await work(conn))["token"] is None
+    for expected in ("a1", "b1"):
+        claimed = await claim_alone(conn)
+        assert payloads(claimed) == [expected]
+        await ack(conn, claimed)
+    assert payloads(await work(conn)) == ["a2", "b2"]
+
+
+async def test_pop_of_one_message_is_charged_if_its_consumer_had_nothing_else(conn: Any) -> None:
+    """A consumer that pops one after the other, and dies, has had nothing but that one in hand."""
+    await publish(conn, "a")
+    first = await claim(conn, 1, member="me")
+    now = await lost(conn, first)
+    assert (await claim(conn, 1, member="me", as_of=now))["attempts"] == [2]
+
+
+async def test_pops_of_one_consumer_are_charged_nothing_if_it_had_several(conn: Any) -> None:
+    """Whichever of its leases ends first, and however much later the other one does."""
+    await publish(conn, "a", "b")
+    short = await claim(conn, 1, member="me")
+    long = await claim(conn, 1, member="me", lease=LONG)
+    await lost(conn, short)
+    now = await lost(conn, long)
+    assert await conn.fetchval("select max(attempts) from postbus.delayed") == 0
+    assert payloads(await claim(conn, 10, member="me", as_of=now)) == ["a"]
+
+
+async def test_suspect_is_not_given_to_a_consumer_that_is_busy(conn: Any) -> None:
+    """It would not be alone there. When it has waited for a minute, it goes to any."""
+    await publish(conn, "a", "b")
+    await lost(conn, await claim(conn, member="gone"))
+    await publish(conn, "c", "d")
+    assert payloads(await claim(conn, member="me")) == ["a"]
+    assert payloads(await claim(conn, member="me")) == ["c", "d"]
+    assert (await claim(conn, member="me"))["token"] is None
+    now = await conn.fetchval("select clock_timestamp() + interval '2 minutes'")
+    assert payloads(await claim(conn, member="me", as_of=now)) == ["b"]
+
+
+# groups with handlers
+
+
+async def test_retries_in_hand_together_are_charged_nothing(conn: Any) -> None:
+    """The next holder of the lane finds them as suspects: not to be taken beside others, with the attempts they had."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    ids = await publish_many(conn, "a", "b")
+    (lane,) = await take(conn, "first", group)
+    await put_off(conn, lane, await read(conn, lane.cursor), "retry", "retry")
+    assert [row["attempts"] for row in await log_sql.claim_retrying(conn, lane)] == [2, 2]
+
+    await vanish(conn, "first")
+    (lane,) = await take(conn, "second", group)
+    now = await conn.fetchval("select clock_timestamp() + interval '1 hour'")
+    (told,) = await log_sql.claim_retrying(conn, lane, as_of=now)
+    assert (told["alone"], told["suspected"]) == (None, True)
+    for expected in ids:
+        (row,) = await claim_retrying_alone(conn, lane, now)
+        assert (row["id"], row["attempts"], row["alone"]) == (expected, 2, True)
+        await settle_retrying(conn, lane, [expected], "done")
+    assert await claim_retrying_alone(conn, lane, now) == []
+
+
+async def claim_retrying_alone(conn: Any, lane: Any, as_of: Any) -> Any:
+    return await conn.fetch(
+        "select * from postbus.claim_retrying(array[$1::uuid], 1, $2, is_alone => true)", lane.token, as_of
+    )
+
+
+async def test_retry_that_ends_its_process_alone_is_charged(conn: Any) -> None:
+    """Each time; and it comes again alone, after a while."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    await publish_many(conn, "a")
+    (lane,) = await take(conn, "w", group)
+    assert await put_off(conn, lane, await read(conn, lane.cursor), "suspect") == ["suspected"]
+    now = await conn.fetchval("select clock_timestamp()")
+    for attempt in (1, 2, 3):
+        (row,) = await claim_retrying_alone(conn, lane, now)
+        assert row["attempts"] == attempt
+        now = row["due_at"]
+        assert await log_sql.claim_retrying(conn, lane, as_of=now) == []
+        now += timedelta(hours=2)
+
+
+async def test_retry_whose_lease_is_prolonged_is_not_taken_again(conn: Any) -> None:
+    """As long as its handler runs it is one attempt."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    ids = await publish_many(conn, "a")
+    (lane,) = await take(conn, "w", group)
+    await put_off(conn, lane, await read(conn, lane.cursor), "retry")
+    (row,) = await log_sql.claim_retrying(conn, lane)
+    later = row["due_at"] + timedelta(seconds=1)
+    await conn.execute("select postbus.prolong_retrying(array[$1::uuid], $2, $3)", lane.token, ids, row["due_at"])
+    assert await log_sql.claim_retrying(conn, lane, as_of=later) == []
+    assert await conn.fetchval("select attempts from postbus.retrying") == 2
+
+
+# pops of groups
+
+
+async def a_group(conn: Any, *messages: str, keys: list[str | None] | None = None) -> None:
+    await create_topic(conn)
+    await subscribe(conn)
+    await publish_many(conn, *messages, keys=keys)
+
+
+async def ack_pop(conn: Any, popped: Pop) -> None:
+    assert await conn.fetchval("select postbus.ack($1, $2)", popped.token, popped.ids) == []
+
+
+async def test_messages_popped_together_are_charged_nothing(conn: Any) -> None:
+    """They come again one by one, each alone, as their first attempts."""
+    await a_group(conn, "a", "b", "c")
+    await pop(conn, 3)
+    now = await conn.fetchval("select clock_timestamp() + interval '1 hour'")
+    for expected in ("a", "b", "c"):
+        popped = await pop(conn, 3, as_of=now)
+        assert (popped.messages, popped.attempts) == ([expected], [1])
+        await ack_pop(conn, popped)
+
+
+async def test_popped_message_behind_one_that_was_lost_is_charged_nothing(conn: Any) -> None:
+    """It waits behind the first of its key, and comes alone after it."""
+    await a_group(conn, "a1", "a2", keys=["a", "a"])
+    await pop(conn, 2)
+    now = await conn.fetchval("select clock_timestamp() + interval '1 hour'")
+    first = await pop(conn, 2, as_of=now)
+    assert (first.messages, first.attempts) == (["a1"], [1])
+    await ack_pop(conn, first)
+    second = await pop(conn, 2, as_of=now)
+    assert (second.messages, second.attempts) == (["a2"], [1])
