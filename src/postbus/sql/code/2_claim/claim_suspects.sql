@@ -36,7 +36,6 @@ declare
     _first    record;
     _messages postbus.queue_message[];
 begin
-    ordered := _topic.ordered;
     if _topic.paused_at is not null then
         return;
     end if;
@@ -57,15 +56,15 @@ begin
            array_agg(t.priority order by t.id), array_agg(t.key order by t.id), array_agg(t.correlation_id order by t.id),
            array_agg(t.content_type order by t.id), array_agg(t.headers::text order by t.id), array_agg(t.payload order by t.id),
            array_agg(row(t.id, t.published_at, t.attempts + 1, t.priority, t.key, t.correlation_id, t.content_type, t.headers,
-                         t.payload)::postbus.queue_message order by t.id)
-      into ids, published_ats, attempts, priorities, keys, correlation_ids, content_types, headers, payloads, _messages
+                         t.payload)::postbus.queue_message order by t.id), bool_or(t.ordered)
+      into ids, published_ats, attempts, priorities, keys, correlation_ids, content_types, headers, payloads, _messages, ordered
       from taken t;
     if ids is null then
         return;
     end if;
     lease_length := coalesce(claim_suspects.lease, _topic.lease);
     insert into postbus.lease (token, topic_id, member, ends_at, ordered, open_ids, messages, alone)
-    values (gen_random_uuid(), _topic.id, claim_suspects.member, as_of + lease_length, _topic.ordered, ids, _messages,
+    values (gen_random_uuid(), _topic.id, claim_suspects.member, as_of + lease_length, ordered, ids, _messages,
             is_promised or cardinality(ids) = 1)
-    returning lease.token, lease.ends_at into token, ends_at;
+    returning lease.token, lease.ends_at into claim_suspects.token, claim_suspects.ends_at;
 end $$;
