@@ -73,6 +73,32 @@ async def rolling_restart(world: World) -> None:
         await world.flows(20)
 
 
+async def stopped_again_and_again(world: World) -> None:
+    """All workers are asked to end at once, in the middle of uneven handlers, and others begin: nothing may come twice."""
+    for _ in range(4):
+        await asyncio.sleep(world.random.uniform(0.5, 1.5))
+        leaving = [one for one in world.consumers if one.is_alive and not one.is_doomed]
+        async with world.hurting("SIGTERM", excuses=False):
+            for one in leaving:
+                one.signal(signal.SIGTERM)
+            for one in leaving:
+                one.is_doomed = await one.ended(15) == 0
+        for _ in leaving:
+            world.start_consumer(**world.consumer_options)
+        await world.flows(20)
+
+
+async def killed_by_others(world: World) -> None:
+    """Somebody outside kills workers again and again, more often than messages have attempts: none may be given up."""
+    for _ in range(8):
+        await asyncio.sleep(world.random.uniform(0.3, 1.0))
+        victim = world.random.choice([one for one in world.consumers if one.is_alive])
+        async with world.hurting("kill -9"):
+            victim.kill()
+        world.start_consumer()
+        await world.flows(10)
+
+
 async def producers_killed(world: World) -> None:
     """Publishers die in the middle of their transactions."""
     for _ in range(4):
@@ -370,6 +396,8 @@ FAULTS = [
     Fault("worker killed anywhere", killed_anywhere),
     Fault("worker frozen", frozen),
     Fault("rolling restart", rolling_restart),
+    Fault("uneven handlers stopped", stopped_again_and_again, consumer={"uneven": 1}),
+    Fault("worker killed by others", killed_by_others, topics={"max_attempts": 3}),
     Fault("producer killed", producers_killed),
     Fault(
         "poison",

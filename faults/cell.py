@@ -108,6 +108,7 @@ async def _run(
 async def _play(world: World, fault: Fault, verdict: Verdict) -> None:
     try:
         await world.prepare(fault.topics)
+        world.consumer_options = fault.consumer
         for database in world.databases:
             for _ in range(_CONSUMERS):
                 world.start_consumer(database, **fault.consumer)

@@ -41,7 +41,8 @@ BY_POSITION = "a position is the last one read"
 NO_INBOX = "no inbox"
 NOTE_FIRST = "the inbox's note before the effect"
 BARE_ID = "a stream knows messages by their bare ids"
-CONTROLS = (SETTLE_FIRST, NO_FENCE, BY_POSITION, NO_INBOX, NOTE_FIRST, BARE_ID)
+FORGETFUL = "what is done ahead is forgotten"
+CONTROLS = (SETTLE_FIRST, NO_FENCE, BY_POSITION, NO_INBOX, NOTE_FIRST, BARE_ID, FORGETFUL)
 
 INBOX = Inbox()
 
@@ -181,11 +182,14 @@ class Stalls:
 class Handlers:
     """Registers a handler for each mode and group."""
 
-    def __init__(self, bus: Bus, journal: Journal, failpoint: Failpoint, control: str, seed: str) -> None:
+    def __init__(
+        self, bus: Bus, journal: Journal, failpoint: Failpoint, control: str, seed: str, *, uneven: bool
+    ) -> None:
         self._bus = bus
         self._journal = journal
         self._failpoint = failpoint
         self._control = control
+        self._is_uneven = uneven
         self._random = random.Random(seed)
         self._later: set[asyncio.Task[None]] = set()
         self.are_there = False
@@ -249,6 +253,8 @@ class Handlers:
             self._later.add(task)
             task.add_done_callback(self._later.discard)
             return
+        if self._is_uneven and order.n % 7 == 3:  # the others of other keys go far ahead meanwhile
+            await asyncio.sleep(self._random.uniform(0.2, 1.0))
         await asyncio.sleep(self._random.uniform(0, 0.01 if group == "slow" or mode.once else 0.002))
         if conn is not None:
             await conn.execute("insert into effect values ($1, $2, $3, $4)", mode.name, group, order.key, order.n)
@@ -264,22 +270,27 @@ class Handlers:
 
 def remove_fences() -> None:
     """A control: nobody notices that a lease or a lane is lost."""
-    ack, ack_within = Store.ack, Store.ack_within
+    ack = Store.ack
 
-    async def accepted(store: Store, token: Any, ids: Sequence[int], conn: Any = None) -> set[int]:
+    async def accepted(store: Store, token: Any, ids: Sequence[int], conn: Any = None, *_: Any) -> set[int]:
         await ack(store, token, ids, conn)
-        return set()
-
-    async def accepted_within(store: Store, token: Any, ids: Sequence[int], conn: Any, mark: str) -> set[int]:
-        await ack_within(store, token, ids, conn, mark)
         return set()
 
     async def held(store: Store, token: Any, conn: Any) -> bool:
         return True
 
     _replace("ack", accepted)
-    _replace("ack_within", accepted_within)
+    _replace("ack_within", accepted)
     _replace("hold_lane", held)
+
+
+def forget_what_is_ahead() -> None:
+    """A control: a process that leaves a lane remembers only how far the group is past in order."""
+
+    async def noted(*args: Any) -> None:
+        return None
+
+    _replace("note_done", noted)
 
 
 def forget_open_transactions() -> None:
@@ -315,12 +326,14 @@ async def consume(args: argparse.Namespace) -> bool:
         watching = asyncio.create_task(stalls.watch())
         if args.control == NO_FENCE:
             remove_fences()
+        if args.control == FORGETFUL:
+            forget_what_is_ahead()
         if args.control == BY_POSITION:
             forget_open_transactions()
         if args.control == BARE_ID:
             Envelope._deduplication_id = lambda self, message, event_id: str(message.id)  # type: ignore[method-assign]
         async with await _opened(args.dsn) as bus:
-            handlers = Handlers(bus, journal, failpoint, args.control, args.seed)
+            handlers = Handlers(bus, journal, failpoint, args.control, args.seed, uneven=args.uneven)
             pullers = Pullers(bus, journal, failpoint, handlers.pulled, args.seed, rhythm=args.rhythm, hold=args.hold)
             for mode in args.modes:
                 for group in mode.groups:
@@ -367,6 +380,7 @@ def main() -> None:
     options.add_argument("--count", type=int, default=1, help="dies when it comes there for this time")
     options.add_argument("--rhythm", type=float, default=0.0, help="pops come so many seconds apart")
     options.add_argument("--hold", type=float, default=0.0, help="seconds that a batch is worked at")
+    options.add_argument("--uneven", type=int, default=0, help="whether some handlers take much longer than others")
     options.add_argument("--control", choices=("", *CONTROLS), default="")
     sys.exit(0 if asyncio.run(consume(options.parse_args())) else 1)
 

@@ -6,9 +6,17 @@ import asyncio
 from dataclasses import dataclass
 
 from faults import cell, stage
-from faults.catalogue import STREAMS, frozen, killed_anywhere, killed_at, nothing, postmaster_killed
+from faults.catalogue import (
+    STREAMS,
+    frozen,
+    killed_anywhere,
+    killed_at,
+    nothing,
+    postmaster_killed,
+    stopped_again_and_again,
+)
 from faults.cell import Fault, Verdict
-from faults.consumer import BARE_ID, BY_POSITION, NO_FENCE, NO_INBOX, NOTE_FIRST, SETTLE_FIRST
+from faults.consumer import BARE_ID, BY_POSITION, FORGETFUL, NO_FENCE, NO_INBOX, NOTE_FIRST, SETTLE_FIRST
 from faults.failpoint import DURING_SETTLEMENT
 from faults.modes import MODES
 from faults.servers.run import Servers
@@ -79,6 +87,15 @@ CONTROLS = [
             "control: no fencing", frozen, consumer={"control": NO_FENCE}, modes=("transactional", "log-transactional")
         ),
         ("EFFECT", "FENCE"),
+    ),
+    Control(
+        Fault(
+            "control: what is done ahead is forgotten",
+            stopped_again_and_again,
+            consumer={"control": FORGETFUL, "uneven": 1},
+            modes=("log", "receipts"),
+        ),
+        ("DUPLICATE",),
     ),
     Control(
         Fault(

@@ -129,6 +129,8 @@ class World:
         """Held by who takes the server down."""
         self.producers: list[Process] = []
         self.consumers: list[Process] = []
+        self.consumer_options: Mapping[str, object] = {}
+        """What those begin with that are there from the beginning."""
         self._seed = seed
         self._journal = Journal(folder / "driver.journal")
         self._count = 0

@@ -160,7 +160,7 @@ class Again:
                 await lane.strand.until_freed()
             if lane.strand.is_lost:
                 return
-            if self._waiting.is_behind(message):
+            if lane.strand.is_ending or self._waiting.is_behind(message):
                 await self.release(lane, due)
                 return
             outcome, handling = await self._outcome(lane, due)
@@ -208,7 +208,7 @@ class Again:
 
     def _is_deadly(self, due: Due, handling: Handling) -> bool:
         """Whether attempts have begun and never ended: each time the process died."""
-        return due.message.attempt > (handling.max_attempts or self._max_attempts)
+        return due.message.attempt > min(handling.max_attempts or self._max_attempts, self._max_attempts)
 
     async def _settle(self, lane: HeldLane, message: Message, outcome: Outcome, handling: Handling | None) -> None:
         kind, delay, error, reason = "done", None, None, None

@@ -41,19 +41,26 @@ class Claimer:
         self._bell = bell
         self._floor = Floor()
         self._told_of_move = False
+        self._claiming = asyncio.Lock()
         self._left = math.inf if subscription.limit is None else subscription.limit
 
     @property
     def topic(self) -> str:
         return self._subscription.topic
 
+    async def halt(self) -> None:
+        """Give back what was claimed and has not begun. The topic is paused: what is claimed from now on is nothing."""
+        async with self._claiming:  # a claim that is under way may have come before that
+            await self._dispatcher.give_back()
+
     async def try_suspects(self) -> bool:
         """Handle messages that are suspected, while nothing else runs. Returns whether there were any."""
         if self._left <= 0:
             return False
-        claim = await self._store.claim_suspects(
-            self._subscription.topic, member=self._member, lease=self._subscription.lease
-        )
+        async with self._claiming:
+            claim = await self._store.claim_suspects(
+                self._subscription.topic, member=self._member, lease=self._subscription.lease
+            )
         if claim is None or claim.token is None:
             return False
         self._left -= len(claim.messages)
@@ -84,7 +91,8 @@ class Claimer:
             # Clear before claiming, not after: a message that commits while we claim must wake us again.
             self._bell.clear()
             try:
-                asked_again_in = await self.tick(room)
+                async with self._claiming:
+                    asked_again_in = await self.tick(room)
                 backoff.reset()
             except DatabaseUnavailable as error:
                 self._floor.forget()

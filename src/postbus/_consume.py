@@ -138,7 +138,7 @@ class GroupConsumer:
             await self._again.handle(*work.retry)
             return
         assert entry is not None
-        if strand.is_lost:
+        if strand.is_ending:
             return
         if self._options.batch is None:
             segment, index, _ = work.parts[0]
@@ -252,13 +252,18 @@ class GroupConsumer:
                 self.lose(strand, TAKEN, is_expected=is_expected)
 
     def give_up(self, tokens: Sequence[UUID]) -> None:
-        """Finish what is being handled in some lanes, beside other work, and then let others have them."""
+        """Finish what is being handled in some lanes, beside other work, and then let others have them.
+
+        From now on no handler begins with another message of these lanes.
+        """
         for strand in list(self.strands):
             if not strand.is_ending and not set(tokens).isdisjoint(strand.tokens):
                 strand.is_ending = True
-                self._leave(strand, self._give_up(strand))
+                strand.freed.set()
+                self._leave(strand, self._give_up(strand, self._queues.drop(strand)))
 
-    async def _give_up(self, strand: Strand) -> None:
+    async def _give_up(self, strand: Strand, dropped: Sequence[Work]) -> None:
+        await self._release(dropped)
         await self._end(strand)
         self._forget(strand)  # before others may have the lanes, of whom we may be one
         if not strand.is_lost:
@@ -329,9 +334,7 @@ class GroupConsumer:
 
     async def _finish(self, strand: Strand) -> None:
         """Drop what has not begun, and wait for what has. Each handler that ends is told at once."""
-        for work in self._queues.drop(strand):
-            assert work.retry is not None
-            await self._again.release(*work.retry)
+        await self._release(self._queues.drop(strand))
         while True:
             is_running = strand.running > 0
             await self._tell(strand)
@@ -340,6 +343,11 @@ class GroupConsumer:
             if strand.running:
                 await strand.until_freed()
                 await asyncio.sleep(_GATHER)
+
+    async def _release(self, dropped: Sequence[Work]) -> None:
+        for work in dropped:
+            assert work.retry is not None
+            await self._again.release(*work.retry)
 
     async def _tell(self, strand: Strand) -> None:
         """Tell the database what is done in lanes that are being left: up to the cursor, and ahead of it."""

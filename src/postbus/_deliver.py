@@ -84,7 +84,7 @@ class Delivery:
             # Clear before reading, not after: a message that commits while we read must wake us again.
             bell.clear()
             piece = await self._next(strand, backoff)
-            if piece is None:
+            if piece is None or strand.is_ending:  # then nothing more begins
                 continue
             strand.is_waiting = False
             strand.read_on(piece)

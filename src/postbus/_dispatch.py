@@ -49,6 +49,7 @@ class Dispatcher:
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_draining = False
         self._cancelled: list[_Delivery] = []
+        self._halts = 0
         self._company = company()
 
     @property
@@ -102,8 +103,9 @@ class Dispatcher:
         self._unsettled += len(messages)
         size = self._subscription.batch or 1
         left = [(lease, message) for message in messages]
+        halts = self._halts
         try:
-            while left and not self._is_draining:
+            while left and self._halts == halts:
                 deliveries = left[:size]
                 await self._handle(self._still_ours(deliveries))
                 del left[:size]
@@ -133,6 +135,12 @@ class Dispatcher:
 
     async def drain(self) -> None:
         """Give back what has not begun, and wait for what has."""
+        await self.give_back()
+        await asyncio.gather(*self._runners)
+
+    async def give_back(self) -> None:
+        """Give back what has not begun; it does not begin any more."""
+        self._halts += 1
         unbegun: dict[HeldLease, list[int]] = {}
         for lease, message in self._ready:
             unbegun.setdefault(lease, []).append(message.id)
@@ -141,7 +149,7 @@ class Dispatcher:
         for lease, message_ids in unbegun.items():
             with contextlib.suppress(DatabaseUnavailable):  # then the lease ends by itself
                 await self._settler.release(lease, message_ids)
-        await asyncio.gather(*self._runners)
+        self._freed.set()
 
     async def abort(self) -> None:
         """Cancel what has begun: that was no attempt. Handlers in threads cannot be cancelled: their leases stay."""
@@ -290,9 +298,11 @@ class Dispatcher:
     ) -> Sequence[Outcome | None]:
         """Run the handler in the transaction in which its messages are acked. None: settled, or lost."""
         outcomes: Sequence[Outcome | None] = []
-        mark = secrets.token_hex(8)
+        mark, halts = secrets.token_hex(8), self._halts
         try:
             async with self._store.transaction(mark) as conn:
+                if self._halts > halts:  # while we waited for the connection
+                    return [Release()] * len(deliveries)
                 outcomes = await self._outcomes(deliveries, payloads, conn)
                 if any(outcome is not ACK for outcome in outcomes):
                     raise _RolledBack

@@ -64,7 +64,11 @@ class GroupAdmin(ScopeAdmin):
         return await (await self._store()).members(topic, name)
 
     async def pause_group(self, topic: str, name: str) -> None:
-        """Stop delivery to a group, in all processes. It keeps its place, and what is published meanwhile."""
+        """Stop delivery to a group, in all processes. It keeps its place, and what is published meanwhile.
+
+        When this returns, no handler of this process begins with another message; other processes stop within four
+        seconds. What handlers have begun they finish.
+        """
         await self._set_group_state(topic, name, "PAUSED")
 
     async def resume_group(self, topic: str, name: str) -> None:
@@ -78,6 +82,8 @@ class GroupAdmin(ScopeAdmin):
     async def _set_group_state(self, topic: str, name: str, state: str) -> None:
         async with self._explaining(topic):
             await (await self._store()).set_group_state(topic, name, state)
+        if state != "ACTIVE":
+            await self._halt(topic, name)
 
     async def seek(self, topic: str, group: str, start: Start | str | datetime | int, *, dry_run: bool = False) -> int:
         """Move a group to another place; who works for it goes on from there.

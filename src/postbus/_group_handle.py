@@ -72,7 +72,10 @@ class GroupHandler:
 
     async def _handle_chosen(self, strand: Strand, parts: Sequence[Part]) -> bool:
         """A batch whose messages have to be looked at one by one before they are handled."""
-        for member, (chosen_parts, payloads) in (await self.choose_each(strand, parts)).items():
+        by_member = await self.choose_each(strand, parts)
+        if strand.is_ending:  # meanwhile: nothing more begins
+            return False
+        for member, (chosen_parts, payloads) in by_member.items():
             if strand.is_lost:
                 return False
             messages = [(segment, index) for segment, index, _ in chosen_parts]

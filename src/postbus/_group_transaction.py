@@ -90,6 +90,8 @@ class GroupTransactions:
                 async with self._slots, self._handler_store.transaction(mark) as conn:
                     if not await self._store.hold_lane(lane.token, conn):
                         raise self._is_lost(lane)
+                    if entry.strand.is_ending:  # meanwhile: nothing more begins
+                        return None
                     for member, (parts, payloads) in chosen.items():
                         messages = [segment.message(index) for segment, index, _ in parts]
                         outcomes[member] = await self._outcomes(member, messages, payloads, conn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Protocol
@@ -78,6 +79,13 @@ class LaneKeeper:
 
     def consumer_of(self, group: Group) -> GroupConsumer | None:
         return next((one for one in self.consumers.values() if one.group is group and one.history_of is None), None)
+
+    async def halt(self, groups: Collection[Group]) -> None:
+        """Begin with no more messages for groups that are not ACTIVE any more."""
+        async with self._ticking:  # not while lanes are being taken
+            for consumer in self.consumers.values():
+                if consumer.group in groups:
+                    consumer.give_up(consumer.tokens)
 
     async def remove(self, consumer: GroupConsumer) -> None:
         """Finish what a group has in hand here, and leave it to other processes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from postbus._store import Store
 from postbus.catch_up import CatchUp
@@ -13,12 +13,19 @@ from postbus.scope import Scope
 from postbus.start import Default, Start
 
 
+class Halt(Protocol):
+    """Lets handlers of this process begin with no more messages of a topic, or for a group of it."""
+
+    async def __call__(self, topic: str, group: str | None = None) -> None: ...
+
+
 class ScopeAdmin:
     """What operators do with scopes, as methods. Reached as `bus.admin`."""
 
-    def __init__(self, store: Callable[[], Awaitable[Store]], default: Default) -> None:
+    def __init__(self, store: Callable[[], Awaitable[Store]], default: Default, halt: Halt) -> None:
         self._store = store
         self._default = default
+        self._halt = halt
 
     async def subscribe_group(
         self,

@@ -63,9 +63,14 @@ class Admin(GroupAdmin, HttpAdmin):
         return await (await self._store()).topics(namespace=namespace, task=task)
 
     async def pause_topic(self, name: str) -> None:
-        """Stop delivery of a QUEUE; publishing goes on. Groups of a PUB_SUB topic are paused each on its own."""
+        """Stop delivery of a QUEUE; publishing goes on. Groups of a PUB_SUB topic are paused each on its own.
+
+        When this returns, nothing more is claimed, and no handler of this bus begins with another message. Other
+        processes handle what they have claimed already: at most as many messages as they have slots.
+        """
         await self._refuse_log(name, "is not paused as a whole", f"pause its groups: postbus groups pause {name} GROUP")
         await (await self._store()).pause_topic(name)
+        await self._halt(name)
 
     async def resume_topic(self, name: str) -> None:
         """Start delivery of a paused QUEUE again."""

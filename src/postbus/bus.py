@@ -71,7 +71,7 @@ class Bus:
         self._puller: Puller | None = None
         self._worker: Worker | None = None
         self._relays: list[Relay] = []
-        self.admin = Admin(self.connect, self.default)
+        self.admin = Admin(self.connect, self.default, self._halt)
 
     @classmethod
     def open(
@@ -381,6 +381,12 @@ class Bus:
             await store.forget_scope(group.name, group.scope, cancel=True)
         else:
             await store.set_scope_state(group.name, group.scope, state)
+        if state != "ACTIVE" and self._worker is not None:
+            await self._worker.halt_groups([group, *group.parts.values()])
+
+    async def _halt(self, topic: str, group: str | None = None) -> None:
+        if self._worker is not None:
+            await self._worker.halt(topic, group)
 
     def use(self, middleware: Middleware) -> None:
         """Add hooks around publishing and handling."""

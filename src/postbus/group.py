@@ -194,7 +194,11 @@ class Group:
         self.is_started = False
 
     async def pause(self) -> None:
-        """Stop delivery in all processes. What is published meanwhile is delivered after `resume`."""
+        """Stop delivery in all processes. What is published meanwhile is delivered after `resume`.
+
+        When this returns, no handler of this process begins with another message. Other processes stop within four
+        seconds. What handlers have begun they finish.
+        """
         await self._host.set_group_state(self, "PAUSED")
 
     async def resume(self) -> None:
@@ -202,7 +206,11 @@ class Group:
         await self._host.set_group_state(self, "ACTIVE")
 
     async def cancel(self) -> None:
-        """End the subscription for good, in all topics of its scope. Starting the group again makes a new one."""
+        """End the subscription for good, in all topics of its scope. Starting the group again makes a new one.
+
+        Returns when the handlers of this process have ended. Those of other processes begin with no other message after
+        four seconds.
+        """
         await self._host.set_group_state(self, "CANCELLED")
         await self.stop()
 

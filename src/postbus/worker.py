@@ -79,6 +79,7 @@ class Worker:
         self._keeper: LaneKeeper | None = None
         self._scopes: ScopeKeeper | None = None
         self._topics: list[str] = []
+        self._claimers: list[Claimer] = []
         self._heartbeat: Heartbeat | None = None
         self._reader: LogReader | None = None
         self._beside: list[asyncio.Task[None]] = []
@@ -139,7 +140,7 @@ class Worker:
     async def _consume(self, store: Store, upkeep_store: Store, handler_store: Store, heartbeat_store: Store) -> None:
         settler = Settler(store, lambda topic: self._bells.ring(topic_id(topic)))
         dispatchers = [Dispatcher(one, handler_store, settler, self._middleware) for one in self._subscriptions]
-        claimers = [
+        claimers = self._claimers = [
             Claimer(one, store, dispatcher, settler, member=self.name, bell=self._bells.add(one.topic))
             for one, dispatcher in zip(self._subscriptions, dispatchers, strict=True)
         ]
@@ -302,6 +303,18 @@ class Worker:
             self._scopes.remove(group)
             consumers = [self._keeper.consumer_of(one) for one in (group, *group.parts.values())]
             await asyncio.gather(*(self._keeper.remove(one) for one in consumers if one is not None))
+
+    async def halt(self, topic: str, group_name: str | None = None) -> None:
+        """Begin with no more messages of a queue that is paused, or for a group that is not ACTIVE any more."""
+        if group_name is None:
+            await asyncio.gather(*(one.halt() for one in self._claimers if one.topic == topic))
+        else:
+            groups = (one for group in self._groups for one in (group, *group.parts.values()))
+            await self.halt_groups([one for one in groups if one.name == group_name and one.topic == topic])
+
+    async def halt_groups(self, groups: Sequence[Group]) -> None:
+        if self._keeper is not None:
+            await self._keeper.halt(groups)
 
     async def _join(self, group: Group, start: Start) -> None:
         assert self._scopes is not None

@@ -116,8 +116,8 @@ async def test_a_killed_member_that_is_started_again_under_its_name(
 
 
 async def test_a_deadly_message_is_found(bus: Bus, conn: Any, log: Path, start: Start) -> None:
-    """A message that ends its process is given up after some deaths; all others, before and behind it, are handled."""
-    await create_log(bus, lanes=2)
+    """A message that ends its process is given up after max_attempts calls alone. All others are handled."""
+    await create_log(bus, lanes=2, max_attempts=2, retry_initial="100ms")
     await publish_numbers(bus, range(40))
     deaths = 0
     process = start("deadly")
@@ -138,7 +138,7 @@ async def test_a_deadly_message_is_found(bus: Bus, conn: Any, log: Path, start: 
     assert [row["n"] for row in dead] == ["13"]
     assert "died" in dead[0]["reason"]
     assert set(handled(log)) == set(range(40)) - {13}
-    assert deaths <= 6
+    assert 3 <= deaths <= 3 + 1 + 2, "a few to find it beside others, and two that it was alone in"
 
 
 async def test_kills_at_rest_make_nothing_suspect(bus: Bus, conn: Any, log: Path, start: Start) -> None:
