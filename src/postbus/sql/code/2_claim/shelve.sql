@@ -114,14 +114,18 @@ begin
                              or count(*) filter (where r.is_free) over earlier + taken = 1) as is_taken
               from ranked r
             window earlier as (order by r.of_key, r.position, r.id)
+        ), stretch as materialized (
+            select st.lane, max(st.number) as number from postbus.stretch st
+             where st.subscription_id = shelve.subscription_id and st.lane = any (_place.lanes) group by st.lane
         ), kept as (
             insert into postbus.retrying (subscription_id, lane, id, position, shelved, parked, due_at, attempts, token, member, published_at,
-                                          key, correlation_id, content_type, headers, payload)
+                                          key, correlation_id, content_type, headers, payload, stretch)
             select shelve.subscription_id, p.lane, p.id, p.position, true, not p.is_taken and (p.of_key > 1 or p.is_held is true),
                    case when p.is_taken then as_of + shelve.lease else as_of end, p.is_taken::integer,
                    case when p.is_taken then shelve.token end, case when p.is_taken then shelve.member end,
-                   p.published_at, p.key, p.correlation_id, p.content_type, p.headers::jsonb, p.payload
+                   p.published_at, p.key, p.correlation_id, p.content_type, p.headers::jsonb, p.payload, stretch.number
               from placed p
+              left join stretch on stretch.lane = p.lane
              order by p.position, p.id
             on conflict do nothing
             returning retrying.token

@@ -22,7 +22,9 @@ begin
             returning r.subscription_id, r.lane, r.id, r.key, r as message
         )
         select g.subscription_id, g.lane, t as topic, array_agg(g.id) as ids, array_agg(distinct g.key) filter (where g.key is not null) as keys,
-               array_agg(g.message) filter (where is_dead or t.tracking = 'REFERENCE_COUNTING') as messages,
+               array_agg(g.message) filter (where is_dead) as messages, array_agg((g.message).position) as places,
+               array_agg((g.message).attempts) as attempts, array_agg(coalesce(finish_shelved.error, (g.message).last_error)) as errors,
+               array_agg((g.message).member) as members, array_agg((g.message).stretch) as stretches,
                array_agg(g.id) filter (where not (g.message).shelved) as put_off,
                array_agg((g.message).position) filter (where not (g.message).shelved) as positions
           from gone g
@@ -32,22 +34,18 @@ begin
     loop
         if is_dead then
             insert into postbus.dead_letter (id, subscription_id, topic_id, died_at, reason, last_error, published_at, attempts, priority, key,
-                                             correlation_id, content_type, headers, payload)
+                                             correlation_id, content_type, headers, payload, stretch)
             select m.id, postbus.group_of(m.subscription_id), (_line.topic).id, as_of,
                    left(coalesce(finish_shelved.reason, format('gave up after %s attempt%s', m.attempts, case when m.attempts > 1 then 's' end)),
                         1000),
                    left(coalesce(finish_shelved.error, m.last_error), 4000), m.published_at, m.attempts, 4, m.key, m.correlation_id,
-                   m.content_type, m.headers, m.payload
+                   m.content_type, m.headers, m.payload, m.stretch
               from unnest(_line.messages) as m
             on conflict do nothing;
         end if;
-        if (_line.topic).tracking = 'REFERENCE_COUNTING' then
-            insert into postbus.receipt (storage_id, epoch, subscription_id, lane, at, worker, id, outcome, attempts, error)
-            select (_line.topic).storage_id, postbus.epoch_of((_line.topic).storage_id, m.position >> 43), m.subscription_id, m.lane, as_of,
-                   m.member, m.id, case when is_dead then 'DEAD' else 'COMPLETED' end, m.attempts,
-                   left(coalesce(finish_shelved.error, m.last_error), 4000)
-              from unnest(_line.messages) as m;
-        end if;
+        perform postbus.keep_receipt(_line.topic, _line.subscription_id, _line.lane, _line.ids, _line.places,
+                                     array(select case when is_dead then 'DEAD' else 'COMPLETED' end from unnest(_line.ids)),
+                                     _line.attempts, _line.errors, _line.members, _line.stretches, as_of);
         if _line.put_off is not null then
             perform postbus.note_ahead(_line.subscription_id, _line.lane, _line.put_off, _line.positions);
         end if;

@@ -28,6 +28,7 @@ set search_path = pg_catalog, pg_temp as $$
 declare
     _topic postbus.topic := postbus.subscribed_topic(subscription_id);
     _most  integer := least(max_attempts, _topic.max_attempts);
+    _stretch bigint := postbus.stretch_of(subscription_id, lane);
 begin
     perform from postbus.lane l
       where l.subscription_id = put_off.subscription_id and l.lane = put_off.lane and l.token = put_off.token for share;
@@ -36,22 +37,22 @@ begin
     end if;
     kinds := array(select case when one.kind = 'retry' and _most <= 1 then 'dead' else one.kind end
                      from unnest(kinds) with ordinality as one (kind, n) order by one.n);
-    insert into postbus.retrying as known (subscription_id, lane, id, position, parked, due_at, attempts, suspected, last_error,
-                                  published_at, key,
-                                  correlation_id, content_type, headers, payload)
+    insert into postbus.retrying as known (subscription_id, lane, id, position, parked, due_at, attempts, suspected, last_error, published_at,
+                                  key, correlation_id, content_type, headers, payload, stretch)
     select put_off.subscription_id, put_off.lane, one.id, one.position, one.kind = 'park',
            as_of + coalesce(one.delay, case when one.kind in ('release', 'suspect') then interval '0' else postbus.backoff(_topic, 1) end),
            case when one.kind = 'retry' then 1 else 0 end, one.kind = 'suspect', left(one.error, 4000),
-           one.published_at, one.key, one.correlation_id, one.content_type, one.headers::jsonb, one.payload
+           one.published_at, one.key, one.correlation_id, one.content_type, one.headers::jsonb, one.payload, _stretch
       from unnest(kinds, ids, positions, published_ats, keys, correlation_ids, content_types, put_off.headers, payloads, delays, errors)
            as one (kind, id, position, published_at, key, correlation_id, content_type, headers, payload, delay, error)
      where one.kind <> 'dead'
     on conflict on constraint retrying_pkey do nothing;
     insert into postbus.dead_letter (id, subscription_id, topic_id, died_at, reason, last_error, published_at, attempts, priority, key,
-                                     correlation_id, content_type, headers, payload)
+                                     correlation_id, content_type, headers, payload, stretch)
     select one.id, postbus.group_of(put_off.subscription_id), _topic.id, as_of,
            left(coalesce(one.reason, 'gave up after 1 attempt'), 1000),
-           left(one.error, 4000), one.published_at, 1, 4, one.key, one.correlation_id, one.content_type, one.headers::jsonb, one.payload
+           left(one.error, 4000), one.published_at, 1, 4, one.key, one.correlation_id, one.content_type, one.headers::jsonb, one.payload,
+           _stretch
       from unnest(kinds, ids, published_ats, keys, correlation_ids, content_types, put_off.headers, payloads, errors, reasons)
            as one (kind, id, published_at, key, correlation_id, content_type, headers, payload, error, reason)
      where one.kind = 'dead'
@@ -59,7 +60,7 @@ begin
     perform postbus.note_ahead(subscription_id, lane, array_agg(one.id), array_agg(one.position))
        from unnest(kinds, ids, positions) as one (kind, id, position) where one.kind = 'dead' having count(*) > 0;
     perform postbus.keep_receipt(_topic, subscription_id, lane, array_agg(one.id), array_agg(one.position), array_agg('DEAD'::text),
-                                 array_agg(1), array_agg(coalesce(one.error, one.reason)), as_of)
+                                 array_agg(1), array_agg(coalesce(one.error, one.reason)), null, array_agg(_stretch), as_of)
        from unnest(kinds, ids, positions, errors, reasons) as one (kind, id, position, error, reason)
       where one.kind = 'dead' having count(*) > 0;
     -- What they were to wait behind may have ended since.

@@ -53,18 +53,19 @@ begin
                 _told := _told || 'done'::text;
             else
                 insert into postbus.dead_letter (id, subscription_id, topic_id, died_at, reason, last_error, published_at, attempts,
-                                                 priority, key, correlation_id, content_type, headers, payload)
+                                                 priority, key, correlation_id, content_type, headers, payload, stretch)
                 values (_id, postbus.group_of(_one.subscription_id), _topic.id, as_of,
                         left(coalesce(reason, format('gave up after %s attempt%s', _one.attempts, case when _one.attempts > 1 then 's' end)), 1000),
                         left(error, 4000),
-                        _one.published_at, _one.attempts, 4, _one.key, _one.correlation_id, _one.content_type, _one.headers, _one.payload)
+                        _one.published_at, _one.attempts, 4, _one.key, _one.correlation_id, _one.content_type, _one.headers, _one.payload,
+                        _one.stretch)
                 on conflict do nothing;
                 _told := _told || 'dead'::text;
             end if;
             perform postbus.note_ahead(subscription_id, lane, array[_id], array[_one.position]);
             perform postbus.keep_receipt(_topic, subscription_id, lane, array[_id], array[_one.position],
                                          array[case when outcome = 'done' then 'COMPLETED' else 'DEAD' end], array[_one.attempts],
-                                         array[coalesce(error, _one.last_error)], as_of);
+                                         array[coalesce(error, _one.last_error)], null, array[_one.stretch], as_of);
             _ended := _ended || _one.key;
         end if;
     end loop;

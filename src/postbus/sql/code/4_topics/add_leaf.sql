@@ -22,6 +22,7 @@ begin
     execute format('create index on postbus.%I (subscription_id, lane, at, number)', _leaf);
     execute format('create index on postbus.%I (subscription_id, lane, number) where moved is not null', _leaf);
     execute format('create index on postbus.%I (id, subscription_id) where id is not null', _leaf);
+    execute format('create index on postbus.%I (subscription_id, id) where odd', _leaf);
     execute format('alter table postbus.%I attach partition postbus.%I for values in (%s)', format('receipt_%s', storage_id), _leaf, epoch);
     insert into postbus.log_leaf (storage_id, epoch) values (add_leaf.storage_id, add_leaf.epoch);
 end $$;

@@ -2,17 +2,20 @@
 -- unless `force` is given. Storage of its own is dropped, for which nobody else may be publishing at that moment, to
 -- whatever topic: then it is refused rather than waited for, since all publishers would wait behind it.
 --
--- Writes: segment, leaf_topic, subscription and all that belongs to it, scope.  Locks: segment and the storage's own tables, to drop these.
+-- Writes: segment, leaf_topic, stretch, joining, subscription and all that belongs to it, scope.  Locks: segment and the storage's own tables, to drop these.
 create or replace function postbus.delete_log(topic postbus.topic, force boolean) returns void
 language plpgsql as $$
 declare
-    _ids bigint[] := array(select s.id from postbus.subscription s where s.topic_id = topic.id);
+    _ids bigint[] := array(select s.id from postbus.subscription s where s.topic_id = topic.id
+                            union select st.subscription_id from postbus.stretch st where st.topic_id = topic.id);
 begin
     if not force and exists (select from postbus.subscription s where s.topic_id = topic.id and s.state <> 'CANCELLED') then
         perform postbus.refuse('PB408', format('topic %L has groups', topic.name), 
             format('end them: postbus groups cancel %s GROUP; or delete it with them: postbus topics delete %s --force', topic.name, topic.name));
     end if;
-    perform postbus.forget_subscriptions(_ids);
+    perform postbus.forget_subscriptions(_ids, with_past => false);
+    delete from postbus.stretch st where st.topic_id = topic.id;
+    delete from postbus.joining j where j.topic_id = topic.id;
     delete from postbus.scope c where c.topic = (delete_log.topic).name;
     delete from postbus.moving m where m.topic_id = topic.id;
     delete from postbus.topic_count c where c.topic_id = topic.id;

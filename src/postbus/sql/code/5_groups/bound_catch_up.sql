@@ -3,7 +3,7 @@
 -- now. Of more than max_messages the oldest are skipped: only of those that the place shows, and so of none that is yet
 -- to be committed.
 --
--- Writes: subscription, lane, cursor, retrying, settled_ahead, catch_up.  Locks: lane rows.
+-- Writes: subscription, lane, cursor, stretch, retrying, settled_ahead, catch_up.  Locks: lane rows.
 create or replace function postbus.bound_catch_up(
     subscription postbus.subscription,
     topic        postbus.topic,
@@ -38,10 +38,11 @@ begin
     select bound_catch_up.catch_up_id, c.lane, 1, postbus.up_to(case when skipped > 0 then postbus.without_older(c.cursor, _from_id)
                                                                      else c.cursor end, place), 'start'
       from postbus.current_cursor c where c.subscription_id = subscription.id;
+    perform postbus.begin_stretch(catch_up_id, c.lane, 1, null, c.cursor) from postbus.current_cursor c where c.subscription_id = catch_up_id;
     insert into postbus.catch_up (subscription_id, reason, total, skipped)
     values (catch_up_id, bound_catch_up.reason, missed - skipped, bound_catch_up.skipped);
     -- What the history will still bring belongs to it, so that it is passed by there.
-    update postbus.retrying r set subscription_id = bound_catch_up.catch_up_id
+    update postbus.retrying r set subscription_id = bound_catch_up.catch_up_id, stretch = 1
      where r.subscription_id = subscription.id and postbus.is_ahead(r.subscription_id, r.lane, r.id, r.position);
     update postbus.settled_ahead a set subscription_id = bound_catch_up.catch_up_id where a.subscription_id = subscription.id;
     _cursor.seen := place;

@@ -1,6 +1,6 @@
--- Ends a subscription: nobody reads by it any more. Its ledger becomes receipts where the topic wants them.
+-- Ends a subscription: nobody reads by it any more. What it has settled stays known: see keep_past.
 --
--- Writes: subscription, lane, cursor, receipt, retrying, settled_ahead, group_worker, catch_up.  Locks: the advisory lock of who
+-- Writes: subscription, lane, cursor, stretch, receipt, retrying, settled_ahead, group_worker, catch_up.  Locks: the advisory lock of who
 -- shelves: see shelve.
 create or replace function postbus.end_subscription(subscription_id bigint, catch_up_status text default null) returns void
 language plpgsql as $$
@@ -14,17 +14,11 @@ begin
            processed = coalesce((select sum(l.passed) from postbus.current_cursor l
                                   where l.subscription_id = end_subscription.subscription_id), c.processed)
      where c.subscription_id = end_subscription.subscription_id;
-    if _topic.tracking = 'REFERENCE_COUNTING' then
-        insert into postbus.receipt (storage_id, epoch, subscription_id, lane, at, worker, number, cursor, moved)
-        select _topic.storage_id, postbus.epoch_of(_topic.storage_id, greatest(((c.cursor).seen).position, (c.cursor).done_position) >> 43),
-               c.subscription_id, c.lane, c.at, c.worker, c.number, c.cursor, c.moved
-          from postbus.cursor c where c.subscription_id = end_subscription.subscription_id;
-    end if;
+    perform postbus.keep_past(_topic, subscription_id);
     update postbus.subscription s set state = 'CANCELLED', state_changed_at = clock_timestamp()
      where s.id = end_subscription.subscription_id and s.state <> 'CANCELLED';
     delete from postbus.lane l where l.subscription_id = end_subscription.subscription_id;
     delete from postbus.cursor c where c.subscription_id = end_subscription.subscription_id;
     delete from postbus.retrying r where r.subscription_id = end_subscription.subscription_id;
-    delete from postbus.settled_ahead a where a.subscription_id = end_subscription.subscription_id;
     delete from postbus.group_worker g where g.subscription_id = end_subscription.subscription_id;
 end $$;

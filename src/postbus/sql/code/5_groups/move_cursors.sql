@@ -1,7 +1,7 @@
 -- Sets the cursors of a group rather than advancing them: all to the one given, or each to what it is. Whoever works for
 -- the group loses its lanes and starts again from there.
 --
--- Writes: cursor, lane.  Locks: lane rows.
+-- Writes: cursor, lane, stretch.  Locks: lane rows.
 create or replace function postbus.move_cursors(
     subscription_id bigint,
     cursor          postbus.log_cursor,
@@ -11,6 +11,7 @@ language plpgsql as $$
 declare
     _lane integer;
     _last postbus.cursor;
+    _before postbus.log_cursor;
 begin
     perform from postbus.lane l where l.subscription_id = move_cursors.subscription_id order by l.lane for update;
     update postbus.lane l set holder = null, token = gen_random_uuid(), held_since = null, deaths = 0, careful_until = null
@@ -19,6 +20,7 @@ begin
         loop        -- again if a holder has just appended the same number
             select * into _last from postbus.cursor c
              where c.subscription_id = move_cursors.subscription_id and c.lane = _lane order by c.number desc limit 1;
+            _before := _last.cursor;
             if (cursor.seen).position is not null then
                 _last.cursor := move_cursors.cursor;
             end if;
@@ -27,5 +29,8 @@ begin
             on conflict do nothing;
             exit when found;
         end loop;
+        if moved is not null then
+            perform postbus.begin_stretch(subscription_id, _lane, _last.number + 1, _before, _last.cursor);
+        end if;
     end loop;
 end $$;

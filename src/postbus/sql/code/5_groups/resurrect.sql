@@ -3,7 +3,7 @@
 -- from now on. To be called in a transaction of its own. catch_up, if given, are the options that it has from now on.
 -- place is the place of now that was taken for this: the same transaction can read the log up to it, see shelve.
 --
--- Writes: subscription, group_event; see bound_catch_up.  Locks: subscription rows (skip locked).
+-- Writes: subscription, stretch, joining, group_event; see bound_catch_up.  Locks: subscription rows (skip locked).
 create or replace function postbus.resurrect(
     subscription_ids bigint[],
     with_catch_up    boolean default true,
@@ -38,11 +38,14 @@ begin
         update postbus.subscription s set state = 'ACTIVE', state_changed_at = as_of, seen_at = as_of, missed = 0, missed_at = null,
                catch_up = case when s.id = _found.id then _found.catch_up else s.catch_up end
          where s.id = _found.id or (s.catch_up_of = _found.id and s.state = 'DEAD');
+        perform postbus.note_return(part.id)
+           from postbus.subscription part where part.id = _found.id or (part.catch_up_of = _found.id and part.state <> 'CANCELLED');
         subscription_id := _found.id;
         place := _place::text;
         if with_catch_up then
             select b.missed, b.skipped, b.catch_up_id into missed, skipped, catch_up_id
               from postbus.bound_catch_up(_found, _topic, _place, 'resurrection') as b;
+            perform postbus.note_joining(_topic, _found.id);
         else
             missed := (select c.messages from postbus.count_before(_found.id, _topic, _place.snapshot, 0) as c)
                       + postbus.clear_shelf(_found.id);

@@ -4,7 +4,7 @@
 -- Returns how many messages the group has before it then.
 -- To be called in a transaction of its own.
 --
--- Writes: cursor, lane, retrying, settled_ahead, catch_up.  Locks: the subscription's row, lane rows.
+-- Writes: cursor, lane, stretch, joining, receipt, retrying, settled_ahead, catch_up.  Locks: the subscription's row, lane rows.
 create or replace function postbus.seek(
     topic      text,
     group_name text,
@@ -30,21 +30,22 @@ begin
     _cursor := postbus.start_cursor(_topic, start, start_at, start_id, _place);
     _found := postbus.existing_subscription(topic, group_name);
     if not dry_run then
+        perform postbus.note_joining(_topic);
         for _history in
             select s.id from postbus.subscription s join postbus.catch_up c on c.subscription_id = s.id
              where s.catch_up_of = _found.id and c.status <> 'COMPLETED'
         loop
-            update postbus.retrying r set subscription_id = _found.id
+            update postbus.retrying r set subscription_id = _found.id, stretch = null
              where r.subscription_id = _history
                and exists (select from postbus.catch_up c where c.subscription_id = _history and c.status = 'IN_PROGRESS')
                and not exists (select from postbus.retrying known
                                 where known.subscription_id = _found.id and known.lane = r.lane and known.id = r.id);
             perform postbus.end_subscription(_history, 'CANCELLED');
         end loop;
+        perform postbus.keep_ahead(_topic, _found.id);      -- who goes back wants them again
         perform postbus.move_cursors(_found.id, _cursor, 'seek');
         -- What is on the shelf only waits there to be popped: the log brings what is wanted of it.
         perform postbus.clear_shelf(_found.id);
-        delete from postbus.settled_ahead a where a.subscription_id = _found.id;       -- who goes back wants them again
         perform postbus.set_passed_before(_found.id, _topic, _cursor, _place);
         perform pg_notify('postbus', _topic.id::text);
     end if;

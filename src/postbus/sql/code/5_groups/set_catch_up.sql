@@ -1,7 +1,7 @@
 -- Cancels the catch-up of a group, or lets one that was cancelled go on where it stopped, with what is still there.
 -- The group itself goes on meanwhile. Processes finish what they have in hand. Returns the catch-up's subscription.
 --
--- Writes: subscription, catch_up.  Locks: the subscription's row.
+-- Writes: subscription, catch_up, stretch, joining.  Locks: the subscription's row.
 create or replace function postbus.set_catch_up(topic text, group_name text, is_wanted boolean) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -19,6 +19,12 @@ begin
             format('see what it has before it: postbus groups show %s %s', topic, group_name));
     end if;
     if is_wanted <> (_found.status = 'IN_PROGRESS') then
+        if is_wanted then
+            perform postbus.note_return(_found.subscription_id);
+            perform postbus.note_joining(postbus.subscribed_topic(_group.id));
+        else
+            perform postbus.note_death(array[_found.subscription_id]);
+        end if;
         update postbus.catch_up c
            set status = case when is_wanted then 'IN_PROGRESS' else 'CANCELLED' end,
                ended_at = case when is_wanted then null else clock_timestamp() end

@@ -3,20 +3,20 @@
 -- database during which nobody could send heartbeats. Looks are detection_interval apart, or a fifth of the timeout if
 -- that is shorter. Returns how many died.
 --
--- Can be killed anywhere and called again: what is DEAD follows from the heartbeats alone, and nothing else has to be
--- changed for it. What a DEAD group is required for, and what it holds, is computed from its state.
+-- Can be killed anywhere and called again: what is DEAD follows from the heartbeats alone. What a DEAD group is required for, and what it
+-- holds, is computed from its state; in the same transaction it is only noted what was there when it died.
 --
 -- A group that pulls lives while one of its consumers has messages in hand, and by the signs that settlements leave.
 -- A group whose row is locked is passed over.
 --
--- Writes: subscription, sign_of_life, group_event.  Locks: rows of subscription (skip locked).
+-- Writes: subscription, sign_of_life, stretch, group_event.  Locks: rows of subscription (skip locked).
 create or replace function postbus.detect_dead(storage_id integer, as_of timestamptz) returns bigint
 language plpgsql as $$
 declare
     _every interval := (select w.detection_interval from postbus.sweep_setting w);
     _heard bigint[];        -- those that pull, and live
     _quiet bigint[];        -- not heard of for longer than a heartbeat takes
-    _count bigint;
+    _dead  bigint[];
 begin
     _heard := array(
         select s.id from postbus.subscription s
@@ -66,6 +66,7 @@ begin
                || case when late.stopped_at >= late.seen_at then jsonb_build_object('stopped_by', late.stopped_by) else '{}' end
           from late
     )
-    select count(*) into _count from late;
-    return _count;
+    select array_agg(late.id) into _dead from late;
+    perform postbus.note_death(_dead) where _dead is not null;
+    return coalesce(cardinality(_dead), 0);
 end $$;

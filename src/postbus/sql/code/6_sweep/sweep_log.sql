@@ -36,6 +36,7 @@ declare
     _drop     record;
     _expired  bigint;
     _ended    xid8 := pg_snapshot_xmin(pg_current_snapshot());
+    _number   bigint;
 begin
     counted := 0;
     folded := 0;
@@ -70,8 +71,9 @@ begin
         perform postbus.add_spare(_storage, _next);
     elsif postbus.leaf_is_full(_storage, _epoch, as_of) then
         if _next is null then
+            _number := coalesce(pg_sequence_last_value('postbus.log_position'), 0);
             opened := setval(_sequence, _epoch + 1);        -- not nextval: after a crash that goes on 32 further
-            update postbus.log_leaf l set opened_at = as_of where l.storage_id = sweep_log.storage_id and l.epoch = opened;
+            update postbus.log_leaf l set opened_at = as_of, after_number = _number where l.storage_id = sweep_log.storage_id and l.epoch = opened;
         else
             perform postbus.add_leaf(storage_id, _next);
         end if;

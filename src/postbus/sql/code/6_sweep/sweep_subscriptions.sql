@@ -10,7 +10,7 @@
 --
 -- Events of groups that no process has taken for a day go, too.
 --
--- Writes: subscription and all that belongs to it, group_event, sweep_job.
+-- Writes: subscription and all that belongs to it, stretch, joining, group_event, sweep_job.
 -- Locks: an advisory lock for the transaction; subscription rows (skip locked).
 create or replace function postbus.sweep_subscriptions(
     as_of  timestamptz default clock_timestamp(),
@@ -49,6 +49,7 @@ begin
     _gone := _gone || array(select s.id from postbus.subscription s where s.catch_up_of = any (_gone) and s.id <> all (_gone));
     perform postbus.forget_subscriptions(_gone);
     delete from postbus.group_event e where e.at < as_of - interval '1 day';
+    perform postbus.forget_stretches();
     perform postbus.note_run('subscriptions', 0, cardinality(_gone), _every, _began, as_of);
     return cardinality(_gone);
 end $$;

@@ -1,4 +1,4 @@
--- What became of one message of the log at every group: see delivery.
+-- What became of one message of the log at every group, also at those that have ended: see fates and delivery.
 create or replace function postbus.deliveries_of(topic text, id bigint) returns table (
     subscription_id bigint,
     group_name      text,
@@ -10,10 +10,22 @@ create or replace function postbus.deliveries_of(topic text, id bigint) returns 
     last_error      text,
     holder          text
 )
-language sql stable security definer
+language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp as $$
-    select d.subscription_id, d.group_name, d.required, d.status, d.settled_at, d.worker, d.attempts, d.last_error, d.holder
-      from postbus.find_message(deliveries_of.topic, deliveries_of.id) as m
-     cross join lateral postbus.delivery(m.topic_id, m.lane, m.position, m.txid, m.count, m.published_at, m.index, m.index) as d
-     order by d.group_name
-$$;
+declare
+    _topic   postbus.topic := postbus.topic_options(topic);
+    _found   record;
+    _segment postbus.looked_at;
+begin
+    select * into _found from postbus.find_message(topic, id);
+    _segment := row(_found.position, _found.lane, _found.txid, _found.count, _found.published_at)::postbus.looked_at;
+    return query
+        select f.subscription_id, f.group_name, f.required, f.status, d.settled_at, d.worker, d.attempts, d.last_error, d.holder
+          from postbus.fates(_topic.id, array[_segment],
+                             postbus.oddities(_topic, (_segment.position >> 43)::integer, deliveries_of.id, deliveries_of.id)) as f
+         cross join lateral postbus.delivery(_topic, _segment, _found.index, f.group_name, f.status, f.is_before) as d
+         where _found.index between f.first_index and f.last_index
+           and (f.required or f.status <> 'SKIPPED' or exists (select from postbus.subscription living
+                                                                where living.id = f.subscription_id and living.state <> 'CANCELLED'))
+         order by f.group_name;
+end $$;

@@ -17,11 +17,12 @@ begin
     topic_id := _topic.id;
     index := find_message.id & 1023;
     find_message.position := postbus.position_of(_topic, id);
-    select s.lane, s.txid, s.count, s.published_at into find_message.lane, find_message.txid, find_message.count, find_message.published_at
-      from postbus.segment s
-     where s.storage_id = _topic.storage_id and s.topic_id = _topic.id and s.position = find_message.position;
     if find_message.position is null then
         perform postbus.refuse('PB405', format('topic %L has no message %s', topic, id),
             'it was dropped when its retention had passed, or never was there');
     end if;
+    execute format('select s.lane, s.txid, s.count, s.published_at from postbus.%I s where s.topic_id = $1 and s.position = $2',
+                   postbus.leaf_name(_topic.storage_id, (find_message.position >> 43)::integer))
+       into find_message.lane, find_message.txid, find_message.count, find_message.published_at
+      using _topic.id, find_message.position;
 end $$;

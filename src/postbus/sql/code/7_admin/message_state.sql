@@ -1,4 +1,4 @@
--- The groups that a message of the log is required for, those that are done with it, and its status: see state_of.
+-- The groups that a message of the log is required for, those that have completed it, and its status: see states.
 create or replace function postbus.message_state(
     topic          text,
     id             bigint,
@@ -7,9 +7,21 @@ create or replace function postbus.message_state(
     out status     text,
     out settled_at timestamptz
 )
-language sql stable security definer
+language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp as $$
-    select s.required, s.completed, s.status, s.settled_at
-      from postbus.find_message(message_state.topic, message_state.id) as m
-     cross join lateral postbus.state_of(m.topic_id, m.lane, m.position, m.txid, m.count, m.published_at, m.index, m.index) as s
-$$;
+declare
+    _topic   postbus.topic := postbus.topic_options(topic);
+    _found   record;
+    _segment postbus.looked_at;
+begin
+    select * into _found from postbus.find_message(topic, id);
+    _segment := row(_found.position, _found.lane, _found.txid, _found.count, _found.published_at)::postbus.looked_at;
+    select s.required, s.completed, s.status into required, completed, status
+      from postbus.states(_topic.id, array[_segment],
+                          postbus.oddities(_topic, (_segment.position >> 43)::integer, message_state.id, message_state.id)) as s
+     where _found.index between s.first_index and s.last_index;
+    required := coalesce(required, '{}');
+    completed := coalesce(completed, '{}');
+    status := coalesce(status, 'PENDING');
+    settled_at := postbus.settled_at(_topic.id, _segment, _found.index, required, completed, status);
+end $$;

@@ -5,7 +5,7 @@
 -- With a rate they come back spread over time: `rate` messages per second.
 -- Refuses ids that are not dead letters of the topic, and then puts none back.
 --
--- Writes: dead_letter, queued, delayed or retrying.  Locks: dead_letter rows.
+-- Writes: dead_letter, receipt, queued, delayed or retrying.  Locks: dead_letter rows.
 create or replace function postbus.redrive(
     topic       text,
     ids         bigint[] default null,
@@ -67,17 +67,22 @@ begin
             returning d.*, d.subscription_id = 0 as is_of_queue
         )
         insert into postbus.retrying (subscription_id, lane, id, position, due_at, kept_from, published_at, key, correlation_id,
-                                      content_type, headers, payload)
+                                      content_type, headers, payload, stretch)
         select _for, coalesce(postbus.lane_of(r.key, _topic.lanes), place.lane, ((r.id >> 10) % _topic.lanes)::integer), r.id,
                -- One that is gone, or was in the queue, is older than all that is there.
                case when r.is_of_queue then r.id else coalesce(place.position, r.id >> 10) end,
                _now + coalesce(make_interval(secs => (row_number() over (order by r.id) - 1) / redrive.rate), interval '0'),
-               _now, r.published_at, r.key, r.correlation_id, r.content_type, r.headers, r.payload
+               _now, r.published_at, r.key, r.correlation_id, r.content_type, r.headers, r.payload,
+               case when not exists (select from postbus.stretch st where st.group_id = _for and st.subscription_id <> _for) then r.stretch end
           from redriven r
           left join postbus.segment place
             on place.storage_id = _topic.storage_id and place.topic_id = _topic.id and place.position = postbus.position_of(_topic, r.id)
            and not r.is_of_queue
         on conflict on constraint retrying_pkey do nothing;
+        -- It is no longer given up, and may not have been by the group's own subscription, but by one that read its history.
+        delete from postbus.receipt r
+         where r.storage_id = _topic.storage_id and r.id = any (_chosen) and r.outcome = 'DEAD'
+           and r.subscription_id in (select st.subscription_id from postbus.stretch st where st.topic_id = _topic.id and st.group_id = _for);
         perform pg_notify('postbus', _topic.id::text);
         return cardinality(_chosen);
     end if;

@@ -5,7 +5,7 @@
 -- it is then. Messages of about the same time may lie in either order in the log; then it stops at the younger one.
 -- Whoever holds such a lane loses it, and starts again from there.
 --
--- Writes: cursor, lane, retrying, subscription, catch_up.  Locks: lane rows.
+-- Writes: cursor, lane, stretch, retrying, subscription, catch_up.  Locks: lane rows.
 create or replace function postbus.skip_older(
     subscription_id bigint,
     topic           postbus.topic,
@@ -34,6 +34,7 @@ begin
             values (_last.subscription_id, _last.lane, _last.number + 1, _next.cursor, _last.passed, clock_timestamp(), 'skip')
             on conflict do nothing;
             continue when not found;
+            perform postbus.begin_stretch(subscription_id, _lane, _last.number + 1, _last.cursor, _next.cursor);
             update postbus.lane l set holder = null, token = gen_random_uuid(), held_since = null, deaths = 0, careful_until = null
              where l.subscription_id = skip_older.subscription_id and l.lane = _lane;
             exit;

@@ -1,8 +1,14 @@
--- What became of every message of the log at every group: one row each, see delivery.
+-- What became of every message of the log at every group: one row each, see fates and delivery.
 create or replace view postbus.deliveries as
 select t.name as topic, postbus.first_id(s.position) + message.index as id, s.published_at, s.keys[message.index + 1] as key,
-       d.subscription_id, d.group_name, d.required, d.status, d.settled_at, d.worker, d.attempts, d.last_error, d.holder
-  from postbus.segment s
-  join postbus.topic t on t.id = s.topic_id
- cross join lateral postbus.delivery(s.topic_id, s.lane, s.position, s.txid, s.count, s.published_at, 0, s.count - 1) as d
- cross join lateral generate_series(d.first_index, d.last_index) as message (index);
+       f.subscription_id, f.group_name, f.required, f.status,
+       (postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index, f.group_name, f.status, f.is_before)).settled_at,
+       (postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index, f.group_name, f.status, f.is_before)).worker,
+       (postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index, f.group_name, f.status, f.is_before)).attempts,
+       (postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index, f.group_name, f.status, f.is_before)).last_error,
+       (postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index, f.group_name, f.status, f.is_before)).holder
+  from postbus.topic t
+ cross join lateral postbus.fates_of_topic(t.id) as f
+  join postbus.segment s on s.storage_id = t.storage_id and s.topic_id = t.id and s.position = f.position
+ cross join lateral generate_series(f.first_index, f.last_index) as message (index)
+ where t.storage_id is not null;

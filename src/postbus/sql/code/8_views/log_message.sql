@@ -1,8 +1,12 @@
 -- One message of the log, found at once. Refuses one that is not there.
 create or replace function postbus.log_message(topic text, id bigint) returns setof postbus.log
-language sql stable security definer
+language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp as $$
-    select l.*
-      from postbus.find_message(log_message.topic, log_message.id) as m
-      join postbus.log l on l.position = m.position and l.topic_id = m.topic_id and l.index = m.index
-$$;
+declare
+    _found record;
+begin
+    select * into _found from postbus.find_message(topic, id);
+    -- By its value, so that no other leaf has to be looked at.
+    return query execute format('select l.* from postbus.log l where l.topic_id = $1 and l.position = %s and l.index = $2', _found.position)
+       using _found.topic_id, _found.index;
+end $$;

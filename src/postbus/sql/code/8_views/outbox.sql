@@ -1,17 +1,23 @@
--- Every message that there is, as a row of a fan-out outbox has it. Messages of queues need one group; those of PUB_SUB
--- topics the groups that were subscribed when they were committed: see state_of.
+-- Every message that there is, as a row of a fan-out outbox has it. Messages of queues need one group; those of PUB_SUB topics the
+-- groups that they are required for: see states. Where all of these have died or ended before they were through, nobody is waited for:
+-- then required_consumer_groups is null. It is 0 where nobody ever was.
 create or replace view postbus_outbox.outbox as
 select postbus.first_id(s.position) + message.index as id, t.name as topic,
        postbus.payload_json(own.payloads[message.index + 1], coalesce(s.content_types[message.index + 1], s.content_type)) as payload,
        s.headers[message.index + 1] as headers, s.correlation_ids[message.index + 1] as correlation_id, s.keys[message.index + 1] as message_group,
-       null::integer as priority, s.published_at as created_at, state.settled_at as processed_at, state.status,
-       cardinality(state.required) as required_consumer_groups, cardinality(state.completed) as completed_consumer_groups,
+       null::integer as priority, s.published_at as created_at,
+       postbus.settled_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index,
+                          state.required, state.completed, state.status) as processed_at,
+       state.status,
+       case when state.wanted then nullif(cardinality(state.required), 0) else 0 end as required_consumer_groups,
+       cardinality(state.completed) as completed_consumer_groups,
        null::integer as retry_count, null::text as error_message      -- of each group: see outbox_consumer_groups
-  from postbus.segment s
-  join postbus.topic t on t.id = s.topic_id
+  from postbus.topic t
+ cross join lateral postbus.states_of_topic(t.id) as state
+  join postbus.segment s on s.storage_id = t.storage_id and s.topic_id = t.id and s.position = state.position
  cross join lateral (select postbus.payloads_of(s.payloads, s.count, s.in_lines) as payloads offset 0) as own
- cross join lateral postbus.state_of(s.topic_id, s.lane, s.position, s.txid, s.count, s.published_at, 0, s.count - 1) as state
  cross join lateral generate_series(state.first_index, state.last_index) as message (index)
+ where t.storage_id is not null
  union all
 select m.id, m.topic, m.payload_json, m.headers, m.correlation_id, m.key, m.priority::integer, m.published_at,
        case when m.state in ('finished', 'dead') then m.at end,

@@ -1,0 +1,6 @@
+-- The stretch in which a subscription stands in a lane: what it reads now is in it.
+create or replace function postbus.stretch_of(subscription_id bigint, lane integer) returns bigint
+language sql stable as $$
+    select st.number from postbus.stretch st
+     where st.subscription_id = stretch_of.subscription_id and st.lane = stretch_of.lane order by st.number desc limit 1
+$$;

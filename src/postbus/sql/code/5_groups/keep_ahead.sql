@@ -1,0 +1,15 @@
+-- Keeps receipts of messages that a subscription has settled before its cursor was past them, since it will not come past them any more;
+-- and forgets that it was ahead. Those that have a receipt already need no other.
+--
+-- Writes: receipt, settled_ahead.
+create or replace function postbus.keep_ahead(topic postbus.topic, subscription_id bigint) returns void
+language plpgsql as $$
+begin
+    perform postbus.keep_receipt(topic, a.subscription_id, a.lane, array_agg(a.id), array_agg(a.position), array_agg('COMPLETED'::text),
+                                 array_agg(1), array_agg(null::text), null, array_agg(null::bigint), clock_timestamp())
+       from postbus.settled_ahead a
+      where a.subscription_id = keep_ahead.subscription_id
+        and not exists (select from postbus.receipt r where r.storage_id = topic.storage_id and r.id = a.id and r.subscription_id = a.subscription_id)
+      group by a.subscription_id, a.lane;
+    delete from postbus.settled_ahead a where a.subscription_id = keep_ahead.subscription_id;
+end $$;

@@ -1,0 +1,51 @@
+-- Notes what is completed in each lane of a topic now, when retained messages come to be before a group which was not required for them until
+-- now: it stays completed. To be called before that is so, or after it with the group's subscription; and as late as may be in the
+-- transaction, since what is settled between this look and the commit is not counted.
+--
+-- Of the places of all live groups those are kept that others are not behind anyway. An earlier joining that says nothing more goes,
+-- unless messages that it tells of have been tried by themselves since.
+--
+-- Writes: joining.
+create or replace function postbus.note_joining(topic postbus.topic, subscription_id bigint default null) returns void
+language plpgsql as $$
+declare
+    _position bigint := postbus.last_position(topic.storage_id);
+    _new      record;
+begin
+    if not exists (select from postbus.stretch st
+                    where st.topic_id = topic.id and (st.group_id is distinct from note_joining.subscription_id or st.reached is not null)) then
+        return;         -- nobody can have settled anything
+    end if;
+    for _new in
+        with place as materialized (
+            select p.lane, p.reached as cursor, p.reached::text as text, pg_snapshot_xmin(((p.reached).seen).snapshot) as seen,
+                   case when ((p.reached).seen).txid <> '2' and (p.reached).until is null and (p.reached).since_bound is null
+                        then pg_snapshot_xmax((case when (p.reached).target is null then (p.reached).seen else (p.reached).target end).snapshot)
+                   end as ends
+              from postbus.progress(topic.id) as p
+             where p.lives and p.group_id is distinct from note_joining.subscription_id
+        ), lowest as (
+            select p.lane, min(p.ends) as ends from place p group by p.lane
+        ), kept as (
+            select distinct on (p.lane, p.text) p.lane, p.cursor from place p join lowest l on l.lane = p.lane
+             where (p.seen >= l.ends) is not true
+        )
+        insert into postbus.joining (topic_id, lane, position, snapshot, cursors)
+        select topic.id, lane.n, _position, pg_current_snapshot(),
+               coalesce((select array_agg(k.cursor) from kept k where k.lane = lane.n), '{}')
+          from generate_series(0, topic.lanes - 1) as lane (n)
+        returning id, joining.lane, joining.cursors, joining.snapshot
+    loop
+        delete from postbus.joining j
+         where j.topic_id = topic.id and j.lane = _new.lane and j.id < _new.id
+           and not exists (select from unnest(_new.cursors) as c
+                            where (pg_snapshot_xmin((c.seen).snapshot) >= pg_snapshot_xmax(j.snapshot)) is not true
+                              and c::text <> all (array(select old::text from unnest(j.cursors) as old)))
+           and pg_snapshot_xmax(j.snapshot) <= pg_snapshot_xmax(_new.snapshot)
+           and not exists (select from postbus.subscription s join postbus.retrying r on r.subscription_id = s.id and r.lane = j.lane
+                            where s.topic_id = topic.id and r.position <= j.position)
+           and not exists (select from postbus.stretch st join postbus.receipt r on r.subscription_id = st.subscription_id
+                            where st.topic_id = topic.id and st.lane = j.lane and r.storage_id = topic.storage_id and r.odd
+                              and pg_visible_in_snapshot(r.txid, j.snapshot) is not true and r.id >> 10 <= j.position & 8796093022207);
+    end loop;
+end $$;

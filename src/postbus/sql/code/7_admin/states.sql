@@ -1,0 +1,24 @@
+-- What messages are, as their fates at all groups make it: COMPLETED once all groups that they were required for had done them, and for good;
+-- FAILED where these are through with them and one has given up; PENDING until one is through with them, or has tried; PROCESSING else.
+-- wanted: some group is, or was, required for them, or has settled them. Messages that are not are for nobody.
+create or replace function postbus.states(topic_id bigint, segments postbus.looked_at[], odd postbus.oddity[]) returns table (
+    "position"  bigint,
+    first_index integer,
+    last_index  integer,
+    required    text[],
+    completed   text[],
+    status      text,
+    wanted      boolean
+)
+language sql stable as $$
+    select f.position, f.first_index, f.last_index,
+           coalesce(array_agg(f.group_name order by f.group_name) filter (where f.required), '{}'),
+           coalesce(array_agg(f.group_name order by f.group_name) filter (where f.status = 'COMPLETED'), '{}'),
+           case when bool_or(f.is_completed) then 'COMPLETED'
+                when not bool_or(f.required and f.status <> 'PENDING') then 'PENDING'
+                when bool_and(f.status in ('COMPLETED', 'DEAD') or not f.required) then 'FAILED'
+                else 'PROCESSING' end,
+           bool_or(f.required or f.was_wanted)
+      from postbus.fates(topic_id, segments, odd) as f
+     group by f.position, f.first_index, f.last_index
+$$;
