@@ -28,7 +28,7 @@ begin
             select p.lane, min(p.ends) as ends from place p group by p.lane
         ), kept as (
             select distinct on (p.lane, p.text) p.lane, p.cursor from place p join lowest l on l.lane = p.lane
-             where (p.seen >= l.ends) is not true
+             where (p.seen >= l.ends and p.ends is distinct from l.ends) is not true
         )
         insert into postbus.joining (topic_id, lane, position, snapshot, cursors)
         select topic.id, lane.n, _position, pg_current_snapshot(),

@@ -22,6 +22,7 @@ declare
     _mid   bigint;
     _found record;
     _row   record;
+    _is_newer boolean := false;     -- found where it was not folded yet, and before what was
 begin
     foreach _since in array array[segment.published_at, '-infinity'] loop       -- the second for a clock that was set back
         for _leaf in
