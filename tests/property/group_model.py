@@ -40,7 +40,6 @@ class Group:
 
     name: str
     live: Reading
-    not_required: set[int]
     beside_from: int
     max_messages: int | None
     since_at: datetime | None
@@ -49,19 +48,11 @@ class Group:
     is_lag_exact: bool = True
     """It counts too much while a group that begins later passes by what is published before that."""
     completed: set[int] = field(default_factory=set)
-    by_history: set[int] = field(default_factory=set)
-    """Completed by a catch-up, which a later seek does not undo."""
     catch_ups: list[Reading] = field(default_factory=list)
 
-    def status(self, id: int) -> str:
-        """What became of a message."""
+    def has_before_it(self, id: int) -> bool:
         in_progress = [one for one in self.catch_ups if one.status == "IN_PROGRESS"]
-        if any(id in one.unread for one in (self.live, *in_progress)):
-            return "PENDING"
-        return "COMPLETED" if id in self.completed | self.by_history else "SKIPPED"
-
-    def requires(self, id: int) -> bool:
-        return self.state in ("ACTIVE", "PAUSED") and id not in self.not_required and self.status(id) != "SKIPPED"
+        return any(id in one.unread for one in (self.live, *in_progress))
 
     def wants(self, sent: Sent) -> bool:
         """Whether it gets what is published now."""
@@ -99,3 +90,49 @@ class Group:
     def catch_up(self) -> Reading | None:
         """The one that can be cancelled, or resumed."""
         return next((one for one in reversed(self.catch_ups) if one.status != "COMPLETED" and not one.is_final), None)
+
+
+@dataclass
+class Messages:
+    """What became of the messages. It looks after each step, and never takes back that one was completed."""
+
+    done_by: dict[str, set[int]] = field(default_factory=dict)
+    """What each group has settled, by its name: also groups that are gone."""
+    completed: set[int] = field(default_factory=set)
+    wanted: set[int] = field(default_factory=set)
+    """Some group was required for it, or has settled it."""
+
+    def settle(self, group: str, ids: list[int]) -> None:
+        self.done_by.setdefault(group, set()).update(ids)
+
+    def look(self, groups: dict[str, Group], sent: list[Sent]) -> None:
+        for one in sent:
+            if self._done(one.id) and not self._waited_for(one.id, groups):
+                self.completed.add(one.id)
+            if self.required(one.id, groups):
+                self.wanted.add(one.id)
+
+    def required(self, id: int, groups: dict[str, Group]) -> list[str]:
+        waited_for = set() if id in self.completed else self._waited_for(id, groups)
+        return sorted(waited_for | self._done(id))
+
+    def state(self, id: int, groups: dict[str, Group]) -> tuple[list[str], list[str], str]:
+        done = sorted(self._done(id))
+        status = "COMPLETED" if id in self.completed else "PROCESSING" if done else "PENDING"
+        return self.required(id, groups), done, status
+
+    def deliveries(self, id: int, groups: dict[str, Group]) -> set[tuple[int, str, str, bool]]:
+        required = self.required(id, groups)
+        found = {(id, name, "COMPLETED", True) for name in self._done(id)}
+        for group in groups.values():
+            if id not in self.done_by.get(group.name, ()):
+                status = "PENDING" if group.has_before_it(id) else "SKIPPED"
+                found.add((id, group.name, status, group.name in required))
+        return found
+
+    def _done(self, id: int) -> set[str]:
+        return {name for name, ids in self.done_by.items() if id in ids}
+
+    def _waited_for(self, id: int, groups: dict[str, Group]) -> set[str]:
+        live = {group.name for group in groups.values() if group.state in ("ACTIVE", "PAUSED") and group.has_before_it(id)}
+        return live - self._done(id)

@@ -12,6 +12,10 @@ create or replace function postbus.begin_stretch(
 language plpgsql
 set enable_seqscan = off as $$
 begin
+    -- One that began in this same transaction, and is left at once, was never seen.
+    delete from postbus.stretch st
+     where st.subscription_id = begin_stretch.subscription_id and st.lane = begin_stretch.lane and st.reached is null
+       and st.txid = pg_current_xact_id() and st.began::text = (begin_stretch.reached)::text;
     update postbus.stretch st set reached = begin_stretch.reached, died = coalesce(st.died, postbus.place_now(st.topic_id))
      where st.subscription_id = begin_stretch.subscription_id and st.lane = begin_stretch.lane and st.reached is null;
     insert into postbus.stretch (subscription_id, lane, number, topic_id, group_id, group_name, began)
