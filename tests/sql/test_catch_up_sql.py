@@ -328,7 +328,7 @@ async def test_a_group_that_missed_little_goes_on_where_it_stood(conn: Any) -> N
 
 
 async def test_what_history_settled_has_receipts(conn: Any) -> None:
-    """Also when the catch-up has ended: completed, but never required."""
+    """Also when the catch-up has ended: the group has completed it, and so it was required for it."""
     storage = await history(conn, 3)
     answer = await late(conn, max_messages=2, beside_from=1)
     ids = [row["id"] for row in await conn.fetch("select id from postbus.log order by id")]
@@ -337,7 +337,7 @@ async def test_what_history_settled_has_receipts(conn: Any) -> None:
     await work_through(conn, answer["catch_up_id"], worker="reader")
     for _ in range(2):
         rows = [tuple(await conn.fetchrow(query, id)) for id in ids]
-        assert rows[1:] == [("COMPLETED", False, "reader")] * 2
+        assert rows[1:] == [("COMPLETED", True, "reader")] * 2
         assert rows[0][0] == "SKIPPED"
         await sweep(conn, storage)
     assert (await catch_up(conn))["status"] == "COMPLETED"

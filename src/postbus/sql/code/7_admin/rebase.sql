@@ -6,7 +6,8 @@
 -- The database keeps its identity (see event_id), since it goes on instead of the one that was dumped. With as_copy it gets a new
 -- one: for a copy that runs while the original goes on.
 --
--- Writes: segment, cursor, lane, log_leaf, leaf_topic, topic_count, storage_count, subscription, scope, cluster.
+-- Writes: segment, receipt, cursor, lane, stretch, joining, log_leaf, leaf_topic, topic_count, storage_count, subscription, scope,
+-- cluster.
 -- Locks: segment, cursor and lane, in exclusive mode.
 create or replace function postbus.rebase(as_copy boolean default false) returns bigint
 language plpgsql security definer
@@ -15,11 +16,12 @@ declare
     _storage record;
     _lane    record;
     _place   postbus.log_place;
-    _first   bigint;
+    _last    bigint;
     _count   bigint := 0;
 begin
     lock table postbus.segment, postbus.cursor, postbus.lane in exclusive mode;
     perform postbus.check_fresh();
+    _last := (select max(c.handed_out) from postbus.cursor c);
     for _storage in
         select s.id, postbus.epoch_sequence(s.id) as sequence, last.epoch, counter.cursor as counter
           from postbus.storage s
@@ -38,27 +40,22 @@ begin
               join postbus.subscription s on s.id = c.subscription_id
               join postbus.topic t on t.id = s.topic_id and t.storage_id = _storage.id
         loop
-            -- What was published here already has ids that mean nothing to the cursor, but higher numbers.
-            select min(g.position) into _first from postbus.segment g
-             where g.storage_id = _storage.id and g.topic_id = _lane.topic_id and g.lane = _lane.lane
-               and (g.position & 8796093022207 > _lane.handed_out
-                    and ((_lane.cursor).since_snapshot is null or g.published_at >= (_lane.cursor).since_at)
-                    or postbus.unseen(_lane.cursor, g.position, g.txid, g.count, g.published_at) > 0);
             insert into postbus.cursor (subscription_id, lane, number, cursor, passed, at, fenced_at)
             values (_lane.subscription_id, _lane.lane, _lane.number + 1,
-                    row(case when _first is null then _place else row(_first - 1, '2', '3:3:')::postbus.log_place end,
-                        case when _first is not null then _place end,
-                        case when _first is not null then _first end,
-                        case when _first = (_lane.cursor).done_position then (_lane.cursor).done_index
-                             when _first is not null then -1 end,
-                        case when (_lane.cursor).since_snapshot is null or (_lane.cursor).since_id is not null then (_lane.cursor).since_bound end,
-                        case when (_lane.cursor).since_snapshot is null then (_lane.cursor).since_at end,
-                        (_lane.cursor).since_id,
-                        case when (_lane.cursor).until is not null then _place end,
-                        null)::postbus.log_cursor,
+                    postbus.rebased(_lane.cursor, _storage.id, _lane.topic_id, _lane.lane, _lane.handed_out, _place),
                     _lane.passed, _lane.at, clock_timestamp());
             _count := _count + 1;
         end loop;
+        update postbus.stretch st
+           set began = postbus.rebased(st.began, _storage.id, st.topic_id, st.lane, _last, _place), txid = '3',
+               reached = case when st.reached is not null then postbus.rebased(st.reached, _storage.id, st.topic_id, st.lane, _last, _place) end,
+               died = case when st.died is not null then row((st.died).position, null, '4:4:')::postbus.log_place end
+         where st.topic_id in (select t.id from postbus.topic t where t.storage_id = _storage.id);
+        update postbus.joining j
+           set snapshot = '4:4:',
+               cursors = array(select postbus.rebased(c, _storage.id, j.topic_id, j.lane, _last, _place) from unnest(j.cursors) as c)
+                         || postbus.cursor_at(row(j.position, '2', '3:3:')::postbus.log_place)
+         where j.topic_id in (select t.id from postbus.topic t where t.storage_id = _storage.id);
         insert into postbus.topic_count as known (topic_id, messages, bytes)
         select g.topic_id, sum(g.count), sum(g.bytes) from postbus.segment g
          where g.storage_id = _storage.id
@@ -72,6 +69,7 @@ begin
         on conflict on constraint storage_count_pkey do update set cursor = excluded.cursor;
     end loop;
     update postbus.segment g set txid = '3';
+    update postbus.receipt r set txid = '3' where r.id is not null;
     update postbus.log_leaf l set closed_txid = pg_current_xact_id() where l.closed_txid is not null;
     update postbus.log_leaf l
        set messages = (select coalesce(sum(g.count), 0) from postbus.segment g where g.storage_id = l.storage_id and g.position >> 43 = l.epoch);
