@@ -18,7 +18,9 @@ begin
        and st.txid = pg_current_xact_id() and st.began::text = (begin_stretch.reached)::text;
     update postbus.stretch st set reached = begin_stretch.reached, died = coalesce(st.died, postbus.place_now(st.topic_id))
      where st.subscription_id = begin_stretch.subscription_id and st.lane = begin_stretch.lane and st.reached is null;
-    insert into postbus.stretch (subscription_id, lane, number, topic_id, group_id, group_name, began)
-    select s.id, begin_stretch.lane, begin_stretch.number, s.topic_id, coalesce(s.catch_up_of, s.id), s.group_name, begin_stretch.began
+    insert into postbus.stretch (subscription_id, lane, number, topic_id, group_id, group_name, began, died)
+    select s.id, begin_stretch.lane, begin_stretch.number, s.topic_id, coalesce(s.catch_up_of, s.id), s.group_name, begin_stretch.began,
+           -- Nothing is required for a group that is set elsewhere while it is DEAD.
+           case when s.state = 'DEAD' then row((postbus.place_now(s.topic_id)).position, null, '3:3:')::postbus.log_place end
       from postbus.subscription s where s.id = begin_stretch.subscription_id;
 end $$;

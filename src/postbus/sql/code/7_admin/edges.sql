@@ -1,15 +1,14 @@
--- The transaction ids for which a cursor looks at more than the id: from low on, and below high. To all others it is past, or
--- before, whole segments alike. Two rows where the cursor has an end.
-create or replace function postbus.edges(cursor postbus.log_cursor) returns table (low xid8, high xid8)
+-- What a cursor tells segments apart by. By transaction ids: it is past, or before, all of those alike that lie from one of these ranges to
+-- the next, and within such a range (from low on, and below high) it looks closer. And by positions: the same for those between these.
+create or replace function postbus.edges(cursor postbus.log_cursor) returns table (low xid8, high xid8, "position" bigint)
 language sql immutable parallel safe as $$
-    select case when ((cursor).seen).txid <> '2' then pg_snapshot_xmin(((cursor).seen).snapshot)
-                when ((cursor).seen).position > 0 or (cursor).done_position is not null or (cursor).since_bound is not null then '0'::xid8
-                else '3'::xid8 end,
-           case when (cursor).since_bound is not null or ((cursor).seen).txid = '2' and ((cursor).seen).position > 0
-                then '18446744073709551615'::xid8
-                else greatest(pg_snapshot_xmax(((cursor).seen).snapshot), pg_snapshot_xmax(((cursor).target).snapshot)) end
-     where ((cursor).seen).position is not null
+    select pg_snapshot_xmin(place.snapshot), pg_snapshot_xmax(place.snapshot), null::bigint
+      from (values (((cursor).seen).snapshot), (((cursor).target).snapshot), (((cursor).until).snapshot)) as place (snapshot)
+     where place.snapshot is not null
+    union all       -- messages that it has left out, by their time or id
+    select pg_snapshot_xmin(((cursor).seen).snapshot), '18446744073709551615', null where (cursor).since_bound is not null
     union all
-    select pg_snapshot_xmin(((cursor).until).snapshot), pg_snapshot_xmax(((cursor).until).snapshot)
-     where ((cursor).until).snapshot is not null
+    select null, null, (cursor).done_position + n from generate_series(0, 1) as n where (cursor).done_position is not null
+    union all       -- a place that was not taken in the log, but says where it begins
+    select null, null, ((cursor).seen).position + 1 where ((cursor).seen).txid = '2'
 $$;
