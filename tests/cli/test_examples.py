@@ -97,8 +97,8 @@ async def test_relay_events(dsn: str, bus: Bus) -> None:
     first, second = await bus.admin.log("shop.orders")
     assert said == [
         "connected",
-        f'orders.placed: {{"amount":150}} of order 7, event {first["id"]}',
-        f'orders.paid: {{"amount":150}} of order 7, event {second["id"]}',
+        f'orders.placed: {{"amount":150}} of order 7, event {first["event_id"]}',
+        f'orders.paid: {{"amount":150}} of order 7, event {second["event_id"]}',
         "disconnected",
     ]
 
