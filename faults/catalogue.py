@@ -74,7 +74,7 @@ async def rolling_restart(world: World) -> None:
 
 
 async def stopped_again_and_again(world: World) -> None:
-    """All workers are asked to end at once, in the middle of uneven handlers, and others begin: nothing may come twice."""
+    """All workers are asked to end at once, amid uneven handlers, and others begin: nothing may come twice."""
     for _ in range(4):
         await asyncio.sleep(world.random.uniform(0.5, 1.5))
         leaving = [one for one in world.consumers if one.is_alive and not one.is_doomed]
@@ -83,8 +83,8 @@ async def stopped_again_and_again(world: World) -> None:
                 one.signal(signal.SIGTERM)
             for one in leaving:
                 one.is_doomed = await one.ended(15) == 0
-        for _ in leaving:
-            world.start_consumer(**world.consumer_options)
+        for one in leaving:
+            world.start_consumer(one.database, **world.consumer_options)
         await world.flows(20)
 
 

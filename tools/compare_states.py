@@ -2,8 +2,8 @@
 
     python tools/compare_states.py [--commit 9ea634f] [--messages 150000] [--batch 500]
 
-Both get a database of their own in one embedded server, with the same messages: one group has handled all of them, one half
-of them and one none. Then both are asked by turns. Prints one JSON object; exits 0 only if the goal is met.
+Both get a database of their own in one embedded server, with the same messages: one group has handled all of them, one
+half of them and one none. Then both are asked by turns. Prints one JSON object; exits 0 only if the goal is met.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ _QUERY = """
                                            where s.topic = o.topic and s.subscription_status = 'ACTIVE')
      group by o.topic
 """
-_PUBLISH = "select postbus.publish_many('orders', array_fill('{\"n\":1}'::bytea, array[$1::int])) from generate_series(1, $2)"
+_PUBLISH = (
+    "select postbus.publish_many('orders', array_fill('{\"n\":1}'::bytea, array[$1::int])) from generate_series(1, $2)"
+)
 _ADVANCE = (
     "select postbus.advance(array[$1::bigint], array[$2::int], array[$3::bigint], array[$4], array[null::bigint], "
     "array[null::int], array[$5::bigint])"

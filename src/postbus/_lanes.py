@@ -252,7 +252,6 @@ class LaneKeeper:
         if consumers and not self._is_drained:
             with suppress(DatabaseUnavailable, TimeoutError):  # then others get the lanes when our lease ends
                 async with asyncio.timeout(_PARTING):
-                    for one in consumers:
-                        self.heartbeats.remove(one.subscription_id)
                     left = [one.subscription_id for one in consumers]
+                    await self.heartbeats.remove(left)
                     await self._store.leave_groups(self._worker, left, is_stop=self._has_left)

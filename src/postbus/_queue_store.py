@@ -135,7 +135,7 @@ class QueueStore(Database):
             return None
         return Claim(
             row["token"],
-            messages_of(topic, row),
+            messages_of(topic, row, self.source),
             row["lease_length"],
             row["remaining"],
             None,

@@ -134,5 +134,7 @@ class Messages:
         return {name for name, ids in self.done_by.items() if id in ids}
 
     def _waited_for(self, id: int, groups: dict[str, Group]) -> set[str]:
-        live = {group.name for group in groups.values() if group.state in ("ACTIVE", "PAUSED") and group.has_before_it(id)}
+        live = {
+            group.name for group in groups.values() if group.state in ("ACTIVE", "PAUSED") and group.has_before_it(id)
+        }
         return live - self._done(id)

@@ -284,7 +284,8 @@ class Lifecycle(RuleBasedStateMachine):
             expected.add((one.id, status, len(required) or left, len(done)))
         _are_same(rows, expected)
         rows = self.world.fetch(
-            "select message_id, group_name, status from postbus_outbox.outbox_consumer_groups where topic = $1", self.topic
+            "select message_id, group_name, status from postbus_outbox.outbox_consumer_groups where topic = $1",
+            self.topic,
         )
         _are_same(rows, {(id, name, "COMPLETED") for name, ids in self.messages.done_by.items() for id in ids})
         sql = "select messages from postbus.zero_subscription_messages() where topic = $1"
@@ -293,8 +294,11 @@ class Lifecycle(RuleBasedStateMachine):
     def single_messages_are_as_expected(self) -> None:
         """Asked for one at a time they are the same: some of them, since that takes long."""
         for one in self.sent[:: max(len(self.sent) // 3, 1)]:
-            rows = self.world.fetch("select $2::bigint, group_name, status, required from postbus.deliveries_of($1, $2)",
-                                    self.topic, one.id)  # fmt: skip
+            rows = self.world.fetch(
+                "select $2::bigint, group_name, status, required from postbus.deliveries_of($1, $2)",
+                self.topic,
+                one.id,
+            )
             _are_same(rows, self.messages.deliveries(one.id, self.groups))
             [state] = self.world.fetch("select required, completed, status from postbus.message_state($1, $2)",
                                        self.topic, one.id)  # fmt: skip

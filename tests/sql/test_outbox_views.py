@@ -152,7 +152,8 @@ def _rates(rows: list[Any], known: History) -> None:
     assert set(found) == {"orders.events", "audit", "jobs"}
     assert found["audit"] == (2, None, 0)
     assert found["jobs"] == (3, pytest.approx(1 / 3), 1)
-    # Of 17: 8 all three groups have, or both that live; email failed two that inventory had too; analytics was paused for five.
+    # Of 17: 8 all three groups have, or both that live; email failed two that inventory had too;
+    # analytics was paused for five.
     assert found["orders.events"] == (18, pytest.approx((8 + 2 * 2 / 3 + 5 / 2) / 17), 8)
 
 

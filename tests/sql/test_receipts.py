@@ -227,7 +227,7 @@ async def test_a_dead_letter_that_is_purged_stays_given_up(conn: Any) -> None:
 
 
 async def test_what_a_group_was_set_past_is_skipped(conn: Any) -> None:
-    """What it has not settled is before it again when it is set back; what it has settled stays settled, by who did so first."""
+    """If it is set back, what it has not settled is before it again; what it has settled stays settled."""
     await create_topic(conn)
     a = await subscribe(conn, "a")
     [one] = await publish(conn, "one")
@@ -248,7 +248,7 @@ async def test_what_a_group_was_set_past_is_skipped(conn: Any) -> None:
 
 
 async def test_paused_is_required_and_dead_is_not(conn: Any) -> None:
-    """A DEAD group is required for nothing that it has not settled; when it lives again, not for what was completed meanwhile."""
+    """A DEAD group is not required for what it has not settled, nor later for what was completed meanwhile."""
     storage = await create_topic(conn)
     a = await subscribe(conn, "a")
     await subscribe(conn, "b")

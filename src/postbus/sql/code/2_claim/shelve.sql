@@ -49,7 +49,8 @@ begin
     for _place in
         select c.cursor::text as cursor, coalesce((c.cursor::text::postbus.log_cursor).target, (c.cursor::text::postbus.log_cursor).until)
                is null as needs_target, (c.cursor::text::postbus.log_cursor).target is not null as is_on_its_way,
-               array_agg(c.lane order by c.lane) as lanes, array_agg(c.number order by c.lane) as numbers, array_agg(c.passed order by c.lane) as passed
+               array_agg(c.lane order by c.lane) as lanes, array_agg(c.number order by c.lane) as numbers,
+               array_agg(c.passed order by c.lane) as passed
           from postbus.current_cursor c
           join postbus.lane l on l.subscription_id = c.subscription_id and l.lane = c.lane
           left join postbus.worker w on w.name = l.holder

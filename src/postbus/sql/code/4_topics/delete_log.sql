@@ -2,7 +2,8 @@
 -- unless `force` is given. Storage of its own is dropped, for which nobody else may be publishing at that moment, to
 -- whatever topic: then it is refused rather than waited for, since all publishers would wait behind it.
 --
--- Writes: segment, leaf_topic, stretch, joining, subscription and all that belongs to it, scope.  Locks: segment and the storage's own tables, to drop these.
+-- Writes: segment, leaf_topic, stretch, joining, subscription and all that belongs to it, scope.
+-- Locks: segment and the storage's own tables, to drop these.
 create or replace function postbus.delete_log(topic postbus.topic, force boolean) returns void
 language plpgsql as $$
 declare

@@ -2,7 +2,7 @@
 -- was settled begins anew. Stretches that meet become one, unless a joining has to tell them apart: so groups that come and go do not
 -- leave ever more of them.
 --
--- Writes: stretch.
+-- Writes: stretch.  Locks: its rows of the subscription.
 create or replace function postbus.note_return(subscription_id bigint) returns void
 language plpgsql
 set enable_seqscan = off as $$

@@ -53,7 +53,8 @@ begin
             execute format(
                 'delete from postbus.%1$I r
                   where r.ctid = any (array(select old.ctid from postbus.%1$I old
-                                             where old.subscription_id = any (array(select st.subscription_id from postbus.stretch st where st.topic_id = $1))
+                                             where old.subscription_id = any (
+                                                    array(select st.subscription_id from postbus.stretch st where st.topic_id = $1))
                                              limit $2))', format('receipt_%s_%s', leaf.storage_id, leaf.epoch))
               using _topic, max_count - rows;
             get diagnostics _gone = row_count;

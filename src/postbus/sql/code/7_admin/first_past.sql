@@ -48,7 +48,8 @@ begin
        and c.number <= coalesce(least(up_to_number, _found.number), 9223372036854775807) and c.moved is null;
     while _low <= _high loop
         _mid := (_low + _high) / 2;
-        select c.number, c.at, c.worker, postbus.covers(c.cursor, segment.position, segment.txid, index, segment.count, segment.published_at) as is_past
+        select c.number, c.at, c.worker,
+               postbus.covers(c.cursor, segment.position, segment.txid, index, segment.count, segment.published_at) as is_past
           into _row from postbus.cursor c
          where c.subscription_id = first_past.subscription_id and c.lane = segment.lane and c.number >= _mid and c.number <= _high and c.moved is null
          order by c.number limit 1;

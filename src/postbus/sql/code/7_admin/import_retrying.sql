@@ -40,7 +40,8 @@ begin
                                   correlation_id, content_type, headers, payload)
     select _group, coalesce(postbus.lane_of(one.key, _topic.lanes), ((i.message_id >> 10) % _topic.lanes)::integer), i.message_id,
            (_epoch << 43) + (i.message_id >> 10), one.key is not null, coalesce(one.attempts, 0), left(one.error, 4000),
-           clock_timestamp(), coalesce(one.published_at, clock_timestamp()), one.key, one.correlation_id, import_retrying.content_type, one.headers, one.payload
+           clock_timestamp(), coalesce(one.published_at, clock_timestamp()), one.key, one.correlation_id, import_retrying.content_type,
+           one.headers, one.payload
       from unnest(source_ids, payloads, keys, import_retrying.headers, correlation_ids, published_ats, import_retrying.attempts, errors)
            as one (source_id, payload, key, headers, correlation_id, published_at, attempts, error)
       join postbus.imported i on i.source = import_retrying.source and i.source_id = one.source_id and i.message_id is not null

@@ -1,5 +1,12 @@
 -- When a message was settled by the last of the groups that it was required for. Null while it is PENDING or PROCESSING, and without receipts.
-create or replace function postbus.settled_at(topic_id bigint, segment postbus.looked_at, index integer, required text[], completed text[], status text)
+create or replace function postbus.settled_at(
+    topic_id  bigint,
+    segment   postbus.looked_at,
+    index     integer,
+    required  text[],
+    completed text[],
+    status    text
+)
 returns timestamptz
 language sql stable security definer
 set search_path = pg_catalog, pg_temp as $$

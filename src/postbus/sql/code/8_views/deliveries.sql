@@ -2,11 +2,16 @@
 create or replace view postbus.deliveries as
 select t.name as topic, postbus.first_id(s.position) + message.index as id, s.published_at, s.keys[message.index + 1] as key,
        f.subscription_id, f.group_name, f.required, f.status,
-       (postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index, f.group_name, f.status, f.is_before)).settled_at,
-       (postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index, f.group_name, f.status, f.is_before)).worker,
-       (postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index, f.group_name, f.status, f.is_before)).attempts,
-       (postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index, f.group_name, f.status, f.is_before)).last_error,
-       (postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index, f.group_name, f.status, f.is_before)).holder
+       (postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index,
+                            f.group_name, f.status, f.is_before)).settled_at,
+       (postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index,
+                            f.group_name, f.status, f.is_before)).worker,
+       (postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index,
+                            f.group_name, f.status, f.is_before)).attempts,
+       (postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index,
+                            f.group_name, f.status, f.is_before)).last_error,
+       (postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index,
+                            f.group_name, f.status, f.is_before)).holder
   from postbus.topic t
  cross join lateral postbus.fates_of_topic(t.id) as f
   join postbus.segment s on s.storage_id = t.storage_id and s.topic_id = t.id and s.position = f.position

@@ -4,8 +4,8 @@
 --
 -- healthy says whether somebody should look after it, and problem why: it is DEAD, near its heartbeat timeout (80 %), or has made
 -- no progress for as long as that though messages wait; or the sink that it relays to is away; or it fails, or is behind, or was
--- stopped for longer than its health_limits allow. A group that was stopped as planned is healthy until then. PAUSED is healthy, unless the group has waited longer than its
--- timeout for the queue that its topic was. It is null for CANCELLED ones.
+-- stopped for longer than its health_limits allow. A group that was stopped as planned is healthy until then. PAUSED is healthy,
+-- unless the group has waited longer than its timeout for the queue that its topic was. It is null for CANCELLED ones.
 create or replace view postbus.groups as
 select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start, s.start_at, s.start_id, s.on_failure, s.subscribed_at,
        s.state_changed_at, s.seen_at, t.lanes, lanes.held as lanes_held, lanes.workers, progress.progressed_at,

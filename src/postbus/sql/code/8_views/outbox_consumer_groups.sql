@@ -10,9 +10,11 @@ select hashint8extended(postbus.first_id(s.position) + message.index, f.subscrip
                  and (postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index, f.group_name,
                                           f.status, f.is_before)).attempts > 0 then 'FAILED'
             else 'PENDING' end as status,
-       (postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index, f.group_name, f.status, f.is_before)).settled_at
+       (postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index,
+                            f.group_name, f.status, f.is_before)).settled_at
            as processed_at,
-       (postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index, f.group_name, f.status, f.is_before)).last_error
+       (postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index,
+                            f.group_name, f.status, f.is_before)).last_error
            as error_message,
        (select case when f.status = 'RETRYING' then d.attempts else greatest(d.attempts - 1, 0) end
           from postbus.delivery_at(t.id, row(s.position, s.lane, s.txid, s.count, s.published_at), message.index, f.group_name, f.status,
