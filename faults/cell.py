@@ -19,7 +19,7 @@ from faults.servers.run import Servers
 from faults.stage import Stage, directly
 from faults.world import Unsettled, World
 
-_CONSUMERS = 2
+_CONSUMERS = 2  # in all databases together
 _PRODUCERS = 2
 _WARM = 100  # messages, before anything happens
 _LIVE_WITHIN = 45.0
@@ -110,9 +110,9 @@ async def _play(world: World, fault: Fault, verdict: Verdict) -> None:
         await world.prepare(fault.topics)
         world.consumer_options = fault.consumer
         for database in world.databases:
-            for _ in range(_CONSUMERS):
+            for _ in range(_CONSUMERS // len(world.databases)):
                 world.start_consumer(database, **fault.consumer)
-            for _ in range(_PRODUCERS):
+            for _ in range(_PRODUCERS // len(world.databases)):
                 world.start_producer(database, **fault.producer)
         keeping_up = asyncio.create_task(world.replace_the_dead()) if fault.kills else None
         try:
