@@ -1,10 +1,8 @@
 -- Keeps the log of one storage going, a step at a time: closes leaves that are not written to any more, counts what
 -- was published, begins a new leaf when the current one has been written to for its period or is full, drops leaves
 -- that nobody needs, and deletes from others what their topics no longer keep, and what groups have taken out of them. Also
--- folds the ledgers of cursors,
--- and
--- notices groups without heartbeats. One that asks whether it is due drops and deletes only if the interval of set_sweeping
--- has passed; all else is done each time.
+-- folds the ledgers of cursors, and notices groups without heartbeats. One that asks whether it is due drops and deletes only if the
+-- interval of set_sweeping has passed; all else is done each time.
 --
 -- Can be killed anywhere and called again; a second caller returns at once. Returns what it did; `more` asks to be
 -- called again at once. Refuses a transaction that has written. Does nothing in a database that was restored into
