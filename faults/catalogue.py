@@ -74,7 +74,7 @@ async def rolling_restart(world: World) -> None:
 
 
 async def stopped_again_and_again(world: World) -> None:
-    """All workers are asked to end at once, amid uneven handlers, and others begin: nothing may come twice."""
+    """All workers are asked to end at once, while handlers are uneven. Nothing may come twice."""
     for _ in range(4):
         await asyncio.sleep(world.random.uniform(0.5, 1.5))
         leaving = [one for one in world.consumers if one.is_alive and not one.is_doomed]
@@ -396,7 +396,7 @@ FAULTS = [
     Fault("worker killed anywhere", killed_anywhere),
     Fault("worker frozen", frozen),
     Fault("rolling restart", rolling_restart),
-    Fault("uneven handlers stopped", stopped_again_and_again, consumer={"uneven": 1}),
+    Fault("uneven handlers stopped", stopped_again_and_again, consumer={"uneven": 1}, producer={"rate": 8.0}),
     Fault("worker killed by others", killed_by_others, topics={"max_attempts": 3}),
     Fault("producer killed", producers_killed),
     Fault(

@@ -253,8 +253,8 @@ class Handlers:
             self._later.add(task)
             task.add_done_callback(self._later.discard)
             return
-        if self._is_uneven and order.n % 7 == 3:  # the others of other keys go far ahead meanwhile
-            await asyncio.sleep(self._random.uniform(0.2, 1.0))
+        if self._is_uneven and order.n % 23 == 3:  # those of other keys go far ahead meanwhile
+            await asyncio.sleep(self._random.uniform(0.1, 0.8))
         await asyncio.sleep(self._random.uniform(0, 0.01 if group == "slow" or mode.once else 0.002))
         if conn is not None:
             await conn.execute("insert into effect values ($1, $2, $3, $4)", mode.name, group, order.key, order.n)

@@ -93,6 +93,7 @@ CONTROLS = [
             "control: what is done ahead is forgotten",
             stopped_again_and_again,
             consumer={"control": FORGETFUL, "uneven": 1},
+            producer={"rate": 8.0},
             modes=("log", "receipts"),
         ),
         ("DUPLICATE",),

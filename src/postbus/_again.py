@@ -128,24 +128,26 @@ class Again:
 
     async def try_suspects(self) -> bool:
         """Handle the next message that is to be tried alone, while nothing else runs. Returns whether there was one."""
-        held = self._held()
         async with self._claiming:
+            held = self._held()
             tokens = [one.token for one in held.values()]
             due = await self._store.claim_retrying(self._members.group.topic, tokens, 1, is_alone=True)
-        self.has_suspects = bool(due)
-        for one in due:
-            lane = held[one.lane]
+            self.has_suspects = bool(due)
+            if not due:
+                return False
+            lane = held[due[0].lane]
             if lane.strand.is_ending:
-                await self.release(lane, one)
-                continue
-            self._take(one)
-            lane.strand.running += 1
-            try:
-                await self.handle(lane, one)
-            finally:
-                lane.strand.running -= 1
-                lane.strand.freed.set()
-        return bool(due)
+                await self.release(lane, due[0])
+                return True
+            self._take(due[0])
+            strand = lane.strand
+            strand.running += 1
+        try:
+            await self.handle(lane, due[0])
+        finally:
+            strand.running -= 1
+            strand.freed.set()
+        return True
 
     async def release(self, lane: HeldLane, due: Due) -> None:
         """Let a message be tried by whoever has the lane; it has not been tried now."""
