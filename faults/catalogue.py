@@ -402,7 +402,7 @@ FAULTS = [
     Fault(
         "poison",
         poisoned,
-        topics={"max_attempts": 5, "retry_initial": "300ms", "retry_factor": 2.0, "retry_max": "3s"},
+        topics={"max_attempts": 3, "retry_initial": "300ms", "retry_factor": 2.0, "retry_max": "3s"},
         producer={"poison": 0.001},
         kills=True,
     ),

@@ -26,6 +26,9 @@ declare
     _topic postbus.topic;
     _held  text;
     _open  postbus.queue_message[];
+    _hands jsonb := (select jsonb_object_agg(hand.member || ' ' || hand.topic_id, hand.count)
+                       from (select l.member, l.topic_id, sum(cardinality(l.open_ids)) as count from postbus.lease l
+                              where l.ends_at > since and l.ends_at <= as_of group by 1, 2) as hand);     -- messages in hand together
     _count bigint := 0;
     _began timestamptz := clock_timestamp();
 begin
@@ -39,7 +42,8 @@ begin
         _held := format('last held by %s', _lease.member);
         _open := array(select m from unnest(_lease.messages) as m where m.id = any (_lease.open_ids));
         if cardinality(_open) <> 1 or not coalesce(_lease.alone, postbus.was_alone(_lease.member)) then
-            perform postbus.suspect(_lease.topic_id, _lease.ordered, _open, _held, as_of);
+            perform postbus.suspect(_lease.topic_id, _lease.ordered, _open,
+                                    (_hands ->> (_lease.member || ' ' || _lease.topic_id))::bigint, _held, as_of);
         elsif _open[1].attempts < _topic.max_attempts then
             perform postbus.try_later(_lease.topic_id, _lease.ordered, _open, _topic,
                                       case when _open[1].attempts < 2 then least(as_of, clock_timestamp()) - as_of end,

@@ -1,0 +1,133 @@
+"""Pausing: when the call returns, no handler of this process begins with another message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from eventually import eventually
+from grouping import create_log, has, is_through, publish_numbers
+from postbus import Bus, Group, Start
+from running import running
+
+Halt = Callable[[Bus, Group], Awaitable[None]]
+
+
+async def pause(bus: Bus, group: Group) -> None:
+    await group.pause()
+
+
+async def cancel(bus: Bus, group: Group) -> None:
+    await group.cancel()
+
+
+async def stop(bus: Bus, group: Group) -> None:
+    await group.stop()
+
+
+async def pause_as_operator(bus: Bus, group: Group) -> None:
+    await bus.admin.pause_group("t", "g")
+
+
+async def cancel_as_operator(bus: Bus, group: Group) -> None:
+    await bus.admin.cancel_group("t", "g")
+
+
+@pytest.mark.parametrize("halt", [pause, cancel, stop, pause_as_operator, cancel_as_operator])
+@pytest.mark.parametrize("kind", ["single", "batch", "transactional"])
+async def test_group_that_is_halted_begins_with_nothing_more(bus: Bus, conn: Any, halt: Halt, kind: str) -> None:
+    """Neither with what is published then, nor with what was read ahead, nor with a retry."""
+    await create_log(bus, lanes=2)
+    begun: list[int] = []
+
+    async def work(n: int) -> None:
+        begun.append(n)
+        if n == 1:
+            raise ValueError("once more")
+        await asyncio.sleep(0.005)
+
+    async def one(n: int) -> None:
+        await work(n)
+
+    async def many(numbers: list[int]) -> None:
+        for n in numbers:
+            await work(n)
+
+    async def in_transaction(n: int, conn: Any) -> None:
+        await work(n)
+
+    handlers: dict[str, tuple[Any, dict[str, Any]]] = {
+        "single": (one, {"concurrency": 4}),
+        "batch": (many, {"concurrency": 2, "batch": 1}),
+        "transactional": (in_transaction, {"transactional": True}),
+    }
+    handler, options = handlers[kind]
+    group = bus.group("g", "t", **options)
+    group.add_member("m", handler)
+    await publish_numbers(bus, range(2000), keys=50)
+    async with running(bus):
+        await group.start(Start.BEGINNING)
+        await has(begun, 10)
+        await halt(bus, group)
+        before = len(begun)
+        assert before < 2000
+        await publish_numbers(bus, range(2000, 2010), keys=50)
+        await asyncio.sleep(0.5)  # as long as it once went on
+        assert len(begun) == before
+
+
+async def test_group_that_is_resumed_gets_what_it_has_not_had(bus: Bus, conn: Any) -> None:
+    """What was read ahead when it was paused comes after it goes on, once."""
+    await create_log(bus, lanes=2)
+    got: list[int] = []
+
+    async def handle(n: int) -> None:
+        await asyncio.sleep(0.002)
+        got.append(n)
+
+    group = bus.group("g", "t", concurrency=4)
+    group.add_member("m", handle)
+    await publish_numbers(bus, range(500), keys=20)
+    async with running(bus):
+        await group.start(Start.BEGINNING)
+        await has(got, 10)
+        await group.pause()
+        await group.resume()
+        await is_through(conn, passed=500, within=30)
+    assert sorted(got) == list(range(500))
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+async def test_queue_that_is_paused_begins_with_nothing_more(bus: Bus, conn: Any, transactional: bool) -> None:
+    """What was claimed and has not begun is given back as it was."""
+    begun: list[int] = []
+
+    async def handle(n: int) -> None:
+        begun.append(n)
+        await asyncio.sleep(0.01)
+
+    async def in_transaction(n: int, conn: Any) -> None:
+        await handle(n)
+
+    await bus.admin.create_topic("t")
+    chosen: Any = in_transaction if transactional else handle
+    bus.subscribe("t", concurrency=2, transactional=transactional)(chosen)
+    await publish_numbers(bus, range(500))
+    async with running(bus):
+        await has(begun, 10)
+        await bus.admin.pause_topic("t")
+        before = len(begun)
+        await asyncio.sleep(0.3)
+        assert len(begun) == before
+
+        async def is_settled() -> None:
+            assert await conn.fetchval("select count(*) from postbus.lease") == 0
+
+        await eventually(is_settled)
+        assert await conn.fetchval("select count(*) from postbus.queued where attempts = 0") == 500 - before
+        await bus.admin.resume_topic("t")
+        await has(begun, 500, within=30)
+    assert sorted(begun) == list(range(500))
