@@ -41,6 +41,16 @@ alter table postbus.receipt
     add column txid    xid8,
     add column odd     boolean;     -- says of its message what the stretch does not say
 
+-- The leaves in which the ledger of a subscription has receipts: so nobody has to look into all of them.
+create table postbus.receipt_leaf (
+    subscription_id bigint not null,
+    epoch           integer not null,
+    storage_id      integer not null,
+    primary key (subscription_id, epoch)
+);
+insert into postbus.receipt_leaf (subscription_id, epoch, storage_id)
+select distinct r.subscription_id, r.epoch, r.storage_id from postbus.receipt r where r.number is not null;
+
 -- The number of segments that had been handed out before a leaf was begun: all in it have higher ones.
 alter table postbus.log_leaf add column after_number bigint not null default 0;
 

@@ -17,6 +17,7 @@ begin
     perform postbus.forget_subscriptions(_ids, with_past => false);
     delete from postbus.stretch st where st.topic_id = topic.id;
     delete from postbus.joining j where j.topic_id = topic.id;
+    delete from postbus.receipt_leaf r where r.subscription_id = any (_ids);
     delete from postbus.scope c where c.topic = (delete_log.topic).name;
     delete from postbus.moving m where m.topic_id = topic.id;
     delete from postbus.topic_count c where c.topic_id = topic.id;

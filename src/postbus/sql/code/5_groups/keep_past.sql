@@ -1,7 +1,7 @@
 -- Keeps what is known of messages that a subscription has settled, or had to leave, when it ends: where its stretches end, receipts of what
 -- waited there or was settled ahead, and its ledger where the topic wants receipts.
 --
--- Writes: stretch, receipt, settled_ahead.
+-- Writes: stretch, receipt, receipt_leaf, settled_ahead.
 create or replace function postbus.keep_past(topic postbus.topic, subscription_id bigint) returns void
 language plpgsql
 set enable_seqscan = off as $$
@@ -14,9 +14,15 @@ begin
       from postbus.current_cursor c
      where st.subscription_id = keep_past.subscription_id and st.reached is null and c.subscription_id = st.subscription_id and c.lane = st.lane;
     if topic.tracking = 'REFERENCE_COUNTING' then
-        insert into postbus.receipt (storage_id, epoch, subscription_id, lane, at, worker, number, cursor, moved)
-        select topic.storage_id, postbus.epoch_of(topic.storage_id, greatest(((c.cursor).seen).position, (c.cursor).done_position) >> 43),
-               c.subscription_id, c.lane, c.at, c.worker, c.number, c.cursor, c.moved
-          from postbus.cursor c where c.subscription_id = keep_past.subscription_id;
+        with kept as (
+            insert into postbus.receipt (storage_id, epoch, subscription_id, lane, at, worker, number, cursor, moved)
+            select topic.storage_id, postbus.epoch_of(topic.storage_id, greatest(((c.cursor).seen).position, (c.cursor).done_position) >> 43),
+                   c.subscription_id, c.lane, c.at, c.worker, c.number, c.cursor, c.moved
+              from postbus.cursor c where c.subscription_id = keep_past.subscription_id
+            returning receipt.epoch
+        )
+        insert into postbus.receipt_leaf (subscription_id, epoch, storage_id)
+        select distinct keep_past.subscription_id, k.epoch, topic.storage_id from kept k
+        on conflict do nothing;
     end if;
 end $$;

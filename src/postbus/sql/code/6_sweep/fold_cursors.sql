@@ -3,7 +3,7 @@
 -- day: they are what whoever held it before runs into, even with an old snapshot.
 -- Of topics with tracking REFERENCE_COUNTING they become receipts, for as long as there are messages they are about.
 --
--- Writes: cursor, receipt.
+-- Writes: cursor, receipt, receipt_leaf.
 create or replace function postbus.fold_cursors(storage_id integer, as_of timestamptz) returns bigint
 language plpgsql as $$
 declare
@@ -32,6 +32,11 @@ begin
             on leaf.storage_id = fold_cursors.storage_id
            and leaf.epoch = case when f.moved is null then f.epoch else postbus.epoch_of(fold_cursors.storage_id, f.epoch) end
          where f.tracking = 'REFERENCE_COUNTING'
+        returning subscription_id, epoch
+    ), noted as (
+        insert into postbus.receipt_leaf (subscription_id, epoch, storage_id)
+        select distinct k.subscription_id, k.epoch, fold_cursors.storage_id from kept k
+        on conflict do nothing
     )
     select count(*) into _count from folded;
     return _count;
