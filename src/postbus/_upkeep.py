@@ -143,8 +143,9 @@ class Sweeping:
 
 
 async def tell_group_events(store: Store) -> None:
-    """Log which groups died and which lost messages. A group that died after a planned stop is no warning."""
+    """Log what happened to groups. What follows a planned stop is no warning, unless messages are skipped."""
     for one in await store.take_group_events():
         fields = json.loads(one["fields"])
-        level = logging.INFO if fields.get("after") == "stop" else logging.WARNING
+        is_planned = fields.get("after") == "stop" and not fields.get("skipped")
+        level = logging.INFO if is_planned else logging.WARNING
         event(level, one["name"], topic=one["topic"], group=one["group_name"], **fields)

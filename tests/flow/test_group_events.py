@@ -196,7 +196,12 @@ async def test_losses_are_logged_once_and_shown_for_a_day(
     storage = await conn.fetchval("select storage_id from postbus.topic where name = 't'")
     topic = await conn.fetchval("select id from postbus.topic where name = 't'")
     with caplog.at_level(logging.INFO, "postbus"):
-        await conn.execute("select postbus.record_loss($1, 1, $2, clock_timestamp())", storage, topic)
+        await conn.execute(
+            "select postbus.record_loss(l, array[$2::bigint], clock_timestamp()) "
+            "from postbus.log_leaf l where l.storage_id = $1 and l.epoch = 1",
+            storage,
+            topic,
+        )
         await bus.admin.sweep()
         await bus.admin.sweep()
     [(level, fields)] = told(caplog, "group.lost")
