@@ -5,11 +5,14 @@
 create or replace function postbus.keep_ahead(topic postbus.topic, subscription_id bigint) returns void
 language plpgsql as $$
 begin
-    perform postbus.keep_receipt(topic, a.subscription_id, a.lane, array_agg(a.id), array_agg(a.position), array_agg('COMPLETED'::text),
+    perform postbus.keep_receipt(topic, a.subscription_id, a.lane, array_agg(one.id), array_agg(a.position), array_agg('COMPLETED'::text),
                                  array_agg(1), array_agg(null::text), null, array_agg(null::bigint), clock_timestamp())
        from postbus.settled_ahead a
+      cross join lateral (select postbus.first_id(a.position) + index as id
+                            from unnest(a.indexes) as run, generate_series(lower(run), upper(run) - 1) as index) as one
       where a.subscription_id = keep_ahead.subscription_id
-        and not exists (select from postbus.receipt r where r.storage_id = topic.storage_id and r.id = a.id and r.subscription_id = a.subscription_id)
+        and not exists (select from postbus.receipt r
+                         where r.storage_id = topic.storage_id and r.id = one.id and r.subscription_id = a.subscription_id)
       group by a.subscription_id, a.lane;
     delete from postbus.settled_ahead a where a.subscription_id = keep_ahead.subscription_id;
 end $$;

@@ -6,7 +6,7 @@
 --
 -- Looks at the oldest thousand of each lane, and removes max_count at most. Returns how many; each group's loss is recorded.
 --
--- Writes: retrying, settled_ahead, loss, group_event.  Locks: rows of retrying (skip locked).
+-- Writes: retrying, settled_ahead, receipt, loss, group_event.  Locks: rows of retrying (skip locked).
 create or replace function postbus.expire_copies(storage_id integer, max_count integer, as_of timestamptz) returns bigint
 language plpgsql
 set enable_seqscan = off
@@ -30,6 +30,9 @@ begin
            and (old.parked or old.due_at <= as_of)
          limit max_count);
     _tids := array(select r.ctid from postbus.retrying r where r.ctid = any (_tids) order by r.position, r.id for update skip locked);
+    perform postbus.leave_behind(postbus.subscribed_topic(waiting.subscription_id), array_agg(waiting.tid), 'ABANDONED')
+       from (select r.subscription_id, r.ctid as tid from postbus.retrying r where r.ctid = any (_tids)) as waiting
+      group by waiting.subscription_id;
     for _lost in
         with gone as (
             delete from postbus.retrying r where r.ctid = any (_tids)

@@ -22,7 +22,8 @@ begin
      where c.subscription_id = first_past_now.subscription_id and c.lane = segment.lane and c.number > after_number
        and c.number <= up_to_number and c.moved is null;
     while _low <= _high loop
-        select c.number, c.at, c.worker, postbus.covers(c.cursor, segment.position, segment.txid, index, segment.count, segment.published_at) as is_past
+        select c.number, c.at, c.worker,
+               postbus.covers(c.cursor, segment.position, segment.txid, index, segment.count, segment.published_at) as is_past
           into _row from postbus.cursor c
          where c.subscription_id = first_past_now.subscription_id and c.lane = segment.lane
            and c.number >= (_low + _high) / 2 and c.number <= _high and c.moved is null

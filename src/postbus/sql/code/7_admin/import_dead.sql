@@ -28,7 +28,7 @@ begin
     if subscription_id <> 0 then        -- receipts are of messages in the log
         perform postbus.keep_receipt(topic, subscription_id, placed.lane, array_agg(placed.id), array_agg(placed.position),
                                      array_agg('DEAD'::text), array_agg(placed.attempts), array_agg(coalesce(placed.error, _reason)),
-                                     clock_timestamp())
+                                     null, array_agg(null::bigint), clock_timestamp())
            from (select one.id, one.attempts, one.error, postbus.position_of(topic, one.id) as position,
                         coalesce(postbus.lane_of(one.key, topic.lanes), ((one.id >> 10) % topic.lanes)::integer) as lane
                    from unnest(ids, keys, import_dead.attempts, errors) as one (id, key, attempts, error)) as placed

@@ -31,11 +31,14 @@ begin
           join postbus.retrying r on r.subscription_id = l.subscription_id and r.lane = l.lane
          where from_id is null or r.id between from_id and to_id
          union all
-        select row(a.id, a.subscription_id, _groups ->> a.subscription_id::text, null, 'AHEAD', null, null, null, null, null)::postbus.oddity
+        select row(one.id, a.subscription_id, _groups ->> a.subscription_id::text, null, 'AHEAD', null, null, null, null, null)::postbus.oddity
           from unnest(_ids) as part (id)
           join postbus.lane l on l.subscription_id = part.id
           join postbus.settled_ahead a on a.subscription_id = l.subscription_id and a.lane = l.lane
-         where from_id is null or a.id between from_id and to_id
+           and (from_id is null or postbus.first_id(a.position) between from_id - 1023 and to_id)
+         cross join lateral (select postbus.first_id(a.position) + index as id
+                               from unnest(a.indexes) as run, generate_series(lower(run), upper(run) - 1) as index) as one
+         where from_id is null or one.id between from_id and to_id
          union all
         select row(d.id, d.subscription_id, _groups ->> d.subscription_id::text, null, 'LETTER', null, d.died_at, null, d.attempts,
                    coalesce(d.last_error, d.reason))::postbus.oddity
