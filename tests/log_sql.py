@@ -202,13 +202,16 @@ async def put_off(conn: Any, lane: Lane, piece: Piece, *kinds: str, **options: A
     return told
 
 
-async def claim_retrying(conn: Any, lane: Lane, count: int = 10, *, as_of: datetime | None = None) -> list[Any]:
+async def claim_retrying(
+    conn: Any, lane: Lane, count: int = 10, *, as_of: datetime | None = None, is_alone: bool = False
+) -> list[Any]:
     rows: list[Any] = await conn.fetch(
-        "select * from postbus.claim_retrying(array[$1::uuid], $2, coalesce($3, clock_timestamp())) "
+        "select * from postbus.claim_retrying(array[$1::uuid], $2, coalesce($3, clock_timestamp()), $4) "
         "order by position, id",
         lane.token,
         count,
         as_of,
+        is_alone,
     )
     return rows
 

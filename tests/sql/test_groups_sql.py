@@ -641,15 +641,18 @@ async def test_a_released_attempt_was_none(conn: Any) -> None:
     assert [row["attempts"] for row in await claim_retrying(conn, lane)] == [2]
 
 
-async def test_an_attempt_that_is_never_settled_comes_again_after_the_lease(conn: Any) -> None:
-    """Whoever holds the lane then tries again, and the attempt has counted."""
+async def test_attempt_that_is_never_settled_comes_again_after_the_lease_and_is_not_charged(conn: Any) -> None:
+    """The lane's holder learns that the message is suspected, and then claims it alone: only that attempt counts."""
     _, lane, piece = await _with_messages(conn, "one", lease="1 minute")
     await put_off(conn, lane, piece, "retry")
     [row] = await claim_retrying(conn, lane)
+    assert row["attempts"] == 2
 
     assert await claim_retrying(conn, lane, as_of=row["due_at"] - timedelta(seconds=1)) == []
-    [again] = await claim_retrying(conn, lane, as_of=row["due_at"])
-    assert again["attempts"] == 3
+    [suspect] = await claim_retrying(conn, lane, as_of=row["due_at"])
+    assert (suspect["suspected"], suspect["alone"], suspect["attempts"]) == (True, None, 1)
+    [again] = await claim_retrying(conn, lane, as_of=row["due_at"], is_alone=True)
+    assert (again["alone"], again["attempts"]) == (True, 2)
 
 
 async def test_putting_off_twice_changes_nothing(conn: Any) -> None:
