@@ -65,7 +65,8 @@ class Process:
         self.database = database
         self.name = f"{module}-{number}"
         self.errors = folder / f"{self.name}.err"
-        given = {"journal": folder / f"{self.name}.journal", **options}
+        self.journal = folder / f"{self.name}.journal"
+        given = {"journal": self.journal, **options}
         with self.errors.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", f"faults.{module}", *(f"--{name}={value}" for name, value in given.items())],
@@ -109,7 +110,13 @@ class Process:
             await asyncio.sleep(0.5)
             self.kill()
             return f"{self.name} did not end within {within:g} s"
-        return "" if code == 0 or self.is_doomed else f"{self.name} ended with {code}: {self._last_words()}"
+        was_starting = code == -signal.SIGTERM and not self._has_begun
+        is_well = code == 0 or self.is_doomed or was_starting
+        return "" if is_well else f"{self.name} ended with {code}: {self._last_words()}"
+
+    @property
+    def _has_begun(self) -> bool:
+        return self.journal.exists() and self.journal.stat().st_size > 0
 
     def _last_words(self) -> str:
         return "; ".join(self.errors.read_text(errors="replace").splitlines()[-3:])
