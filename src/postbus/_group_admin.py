@@ -190,7 +190,7 @@ class GroupAdmin(ScopeAdmin):
         return await (await self._store()).stuck_messages(as_timedelta(older_than, name="older_than"))
 
     async def zero_subscription_messages(self) -> list[dict[str, Any]]:
-        """Topics that have messages and no live group: nobody gets these."""
+        """Topics that have messages which no group was ever required for, nor has settled: how many, and the oldest."""
         return await (await self._store()).zero_subscription_messages()
 
     async def inconsistencies(self) -> list[dict[str, Any]]:

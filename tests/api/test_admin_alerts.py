@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from grouping import create_log
+from log_sql import let_die
 from postbus import Bus, CatchUp, InvalidGroup, Start
 
 
@@ -67,7 +68,7 @@ async def test_a_group_that_has_just_begun_with_history_is_not_stuck(bus: Bus, c
 
 
 async def test_messages_for_nobody(bus: Bus, conn: Any) -> None:
-    """Of topics without a live group: how many, and the oldest. A PAUSED group is one that gets them."""
+    """Messages that no group was ever required for: how many, and the oldest. One that joins from now on does not change that."""
     await create_log(bus)
     await create_log(bus, "empty")
     await bus.admin.create_topic("queue")
@@ -78,11 +79,25 @@ async def test_messages_for_nobody(bus: Bus, conn: Any) -> None:
     [row] = await bus.admin.zero_subscription_messages()
     assert (row["topic"], row["messages"]) == ("t", 3)
     assert row["oldest_at"] == min(one["published_at"] for one in await bus.admin.log("t"))
-    await subscribed(bus, "a")
+    await subscribed(bus, "late")
+    assert [row["messages"] for row in await bus.admin.zero_subscription_messages()] == [3]
+    await subscribed(bus, "a", start=Start.BEGINNING)
     await bus.admin.pause_group("t", "a")
     assert await bus.admin.zero_subscription_messages() == []
-    await conn.execute("update postbus.subscription set state = 'DEAD'")
-    assert len(await bus.admin.zero_subscription_messages()) == 1
+
+
+async def test_stopped_consumers_leave_no_messages_for_nobody(bus: Bus, conn: Any) -> None:
+    """Messages that a group was required for are not for nobody when it is DEAD, nor when it is removed; later ones are."""
+    await create_log(bus)
+    await subscribed(bus, "a")
+    await bus.send("t", 1)
+    storage = await conn.fetchval("select storage_id from postbus.topic where name = 't'")
+    assert await let_die(conn, storage) == 1
+    assert await bus.admin.zero_subscription_messages() == []
+    await bus.send("t", 2)
+    assert [row["messages"] for row in await bus.admin.zero_subscription_messages()] == [1]
+    assert (await bus.admin.remove_group("t", "a", wait=0))["removed"]
+    assert [row["messages"] for row in await bus.admin.zero_subscription_messages()] == [1]
 
 
 # What is broken, and what is told of it.

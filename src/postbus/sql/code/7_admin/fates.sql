@@ -30,105 +30,109 @@ returns table (
     is_before       boolean,    -- the group has it before it, though it may have completed it long ago
     waits           boolean     -- to be tried, or to be popped, or it is in a pop's hands
 )
-language sql stable
+language plpgsql stable
+set plan_cache_mode = force_generic_plan
 set enable_nestloop = off      -- nobody knows how many are given
 set jit = off as $$
-    with segment as materialized (
-        select s.position, s.position & 8796093022207 as number, s.lane, s.txid, s.count, s.published_at from unnest(segments) as s
-    ), part as materialized (
-        select p.* from postbus.progress(fates.topic_id, array(select distinct s.lane from segment s)) as p
-    ), span as materialized (       -- of a segment: a stretch has the messages from first on, and below past
-        select s.position, p.subscription_id, p.number, p.group_id, p.group_name, p.txid, p.died, p.reads, p.lives,
-               s.count - postbus.unseen(p.began, s.position, s.txid, s.count, s.published_at) as first,
-               s.count - postbus.unseen(p.reached, s.position, s.txid, s.count, s.published_at) as past,
-               (p.died).snapshot is null or pg_visible_in_snapshot(s.txid, (p.died).snapshot) as was_there
-          from segment s join part p on p.lane = s.lane
-    ), single as materialized (
-        select s.position, (o.id & 1023)::integer as index, o.subscription_id, o.group_name, o.kind, o.txid, o.stretch
-          from segment s join unnest(odd) as o on o.id >> 10 = s.number
-    ), cut as (
-        select s.position, 0 as index from segment s
-         union select sp.position, sp.first from span sp
-         union select sp.position, sp.past from span sp
-         union select o.position, o.index from single o
-         union select o.position, o.index + 1 from single o
-    ), run as materialized (
-        select c.position, c.index as first_index, lead(c.index, 1, s.count) over (partition by c.position order by c.index) - 1 as last_index
-          from segment s join cut c on c.position = s.position where c.index < s.count
-    ), mark as materialized (       -- to the stretch that it was in, or to all where that is not known
-        select o.position, o.index, p.subscription_id, p.number, p.group_name, o.kind, o.txid
-          from single o
-          join segment s on s.position = o.position
-          join part p on p.lane = s.lane and p.group_name = o.group_name
-           and (o.stretch is null
-                or p.subscription_id = o.subscription_id and p.number <= o.stretch and (p.next_number > o.stretch) is not false)
-         where o.kind <> 'AHEAD'
-    ), marked as materialized (
-        select m.position, m.index, m.subscription_id, m.number, bool_or(m.kind <> 'COMPLETED') as is_undone
-          from mark m group by m.position, m.index, m.subscription_id, m.number
-    ), own as materialized (
-        select o.position, o.index, o.group_name, bool_or(o.kind = 'COMPLETED') as is_completed, bool_or(o.kind = 'AHEAD') as is_ahead,
-               max(o.kind) filter (where o.kind in ('PENDING', 'RETRYING', 'WAITING')) as waits,
-               bool_or(o.kind = 'LETTER') as is_letter, bool_or(o.kind = 'ABANDONED') as is_abandoned, bool_or(o.kind = 'DEAD') as is_dead,
-               max(o.stretch) filter (where o.kind = 'DEAD') as dead_in
-          from single o group by o.position, o.index, o.group_name
-    ), at_group as materialized (
-        select r.position, r.first_index, r.last_index, sp.group_name, max(sp.group_id) as subscription_id,
-               bool_or(sp.first <= r.first_index and r.first_index < sp.past and m.is_undone is not true) as is_done,
-               bool_or(sp.reads and sp.past <= r.first_index) as is_before, bool_or(sp.lives) as lives,
-               bool_or(sp.first <= r.first_index and sp.was_there) as was_wanted, max(sp.number) as newest
-          from run r
-          join span sp on sp.position = r.position
-          left join marked m on m.position = r.position and m.index = r.first_index
-                            and m.subscription_id = sp.subscription_id and m.number = sp.number
-         group by r.position, r.first_index, r.last_index, sp.group_name
-    ), told as materialized (
-        select g.*, o.waits is not null as waits,
-               case when g.is_done or o.is_completed or o.is_ahead and not o.is_dead and not o.is_letter and o.waits is null then 'COMPLETED'
-                    when o.waits is not null then o.waits
-                    when o.is_letter or o.is_dead and (not g.is_before or o.dead_in >= g.newest) then 'DEAD'
-                    when g.is_before then 'PENDING'
-                    when o.is_abandoned then 'ABANDONED'
-                    else 'SKIPPED' end as status
-          from at_group g
-          left join own o on o.position = g.position and o.index = g.first_index and o.group_name = g.group_name
-    ), past_all as materialized (   -- what all were past at a joining
-        select r.position, r.first_index, j.id, j.snapshot
-          from run r
-          join segment s on s.position = r.position
-          join postbus.joining j on j.topic_id = fates.topic_id and j.lane = s.lane and pg_visible_in_snapshot(s.txid, j.snapshot)
-         where not exists (select from unnest(j.cursors) as c
-                            where r.first_index >= s.count - postbus.unseen(c, s.position, s.txid, s.count, s.published_at))
-    ), at_joining as (
-        select a.position, a.first_index, a.id, sp.group_name,
-               bool_or(sp.first <= a.first_index and a.first_index < sp.past and pg_visible_in_snapshot(sp.txid, a.snapshot)
-                           and m.position is null
-                       or m.kind = 'COMPLETED' and pg_visible_in_snapshot(m.txid, a.snapshot)) as was_done,
-               bool_or(case when m.kind = 'DEAD' and pg_visible_in_snapshot(m.txid, a.snapshot) then true
-                            when m.kind is null or pg_visible_in_snapshot(m.txid, a.snapshot) then false
-                            else sp.first <= a.first_index and a.first_index < sp.past and pg_visible_in_snapshot(sp.txid, a.snapshot)
-                                 and (pg_snapshot_xmax((sp.died).snapshot) <= pg_snapshot_xmax(a.snapshot)) is not true end) as was_undone
-          from past_all a
-          join span sp on sp.position = a.position
-          left join mark m on m.position = a.position and m.index = a.first_index
-                          and m.subscription_id = sp.subscription_id and m.number = sp.number
-         group by a.position, a.first_index, a.id, sp.group_name
-    ), was_completed as (
-        select distinct one.position, one.first_index
-          from (select a.position, a.first_index from at_joining a group by a.position, a.first_index, a.id
-                having bool_or(a.was_done) and not bool_or(a.was_undone and not a.was_done)) as one
-    ), of_message as (
-        select t.position, t.first_index,
-               bool_or(t.status = 'COMPLETED')
-               and (min(w.first_index) is not null
-                    or not bool_or(t.status = 'DEAD' or t.lives and t.status in ('PENDING', 'RETRYING', 'WAITING'))) as is_completed
+#variable_conflict use_column
+begin
+    return query
+        with segment as materialized (
+            select s.position, s.position & 8796093022207 as number, s.lane, s.txid, s.count, s.published_at from unnest(segments) as s
+        ), part as materialized (
+            select p.* from postbus.progress(fates.topic_id, array(select distinct s.lane from segment s)) as p
+        ), span as materialized (       -- of a segment: a stretch has the messages from first on, and below past
+            select s.position, p.subscription_id, p.number, p.group_id, p.group_name, p.txid, p.died, p.reads, p.lives,
+                   s.count - postbus.unseen(p.began, s.position, s.txid, s.count, s.published_at) as first,
+                   s.count - postbus.unseen(p.reached, s.position, s.txid, s.count, s.published_at) as past,
+                   (p.died).snapshot is null or pg_visible_in_snapshot(s.txid, (p.died).snapshot) as was_there
+              from segment s join part p on p.lane = s.lane
+        ), single as materialized (
+            select s.position, (o.id & 1023)::integer as index, o.subscription_id, o.group_name, o.kind, o.txid, o.stretch
+              from segment s join unnest(odd) as o on o.id >> 10 = s.number
+        ), cut as (
+            select s.position, 0 as index from segment s
+             union select sp.position, sp.first from span sp
+             union select sp.position, sp.past from span sp
+             union select o.position, o.index from single o
+             union select o.position, o.index + 1 from single o
+        ), run as materialized (
+            select c.position, c.index as first_index, lead(c.index, 1, s.count) over (partition by c.position order by c.index) - 1 as last_index
+              from segment s join cut c on c.position = s.position where c.index < s.count
+        ), mark as materialized (       -- to the stretch that it was in, or to all where that is not known
+            select o.position, o.index, p.subscription_id, p.number, p.group_name, o.kind, o.txid
+              from single o
+              join segment s on s.position = o.position
+              join part p on p.lane = s.lane and p.group_name = o.group_name
+               and (o.stretch is null
+                    or p.subscription_id = o.subscription_id and p.number <= o.stretch and (p.next_number > o.stretch) is not false)
+             where o.kind <> 'AHEAD'
+        ), marked as materialized (
+            select m.position, m.index, m.subscription_id, m.number, bool_or(m.kind <> 'COMPLETED') as is_undone
+              from mark m group by m.position, m.index, m.subscription_id, m.number
+        ), own as materialized (
+            select o.position, o.index, o.group_name, bool_or(o.kind = 'COMPLETED') as is_completed, bool_or(o.kind = 'AHEAD') as is_ahead,
+                   max(o.kind) filter (where o.kind in ('PENDING', 'RETRYING', 'WAITING')) as waits,
+                   bool_or(o.kind = 'LETTER') as is_letter, bool_or(o.kind = 'ABANDONED') as is_abandoned, bool_or(o.kind = 'DEAD') as is_dead,
+                   max(o.stretch) filter (where o.kind = 'DEAD') as dead_in
+              from single o group by o.position, o.index, o.group_name
+        ), at_group as materialized (
+            select r.position, r.first_index, r.last_index, sp.group_name, max(sp.group_id) as subscription_id,
+                   bool_or(sp.first <= r.first_index and r.first_index < sp.past and m.is_undone is not true) as is_done,
+                   bool_or(sp.reads and sp.past <= r.first_index) as is_before, bool_or(sp.lives) as lives,
+                   bool_or(sp.first <= r.first_index and sp.was_there) as was_wanted, max(sp.number) as newest
+              from run r
+              join span sp on sp.position = r.position
+              left join marked m on m.position = r.position and m.index = r.first_index
+                                and m.subscription_id = sp.subscription_id and m.number = sp.number
+             group by r.position, r.first_index, r.last_index, sp.group_name
+        ), told as materialized (
+            select g.*, o.waits is not null as waits,
+                   case when g.is_done or o.is_completed or o.is_ahead and not o.is_dead and not o.is_letter and o.waits is null then 'COMPLETED'
+                        when o.waits is not null then o.waits
+                        when o.is_letter or o.is_dead and (not g.is_before or o.dead_in >= g.newest) then 'DEAD'
+                        when g.is_before then 'PENDING'
+                        when o.is_abandoned then 'ABANDONED'
+                        else 'SKIPPED' end as status
+              from at_group g
+              left join own o on o.position = g.position and o.index = g.first_index and o.group_name = g.group_name
+        ), past_all as materialized (   -- what all were past at a joining
+            select r.position, r.first_index, j.id, j.snapshot
+              from run r
+              join segment s on s.position = r.position
+              join postbus.joining j on j.topic_id = fates.topic_id and j.lane = s.lane and pg_visible_in_snapshot(s.txid, j.snapshot)
+             where not exists (select from unnest(j.cursors) as c
+                                where r.first_index >= s.count - postbus.unseen(c, s.position, s.txid, s.count, s.published_at))
+        ), at_joining as (
+            select a.position, a.first_index, a.id, sp.group_name,
+                   bool_or(sp.first <= a.first_index and a.first_index < sp.past and pg_visible_in_snapshot(sp.txid, a.snapshot)
+                               and m.position is null
+                           or m.kind = 'COMPLETED' and pg_visible_in_snapshot(m.txid, a.snapshot)) as was_done,
+                   bool_or(case when m.kind = 'DEAD' and pg_visible_in_snapshot(m.txid, a.snapshot) then true
+                                when m.kind is null or pg_visible_in_snapshot(m.txid, a.snapshot) then false
+                                else sp.first <= a.first_index and a.first_index < sp.past and pg_visible_in_snapshot(sp.txid, a.snapshot)
+                                     and (pg_snapshot_xmax((sp.died).snapshot) <= pg_snapshot_xmax(a.snapshot)) is not true end) as was_undone
+              from past_all a
+              join span sp on sp.position = a.position
+              left join mark m on m.position = a.position and m.index = a.first_index
+                              and m.subscription_id = sp.subscription_id and m.number = sp.number
+             group by a.position, a.first_index, a.id, sp.group_name
+        ), was_completed as (
+            select distinct one.position, one.first_index
+              from (select a.position, a.first_index from at_joining a group by a.position, a.first_index, a.id
+                    having bool_or(a.was_done) and not bool_or(a.was_undone and not a.was_done)) as one
+        ), of_message as (
+            select t.position, t.first_index,
+                   bool_or(t.status = 'COMPLETED')
+                   and (min(w.first_index) is not null
+                        or not bool_or(t.status = 'DEAD' or t.lives and t.status in ('PENDING', 'RETRYING', 'WAITING'))) as is_completed
+              from told t
+              left join was_completed w on w.position = t.position and w.first_index = t.first_index
+             group by t.position, t.first_index
+        )
+        select t.position, t.first_index, t.last_index, t.group_name, t.subscription_id, t.status,
+               t.status = 'COMPLETED' or not m.is_completed and (t.status = 'DEAD' or t.lives and t.status in ('PENDING', 'RETRYING', 'WAITING')),
+               t.was_wanted or t.status in ('COMPLETED', 'DEAD'), m.is_completed, t.is_before, t.waits
           from told t
-          left join was_completed w on w.position = t.position and w.first_index = t.first_index
-         group by t.position, t.first_index
-    )
-    select t.position, t.first_index, t.last_index, t.group_name, t.subscription_id, t.status,
-           t.status = 'COMPLETED' or not m.is_completed and (t.status = 'DEAD' or t.lives and t.status in ('PENDING', 'RETRYING', 'WAITING')),
-           t.was_wanted or t.status in ('COMPLETED', 'DEAD'), m.is_completed, t.is_before, t.waits
-      from told t
-      join of_message m on m.position = t.position and m.first_index = t.first_index
-$$;
+          join of_message m on m.position = t.position and m.first_index = t.first_index;
+end $$;

@@ -10,24 +10,31 @@ create or replace function postbus.fates_of_topic(topic_id bigint) returns table
     is_before       boolean,
     waits           boolean
 )
-language sql stable security definer rows 100000
+language plpgsql stable security definer rows 100000
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_nestloop = off
 set work_mem = '64MB' as $$
-    with topic as materialized (
-        select t, postbus.oddities(t) as odd from postbus.topic t where t.id = fates_of_topic.topic_id and t.storage_id is not null
-    ), segment as materialized (
-        select s.* from topic
-         cross join lateral postbus.alike((topic.t)::postbus.topic, array(select o.id >> 10 from unnest(topic.odd) as o)) as s
-    ), told as (
-        select f.* from topic
-         cross join lateral postbus.fates(
-            (topic.t).id, array(select row(s.position, s.lane, s.txid, s.count, s.published_at)::postbus.looked_at
-                                  from segment s where s.position = s.model), topic.odd) as f
-    )
-    select s.position, t.first_index, case when s.position = s.model then t.last_index else s.count - 1 end,
-           t.group_name, t.subscription_id, t.status, t.required, t.is_before, t.waits
-      from segment s join told t on t.position = s.model
-     where t.required or t.status <> 'SKIPPED' or exists (select from postbus.subscription living
-                                                           where living.id = t.subscription_id and living.state <> 'CANCELLED')
-$$;
+#variable_conflict use_column
+declare
+    _topic postbus.topic;
+    _odd   postbus.oddity[];
+begin
+    select * into _topic from postbus.topic t where t.id = fates_of_topic.topic_id and t.storage_id is not null;
+    if not postbus.has_segments(_topic) then
+        return;
+    end if;
+    _odd := postbus.oddities(_topic);
+    return query
+        with segment as materialized (
+            select s.* from postbus.alike(_topic, array(select o.id >> 10 from unnest(_odd) as o)) as s
+        ), told as (
+            select f.* from postbus.fates(_topic.id, array(select row(s.position, s.lane, s.txid, s.count, s.published_at)::postbus.looked_at
+                                                             from segment s where s.position = s.model), _odd) as f
+        )
+        select s.position, t.first_index, case when s.position = s.model then t.last_index else s.count - 1 end,
+               t.group_name, t.subscription_id, t.status, t.required, t.is_before, t.waits
+          from segment s join told t on t.position = s.model
+         where t.required or t.status <> 'SKIPPED' or exists (select from postbus.subscription living
+                                                               where living.id = t.subscription_id and living.state <> 'CANCELLED');
+end $$;

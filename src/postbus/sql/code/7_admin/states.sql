@@ -10,15 +10,19 @@ create or replace function postbus.states(topic_id bigint, segments postbus.look
     status      text,
     wanted      boolean
 )
-language sql stable as $$
-    select f.position, f.first_index, f.last_index,
-           coalesce(array_agg(f.group_name order by f.group_name) filter (where f.required), '{}'),
-           coalesce(array_agg(f.group_name order by f.group_name) filter (where f.status = 'COMPLETED'), '{}'),
-           case when bool_or(f.is_completed) then 'COMPLETED'
-                when not bool_or(f.required and f.status <> 'PENDING') then 'PENDING'
-                when bool_and(f.status in ('COMPLETED', 'DEAD') or not f.required) then 'FAILED'
-                else 'PROCESSING' end,
-           bool_or(f.required or f.was_wanted)
-      from postbus.fates(topic_id, segments, odd) as f
-     group by f.position, f.first_index, f.last_index
-$$;
+language plpgsql stable
+set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+begin
+    return query
+        select f.position, f.first_index, f.last_index,
+               coalesce(array_agg(f.group_name order by f.group_name) filter (where f.required), '{}'),
+               coalesce(array_agg(f.group_name order by f.group_name) filter (where f.status = 'COMPLETED'), '{}'),
+               case when bool_or(f.is_completed) then 'COMPLETED'
+                    when not bool_or(f.required and f.status <> 'PENDING') then 'PENDING'
+                    when bool_and(f.status in ('COMPLETED', 'DEAD') or not f.required) then 'FAILED'
+                    else 'PROCESSING' end,
+               bool_or(f.required or f.was_wanted)
+          from postbus.fates(topic_id, segments, odd) as f
+         group by f.position, f.first_index, f.last_index;
+end $$;
