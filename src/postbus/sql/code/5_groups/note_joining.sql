@@ -13,7 +13,7 @@ declare
     _new      record;
 begin
     if not exists (select from postbus.stretch st
-                    where st.topic_id = topic.id and (st.group_id is distinct from note_joining.subscription_id or st.reached is not null)) then
+                    where st.topic_id = topic.id and (st.group_id is distinct from note_joining.subscription_id or not (st.reached is null))) then
         return;         -- nobody can have settled anything
     end if;
     for _new in

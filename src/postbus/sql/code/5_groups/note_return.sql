@@ -1,14 +1,12 @@
 -- Notes that a subscription goes on after it was DEAD or cancelled: where it stands, a new stretch begins in each lane. One in which nothing
--- was settled begins anew. Stretches that meet become one, unless a joining has to tell them apart: so groups that come and go do not
--- leave ever more of them.
+-- was settled begins anew.
 --
--- Writes: stretch.  Locks: its rows of the subscription.
+-- Writes: stretch.  Locks: its rows.
 create or replace function postbus.note_return(subscription_id bigint) returns void
 language plpgsql
 set enable_seqscan = off as $$
 declare
     _now  record;
-    _old  postbus.stretch;
     _last postbus.stretch;
 begin
     for _now in
@@ -16,27 +14,14 @@ begin
     loop
         select * into _last from postbus.stretch st
          where st.subscription_id = note_return.subscription_id and st.lane = _now.lane and st.reached is null for update;
-        continue when _last.number is null;
         if _last.began::text = (_now.cursor)::text then
             update postbus.stretch st set txid = pg_current_xact_id(), died = null
              where st.subscription_id = _last.subscription_id and st.lane = _last.lane and st.number = _last.number;
-            continue;
-        end if;
-        select * into _old from postbus.stretch st
-         where st.subscription_id = _last.subscription_id and st.lane = _last.lane and st.number < _last.number
-         order by st.number desc limit 1;
-        if _old.reached::text = _last.began::text
-           and not exists (select from postbus.joining j
-                            where j.topic_id = _last.topic_id and j.lane = _last.lane
-                              and pg_visible_in_snapshot(_old.txid, j.snapshot) and not pg_visible_in_snapshot(_last.txid, j.snapshot))
-        then
-            delete from postbus.stretch st
+        elsif _last.number is not null then
+            update postbus.stretch st set reached = _now.cursor, died = coalesce(st.died, postbus.place_now(st.topic_id))
              where st.subscription_id = _last.subscription_id and st.lane = _last.lane and st.number = _last.number;
-            _last.number := _old.number;
+            insert into postbus.stretch (subscription_id, lane, number, topic_id, group_id, group_name, began)
+            values (_last.subscription_id, _last.lane, _now.number, _last.topic_id, _last.group_id, _last.group_name, _now.cursor);
         end if;
-        update postbus.stretch st set reached = _now.cursor, died = coalesce(_last.died, postbus.place_now(st.topic_id))
-         where st.subscription_id = _last.subscription_id and st.lane = _last.lane and st.number = _last.number;
-        insert into postbus.stretch (subscription_id, lane, number, topic_id, group_id, group_name, began)
-        values (_last.subscription_id, _last.lane, _now.number, _last.topic_id, _last.group_id, _last.group_name, _now.cursor);
     end loop;
 end $$;

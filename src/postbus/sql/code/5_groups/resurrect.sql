@@ -46,6 +46,7 @@ begin
             select b.missed, b.skipped, b.catch_up_id into missed, skipped, catch_up_id
               from postbus.bound_catch_up(_found, _topic, _place, 'resurrection') as b;
             perform postbus.note_joining(_topic, _found.id);
+            perform postbus.join_stretches(_found.id);
         else
             missed := (select c.messages from postbus.count_before(_found.id, _topic, _place.snapshot, 0) as c)
                       + postbus.clear_shelf(_found.id);

@@ -9,7 +9,7 @@ language sql as $$
           from postbus.topic t join postbus.log_leaf l on l.storage_id = t.storage_id group by t.id
     ), stretches as (
         delete from postbus.stretch st using first
-         where first.topic_id = st.topic_id and st.reached is not null
+         where first.topic_id = st.topic_id and not (st.reached is null)
            and (greatest(((st.reached).seen).position, ((st.reached).target).position, (st.died).position, 0) >> 43) + 1 < first.epoch
     ), leaves as (
         delete from postbus.receipt_leaf r

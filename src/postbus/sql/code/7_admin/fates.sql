@@ -66,7 +66,7 @@ begin
               join part p on p.lane = s.lane and p.group_name = o.group_name
                and (o.stretch is null
                     or p.subscription_id = o.subscription_id and p.number <= o.stretch and (p.next_number > o.stretch) is not false)
-             where o.kind <> 'AHEAD'
+             where o.kind <> 'AHEAD' and not (o.kind = 'LETTER' and o.stretch is not null)
         ), marked as materialized (
             select m.position, m.index, m.subscription_id, m.number, bool_or(m.kind <> 'COMPLETED') as is_undone
               from mark m group by m.position, m.index, m.subscription_id, m.number

@@ -4,7 +4,7 @@
 --
 --   RETRYING, WAITING, PENDING      in `retrying`: failed, behind one that failed, waiting to be popped or in a pop's hands
 --   COMPLETED, DEAD                 its receipt says so
---   LETTER                          a dead letter
+--   LETTER                          a dead letter; if its stretch is known, its receipt says the rest
 --   AHEAD                           settled before the cursor was past it
 --   ABANDONED, SKIPPED              it was left to wait when the group ended, or when it was set past it
 create or replace function postbus.oddities(
@@ -40,7 +40,7 @@ begin
                                from unnest(a.indexes) as run, generate_series(lower(run), upper(run) - 1) as index) as one
          where from_id is null or one.id between from_id and to_id
          union all
-        select row(d.id, d.subscription_id, _groups ->> d.subscription_id::text, null, 'LETTER', null, d.died_at, null, d.attempts,
+        select row(d.id, d.subscription_id, _groups ->> d.subscription_id::text, d.stretch, 'LETTER', null, d.died_at, null, d.attempts,
                    coalesce(d.last_error, d.reason))::postbus.oddity
           from postbus.dead_letter d
          where d.topic_id = topic.id and d.subscription_id = any (_ids) and (from_id is null or d.id between from_id and to_id));

@@ -48,9 +48,10 @@ begin
         end loop;
         update postbus.stretch st
            set began = postbus.rebased(st.began, _storage.id, st.topic_id, st.lane, _last, _place), txid = '3',
-               reached = case when st.reached is not null then postbus.rebased(st.reached, _storage.id, st.topic_id, st.lane, _last, _place) end,
-               died = case when st.died is not null then row((st.died).position, null,
-                                                                 case when ((st.died).snapshot)::text = '3:3:' then '3:3:' else '4:4:' end)
+               reached = case when not (st.reached is null)
+                              then postbus.rebased(st.reached, _storage.id, st.topic_id, st.lane, _last, _place) end,
+               died = case when not (st.died is null)
+                           then row((st.died).position, null, case when ((st.died).snapshot)::text = '3:3:' then '3:3:' else '4:4:' end)
                               ::postbus.log_place end
          where st.topic_id in (select t.id from postbus.topic t where t.storage_id = _storage.id);
         update postbus.joining j

@@ -1,0 +1,313 @@
+"""What messages are, and stay, whatever becomes of their groups: for groups that end, come late, come back, or are set back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from log_sql import (
+    advance,
+    claim_retrying,
+    create_topic,
+    let_die,
+    pass_all,
+    publish_many,
+    put_off,
+    read,
+    settle_retrying,
+    subscribe,
+    sweep,
+    take,
+)
+from pop_sql import ack, pop
+from queue_sql import publish
+
+TRACKING = pytest.mark.parametrize("tracking", ["REFERENCE_COUNTING", "OFFSET_WATERMARK"])
+Told = tuple[list[str], list[str], str]
+
+
+async def state(conn: Any, id: int) -> Told:
+    """The groups that a message is required for, those that have completed it, and its status: the same wherever one asks."""
+    row = await conn.fetchrow("select required, completed, status from postbus.message_state('t', $1)", id)
+    listed = await conn.fetchrow("select required, completed, status from postbus.message_states where id = $1", id)
+    counted = await conn.fetchrow(
+        "select coalesce(required_consumer_groups, 0) as required, completed_consumer_groups as completed, status "
+        "from postbus_outbox.outbox where id = $1",
+        id,
+    )
+    assert row == listed
+    assert tuple(counted) == (len(row["required"]), len(row["completed"]), row["status"])
+    return row["required"], row["completed"], row["status"]
+
+
+async def statuses(conn: Any, id: int) -> dict[str, str]:
+    rows = await conn.fetch("select group_name, status from postbus.deliveries_of('t', $1)", id)
+    listed = await conn.fetch("select group_name, status from postbus.deliveries where id = $1 order by group_name", id)
+    assert rows == listed
+    return dict(rows)
+
+
+async def tracked(conn: Any) -> list[tuple[str, str]]:
+    """What a fan-out outbox's tracking table says, of all messages."""
+    rows = await conn.fetch(
+        "select group_name, status from postbus_outbox.outbox_consumer_groups order by 1, message_id"
+    )
+    return [tuple(row) for row in rows]
+
+
+async def end(conn: Any, storage: int, group: str, how: str) -> None:
+    if how == "DEAD":
+        assert await let_die(conn, storage) >= 1
+    elif how == "CANCELLED":
+        await conn.execute("select postbus.set_group_state('t', $1, 'CANCELLED')", group)
+    else:
+        assert await conn.fetchval("select removed from postbus.remove_group('t', $1, force => true)", group)
+
+
+async def fold(conn: Any, storage: int) -> None:
+    await conn.execute("update postbus.cursor set fenced_at = null, at = at - interval '10 minutes'")
+    await conn.execute("update postbus.segment set published_at = published_at - interval '11 minutes'")
+    await sweep(conn, storage)
+
+
+async def return_from_dead(conn: Any, group: str) -> None:
+    await conn.execute("select postbus.subscribe('t', $1)", group)
+
+
+@TRACKING
+@pytest.mark.parametrize("how", ["DEAD", "CANCELLED", "removed"])
+async def test_completed_messages_stay_completed_when_their_group_ends(conn: Any, tracking: str, how: str) -> None:
+    """Also after the ledger was folded, and for the group that comes after it, which gets them once more."""
+    storage = await create_topic(conn, tracking=tracking)
+    ids = await publish_many(conn, "before the group")
+    group = await subscribe(conn, "g")
+    ids += await publish_many(conn, *"ab")
+    await pass_all(conn, group)
+    ids += await publish_many(conn, "after")
+    await end(conn, storage, "g", how)
+    done = (["g"], ["g"], "COMPLETED")
+    expected = [([], [], "PENDING"), done, done, ([], [], "PENDING")]
+
+    for _ in range(2):
+        assert [await state(conn, id) for id in ids] == expected
+        assert await tracked(conn) == [("g", "COMPLETED")] * 2
+        assert await conn.fetchval("select messages from postbus.zero_subscription_messages()") == 1
+        await fold(conn, storage)
+    late = await subscribe(conn, "late", "FROM_BEGINNING")
+    assert [await state(conn, id) for id in ids] == [
+        (["late"], [], "PENDING"), done, done, (["late"], [], "PENDING")
+    ]  # fmt: skip
+    assert await pass_all(conn, late) == 4, "it gets all of them"
+    assert [(await state(conn, id))[2] for id in ids] == ["COMPLETED"] * 4
+    assert await conn.fetchval("select count(*) from postbus.zero_subscription_messages()") == 0
+
+
+@TRACKING
+async def test_late_group_is_required_for_what_was_not_completed(conn: Any, tracking: str) -> None:
+    """What one of two groups had not done yet waits for the late one as well."""
+    await create_topic(conn, tracking=tracking)
+    a, b = await subscribe(conn, "a"), await subscribe(conn, "b")
+    [one] = await publish(conn, "one")
+    await pass_all(conn, a)
+    await pass_all(conn, b)
+    [two] = await publish(conn, "two")
+    await pass_all(conn, a)
+    late = await subscribe(conn, "late", "FROM_BEGINNING")
+    await pass_all(conn, b)
+    assert await state(conn, one) == (["a", "b"], ["a", "b"], "COMPLETED")
+    assert await state(conn, two) == (["a", "b", "late"], ["a", "b"], "PROCESSING")
+    await pass_all(conn, late)
+    everybody = ["a", "b", "late"]
+    assert [await state(conn, id) for id in (one, two)] == [(everybody, everybody, "COMPLETED")] * 2
+
+
+@TRACKING
+async def test_deaths_that_overlap_complete_what_only_the_dead_lacked(conn: Any, tracking: str) -> None:
+    """A group that returns while another one is DEAD is required for what nobody completed; the other one then not."""
+    storage = await create_topic(conn, tracking=tracking)
+    a, _, c = [await subscribe(conn, name) for name in "abc"]
+    [one] = await publish(conn, "one")
+    await pass_all(conn, a)
+    await conn.execute("update postbus.subscription set seen_at = seen_at + interval '1 hour' where group_name <> 'b'")
+    assert await let_die(conn, storage) == 1
+    assert await state(conn, one) == (["a", "c"], ["a"], "PROCESSING")
+    await conn.execute("update postbus.subscription set seen_at = clock_timestamp() where group_name = 'c'")
+    assert await let_die(conn, storage) == 1
+    assert await state(conn, one) == (["a"], ["a"], "COMPLETED")
+    await return_from_dead(conn, "b")
+    [two] = await publish(conn, "two")
+    await return_from_dead(conn, "c")
+    assert await state(conn, one) == (["a"], ["a"], "COMPLETED")
+    assert await state(conn, two) == (["a", "b", "c"], [], "PENDING"), (
+        "published while c was DEAD, and completed by nobody"
+    )
+    await pass_all(conn, c)
+    assert await state(conn, one) == (["a", "c"], ["a", "c"], "COMPLETED"), "it has settled it all the same"
+
+
+@TRACKING
+async def test_what_waits_when_its_group_ends_is_not_completed(conn: Any, tracking: str) -> None:
+    """The cursor was past it, and it was not done: rows of the tracking table stay as they were."""
+    await create_topic(conn, tracking=tracking)
+    group = await subscribe(conn, "g")
+    failed, behind, done = await publish_many(conn, *"abc", keys=["k", "k", "other"])
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor)
+    assert await put_off(conn, lane, piece, "retry", "park") == ["retried", "parked"]
+    await advance(conn, [lane], piece.next, 3)
+    before = [("g", "FAILED"), ("g", "PENDING"), ("g", "COMPLETED")]
+    assert await tracked(conn) == before
+    assert await state(conn, failed) == (["g"], [], "PROCESSING")
+    for how in ("CANCELLED", "removed"):
+        await end(conn, 0, "g", how)
+        assert [(await statuses(conn, id))["g"] for id in (failed, behind, done)] == ["ABANDONED"] * 2 + ["COMPLETED"]
+        assert [await state(conn, id) for id in (failed, behind)] == [([], [], "PENDING")] * 2
+        assert await tracked(conn) == before
+        assert await conn.fetchval("select count(*) from postbus.zero_subscription_messages()") == 0
+
+
+async def test_messages_in_a_pop_s_hands_and_on_the_shelf_are_tracked(conn: Any) -> None:
+    """PENDING from the time when they are taken from the log; what nobody has begun with has no row."""
+    await create_topic(conn)
+    await subscribe(conn, "g")
+    await publish_many(conn, *"abc", keys=["k", "k", "other"])
+    assert await tracked(conn) == []
+    await pop(conn)
+    assert await tracked(conn) == [("g", "PENDING")] * 3
+
+
+@TRACKING
+@pytest.mark.parametrize("how", ["purged", "CANCELLED", "removed"])
+async def test_a_message_that_was_given_up_stays_failed(conn: Any, tracking: str, how: str) -> None:
+    """Its dead letter may go, and its group: it is not completed by that."""
+    await create_topic(conn, tracking=tracking)
+    group = await subscribe(conn, "g")
+    [id] = await publish(conn, "one")
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor)
+    await put_off(conn, lane, piece, "dead")
+    await advance(conn, [lane], piece.next, 1)
+    assert await state(conn, id) == (["g"], [], "FAILED")
+    if how == "purged":
+        await conn.execute("select postbus.purge_dead_letters('t', group_name => 'g')")
+    else:
+        await end(conn, 0, "g", how)
+    assert await state(conn, id) == (["g"], [], "FAILED")
+    assert await tracked(conn) == [("g", "FAILED")]
+
+
+@TRACKING
+async def test_a_redriven_message_is_completed_by_its_next_attempt(conn: Any, tracking: str) -> None:
+    """And a group that joined while it was given up is required for it: it was not completed."""
+    await create_topic(conn, tracking=tracking)
+    group = await subscribe(conn, "g")
+    [id] = await publish(conn, "one")
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor)
+    await put_off(conn, lane, piece, "dead")
+    await advance(conn, [lane], piece.next, 1)
+    late = await subscribe(conn, "late", "FROM_BEGINNING")
+    assert await state(conn, id) == (["g", "late"], [], "PROCESSING")
+    await conn.execute("select postbus.redrive('t', group_name => 'g')")
+    await claim_retrying(conn, lane)
+    await settle_retrying(conn, lane, [id], "done")
+    assert await state(conn, id) == (["g", "late"], ["g"], "PROCESSING")
+    await pass_all(conn, late)
+    assert await state(conn, id) == (["g", "late"], ["g", "late"], "COMPLETED")
+
+
+@TRACKING
+async def test_a_message_that_fails_after_its_group_was_set_back_stays_completed(conn: Any, tracking: str) -> None:
+    """It was done once; that the second time fails, or is given up, does not undo it."""
+    await create_topic(conn, tracking=tracking)
+    group = await subscribe(conn, "g")
+    [id] = await publish(conn, "one")
+    await pass_all(conn, group)
+    await conn.execute("select postbus.seek('t', 'g', 'FROM_BEGINNING')")
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor)
+    await put_off(conn, lane, piece, "retry")
+    await advance(conn, [lane], piece.next, 1)
+    assert await state(conn, id) == (["g"], ["g"], "COMPLETED")
+    await claim_retrying(conn, lane)
+    await settle_retrying(conn, lane, [id], "dead")
+    assert await state(conn, id) == (["g"], ["g"], "COMPLETED")
+
+
+@TRACKING
+async def test_what_is_on_the_shelf_is_skipped_when_its_group_is_set_past_it(conn: Any, tracking: str) -> None:
+    """A pop had moved it from the log to the shelf, and nobody had it in hand."""
+    await create_topic(conn, tracking=tracking)
+    await subscribe(conn, "g")
+    first, second = await publish_many(conn, *"ab", keys=["k", "other"])
+    popped = await pop(conn)
+    assert popped.ids == [first]
+    await conn.execute("select postbus.seek('t', 'g', 'FROM_NOW')")
+    assert await statuses(conn, second) == {"g": "SKIPPED"}
+
+
+@TRACKING
+async def test_a_message_in_hand_when_a_group_joins_is_required_for_it(conn: Any, tracking: str) -> None:
+    """The cursor is past what a pop has in hand; it is done only later, and so it was not completed then."""
+    await create_topic(conn, tracking=tracking)
+    await subscribe(conn, "g")
+    [id] = await publish(conn, "one")
+    popped = await pop(conn)
+    late = await subscribe(conn, "late", "FROM_BEGINNING")
+    assert await ack(conn, popped) == []
+    assert await state(conn, id) == (["g", "late"], ["g"], "PROCESSING")
+    await pass_all(conn, late)
+    assert await state(conn, id) == (["g", "late"], ["g", "late"], "COMPLETED")
+
+
+async def test_a_settlement_that_commits_after_a_group_joined_leaves_the_message_to_it(conn: Any, connect: Any) -> None:
+    """The group looks at what is committed when it joins."""
+    await create_topic(conn)
+    a = await subscribe(conn, "a")
+    [id] = await publish(conn, "one")
+    worker = await connect()
+    [lane] = await take(conn, "w", a)
+    piece = await read(conn, lane.cursor)
+    settling = worker.transaction()
+    await settling.start()
+    await advance(worker, [lane], piece.next, 1)
+    await subscribe(conn, "late", "FROM_BEGINNING")
+    await settling.commit()
+    assert await state(conn, id) == (["a", "late"], ["a"], "PROCESSING")
+
+
+async def test_a_group_that_comes_and_goes_leaves_a_bounded_history(conn: Any) -> None:
+    """Whether it gets on meanwhile or not: stretches that meet become one, and a joining that says nothing more goes."""
+    storage = await create_topic(conn, lanes=2)
+    a, flapping = await subscribe(conn, "a"), await subscribe(conn, "flapping")
+    ids = []
+    for n in range(12):
+        ids += await publish_many(conn, *"ab", keys=["x", "y"])
+        await pass_all(conn, a)
+        await conn.execute("update postbus.subscription set seen_at = seen_at + interval '1 hour' where id = $1", a)
+        assert await let_die(conn, storage) == 1
+        await return_from_dead(conn, "flapping")
+        if n % 3:
+            await pass_all(conn, flapping)
+    count = "select (select count(*) from postbus.stretch), (select count(*) from postbus.joining)"
+    stretches, joinings = await conn.fetchrow(count)
+    assert stretches <= 2 * (1 + 4), "of each lane one of a, and some of the other group"
+    assert joinings <= 2 * 4
+    assert {(await state(conn, id))[2] for id in ids} == {"COMPLETED"}
+
+
+async def test_the_history_of_groups_goes_with_the_messages(conn: Any) -> None:
+    """Stretches of groups that have ended, and joinings, are removed when nothing that they tell of is retained."""
+    storage = await create_topic(conn)
+    group = await subscribe(conn, "g")
+    await publish(conn, "one")
+    await pass_all(conn, group)
+    await subscribe(conn, "late", "FROM_BEGINNING")
+    for name in ("g", "late"):
+        await end(conn, storage, name, "removed")
+    assert await conn.fetchval("select count(*) from postbus.stretch") == 2
+    await conn.execute("update postbus.log_leaf set epoch = epoch + 3")
+    await conn.execute("select postbus.forget_stretches()")
+    assert await conn.fetchval("select count(*) from postbus.stretch") == 0
+    assert await conn.fetchval("select count(*) from postbus.joining") == 0
