@@ -123,6 +123,36 @@ async def _burn_ids(conn: Any) -> None:
     """)
 
 
+async def test_states_of_messages_survive_a_restore(conn: Any, restore: Restore) -> None:
+    """What was completed there is completed here, also by groups that are gone, or were set elsewhere; later messages are not."""
+    await _burn_ids(conn)
+    storage = await create_topic(conn)
+    gone, moved, behind = [await subscribe(conn, name) for name in ("gone", "moved", "behind")]
+    await publish_many(conn, *"ab")
+    assert len(await _take_all(conn, gone)) == 2
+    await conn.execute("select postbus.remove_group('t', 'gone', force => true)")
+    await publish_many(conn, *"cd")
+    assert len(await _take_all(conn, moved)) == 4
+    await conn.execute("select postbus.seek('t', 'moved', 'FROM_BEGINNING')")
+    await conn.execute("select postbus.set_group_state('t', 'behind', 'CANCELLED')")
+    late = await subscribe(conn, "late", "FROM_BEGINNING")
+    await publish(conn, "after")
+    await sweep(conn, storage)
+    states = "select id, required, completed, status from postbus.message_states order by id"
+    deliveries = "select id, group_name, status, required from postbus.deliveries order by 1, 2"
+    before = [await conn.fetch(query) for query in (states, deliveries)]
+    assert [row["status"] for row in before[0]] == ["COMPLETED"] * 4 + ["PENDING"]
+
+    there = await restore()
+    await _rebase(there)
+    assert [await there.fetch(query) for query in (states, deliveries)] == before
+    await publish(there, "published there")
+    assert [row["status"] for row in await there.fetch(states)] == ["COMPLETED"] * 4 + ["PENDING"] * 2
+    for group in (moved, late):
+        await _take_all(there, group)
+    assert [row["status"] for row in await there.fetch(states)] == ["COMPLETED"] * 6
+
+
 async def test_a_restored_database_is_refused_until_it_is_rebased(conn: Any, restore: Restore) -> None:
     """Subscribing, leasing and reading name the command to run; after it each group gets what it had not had."""
     await _burn_ids(conn)

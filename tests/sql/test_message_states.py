@@ -277,6 +277,35 @@ async def test_a_settlement_that_commits_after_a_group_joined_leaves_the_message
     assert await state(conn, id) == (["a", "late"], ["a"], "PROCESSING")
 
 
+@TRACKING
+async def test_a_group_that_was_set_back_over_what_it_skipped_is_waited_for(conn: Any, tracking: str) -> None:
+    """What it had settled before is completed for a group that joins then; what it had skipped is not, until both have it."""
+    await create_topic(conn, tracking=tracking)
+    a, b = await subscribe(conn, "a"), await subscribe(conn, "b")
+    [done] = await publish(conn, "settled by both")
+    await pass_all(conn, a)
+    await pass_all(conn, b)
+    [skipped] = await publish(conn, "skipped by b")
+    await conn.execute("select postbus.seek('t', 'b', 'FROM_NOW')")
+    await pass_all(conn, a)
+    assert await state(conn, skipped) == (["a"], ["a"], "COMPLETED")
+    [open_one] = await publish(conn, "open at b")
+    await pass_all(conn, a)
+    await conn.execute("select postbus.seek('t', 'b', 'FROM_NOW')")
+    await conn.execute("select postbus.seek('t', 'b', 'FROM_MESSAGE_ID', start_id => $1)", open_one)
+    await conn.execute("select postbus.seek('t', 'b', 'FROM_BEGINNING')")
+    assert await state(conn, open_one) == (["a"], ["a"], "COMPLETED"), "b had skipped it for a moment"
+    [last] = await publish(conn, "last")
+    await pass_all(conn, a)
+    late = await subscribe(conn, "late", "FROM_BEGINNING")
+    await pass_all(conn, b)
+    both = (["a", "b"], ["a", "b"], "COMPLETED")
+    assert [await state(conn, id) for id in (done, skipped, open_one)] == [both] * 3
+    assert await state(conn, last) == (["a", "b", "late"], ["a", "b"], "PROCESSING")
+    await pass_all(conn, late)
+    assert (await state(conn, last))[2] == "COMPLETED"
+
+
 async def test_a_group_that_comes_and_goes_leaves_a_bounded_history(conn: Any) -> None:
     """Whether it gets on meanwhile or not: stretches that meet become one, and a joining that says nothing more goes."""
     storage = await create_topic(conn, lanes=2)

@@ -29,7 +29,8 @@ create table postbus.joining (
     at         timestamptz not null default clock_timestamp(),
     "position" bigint not null,                     -- the last one that was handed out
     snapshot   pg_snapshot not null,
-    cursors    postbus.log_cursor[] not null
+    cursors    postbus.log_cursor[] not null,
+    owners     text[] not null                      -- of each: the group, if it may have settled more before than it is past now
 );
 create index joining_topic_idx on postbus.joining (topic_id, lane);
 

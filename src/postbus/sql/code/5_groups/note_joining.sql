@@ -17,30 +17,37 @@ begin
         return;         -- nobody can have settled anything
     end if;
     for _new in
-        with place as materialized (
-            select p.lane, p.reached as cursor, p.reached::text as text, pg_snapshot_xmin(((p.reached).seen).snapshot) as seen,
-                   case when ((p.reached).seen).txid <> '2' and (p.reached).until is null and (p.reached).since_bound is null
+        with stretch as materialized (
+            select p.*, case when count(*) over (partition by p.lane, p.group_name) > 1 then p.group_name end as owner
+              from postbus.progress(topic.id) as p
+        ), place as materialized (
+            select p.lane, p.owner, p.reached as cursor, p.reached::text as text, pg_snapshot_xmin(((p.reached).seen).snapshot) as seen,
+                   case when ((p.reached).seen).txid <> '2' and (p.reached).until is null and (p.reached).since_bound is null and p.owner is null
                         then pg_snapshot_xmax((case when (p.reached).target is null then (p.reached).seen else (p.reached).target end).snapshot)
                    end as ends
-              from postbus.progress(topic.id) as p
+              from stretch p
              where p.lives and p.group_id is distinct from note_joining.subscription_id
         ), lowest as (
             select p.lane, min(p.ends) as ends from place p group by p.lane
         ), kept as (
-            select distinct on (p.lane, p.text) p.lane, p.cursor from place p join lowest l on l.lane = p.lane
+            select distinct on (p.lane, p.text, p.owner) p.lane, p.cursor, p.owner from place p join lowest l on l.lane = p.lane
              where (p.seen >= l.ends and p.ends is distinct from l.ends) is not true
         )
-        insert into postbus.joining (topic_id, lane, position, snapshot, cursors)
+        insert into postbus.joining (topic_id, lane, position, snapshot, cursors, owners)
         select topic.id, lane.n, _position, pg_current_snapshot(),
-               coalesce((select array_agg(k.cursor) from kept k where k.lane = lane.n), '{}')
+               coalesce(of_lane.cursors, '{}'), coalesce(of_lane.owners, '{}')
           from generate_series(0, topic.lanes - 1) as lane (n)
-        returning id, joining.lane, joining.cursors, joining.snapshot
+          left join (select k.lane, array_agg(k.cursor) as cursors, array_agg(k.owner) as owners from kept k group by k.lane) as of_lane
+            on of_lane.lane = lane.n
+        returning id, joining.lane, joining.cursors, joining.owners, joining.snapshot
     loop
         delete from postbus.joining j
          where j.topic_id = topic.id and j.lane = _new.lane and j.id < _new.id
-           and not exists (select from unnest(_new.cursors) as c
-                            where (pg_snapshot_xmin((c.seen).snapshot) >= pg_snapshot_xmax(j.snapshot)) is not true
-                              and c::text <> all (array(select old::text from unnest(j.cursors) as old)))
+           and not exists (select from generate_subscripts(_new.cursors, 1) as n
+                            where (pg_snapshot_xmin(((_new.cursors[n]).seen).snapshot) >= pg_snapshot_xmax(j.snapshot)) is not true
+                              and not exists (select from generate_subscripts(j.cursors, 1) as o
+                                               where j.cursors[o]::text = _new.cursors[n]::text
+                                                 and (j.owners[o] is null or j.owners[o] = _new.owners[n])))
            and pg_snapshot_xmax(j.snapshot) <= pg_snapshot_xmax(_new.snapshot)
            and not exists (select from postbus.subscription s join postbus.retrying r on r.subscription_id = s.id and r.lane = j.lane
                             where s.topic_id = topic.id and r.position <= j.position)

@@ -97,16 +97,20 @@ begin
               from at_group g
               left join own o on o.position = g.position and o.index = g.first_index and o.group_name = g.group_name
         ), past_all as materialized (   -- what all were past at a joining
-            select r.position, r.first_index, j.id, j.snapshot
+            select r.position, r.first_index, j.id, j.snapshot, behind.owners as unless_done_by
               from run r
               join segment s on s.position = r.position
               join postbus.joining j on j.topic_id = fates.topic_id and j.lane = s.lane and pg_visible_in_snapshot(s.txid, j.snapshot)
-             where not exists (select from unnest(j.cursors) as c
-                                where r.first_index >= s.count - postbus.unseen(c, s.position, s.txid, s.count, s.published_at))
+              cross join lateral (select array_agg(j.owners[n]) as owners, bool_or(j.owners[n] is null) as are_unknown
+                                  from generate_subscripts(j.cursors, 1) as n
+                                 where r.first_index >= s.count - postbus.unseen(j.cursors[n], s.position, s.txid, s.count, s.published_at)) as behind
+             where behind.are_unknown is not true
         ), at_joining as (
-            select a.position, a.first_index, a.id, sp.group_name,
+            select a.position, a.first_index, a.id, sp.group_name, sp.group_name = any (a.unless_done_by) as must_have_done,
                    bool_or(sp.first <= a.first_index and a.first_index < sp.past and pg_visible_in_snapshot(sp.txid, a.snapshot)
                                and m.position is null
+                               and ((sp.group_name = any (a.unless_done_by)) is not true
+                                    or pg_snapshot_xmax((sp.died).snapshot) <= pg_snapshot_xmax(a.snapshot))      -- it had left it then
                            or m.kind = 'COMPLETED' and pg_visible_in_snapshot(m.txid, a.snapshot)) as was_done,
                    bool_or(case when m.kind = 'DEAD' and pg_visible_in_snapshot(m.txid, a.snapshot) then true
                                 when m.kind is null or pg_visible_in_snapshot(m.txid, a.snapshot) then false
@@ -116,11 +120,11 @@ begin
               join span sp on sp.position = a.position
               left join mark m on m.position = a.position and m.index = a.first_index
                               and m.subscription_id = sp.subscription_id and m.number = sp.number
-             group by a.position, a.first_index, a.id, sp.group_name
+             group by a.position, a.first_index, a.id, a.unless_done_by, sp.group_name
         ), was_completed as (
             select distinct one.position, one.first_index
               from (select a.position, a.first_index from at_joining a group by a.position, a.first_index, a.id
-                    having bool_or(a.was_done) and not bool_or(a.was_undone and not a.was_done)) as one
+                    having bool_or(a.was_done) and not bool_or((a.was_undone or a.must_have_done) and a.was_done is not true)) as one
         ), of_message as (
             select t.position, t.first_index,
                    bool_or(t.status = 'COMPLETED')
