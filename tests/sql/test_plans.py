@@ -8,7 +8,19 @@ from typing import Any
 import pytest
 
 from fix_database import Connect
-from log_sql import create_topic, cursor_of, publish_many, read, read_all, subscribe
+from log_sql import (
+    advance,
+    create_topic,
+    cursor_of,
+    pass_all,
+    publish_many,
+    read,
+    read_all,
+    rotate,
+    subscribe,
+    sweep,
+    take,
+)
 from queue_sql import claim
 
 
@@ -63,3 +75,56 @@ async def test_a_read_beside_open_transactions_reads_what_is_new(connect: Connec
     assert "rows=2" in text, text
     blocks = sum(int(count) for count in re.findall(r"shared hit=(\d+)", text.split("Planning")[0]))
     assert blocks < 60, text
+
+
+async def _blocks(conn: Any, query: str, *args: Any) -> int:
+    """How many blocks a query looks at, functions and all, once its plans are there."""
+    for _ in range(2):
+        explained = await conn.fetch(f"explain (analyze, buffers, costs off, timing off, summary off) {query}", *args)
+    text = "\n".join(row[0] for row in explained)
+    return int(re.findall(r"shared hit=(\d+)", text.split("Planning")[0])[0])
+
+
+async def test_states_of_all_messages_are_computed_for_few_of_them(conn: Any) -> None:
+    """Of 4000 segments with groups at, before and amid them some stand for all others; each block is read a few times."""
+    await create_topic(conn, lanes=2)
+    groups = [await subscribe(conn, name) for name in ("all", "half", "none")]
+    await conn.execute(
+        "do $$ begin for n in 1 .. 4000 loop perform postbus.publish('t', 'x'::bytea); commit; end loop; end $$"
+    )
+    await pass_all(conn, groups[0])
+    for lane in await take(conn, "w", groups[1]):
+        piece = await read(conn, lane.cursor, 1000, lanes=(lane.lane,))
+        await advance(conn, [lane], piece.next, len(piece.messages))
+    await subscribe(conn, "late", "FROM_BEGINNING")
+    await conn.execute("analyze")
+    models = await conn.fetchval(
+        "select count(distinct a.model) from postbus.topic t cross join lateral postbus.alike(t, '{}') as a where t.name = 't'"
+    )
+    assert models < 60
+    pages = await conn.fetchval(
+        "select sum(relpages) from pg_class where relname in (select 'segment_' || storage_id || '_1' from postbus.topic)"
+    )
+    assert await _blocks(conn, "select status, count(*) from postbus_outbox.outbox group by 1") < 4 * pages + 2000
+
+
+async def test_one_message_is_found_among_many_partitions(conn: Any) -> None:
+    """What a group made of a message is told by looking at a few blocks, however many partitions there are."""
+    storage = await create_topic(conn)
+    group = await subscribe(conn)
+    ids = []
+    blocks = []
+    for leaves in (3, 30):
+        for _ in range(leaves):
+            ids += await publish_many(conn, "x")
+            await rotate(conn, storage)
+        await pass_all(conn, group)
+        await conn.execute("update postbus.segment set published_at = published_at - interval '11 minutes'")
+        await conn.execute("update postbus.cursor set fenced_at = null, at = at - interval '10 minutes'")
+        await sweep(conn, storage)
+        asked = "select * from postbus.deliveries_of('t', $1), postbus.message_state('t', $1)"
+        blocks.append(max([await _blocks(conn, asked, id) for id in (ids[0], ids[-1])]))
+        row = await conn.fetchrow(asked, ids[0])
+        assert row["status"] == "COMPLETED"
+        assert row["worker"] is not None
+    assert blocks[1] < blocks[0] + 200, blocks
