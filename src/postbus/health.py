@@ -139,7 +139,8 @@ def _inconsistent(row: Row) -> GroupFinding:
 
 
 def _for_nobody(row: Row) -> GroupFinding:
-    text = f"{_counted(row['messages'])} for nobody, the oldest since {_moment(row['oldest_at'])}: no group had to read them"
+    since = _moment(row["oldest_at"])
+    text = f"{_counted(row['messages'])} for nobody, the oldest since {since}: no group had to read them"
     remedy = f"postbus groups subscribe GROUP {row['topic']} --from beginning"
     return GroupFinding("for_nobody", "warning", row["topic"], None, text, remedy)
 

@@ -68,7 +68,7 @@ async def test_a_group_that_has_just_begun_with_history_is_not_stuck(bus: Bus, c
 
 
 async def test_messages_for_nobody(bus: Bus, conn: Any) -> None:
-    """Messages that no group was ever required for: how many, and the oldest. One that joins from now on does not change that."""
+    """Messages that no group was ever required for are counted; a group that joins later does not change that."""
     await create_log(bus)
     await create_log(bus, "empty")
     await bus.admin.create_topic("queue")
@@ -87,7 +87,7 @@ async def test_messages_for_nobody(bus: Bus, conn: Any) -> None:
 
 
 async def test_stopped_consumers_leave_no_messages_for_nobody(bus: Bus, conn: Any) -> None:
-    """Messages that a group was required for are not for nobody when it is DEAD, nor when it is removed; later ones are."""
+    """If a group dies or is removed, messages that it was required for are not for nobody; later ones are."""
     await create_log(bus)
     await subscribed(bus, "a")
     await bus.send("t", 1)

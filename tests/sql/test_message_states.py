@@ -1,4 +1,4 @@
-"""What messages are, and stay, whatever becomes of their groups: for groups that end, come late, come back, or are set back."""
+"""States of messages stay true when groups end, come late, come back, or are set back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Told = tuple[list[str], list[str], str]
 
 
 async def state(conn: Any, id: int) -> Told:
-    """The groups that a message is required for, those that have completed it, and its status: the same wherever one asks."""
+    """The groups that a message is required for, those that have completed it, and its status, from every view."""
     row = await conn.fetchrow("select required, completed, status from postbus.message_state('t', $1)", id)
     listed = await conn.fetchrow("select required, completed, status from postbus.message_states where id = $1", id)
     counted = await conn.fetchrow(
@@ -279,7 +279,7 @@ async def test_a_settlement_that_commits_after_a_group_joined_leaves_the_message
 
 @TRACKING
 async def test_a_group_that_was_set_back_over_what_it_skipped_is_waited_for(conn: Any, tracking: str) -> None:
-    """What it had settled before is completed for a group that joins then; what it had skipped is not, until both have it."""
+    """A group that joins then is not required for what was settled before, but for what was skipped."""
     await create_topic(conn, tracking=tracking)
     a, b = await subscribe(conn, "a"), await subscribe(conn, "b")
     [done] = await publish(conn, "settled by both")
@@ -307,7 +307,7 @@ async def test_a_group_that_was_set_back_over_what_it_skipped_is_waited_for(conn
 
 
 async def test_a_group_that_comes_and_goes_leaves_a_bounded_history(conn: Any) -> None:
-    """Whether it gets on meanwhile or not: stretches that meet become one, and a joining that says nothing more goes."""
+    """Stretches that meet become one, and a joining that tells nothing any more goes."""
     storage = await create_topic(conn, lanes=2)
     a, flapping = await subscribe(conn, "a"), await subscribe(conn, "flapping")
     ids = []

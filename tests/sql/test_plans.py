@@ -86,7 +86,7 @@ async def _blocks(conn: Any, query: str, *args: Any) -> int:
 
 
 async def test_states_of_all_messages_are_computed_for_few_of_them(conn: Any) -> None:
-    """Of 4000 segments with groups at, before and amid them some stand for all others; each block is read a few times."""
+    """Of 4000 segments some stand for all others, and each block is read a few times."""
     await create_topic(conn, lanes=2)
     groups = [await subscribe(conn, name) for name in ("all", "half", "none")]
     await conn.execute(
@@ -99,11 +99,13 @@ async def test_states_of_all_messages_are_computed_for_few_of_them(conn: Any) ->
     await subscribe(conn, "late", "FROM_BEGINNING")
     await conn.execute("analyze")
     models = await conn.fetchval(
-        "select count(distinct a.model) from postbus.topic t cross join lateral postbus.alike(t, '{}') as a where t.name = 't'"
+        "select count(distinct a.model) from postbus.topic t "
+        "cross join lateral postbus.alike(t, '{}') as a where t.name = 't'"
     )
     assert models < 60
     pages = await conn.fetchval(
-        "select sum(relpages) from pg_class where relname in (select 'segment_' || storage_id || '_1' from postbus.topic)"
+        "select sum(relpages) from pg_class "
+        "where relname in (select 'segment_' || storage_id || '_1' from postbus.topic)"
     )
     assert await _blocks(conn, "select status, count(*) from postbus_outbox.outbox group by 1") < 4 * pages + 2000
 
