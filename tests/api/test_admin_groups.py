@@ -306,4 +306,4 @@ async def test_states_that_do_not_follow(bus: Bus, conn: Any) -> None:
     with pytest.raises(InvalidGroup, match="DEAD cannot become PAUSED") as refused:
         await bus.admin.pause_group("events", "mail")
 
-    assert "heartbeat" in refused.value.remedy
+    assert "groups resurrect events mail" in refused.value.remedy

@@ -154,9 +154,12 @@ async def test_extending_and_losing(bus: Bus, conn: Any, log: str) -> None:
     assert await conn.fetchval(ends, first[0].token) > timedelta(minutes=59)
 
     await conn.execute("update postbus.retrying set due_at = clock_timestamp() where token = $1", first[0].token)
-    second = await bus.pop(log, group="g", batch=2)
+    again = []
+    for _ in range(2):  # each may have ended the program that had both: they come alone
+        async with bus.pop(log, group="g", batch=2) as popped:
+            again += popped.payloads
 
-    assert sorted(second.payloads) == [0, 1]
+    assert sorted(again) == [0, 1]
     for settle in (first.extend, first[0].ack, first[0].extend):
         with pytest.raises(LeaseLost):
             await settle()

@@ -126,7 +126,7 @@ async def test_a_lost_lease_rolls_all_back(bus: Bus, conn: Any, topic: str) -> N
             await bus.publish(tx, f"{topic}.out", 1)
             await popped.ack(tx)
 
-    assert await states_of(conn, topic) == {"waiting": 1}
+    assert await states_of(conn, topic) == {"retrying": 1}
     assert await states_of(conn, f"{topic}.out") == {}
 
 

@@ -164,7 +164,7 @@ MISTAKES = [
     ("groups seek events mail --to soon", 4, "--to 'soon' is not a place in a log", "beginning"),
     ("groups seek events mail --to 99999999999999999999", 4, "larger than any id", "id of a message"),
     ("groups show events", 2, "GROUP", "--help"),
-    ("groups pause events dead", 4, "DEAD cannot become PAUSED", "heartbeat"),
+    ("groups pause events dead", 4, "DEAD cannot become PAUSED", "groups resurrect events dead"),
     ("consume events", 4, "topic 'events' is PUB_SUB", "postbus consume events --group NAME"),
     ("consume jobs --group mail", 4, "topic 'jobs' is a QUEUE", "leave --group out"),
     ("consume events --from now", 2, "--from is for groups", "--group"),
