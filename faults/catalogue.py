@@ -118,10 +118,15 @@ _TIMEOUT = {"heartbeat_interval": "1s", "heartbeat_timeout": "3s"}
 
 
 async def popped_rarely(world: World) -> None:
-    """All consumers are silent for longer than the heartbeat timeout: groups die, and come back by the next pop."""
+    """All consumers are silent for longer than the heartbeat timeout: groups die, and the next pop delivers."""
     for _ in range(3):
         await _swept_until(world, "exists (select from postbus.subscription where state = 'DEAD')")
-        await _swept_until(world, "not exists (select from postbus.subscription where state = 'DEAD')")
+        sweeping = asyncio.create_task(_swept_until(world, "false"))
+        try:
+            await world.flows(10, within=30)
+        finally:
+            sweeping.cancel()
+            await asyncio.gather(sweeping, return_exceptions=True)
 
 
 async def worked_for_long(world: World) -> None:

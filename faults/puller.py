@@ -27,8 +27,10 @@ Handle = Callable[[Mode, str, Delivery, Any], Awaitable[None]]
 class Pullers:
     """All that a process pops.
 
-    With a `rhythm` all processes pop at the same moments, so many seconds apart, and are silent in between. Each
-    time they pop until nothing is there; or, to `hold` it, one batch, which they work at for so many seconds.
+    With a `rhythm` pops come at certain moments, so many seconds apart, and all consumers are silent in between. Each
+    time one of two processes has its turn, with one pop for each group, and pops until nothing is there: it gets what
+    there is by the pop that ends the silence, or not at all. Or, to `hold` it, all pop one batch, at which they work
+    for so many seconds.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Pullers:
     ) -> None:
         self._rhythm = rhythm
         self._hold = hold
+        self._turn = int(seed.rpartition(".")[2]) % 2
         self._bus = bus
         self._journal = journal
         self._failpoint = failpoint
@@ -53,8 +56,12 @@ class Pullers:
         self._stop = asyncio.Event()
 
     def add(self, mode: Mode, group: str) -> None:
-        for _ in range(_AT_ONCE):
+        for _ in range(1 if self._is_sparse else _AT_ONCE):
             self._tasks.append(asyncio.create_task(self._pull(mode, group)))
+
+    @property
+    def _is_sparse(self) -> bool:
+        return self._rhythm > 0 and not self._hold
 
     async def end(self) -> None:
         """Let all finish what they have in hand."""
@@ -62,6 +69,8 @@ class Pullers:
         await asyncio.gather(*self._tasks)
 
     async def _pull(self, mode: Mode, group: str) -> None:
+        if self._is_sparse:
+            await self._next_beat()
         while not self._stop.is_set():
             try:
                 batch = _BATCH_IN_RHYTHM if self._rhythm else self._random.randint(1, _BATCH)
@@ -72,9 +81,15 @@ class Pullers:
                         await self._pause(self._hold)
                         await self._work_through(mode, group, popped)
                 if self._rhythm and (self._hold or not popped):
-                    await self._pause(self._rhythm - time.time() % self._rhythm)
+                    await self._next_beat()
             except (PostbusError, *DRIVER_ERRORS):
                 await asyncio.sleep(0.1)  # what is not settled comes back when its lease ends
+
+    async def _next_beat(self) -> None:
+        beat = int(time.time() / self._rhythm) + 1
+        if self._is_sparse and beat % 2 != self._turn:
+            beat += 1
+        await self._pause(beat * self._rhythm - time.time())
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
