@@ -61,7 +61,7 @@ async def test_an_ack_that_comes_while_the_lease_is_returned_is_lost(connect: Co
     await returning.commit()
 
     assert await acking == [one]
-    assert await states(a) == {"waiting": 1}
+    assert await states(a) == {"retrying": 1}
 
 
 async def test_a_lease_that_is_being_acked_is_not_returned(connect: Connect) -> None:
@@ -128,7 +128,7 @@ async def test_two_sweepers_return_a_lease_once(connect: Connect) -> None:
         assert await a.fetchval("select postbus.return_expired(as_of => $1)", claimed["ends_at"]) == 1
         assert await b.fetchval("select postbus.return_expired(as_of => $1)", claimed["ends_at"]) == 0
 
-    assert await states(a) == {"waiting": 1}
+    assert await states(a) == {"retrying": 1}
 
 
 async def test_two_handlers_of_one_lease_settle_one_after_the_other(connect: Connect) -> None:

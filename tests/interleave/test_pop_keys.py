@@ -55,7 +55,7 @@ async def test_a_key_that_waits_behind_a_message_in_hand_does_not_hold_up_others
 
 
 async def test_a_message_that_kills_takes_no_other_along(conn: Any) -> None:
-    """What was not answered twice comes alone: so neither those behind it nor those beside it are given up with it."""
+    """What was not answered comes alone: so neither those behind it nor those beside it are given up with it."""
     await _group(conn, max_attempts=4, retry_initial="1s", retry_max="1s", retry_jitter=0)
     await publish_many(conn, "a1", "a2", "b1", keys=["a", "a", "b"])
     popped = []
@@ -65,8 +65,8 @@ async def test_a_message_that_kills_takes_no_other_along(conn: Any) -> None:
         if "a1" not in one.messages:
             await ack(conn, one)
 
-    assert popped[:2] == [["a1", "a2", "b1"]] * 2
-    assert sorted(popped[2:]) == [[], [], ["a1"], ["a1"], ["a2"], ["b1"]]
+    assert popped[0] == ["a1", "a2", "b1"]
+    assert sorted(popped[1:]) == [[], ["a1"], ["a1"], ["a1"], ["a1"], ["a2"], ["b1"]]
     assert await conn.fetchval("select array_agg(convert_from(payload, 'utf8')) from postbus.dead_letter") == ["a1"]
 
 

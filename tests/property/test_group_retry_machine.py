@@ -17,6 +17,7 @@ from property.world import World
 
 _LANES = 2
 _MOST = 3
+_BACKOFF = timedelta(seconds=10)
 _keys = st.none() | st.sampled_from(["x", "y", "z"])
 _which = st.integers(0, 30)
 
@@ -28,6 +29,9 @@ class Waiting:
     parked: bool
     attempts: int
     due: timedelta
+    alone: bool | None = None
+    """Of what is in hand."""
+    suspected: bool = False
 
 
 class Retries(RuleBasedStateMachine):
@@ -37,7 +41,8 @@ class Retries(RuleBasedStateMachine):
         super().__init__()
         self.world = world
         self.topic = world.new_name("retry")
-        self.storage = world.run(create_topic(world.conn, self.topic, lanes=_LANES, max_attempts=_MOST))
+        backoff = {"retry_initial": "10s", "retry_factor": 1, "retry_jitter": 0}
+        self.storage = world.run(create_topic(world.conn, self.topic, lanes=_LANES, max_attempts=_MOST, **backoff))
         self.group = world.run(subscribe(world.conn, topic=self.topic))
         self.held: dict[int, Lane] = {}
         self.former: list[Lane] = []
@@ -71,7 +76,10 @@ class Retries(RuleBasedStateMachine):
         self.unread |= set(ids)
 
     @precondition(lambda self: self.unread)
-    @rule(first=_which, kinds=st.lists(st.sampled_from(["done", "retry", "dead", "release"]), min_size=4, max_size=4))
+    @rule(
+        first=_which,
+        kinds=st.lists(st.sampled_from(["done", "retry", "dead", "release", "suspect"]), min_size=4, max_size=4),
+    )
     def read(self, first: int, kinds: list[str]) -> None:
         """Work through what is before a lane: what fails is put off, and what has its key waits behind it."""
         lane = self.lanes[_one_of(self.unread, first)]
@@ -91,29 +99,66 @@ class Retries(RuleBasedStateMachine):
             elif kind == "dead":
                 self.dead[id] = 1
             else:
-                self.waiting[id] = Waiting(kind == "park", 1 if kind == "retry" else 0, self.now)
+                attempts = 1 if kind == "retry" else 0
+                self.waiting[id] = Waiting(kind == "park", attempts, self.now, suspected=kind == "suspect")
                 self._unpark(key)
         assert self.world.run(advance(self.world.conn, [held], piece.next, len(piece.ids))) == []
 
     @precondition(lambda self: self.waiting)
     @rule(first=_which, count=st.integers(1, 4))
     def claim(self, first: int, count: int) -> None:
-        """What is due comes, its attempt counted; again only after the topic's lease."""
+        """What is due comes, its attempt counted. What was in hand for longer than its lease is suspected."""
         lane = self.lanes[_one_of(self.waiting, first)]
+        self._suspect(lane)
         rows = self.world.fetch("select * from postbus.claim_retrying(array[$1::uuid], $2, $3)",
                                 self.held[lane].token, count, self._now())  # fmt: skip
-        due = {
-            id for id, one in self.waiting.items() if self.lanes[id] == lane and not one.parked and one.due <= self.now
-        }
+        suspects = self._due(lane, suspected=True)
+        if suspects:
+            last = rows.pop()
+            assert last["alone"] is None
+            assert last["id"] in suspects
+        due = self._due(lane, suspected=False)
         claimed = {row["id"] for row in rows}
         assert claimed <= due
         assert len(rows) == len(claimed) == min(count, len(due))
         for row in rows:
-            one = self.waiting[row["id"]]
-            one.attempts += 1
-            one.due = self.now + timedelta(seconds=30)
-            self.tried.add(row["id"])
-            assert (row["attempts"], row["key"]) == (one.attempts, self.keys[row["id"]])
+            self._is_in_hand(row, alone=False)
+
+    @precondition(lambda self: self.waiting)
+    @rule(first=_which)
+    def claim_alone(self, first: int) -> None:
+        """A suspect comes by itself, the first of its key."""
+        lane = self.lanes[_one_of(self.waiting, first)]
+        self._suspect(lane)
+        rows = self.world.fetch("select * from postbus.claim_retrying(array[$1::uuid], 1, $2, is_alone => true)",
+                                self.held[lane].token, self._now())  # fmt: skip
+        due = {id for id in self._due(lane, suspected=True) if self._is_first(id)}
+        assert {row["id"] for row in rows} <= due
+        assert len(rows) == min(1, len(due))
+        for row in rows:
+            self._is_in_hand(row, alone=True)
+
+    def _due(self, lane: int, *, suspected: bool) -> set[int]:
+        here = {id: one for id, one in self.waiting.items() if self.lanes[id] == lane and one.suspected == suspected}
+        return {id for id, one in here.items() if not one.parked and one.due <= self.now}
+
+    def _is_first(self, id: int) -> bool:
+        return self.keys[id] is None or id == min(other for other in self.waiting if self.keys[other] == self.keys[id])
+
+    def _is_in_hand(self, row: Any, *, alone: bool) -> None:
+        one = self.waiting[row["id"]]
+        one.attempts += 1
+        one.alone = alone
+        one.due = self.now + timedelta(seconds=30)
+        self.tried.add(row["id"])
+        assert (row["attempts"], row["key"], row["alone"]) == (one.attempts, self.keys[row["id"]], alone)
+
+    def _suspect(self, lane: int) -> None:
+        for id, one in self.waiting.items():
+            if self.lanes[id] == lane and one.alone is not None and not one.parked and one.due <= self.now:
+                one.due = self.now + _BACKOFF if one.alone else self.now
+                one.attempts -= not one.alone
+                one.suspected, one.alone = True, None
 
     @precondition(lambda self: self.tried)
     @rule(which=_which, outcome=st.sampled_from(["done", "retry", "dead", "release"]), wait=st.integers(0, 2))
@@ -130,10 +175,10 @@ class Retries(RuleBasedStateMachine):
             assert told == ["lost"]
         elif outcome == "release":
             assert told == ["released"]
-            one.due, one.attempts = self.now, max(one.attempts - 1, 0)
+            one.due, one.attempts, one.alone = self.now, max(one.attempts - 1, 0), None
         elif outcome == "retry" and one.attempts < _MOST:
             assert told == ["retried"]
-            one.due = self.now + timedelta(hours=wait)
+            one.due, one.alone, one.suspected = self.now + timedelta(hours=wait), None, False
         else:
             assert told == ["done" if outcome == "done" else "dead"]
             del self.waiting[id]
@@ -240,7 +285,7 @@ def _one_of(ids: Iterable[int], which: int) -> int:
     return known[which % len(known)]
 
 
-_TOLD = {"retry": "retried", "park": "parked", "dead": "dead", "release": "released"}
+_TOLD = {"retry": "retried", "park": "parked", "dead": "dead", "release": "released", "suspect": "suspected"}
 
 
 def test_retries_go_as_the_model_says(world: World) -> None:

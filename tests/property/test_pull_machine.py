@@ -33,6 +33,9 @@ class Open:
     """When it may be popped: after its delay, or when its lease ends."""
     token: UUID | None = None
     redriven: bool = False
+    alone: bool | None = None
+    """Whether nothing else is in hand with it, as far as that is known."""
+    suspected: bool = False
 
 
 class Pulling(RuleBasedStateMachine):
@@ -55,13 +58,12 @@ class Pulling(RuleBasedStateMachine):
     def teardown(self) -> None:
         """In the end all that is open comes, and then nothing is left."""
         self.now += timedelta(days=1)
-        while any(one.attempts < _MOST for one in self.open.values()):
+        while self.open:
             popped = self._pop(5, None)
-            assert popped.ids, f"{self.open} never come"
+            assert popped.ids or not self.open, f"{self.open} never come"
             self._settle(popped.token, popped.ids, "ack", timedelta(0))
             self.now += timedelta(hours=1)
-        self._pop(5, None)
-        assert self.open == {}
+        assert self._pop(5, None).ids == []
         self.world.value("select postbus.delete_topic($1, force => true)", self.topic)
 
     @rule(keys=st.lists(_keys, min_size=2, max_size=6))
@@ -152,26 +154,48 @@ class Pulling(RuleBasedStateMachine):
         assert self.world.value(sql, self.group) == 0
 
     def _pop(self, count: int, key: str | None) -> Pop:
-        popped = self.world.run(pop(self.world.conn, count, topic=self.topic, key=key, as_of=self._at()))
+        member = self.world.new_name("member")  # each has what one pop brought, and nothing else
+        options = {"topic": self.topic, "key": key, "member": member, "as_of": self._at()}
+        popped = self.world.run(pop(self.world.conn, count, **options))
         assert popped.ids == sorted(set(popped.ids))
         assert len(popped.ids) <= count
         assert key is None or set(popped.keys) <= {key}
         self._give_up()
         free = self._free(key)
         assert bool(popped.ids) == bool(free), f"got {popped.ids} of {free}"
+        is_alone = any(self.open[id].suspected or self.open[id].token is not None for id in popped.ids)
+        assert len(popped.ids) == 1 or not is_alone, "a suspect came with others"
         for id, attempts in zip(popped.ids, popped.attempts, strict=True):
             assert id in self._free(key) or self._is_behind(id, popped)
             one = self.open[id]
             assert one.due <= self.now
-            more = _BACKOFF if one.attempts >= 2 else timedelta(0)
-            one.attempts += 1
+            is_charged = one.token is not None and self._was_alone(id)
+            more = _BACKOFF if is_charged and one.attempts >= 2 else timedelta(0)
+            one.attempts += is_charged or one.token is None
             assert attempts == one.attempts
             one.due, one.token = self.now + _LEASE + more, popped.token
-        for id, one in self.open.items():  # who has lost the first of a key has lost those behind it
-            before = [other for other in popped.ids if other < id and self.keys[other] == self.keys[id] is not None]
-            if one.token != popped.token and any(self.open[other].attempts > 1 for other in before):
-                one.token = None
+            one.suspected, one.alone = is_alone, True if is_alone else None
+        if is_alone:  # who has lost the first of a key has lost those behind it
+            first = popped.ids[0]
+            for id, one in self.open.items():
+                if (
+                    one.token not in (None, popped.token)
+                    and id > first
+                    and self.keys[id] == self.keys[first] is not None
+                ):
+                    one.token, one.alone, one.suspected = None, None, True
+                    one.attempts -= 1
         return popped
+
+    def _was_alone(self, id: int) -> bool:
+        """Whether who had it had nothing else. If that is seen now, it is noted for the others."""
+        one = self.open[id]
+        if one.alone is not None:
+            return one.alone
+        others = [other for other in self.open.values() if other is not one and other.token == one.token]
+        for other in others:
+            other.alone = False if other.alone is None else other.alone
+        return not others
 
     def _give_up(self) -> None:
         """What came back after its last attempt is given up by the pop that meets it."""
@@ -241,9 +265,9 @@ class Pulling(RuleBasedStateMachine):
         }
         for id in {*back, *behind}:
             one = self.open[id]
-            one.token = None
+            one.token = one.alone = None
             if id in back and wait is not None:
-                one.due = self.now + wait
+                one.due, one.suspected = self.now + wait, False
             else:
                 one.due, one.attempts = self.now, one.attempts - 1
 

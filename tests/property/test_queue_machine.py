@@ -42,6 +42,8 @@ class Queued:
     attempts: int = 0
     is_dead: bool = False
     lease: Any = None
+    trial: int | None = None
+    """With how many it may be tried, if it is suspected."""
 
 
 class Queue(RuleBasedStateMachine):
@@ -56,6 +58,8 @@ class Queue(RuleBasedStateMachine):
         self.messages: dict[int, Queued] = {}
         self.leases: dict[Any, tuple[set[int], timedelta]] = {}
         """What is open in each, and when it ends."""
+        self.alone: set[Any] = set()
+        """Leases whose holder does nothing else."""
         self.over: list[tuple[Any, list[int]]] = []
         self.heads: dict[str, int] = {}
         """Of an ordered topic: the only message of a key that may be claimed, while one is in hand or was found."""
@@ -78,7 +82,7 @@ class Queue(RuleBasedStateMachine):
         self._expire()
         self.now += _BACKOFF
         while any(not one.is_dead for one in self.messages.values()):
-            token = self._claim(100, with_floor=False)
+            token = self._claim(100, with_floor=False) or self._claim_suspects()
             assert token is not None, f"nobody gets {self.messages}"
             self._end(token, sorted(self.leases[token][0]), "select postbus.ack($1, $2)")
         self.world.value("select postbus.delete_topic($1, force => true)", self.topic)
@@ -102,6 +106,11 @@ class Queue(RuleBasedStateMachine):
     def claim(self, count: int, with_floor: bool) -> None:
         self._claim(count, with_floor=with_floor)
 
+    @precondition(lambda self: any(one.trial is not None for one in self.messages.values()))
+    @rule()
+    def claim_suspects(self) -> None:
+        self._claim_suspects()
+
     @precondition(lambda self: self.leases)
     @rule(which=_which, some=st.integers(1, 5), way=st.sampled_from(["ack", "release", "dead_letter"]))
     def settle(self, which: int, some: int, way: str) -> None:
@@ -117,7 +126,7 @@ class Queue(RuleBasedStateMachine):
             one = self.messages[id]
             if way == "release":
                 one.attempts -= 1
-                one.due = None
+                one.due = one.trial = None
             else:
                 self._bury(id)
 
@@ -135,7 +144,7 @@ class Queue(RuleBasedStateMachine):
             if told[id] == "dead":
                 self._bury(id)
             else:
-                self.messages[id].due = self.now + delay
+                self.messages[id].due, self.messages[id].trial = self.now + delay, None
 
     @precondition(lambda self: self.leases)
     @rule(which=_which)
@@ -187,7 +196,7 @@ class Queue(RuleBasedStateMachine):
         assert self.world.value(sql, self.topic, ids) == len(chosen)
         for id in chosen:
             one = self.messages[id]
-            one.is_dead, one.attempts, one.due = False, 0, None
+            one.is_dead, one.attempts, one.due, one.trial = False, 0, None, None
 
     @rule()
     def pause_or_resume(self) -> None:
@@ -204,7 +213,7 @@ class Queue(RuleBasedStateMachine):
     def _claim(self, count: int, *, with_floor: bool) -> Any:
         """Claim, and compare with what may be claimed. Returns the lease, if there is one."""
         [row] = self.world.fetch(
-            "select * from postbus.claim($1, 'm', $2, lease => $3, floor => $4, as_of => $5)",
+            "select * from postbus.claim($1, 'm', $2, lease => $3, floor => $4, as_of => $5, with_suspects => false)",
             self.topic,
             count,
             _LEASE,
@@ -229,11 +238,37 @@ class Queue(RuleBasedStateMachine):
         self.leases[row["token"]] = (set(ids), self.now + _LEASE)
         return row["token"]
 
+    def _claim_suspects(self) -> Any:
+        """Claim what is suspected, as one who does nothing else. Returns the lease, if there is one."""
+        sql = "select * from postbus.claim_suspects($1, 'm', lease => $2, is_promised => true, as_of => $3)"
+        [row] = self.world.fetch(sql, self.topic, _LEASE, self._at())
+        free = {
+            id: one.trial
+            for id, one in self.messages.items()
+            if one.trial is not None and one.lease is None and (one.due is None or one.due <= self.now)
+        }
+        if self.paused or not free:
+            assert row["token"] is None
+            return None
+        ids = row["ids"]
+        assert set(ids) <= set(free)
+        [trial] = {free[id] for id in ids}
+        assert trial is not None
+        assert len(ids) == min(trial, sum(other == trial for other in free.values()))
+        for id, attempt in zip(ids, row["attempts"], strict=True):
+            one = self.messages[id]
+            one.attempts += 1
+            one.lease, one.due = row["token"], None
+            assert attempt == one.attempts
+        self.leases[row["token"]] = (set(ids), self.now + _LEASE)
+        self.alone.add(row["token"])
+        return row["token"]
+
     def _claimable(self) -> set[int]:
         if self.paused:
             return set()
         for one in self.messages.values():
-            if one.due is not None and one.due <= self.now:
+            if one.due is not None and one.due <= self.now and one.trial is None:
                 one.due = None
         due = {id for id, one in self.messages.items() if self._is_waiting(one)}
         if not self.ordered:
@@ -243,7 +278,7 @@ class Queue(RuleBasedStateMachine):
         return due & set(self.heads.values())
 
     def _is_waiting(self, one: Queued) -> bool:
-        return not one.is_dead and one.lease is None and one.due is None
+        return not one.is_dead and one.lease is None and one.due is None and one.trial is None
 
     def _pass_on(self, ids: list[int]) -> None:
         """The next of a key may be claimed: the first that is in the queue at that moment."""
@@ -275,22 +310,26 @@ class Queue(RuleBasedStateMachine):
         self._pass_on(ids)
 
     def _bury(self, id: int) -> None:
-        self.messages[id].is_dead = True
+        self.messages[id].is_dead, self.messages[id].trial = True, None
         self._pass_on([id])
 
     def _expire(self) -> None:
-        """What is leased for too long comes back, after a while from the second time on, or is dead in the end."""
+        """What is leased for too long is suspected. Only one that was alone is charged, and is dead in the end."""
         ended = [token for token, (_, ends) in self.leases.items() if ends <= self.now]
         count = sum(len(self.leases[token][0]) for token in ended)
         assert self.world.value("select postbus.return_expired(as_of => $1)", self._at()) == count
         for token in ended:
             ids = sorted(self.leases[token][0])
             self._close(token, ids)
+            is_charged = len(ids) == 1 and token in self.alone
             for id in ids:
                 one = self.messages[id]
-                one.due = self.now + _BACKOFF if one.attempts >= 2 else None
-                if one.attempts >= _MOST:
+                if is_charged and one.attempts >= _MOST:
                     self._bury(id)
+                    continue
+                one.trial = 1 if is_charged else max(1, count // 8)
+                one.due = self.now + _BACKOFF if is_charged and one.attempts >= 2 else None
+                one.attempts -= not is_charged
 
     def _at(self) -> Any:
         return self.world.value("select clock_timestamp() + $1::interval", self.now)
