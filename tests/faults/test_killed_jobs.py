@@ -119,7 +119,7 @@ class Run:
         return found
 
 
-_OF_SUBSCRIPTIONS = {"subscription_id", "of", "catch_up_of"}
+_OF_SUBSCRIPTIONS = {"subscription_id", "of", "catch_up_of", "group_id"}
 _DIFFERS = {"took", "snapshot"}
 _DIFFERS_IN = {("group_event", "id"), ("group_event", "fields"), ("log_leaf", "listed"), ("log_leaf", "after_number")}
 """A kill does not set a sequence back: numbers are missing, and a leaf that has begun is listed one sweep earlier.
@@ -140,7 +140,7 @@ def _plain(value: Any, name: str, numbers: dict[int, int]) -> Any:
             return [_plain(one, name, numbers) for one in value]
         case datetime() | UUID():
             return type(value).__name__
-        case timedelta() | bytes():
+        case timedelta() | bytes() | asyncpg.Range():
             return str(value)
         case int() if name.endswith("txid"):
             return "txid"

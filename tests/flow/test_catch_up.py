@@ -179,7 +179,7 @@ async def test_what_fails_in_history_is_tried_again_and_given_up_for_the_group(b
     assert [one["attempts"] for one in letters] == [2]
     assert (await group_row(conn))["dead"] == 1
     row = await conn.fetchrow("select * from postbus.deliveries where status = 'DEAD'")
-    assert (row["group_name"], row["attempts"], row["required"]) == ("g", 2, False)
+    assert (row["group_name"], row["attempts"], row["required"]) == ("g", 2, True)
 
 
 async def test_members_counters_count_history(

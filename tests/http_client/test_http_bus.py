@@ -264,7 +264,7 @@ async def test_a_lost_lease_is_told(http: HttpBus, bus: Bus, conn: Any) -> None:
         with pytest.raises(LeaseLost) as lost:
             await settle()
         assert set(lost.value.ids) <= set(ids)
-    assert await states_of(conn, "t") == {"waiting": 2}
+    assert await states_of(conn, "t") == {"retrying": 2}
 
 
 async def test_leases_are_kept(http: HttpBus, bus: Bus, conn: Any) -> None:
@@ -332,7 +332,7 @@ async def test_a_transaction_that_fails_does_nothing(http: HttpBus, bus: Bus, co
             await second.ack(tx)
             await http.publish(tx, "out", 1)
 
-    assert await states_of(conn, "t") == {"dead": 1, "waiting": 1}
+    assert await states_of(conn, "t") == {"dead": 1, "retrying": 1}
     assert await states_of(conn, "out") == {}
 
 
