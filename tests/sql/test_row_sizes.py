@@ -142,7 +142,8 @@ async def test_imported_messages_are_spread_over_segments(conn: Any) -> None:
         "select postbus.import_messages(source => 'old', topic => 't', content_type => 'text/plain', "
         "source_ids => array(select n::text from generate_series(1, 40) as n), "
         "payloads => array(select $1::bytea from generate_series(1, 40)), keys => null, headers => null, "
-        "correlation_ids => null, published_ats => array_fill(null::timestamptz, array[40]), attempts => null, errors => null)",
+        "correlation_ids => null, published_ats => array_fill(null::timestamptz, array[40]), "
+        "attempts => null, errors => null)",
         bytes(MIB),
     )
     sizes = await _segments(conn)
