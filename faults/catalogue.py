@@ -59,6 +59,8 @@ async def frozen(world: World) -> None:
             await asyncio.sleep(_BEYOND_THE_LEASE)
             victim.signal(signal.SIGCONT)
         await asyncio.sleep(0.5)
+    if any(mode.options.get("storage") == "own" for mode in world.modes):
+        await world.drops()
 
 
 async def rolling_restart(world: World) -> None:

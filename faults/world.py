@@ -217,6 +217,14 @@ class World:
                 raise Unsettled(f"no {messages} messages were handled within {within:g} s")
             await asyncio.sleep(0.1)
 
+    async def drops(self, within: float = 30.0) -> None:
+        """Wait until a part of the log was dropped, while messages flow: a check of what is dropped early needs one."""
+        deadline = time.monotonic() + within
+        while not any([await self.ask(_DROPPED, database=database) for database in self.databases]):
+            if time.monotonic() > deadline:
+                raise Unsettled(f"no part of the log was dropped within {within:g} s")
+            await asyncio.sleep(0.1)
+
     def _handled(self) -> set[Place]:
         return set(self.story().ended)
 

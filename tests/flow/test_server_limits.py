@@ -207,7 +207,7 @@ async def test_worker_runs_where_a_role_has_another_default_isolation(dsn: str, 
 async def test_migrating_under_a_serializable_default(empty_dsn: str) -> None:
     """Several processes that migrate at once wait for the first."""
     root: Any = await asyncpg.connect(empty_dsn)
-    await set_defaults(root, default_transaction_isolation="serializable", statement_timeout="10ms")
+    await set_defaults(root, default_transaction_isolation="serializable", statement_timeout="200ms")
     await root.close()
     buses = [Bus(empty_dsn, migrate=True) for _ in range(3)]
     try:
