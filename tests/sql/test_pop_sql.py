@@ -470,6 +470,24 @@ async def test_history_is_popped_too(conn: Any) -> None:
     assert sorted(got) == sorted([*map(str, range(20)), "now"])
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_pops_that_ask_for_less_than_history_and_present_have_get_it(conn: Any, key: str | None) -> None:
+    """Both parts of the group have messages that wait on the shelf, more than are asked for."""
+    await create_topic(conn)
+    await publish_many(conn, *map(str, range(20)), keys=["k"] * 20)
+    await subscribe(conn, start="FROM_BEGINNING", catch_up=json.dumps({"beside_from": 5}))
+    await publish_many(conn, "now", keys=["k"])
+    await retry(conn, await pop(conn, 2))
+    assert await conn.fetchval("select count(distinct subscription_id) from postbus.retrying") == 2
+    options = {} if key is None else {"key": key}
+    got: list[str] = []
+    while (popped := await pop(conn, 1, **options)).messages:
+        got += popped.messages
+        await ack(conn, popped)
+
+    assert sorted(got) == sorted([*map(str, range(20)), "now"])
+
+
 @pytest.mark.parametrize(
     ("options", "code"),
     [({"count": 0}, "PB402"), ({"lease": timedelta(0)}, "PB402"), ({"group": "nobody"}, "PB406")],

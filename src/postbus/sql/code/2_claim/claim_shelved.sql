@@ -102,7 +102,7 @@ begin
                          where r.subscription_id = h.subscription_id and r.lane = h.lane and r.key = h.key
                            and (r.position, r.id) > (h.position, h.id)
                          order by r.position, r.id
-                         limit least(max_count - h.heads, 4 * (max_count - h.heads) / h.heads + 1)) as next
+                         limit greatest(least(max_count - h.heads, 4 * (max_count - h.heads) / h.heads + 1), 0)) as next
                 window line as (order by next.position, next.id)) as behind
              where h.key is not null and h.attempts < 2 and not h.is_alone and not h.is_suspect and behind.is_due
         ), sized as (

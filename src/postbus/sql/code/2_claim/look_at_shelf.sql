@@ -36,7 +36,7 @@ set enable_mergejoin = off as $$
                                  where d.key is not null and r.subscription_id = d.subscription_id and r.lane = d.lane and r.key = d.key
                                    and (r.position, r.id) > (d.position, d.id) and r.due_at <= as_of
                                  order by r.position, r.id
-                                 limit least(max_count - d.heads, 4 * (max_count - d.heads) / d.heads + 1)) as one) as behind
+                                 limit greatest(least(max_count - d.heads, 4 * (max_count - d.heads) / d.heads + 1), 0)) as one) as behind
     )
     select coalesce(sum(1 + c.count), 0) >= max_count, min(c.due_at) from counted c
 $$;
