@@ -363,6 +363,35 @@ async def test_scopes_hold_in_a_restored_database(conn: Any, restore: Restore) -
     assert await _take_all(there, ids["later"], "later") == ["later new"]
 
 
+async def test_a_topic_joins_no_scope_until_a_restored_database_is_rebased(conn: Any, restore: Restore) -> None:
+    """By a change of its options, or by being created: groups would begin at places of the server that was dumped."""
+    await _burn_ids(conn)
+    await create_topic(conn)
+    await subscribe_scope(conn, namespace="ns", mode="all")
+    there = await restore()
+    await publish(there, "published there")
+    joins = """select postbus.set_topic('t', '{"namespace": "ns"}')"""
+    for call in (joins, """select postbus.create_topic('new', '{"namespace": "ns", "semantics": "PUB_SUB"}')"""):
+        await _refused(there.fetch(call))
+    await there.fetch("""select postbus.create_topic('elsewhere', '{"semantics": "PUB_SUB"}')""")
+    await _rebase(there)
+    await there.fetch(joins)
+    assert (await pop(there)).messages == ["published there"]
+
+
+async def test_a_queue_goes_on_in_its_order_in_a_restored_database(conn: Any, restore: Restore) -> None:
+    """What was published before the dump does not wait until nothing new is published any more."""
+    await _burn_ids(conn)
+    await publish(conn, "one", "two", topic="q")
+    there = await restore()
+    await _rebase(there)
+    await publish(there, "three", topic="q")
+    got = []
+    while (popped := await pop(there, topic="q", group=None)).messages:
+        got += popped.messages
+    assert got == ["one", "two", "three"]
+
+
 async def test_groups_that_pull_are_refused_until_a_restored_database_is_rebased(conn: Any, restore: Restore) -> None:
     """Every call of a pulling group names the command to run; after it the group gets what it had not had."""
     await _burn_ids(conn)

@@ -17,6 +17,7 @@ begin
         select distinct on (c.group_name) c.* from postbus.scope c
          where c.key is null and postbus.in_scope(c, join_scopes.topic) order by c.group_name, c.recorded_at desc
     loop
+        perform postbus.check_cluster();
         place := coalesce(place, row(0, pg_current_xact_id(), pg_current_snapshot())::postbus.log_place);
         perform postbus.join_topic(_scope, topic, place);
     end loop;

@@ -6,7 +6,7 @@
 -- The database keeps its identity (see event_id), since it goes on instead of the one that was dumped. With as_copy it gets a new
 -- one: for a copy that runs while the original goes on.
 --
--- Writes: segment, receipt, cursor, lane, stretch, joining, log_leaf, leaf_topic, topic_count, storage_count, subscription, scope,
+-- Writes: segment, receipt, cursor, lane, stretch, joining, log_leaf, leaf_topic, topic_count, storage_count, subscription, scope, queued,
 -- cluster.
 -- Locks: segment, cursor and lane, in exclusive mode.
 create or replace function postbus.rebase(as_copy boolean default false) returns bigint
@@ -79,6 +79,8 @@ begin
     delete from postbus.leaf_topic;
     insert into postbus.leaf_topic (storage_id, epoch, topic_id, messages)
     select g.storage_id, g.position >> 43, g.topic_id, sum(g.count) from postbus.segment g group by 1, 2, 3;
+    -- Queues are claimed in the order of transactions: those of the other server would wait behind all that is published here.
+    update postbus.queued q set txid = pg_current_xact_id() where q.txid > pg_current_xact_id();
     update postbus.lane l set holder = null, token = gen_random_uuid(), held_since = null;
     -- Seen now: nobody could send heartbeats here before.
     update postbus.subscription s
