@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from log_sql import advance, claim_retrying, create_topic, publish_many, read, refused, subscribe, take
+from fix_database import Connect
+from log_sql import advance, claim_retrying, create_topic, publish_many, read, refused, subscribe, sweep, take
 from pop_sql import ack, pop, retry
 from queue_sql import publish
 
@@ -468,6 +469,34 @@ async def test_history_is_popped_too(conn: Any) -> None:
         await ack(conn, popped)
 
     assert sorted(got) == sorted([*map(str, range(20)), "now"])
+
+
+@pytest.mark.parametrize("is_swept", [False, True])
+async def test_messages_of_a_key_that_commit_late_come_after_what_is_in_hand(
+    conn: Any, connect: Connect, is_swept: bool
+) -> None:
+    """They have lower positions than those that others of their key have in hand, or try again."""
+    storage = await create_topic(conn)
+    await subscribe(conn)
+    slow = await connect()
+    transaction = slow.transaction()
+    await transaction.start()
+    await publish_many(slow, "late 1", "late 2", keys=["k", "k"])
+    await publish_many(conn, "one", "two", keys=["k", "k"])
+    in_hand = await pop(conn, 1)
+    assert in_hand.messages == ["one"]
+    await transaction.commit()
+    for _ in range(2):
+        assert (await pop(conn, 1)).messages == []
+        if is_swept:
+            await sweep(conn, storage)
+
+    await retry(conn, in_hand)
+    got: list[str] = []
+    while (popped := await pop(conn, 1)).messages:
+        got += popped.messages
+        await ack(conn, popped)
+    assert got == ["late 1", "late 2", "one", "two"]
 
 
 @pytest.mark.parametrize("key", [None, "k"])

@@ -8,7 +8,8 @@
 --
 -- A message waits (parked) behind others of its key. What it waits behind is locked, so that whoever settles that sees
 -- the one that waits; if that cannot be, because it is just being settled, the message does not wait, and it is
--- claim_shelved that keeps the order.
+-- claim_shelved that keeps the order. Nor does a message wait that is late: committed after one of its key that has a higher position and
+-- is on the shelf. So what waits lies behind all of its key that may be in hand: see last_tried.
 --
 -- Writes: retrying, cursor.  Locks: an advisory lock for the transaction; rows of retrying, for share (skip locked).
 create or replace function postbus.shelve(
@@ -93,7 +94,7 @@ begin
                                 where a.subscription_id = own.id and a.lane = r.lane and a.position = r.position
                                   and a.indexes @> (m.n - 1)::integer)
         ), busy as (        -- keys of which something is on the shelf; is_held: and stays there until this has committed
-            select wanted.lane, wanted.key, held.is is not null as is_held
+            select wanted.lane, wanted.key, held.is is not null as is_held, last.position as last_position, last.id as last_id
               from (select distinct message.lane, message.key from message where message.key is not null) as wanted
              cross join lateral (select from postbus.retrying ahead
                                   where ahead.subscription_id = shelve.subscription_id and ahead.lane = wanted.lane and ahead.key = wanted.key
@@ -103,8 +104,12 @@ begin
                                   where ahead.subscription_id = shelve.subscription_id and ahead.lane = wanted.lane and ahead.key = wanted.key
                                     and not (_passes and postbus.is_put_off(ahead, as_of))
                                   order by ahead.position, ahead.id limit 1 for share skip locked) as held on true
+              left join lateral (select ahead.position, ahead.id from postbus.retrying ahead
+                                  where ahead.subscription_id = shelve.subscription_id and ahead.lane = wanted.lane and ahead.key = wanted.key
+                                  order by ahead.position desc, ahead.id desc limit 1) as last on true
         ), ranked as (      -- the first of each key, then the second of each, ...
-            select m.*, busy.is_held, busy.key is null and (shelve.key is null or m.key = shelve.key) is true as is_free,
+            select m.*, busy.is_held, ((m.position, m.id) < (busy.last_position, busy.last_id)) is true as is_late,
+                   busy.key is null and (shelve.key is null or m.key = shelve.key) is true as is_free,
                    case when m.key is null then 1
                         else row_number() over (partition by m.lane, m.key order by m.position, m.id) end as of_key
               from message m
@@ -121,7 +126,7 @@ begin
         ), kept as (
             insert into postbus.retrying (subscription_id, lane, id, position, shelved, parked, due_at, attempts, token, member, published_at,
                                           key, correlation_id, content_type, headers, payload, stretch)
-            select shelve.subscription_id, p.lane, p.id, p.position, true, not p.is_taken and (p.of_key > 1 or p.is_held is true),
+            select shelve.subscription_id, p.lane, p.id, p.position, true, not (p.is_taken or p.is_late) and (p.of_key > 1 or p.is_held is true),
                    case when p.is_taken then as_of + shelve.lease else as_of end, p.is_taken::integer,
                    case when p.is_taken then shelve.token end, case when p.is_taken then shelve.member end,
                    p.published_at, p.key, p.correlation_id, p.content_type, p.headers::jsonb, p.payload, stretch.number
