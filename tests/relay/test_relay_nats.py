@@ -10,6 +10,7 @@ import nats
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
 
+from eventually import eventually
 from grouping import create_log, is_through
 from postbus import Ack, Bus, DeadLetter, Release, Retry, SinkUnavailable
 from postbus.bench.peers.servers import Server
@@ -42,6 +43,24 @@ async def all_of(found: Any) -> list[Any]:
         got += await pulled.fetch(1000, timeout=5)
     await pulled.unsubscribe()
     return got
+
+
+async def test_what_is_sent_again_after_the_window_is_stored_once_more(nats_server: Server) -> None:
+    """With the same identity, by which consumers know it; within the window the stream has it once."""
+    async with stream(nats_server, duplicate_window=0.5) as found, opened(NatsSink(nats_server.address)) as sink:
+
+        async def sent_again() -> int:
+            assert await sink.send([parcel("orders")]) == [Ack()]
+            stored: int = (await found.stream_info("ORDERS")).state.messages
+            return stored
+
+        async def is_stored_twice() -> None:
+            assert await sent_again() == 2
+
+        assert [await sent_again(), await sent_again()] == [1, 1]
+        await eventually(is_stored_twice)
+        first, second = await all_of(found)
+    assert first.headers["event_id"] == second.headers["event_id"]
 
 
 async def test_messages_of_a_topic_arrive_in_the_stream(bus: Bus, conn: Any, nats_server: Server) -> None:
