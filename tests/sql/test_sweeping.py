@@ -401,6 +401,21 @@ async def test_new_message_in_an_old_partition_is_healthy(conn: Any) -> None:
     assert (await health(conn))["healthy"]
 
 
+async def test_partition_that_lasts_longer_beside_old_messages_is_healthy(conn: Any) -> None:
+    """While a group keeps messages for days, a partition is overdue only after 1/64 of that time."""
+    storage = await create_topic(conn, retention="1 h", zero_subscription_retention="1 h", heartbeat_timeout="30 d")
+    await subscribe(conn)
+    await publish_many(conn, "old")
+    await rotate(conn, storage)
+    await sweep(conn, storage)
+    await conn.execute("update postbus.log_leaf set closed_at = closed_at - interval '128 h' where epoch = 1")
+    await publish_many(conn, "new")
+    overdue = "select count(*) from postbus.sweep_overdue(clock_timestamp() + $1, '-infinity') o where o ~ 'open'"
+
+    assert await conn.fetchval(overdue, _HOUR) == 0
+    assert await conn.fetchval(overdue, 3 * _HOUR) == 1
+
+
 async def test_partition_that_nobody_drops_is_unhealthy(conn: Any) -> None:
     """Past its retention for three intervals, and no process has looked since: whoever lives."""
     storage = await closed_leaf(conn, *"abc")

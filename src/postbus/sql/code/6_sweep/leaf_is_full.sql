@@ -1,7 +1,4 @@
 -- Whether the leaf that is written to should be followed by the next: it has messages, and its time or size is over.
---
--- Its time is the storage's period, or 1/64 of the age of the oldest leaf if that is longer: a group that keeps old messages for
--- days would let hundreds of leaves gather, and each read locks all of them.
 create or replace function postbus.leaf_is_full(storage postbus.storage, epoch integer, as_of timestamptz) returns boolean
 language plpgsql as $$
 declare
@@ -11,6 +8,6 @@ begin
         return false;
     end if;
     return (select l.opened_at from postbus.log_leaf l where l.storage_id = storage.id and l.epoch = leaf_is_full.epoch)
-           <= as_of - greatest(storage.period, (as_of - (select min(l.closed_at) from postbus.log_leaf l where l.storage_id = storage.id)) / 64)
+           <= as_of - postbus.leaf_period(storage, as_of)
         or pg_total_relation_size(_leaf) >= storage.leaf_bytes;
 end $$;

@@ -17,9 +17,10 @@ begin
         return;
     end if;
     for _leaf in
-        select l.storage_id, l.epoch, s.name, s.period from postbus.log_leaf l
+        select l.storage_id, l.epoch, s.name, period.is as period from postbus.log_leaf l
           join postbus.storage s on s.id = l.storage_id
-         where l.closed_txid is null and l.epoch <= postbus.epoch(l.storage_id) and l.opened_at <= _by - s.period
+         cross join lateral (select postbus.leaf_period(s, _by) as is) as period
+         where l.closed_txid is null and l.epoch <= postbus.epoch(l.storage_id) and l.opened_at <= _by - period.is
          order by l.storage_id, l.epoch
     loop
         begin       -- rows are appended: the first one is about the oldest
