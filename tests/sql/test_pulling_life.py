@@ -324,6 +324,43 @@ async def test_group_lives_while_a_consumer_holds_a_lease(conn: Any) -> None:
     assert await let_die(conn, storage, timedelta(minutes=66)) == 1
 
 
+@pytest.mark.parametrize("how", ["hold", "extend"])
+async def test_long_work_for_a_scope_is_a_sign_of_life_in_all_its_topics(conn: Any, how: str) -> None:
+    """While a consumer has messages of one topic in hand, publishers of the others are not refused."""
+    storages = {
+        await create_topic(conn, "a", namespace="n"),
+        await create_topic(conn, "b", namespace="n", retention="5 d", block_writes_on_zero_subscriptions=True),
+    }
+    assert len(storages) == 2
+    await conn.fetch("select * from postbus.subscribe_scope('g', namespace => 'n')")
+    await publish_many(conn, "one", "two", topic="a")
+    popped = as_pop(await conn.fetch("select * from postbus.pop_scope('g', 'n', max_count => 2, lease => '30 min')"))
+
+    for minutes in range(2, 30, 2):
+        later = timedelta(minutes=minutes)
+        if how == "extend":
+            now = await conn.fetchval("select clock_timestamp() + $1::interval", later)
+            await conn.execute("select postbus.extend(array[$1::uuid], '3 min', $2)", popped.token, now)
+        assert [(await sweep(conn, storage, later))["dead"] for storage in storages] == [0, 0]
+    await publish_many(conn, "three", topic="b")
+    await ack(conn, popped)
+    for storage in storages:
+        assert await let_die(conn, storage, timedelta(minutes=40)) == 1
+    assert await conn.fetchval("select count(*) from postbus.scope_pop") == 0
+
+
+async def test_pop_of_one_topic_of_a_scope_is_no_sign_of_life_in_others(conn: Any) -> None:
+    """Somebody else may be who should work at those, and be gone."""
+    storage = await create_topic(conn, "a", namespace="n")
+    await create_topic(conn, "b", namespace="n")
+    await conn.fetch("select * from postbus.subscribe_scope('g', namespace => 'n')")
+    await publish_many(conn, "one", topic="a")
+    await pop(conn, topic="a", lease=timedelta(hours=1))
+
+    assert await let_die(conn, storage) == 1
+    assert [await state(conn, topic) for topic in ("a", "b")] == ["ACTIVE", "DEAD"]
+
+
 async def test_token_of_another_group_is_no_sign_of_life(conn: Any) -> None:
     """Only the group whose messages are held is heard: settling for one does not keep another one alive."""
     storage = await create_topic(conn)

@@ -16,3 +16,9 @@ create table postbus.sign_of_life (
     at              timestamptz not null
 );
 create index sign_of_life_idx on postbus.sign_of_life (subscription_id);
+
+-- Pops from all topics of a scope: while one has messages in hand, its group lives in each of the topics.
+create table postbus.scope_pop (
+    scope_id bigint not null,
+    token    uuid not null
+);

@@ -4,7 +4,7 @@
 -- It is a sign of life of the group in all of these topics: where it is DEAD, it comes back, for which the transaction must not
 -- have written.
 --
--- Writes: see pop_group and note_life.
+-- Writes: scope_pop; see pop_group and note_life.
 create or replace function postbus.pop_scope(
     group_name text,
     namespace  text default null,
@@ -72,6 +72,9 @@ begin
                 _end.more := _end.more or _row.more;
                 _end.next_due := least(_end.next_due, _row.next_due);
             else
+                if _row.token is not null then
+                    insert into postbus.scope_pop (scope_id, token) values (_scope.id, _row.token);     -- see scopes_in_hand
+                end if;
                 return next _row;
                 _end.more := true;      -- others may have something, too
             end if;

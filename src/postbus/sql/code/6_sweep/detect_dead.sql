@@ -6,14 +6,17 @@
 -- Can be killed anywhere and called again: what is DEAD follows from the heartbeats alone. What a DEAD group is required for, and what it
 -- holds, is computed from its state; in the same transaction it is only noted what was there when it died.
 --
--- A group that pulls lives while one of its consumers has messages in hand, and by the signs that settlements leave.
+-- A group that pulls lives while one of its consumers has messages in hand, and by the signs that settlements leave. Where these
+-- messages were popped from a scope, it lives in all topics of that.
+--
 -- A group whose row is locked is passed over.
 --
--- Writes: subscription, sign_of_life, stretch, group_event.  Locks: rows of subscription (skip locked).
+-- Writes: subscription, sign_of_life, scope_pop, stretch, group_event.  Locks: rows of subscription (skip locked).
 create or replace function postbus.detect_dead(storage_id integer, as_of timestamptz) returns bigint
 language plpgsql as $$
 declare
     _every interval := (select w.detection_interval from postbus.sweep_setting w);
+    _scopes bigint[] := postbus.scopes_in_hand(as_of);
     _heard bigint[];        -- those that pull, and live
     _quiet bigint[];        -- not heard of for longer than a heartbeat takes
     _dead  bigint[];
@@ -23,7 +26,11 @@ begin
           join postbus.topic t on t.id = s.topic_id
          where t.storage_id = detect_dead.storage_id and s.state = 'ACTIVE' and s.catch_up_of is null
            and (s.id = any (array(select sign.subscription_id from postbus.sign_of_life sign))
-                or s.seen_at < as_of - 1.5 * t.heartbeat_interval and postbus.has_in_hand(s.id, as_of))
+                or s.seen_at < as_of - 1.5 * t.heartbeat_interval
+                   and (postbus.has_in_hand(s.id, as_of)
+                        or exists (select from postbus.scope c
+                                    where c.id = any (_scopes) and c.group_name = s.group_name
+                                      and (c.id = s.scope_id or postbus.in_scope(c, t)))))
          order by s.id for no key update of s skip locked);
     if _heard <> '{}' then
         with sign as (
