@@ -181,7 +181,12 @@ MISTAKES = [
     ("topics create log --tracking OFFSET_WATERMARK", 4, "bad option", "tracking is for PUB_SUB topics"),
     ("topics create log --storage own", 4, "bad option", "storage is for PUB_SUB topics"),
     ("topics create log --semantics PUB_SUB --lanes 0", 4, "bad option", "lanes goes from 1 to 1024"),
-    ("topics create log --semantics PUB_SUB --max-retention 1h", 4, "bad option", "max_retention is not less than"),
+    (
+        "topics create log --semantics PUB_SUB --max-retention 1h",
+        4,
+        "bad option",
+        "zero_subscription_retention (24:00:00): change them, too",
+    ),
     ("topics create log --semantics PUB_SUB --heartbeat-timeout 61s", 4, "bad option", "at least twice"),
     ("topics create log --semantics PUB_SUB --zombie-time soon", 4, "--zombie-time 'soon' is not a duration", "24h"),
     ("topics create log --block-writes-on-zero-subscriptions", 4, "bad option", "is for PUB_SUB topics"),
