@@ -130,3 +130,21 @@ async def test_one_message_is_found_among_many_partitions(conn: Any) -> None:
         assert row["status"] == "COMPLETED"
         assert row["worker"] is not None
     assert blocks[1] < blocks[0] + 200, blocks
+
+
+async def test_group_that_comes_back_does_not_look_at_what_it_has_read(conn: Any) -> None:
+    """A poller that is DEAD each time is told what it missed, by a few blocks of a log of 4000 messages."""
+    await create_topic(conn, lanes=2)
+    group = await subscribe(conn)
+    await conn.execute(
+        "do $$ begin for n in 1 .. 4000 loop perform postbus.publish('t', 'x'::bytea); commit; end loop; end $$"
+    )
+    await pass_all(conn, group)
+    await publish_many(conn, "new", "newer")
+    counted = (
+        "select c.messages from postbus.topic t "
+        "cross join lateral postbus.count_before($1, t, pg_current_snapshot(), 100) as c where t.name = 't'"
+    )
+
+    assert await conn.fetchval(counted, group) == 2
+    assert await _blocks(conn, counted, group) < 100

@@ -10,7 +10,7 @@ import pytest
 
 from eventually import eventually
 from fix_database import Connect
-from log_sql import create_topic, let_die, publish_many, refused, rotate, subscribe, sweep
+from log_sql import create_topic, let_die, pass_all, publish_many, refused, rotate, subscribe, sweep
 from pop_sql import ack, as_pop, pop, retry
 
 
@@ -401,6 +401,28 @@ async def test_heartbeat_call_revives_a_dead_group(conn: Any) -> None:
 
     assert [tuple(row) for row in told] == [("t", "ACTIVE", 2, 0)]
     assert (await pop(conn, 10)).messages == ["one", "two"]
+
+
+async def test_messages_that_were_committed_late_are_among_those_that_a_group_missed(
+    conn: Any, connect: Connect
+) -> None:
+    """Also those that lie before the place of the group in the log, in transactions that were open when it read."""
+    storage = await create_topic(conn, lanes=2)
+    group = await subscribe(conn)
+    publishers = [await connect() for _ in range(2)]
+    transactions = [publisher.transaction() for publisher in publishers]
+    for transaction, publisher in zip(transactions, publishers, strict=True):
+        await transaction.start()
+        await publish_many(publisher, "late", "later", keys=["a", "b"])
+        await publish_many(conn, "read")
+    assert await pass_all(conn, group) == 2
+    await publish_many(conn, "new")
+    for transaction in transactions:
+        await transaction.commit()
+    await let_die(conn, storage)
+
+    assert await conn.fetchval("select missed from postbus.send_heartbeat('g', 't')") == 5
+    assert sorted((await pop(conn, 10)).messages) == ["late", "late", "later", "later", "new"]
 
 
 async def test_heartbeat_call_for_a_scope_reaches_all_its_topics(conn: Any) -> None:
