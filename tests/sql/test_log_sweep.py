@@ -621,6 +621,74 @@ async def test_long_retention_of_a_neighbour_does_not_keep_a_topics_messages(con
     assert await conn.fetchval("select count(*) from postbus.leaf_topic") == 0
 
 
+async def test_cap_holds_beside_a_neighbour_that_keeps_old_messages(conn: Any) -> None:
+    """To within a period and a sweep, although the partition lasts for hours, since an old one is still there."""
+    for_long = {"zombie_time": "900 days", "heartbeat_timeout": "900 days"}
+    storage = await create_topic(conn, "old", retention="30 min", zero_subscription_retention="30 min", **for_long)
+    capped = {"retention": "1 min", "zero_subscription_retention": "1 min", "max_retention": "10 min"}
+    assert await create_topic(conn, **capped, **for_long) == storage
+    for topic, group in (("old", "paused"), ("t", "paused"), ("t", "slow")):
+        await subscribe(conn, group, topic=topic)
+    await conn.execute(
+        "select postbus.set_group_state(topic, 'paused', 'PAUSED') from unnest(array['old', 't']) as topic"
+    )
+    await publish_many(conn, *"abc", topic="old")
+    await _close(conn, storage)
+    await conn.execute("update postbus.log_leaf set closed_at = closed_at - interval '20 days' where epoch = 1")
+    epoch = await conn.fetchval("select postbus.epoch($1)", storage)
+
+    there: dict[int, int] = {}  # the minute in which each was published
+    for minute in range(0, 90, 3):
+        there[(await publish_many(conn, "x", "y"))[0]] = minute
+        await publish_many(conn, "z", topic="old")
+
+        async def cap_holds(minute: int = minute) -> None:
+            await _sweep_all(conn, storage, timedelta(minutes=minute))
+            rows = await conn.fetch("select distinct id >> 10 as segment from postbus.log where topic = 't'")
+            stored = {there[row["segment"] << 10] for row in rows}
+            assert stored >= {one for one in there.values() if one > minute - 10}, "nothing goes early"
+            assert stored <= {one for one in there.values() if one > minute - 10 - 5 - 3}
+
+        await eventually(cap_holds, within=30)
+
+    assert await conn.fetchval("select postbus.epoch($1)", storage) == epoch, "it is still the same partition"
+    assert await _there(conn, "old") == 3 + 30
+    left = await _there(conn, "t")
+    assert await _lost(conn) == {"paused": 60 - left, "slow": 60 - left}
+    slow = await conn.fetchval("select id from postbus.subscription where group_name = 'slow'")
+    assert await pass_all(conn, slow) == left
+    await _sweep_all(conn, storage, timedelta(minutes=90))
+    assert await conn.fetchval("select lag from postbus.groups where group_name = 'slow'") == 0
+    assert await conn.fetchval("select count(*) from postbus.inconsistencies()") == 0
+    sweeps = "select count(*) from postbus.leaf_mark where epoch = $1"
+    assert 0 < await conn.fetchval(sweeps, epoch) <= 90 / 5
+
+
+async def test_mark_waits_for_transactions_that_may_have_written_before_it(conn: Any, connect: Connect) -> None:
+    """What commits after the mark was set is not overlooked when the cap is over, and goes then."""
+    storage = await create_topic(conn, "old", retention="30 min", zero_subscription_retention="30 min")
+    await create_topic(conn, retention="1 min", zero_subscription_retention="1 min", max_retention="10 min")
+    await subscribe(conn, topic="old")
+    await publish_many(conn, "a", topic="old")
+    await _close(conn, storage)
+    await conn.execute("update postbus.log_leaf set closed_at = closed_at - interval '20 days' where epoch = 1")
+    other = await connect()
+    async with other.transaction():
+        await publish_many(other, "late")
+        await publish_many(conn, "early")
+        await _sweep_all(conn, storage)
+        await _sweep_all(conn, storage, timedelta(minutes=6))
+        await _sweep_all(conn, storage, timedelta(minutes=17))
+        assert await _there(conn, "t") == 1, "one who may have written before the mark has not ended"
+
+    async def all_went() -> None:
+        await _sweep_all(conn, storage, timedelta(minutes=17))
+        assert await _there(conn, "t") == 0
+
+    await eventually(all_went, within=30)
+    assert await conn.fetchval("select published from postbus.topics where name = 't'") == 2
+
+
 async def test_thinning_goes_in_bounded_steps(conn: Any) -> None:
     """No step deletes more rows than batch_size, and a group loses exactly what was deleted before it came."""
     storage = await _neighbours(conn, max_retention="10 min")

@@ -179,6 +179,7 @@ _TABLES = [
     "segment",
     "segment_2_1",
     "leaf_topic",
+    "leaf_mark",
     "log_leaf",
     "storage",
     "sweeper",

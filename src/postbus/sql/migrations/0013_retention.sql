@@ -22,6 +22,7 @@ create table postbus.leaf_topic (
     held_by     bigint,                 -- a subscription ...
     held_lane   integer,                -- ... which has some of it before it in this lane, ...
     held_number bigint,                 -- ... as long as this is the lane's last row in the ledger
+    thinned_to  bigint,                 -- up to this position nothing of the topic is left, since its max_retention was over
     primary key (storage_id, epoch, topic_id)
 ) with (fillfactor = 70);
 create index leaf_topic_topic_idx on postbus.leaf_topic (topic_id, epoch);
@@ -35,6 +36,18 @@ select s.storage_id, s.position >> 43, s.topic_id,
 alter table postbus.log_leaf
     drop column held_since,
     add column listed boolean not null default false;      -- closed, and all of its topics stand in leaf_topic
+
+-- What was in a leaf at a time: all up to a position, of transactions below txid. A leaf that is written to for longer than the
+-- storage's period gets one for each period, so that a max_retention holds in it all the same.
+create table postbus.leaf_mark (
+    storage_id integer not null,
+    epoch      integer not null,
+    at         timestamptz not null,
+    position   bigint not null,
+    txid       xid8 not null,
+    primary key (storage_id, epoch, at),
+    foreign key (storage_id, epoch) references postbus.log_leaf on delete cascade
+);
 
 drop function if exists postbus.log_retention(integer), postbus.is_needed(integer, integer, timestamptz),
     postbus.record_loss(integer, integer, timestamptz), postbus.drop_leaves(integer, timestamptz),

@@ -1,6 +1,7 @@
 -- Removes what a storage no longer keeps, judged for each topic by its own options and groups: its retention is over, and
 -- every group that keeps messages has had them; or its max_retention is over, and then it is recorded which group lost how
--- many messages. Both count from the moment when the leaf was closed.
+-- many messages. Both count from the moment when the leaf was closed; max_retention in a leaf that lasts longer than the storage's
+-- period from when it was marked (mark_leaf).
 --
 -- A leaf that no topic keeps is dropped; from one that a topic still keeps the other topics' messages are deleted (thin_leaf).
 -- One drop or one step at a time, since the lock that a drop takes lasts to the end of the transaction. Returns the name of the
@@ -10,7 +11,7 @@
 -- Hardly waits: while a transaction that is open for long uses the storage, drops are left for later; short ones are
 -- waited for, and hold up new ones, for 50 milliseconds at most.
 --
--- Writes: log_leaf, leaf_topic, loss, tables; see thin_leaf.
+-- Writes: log_leaf, leaf_topic, loss, tables; see thin_leaf and thin_marked.
 create or replace function postbus.drop_leaves(
     storage_id integer,
     ended      xid8,            -- all who have a lower transaction id had ended when this sweep began to count
@@ -24,6 +25,7 @@ language plpgsql as $$
 declare
     _least interval := (select min(least(t.retention, t.zero_subscription_retention, t.max_retention))
                           from postbus.topic t where t.storage_id = drop_leaves.storage_id);
+    _step_size integer := (select least(s.batch_size, 1000) from postbus.sweep_setting s);
     _leaf  postbus.log_leaf;
     _judge record;
     _users text[];
@@ -62,11 +64,12 @@ begin
             return;
         elsif _judge.gone <> '{}' then
             select t.rows, t.messages into thinned, messages
-              from postbus.thin_leaf(_leaf, _judge.gone, (select least(s.batch_size, 1000) from postbus.sweep_setting s), as_of) as t;
+              from postbus.thin_leaf(_leaf, _judge.gone, _step_size, as_of) as t;
             if thinned > 0 then
                 return;
             end if;
         end if;
     end loop;
+    select step.rows, step.messages into thinned, messages from postbus.thin_marked(storage_id, ended, _step_size, as_of) as step;
     blocked := blocked or _stuck;
 end $$;

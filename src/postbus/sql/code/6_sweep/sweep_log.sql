@@ -8,7 +8,7 @@
 -- called again at once. Refuses a transaction that has written. Does nothing in a database that was restored into
 -- another server, until that is rebased: its transaction ids mean nothing there.
 --
--- Writes: log_leaf, leaf_topic, topic_count, receipt, catch_up, storage_count, cursor, subscription, loss, retrying, settled_ahead,
+-- Writes: log_leaf, leaf_topic, leaf_mark, topic_count, receipt, catch_up, storage_count, cursor, subscription, loss, retrying, settled_ahead,
 -- group_worker, group_event, group_tally, sweep_job.
 -- Locks: an advisory lock for the transaction.
 create or replace function postbus.sweep_log(
@@ -36,6 +36,7 @@ declare
     _drop     record;
     _expired  bigint;
     _ended    xid8 := pg_snapshot_xmin(pg_current_snapshot());
+    _last     bigint;
     _number   bigint;
 begin
     counted := 0;
@@ -54,6 +55,7 @@ begin
     exception when sqlstate 'PB507' then
         return;
     end;
+    _last := postbus.last_position(storage_id);
     counted := postbus.count_published(storage_id);      -- first: it takes a place, for which there must be no transaction id
 
     -- In a transaction later than the one that began the next leaf: an id that is higher than all that wrote here.
@@ -78,6 +80,8 @@ begin
             perform postbus.add_leaf(storage_id, _next);
         end if;
         more := true;
+    else
+        perform postbus.mark_leaf(_storage, _epoch, _last, as_of);
     end if;
 
     select * into _setting from postbus.sweep_setting;

@@ -1,7 +1,8 @@
--- Deletes from a closed leaf what some of its topics have there, in a step of a bounded size: up to max_count rows and about
--- 16 MB. Records which group lost how many messages by that. The receipts of a topic follow its segments, unless an earlier
--- leaf has segments that they may be about: then they stay until the leaf is dropped. A topic whose row is locked, since
--- somebody deletes it for example, is left for later.
+-- Deletes from a leaf what some of its topics have there, in a step of a bounded size: up to max_count rows and about
+-- 16 MB. Either all that they have, of a closed leaf, or only what lies up to a position. Records which group lost how
+-- many messages by that. The receipts of a topic follow its segments when all of these go, unless an earlier leaf has
+-- segments that they may be about: then they stay until the leaf is dropped. A topic whose row is locked, since somebody
+-- deletes it for example, is left for later.
 --
 -- Returns how many rows and messages went.
 --
@@ -11,6 +12,7 @@ create or replace function postbus.thin_leaf(
     topic_ids  bigint[],
     max_count  integer,
     as_of      timestamptz,
+    up_to      bigint default null,
     out rows     bigint,
     out messages bigint
 )
@@ -33,10 +35,11 @@ begin
             'select max(step.position) as up_to, count(*) as rows, coalesce(sum(step.count), 0) as messages, coalesce(sum(step.bytes), 0) as bytes
                from (select s.position, s.count, s.bytes, sum(s.bytes) over (order by s.position) - s.bytes as before
                        from (select s.position, s.count, s.bytes from postbus.%I s
-                              where s.topic_id = $1 order by s.position limit $2) as s) as step
+                              where s.topic_id = $1 and s.position <= $4
+                              order by s.position limit $2) as s) as step
               where step.before < $3', _table)
           into _step
-         using _topic, max_count - rows, _bytes;
+         using _topic, max_count - rows, _bytes, coalesce(up_to, 9223372036854775807);
         if _step.rows > 0 then
             perform postbus.record_loss(leaf, array[_topic], as_of, _step.up_to);
             execute format('delete from postbus.%I s where s.topic_id = $1 and s.position <= $2', _table)
@@ -48,6 +51,11 @@ begin
              where t.storage_id = leaf.storage_id and t.epoch = leaf.epoch and t.topic_id = _topic;
         end if;
         exit when rows >= max_count or _bytes <= 0;
+        if up_to is not null then
+            update postbus.leaf_topic t set thinned_to = thin_leaf.up_to
+             where t.storage_id = leaf.storage_id and t.epoch = leaf.epoch and t.topic_id = _topic;
+            continue;
+        end if;
         if not exists (select from postbus.leaf_topic t
                         where t.storage_id = leaf.storage_id and t.epoch < leaf.epoch and t.topic_id = _topic) then
             execute format(

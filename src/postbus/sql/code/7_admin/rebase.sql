@@ -76,6 +76,7 @@ begin
     update postbus.log_leaf l set closed_txid = pg_current_xact_id() where l.closed_txid is not null;
     update postbus.log_leaf l
        set messages = (select coalesce(sum(g.count), 0) from postbus.segment g where g.storage_id = l.storage_id and g.position >> 43 = l.epoch);
+    update postbus.leaf_mark m set txid = pg_current_xact_id() where m.at is not null;
     delete from postbus.leaf_topic;
     insert into postbus.leaf_topic (storage_id, epoch, topic_id, messages)
     select g.storage_id, g.position >> 43, g.topic_id, sum(g.count) from postbus.segment g group by 1, 2, 3;
