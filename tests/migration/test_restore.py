@@ -153,6 +153,32 @@ async def test_states_of_messages_survive_a_restore(conn: Any, restore: Restore)
     assert [row["status"] for row in await there.fetch(states)] == ["COMPLETED"] * 6
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_a_history_completes_only_what_it_had_read_before_a_restore(
+    conn: Any, restore: Restore, is_over: bool
+) -> None:
+    """Not what was published after it began, though it comes to its end: nobody had done that."""
+    await _burn_ids(conn)
+    storage = await create_topic(conn)
+    await publish_many(conn, *"ab")
+    group = await subscribe(conn, "g", "FROM_BEGINNING", catch_up='{"beside_from": 0}')
+    history = await conn.fetchval("select id from postbus.subscription where catch_up_of = $1", group)
+    await publish(conn, "after")
+    assert len(await _take_all(conn, history)) == 2
+    if is_over:
+        await sweep(conn, storage)
+        assert await conn.fetchval("select status from postbus.catch_up") == "COMPLETED"
+    states = "select status from postbus.message_states order by id"
+    expected = ["COMPLETED", "COMPLETED", "PENDING"]
+    assert [row["status"] for row in await conn.fetch(states)] == expected
+
+    there = await restore()
+    await _rebase(there)
+    assert [row["status"] for row in await there.fetch(states)] == expected
+    assert await _take_all(there, group) == ["after"]
+    assert [row["status"] for row in await there.fetch(states)] == ["COMPLETED"] * 3
+
+
 async def test_a_restored_database_is_refused_until_it_is_rebased(conn: Any, restore: Restore) -> None:
     """Subscribing, leasing and reading name the command to run; after it each group gets what it had not had."""
     await _burn_ids(conn)

@@ -47,13 +47,33 @@ begin
             _count := _count + 1;
         end loop;
         update postbus.stretch st
-           set began = postbus.rebased(st.began, _storage.id, st.topic_id, st.lane, _last, _place), txid = '3',
+           set began = postbus.rebased(st.began, _storage.id, st.topic_id, st.lane, _last, _place, true), txid = '3',
                reached = case when not (st.reached is null)
-                              then postbus.rebased(st.reached, _storage.id, st.topic_id, st.lane, _last, _place) end,
+                              then postbus.rebased(st.reached, _storage.id, st.topic_id, st.lane, _last, _place, true) end,
                died = case when not (st.died is null)
                            then row((st.died).position, null, case when ((st.died).snapshot)::text = '3:3:' then '3:3:' else '4:4:' end)
                               ::postbus.log_place end
          where st.topic_id in (select t.id from postbus.topic t where t.storage_id = _storage.id);
+        -- A history has nothing to do with what lies beyond its end, but its cursor does not tell any more what that is: so what it had
+        -- worked through ends before that, and it goes on in another stretch.
+        with history as (
+            select c.subscription_id, c.lane, c.number, c.cursor, before.cursor as was
+              from postbus.current_cursor c
+              join postbus.cursor before on before.subscription_id = c.subscription_id and before.lane = c.lane and before.number = c.number - 1
+             where (c.cursor).until is not null
+        ), gone_on as (
+            insert into postbus.stretch (subscription_id, lane, number, topic_id, group_id, group_name, txid, began, died)
+            select st.subscription_id, st.lane, h.number, st.topic_id, st.group_id, st.group_name, st.txid, h.cursor, st.died
+              from postbus.stretch st join history h on h.subscription_id = st.subscription_id and h.lane = st.lane
+              join postbus.topic t on t.id = st.topic_id and t.storage_id = _storage.id
+             where st.reached is null
+        )
+        update postbus.stretch st
+           set reached = postbus.rebased(h.was, _storage.id, st.topic_id, st.lane, _last, _place, true),
+               died = coalesce(st.died, row(_place.position, null, '4:4:')::postbus.log_place)
+          from history h
+         where h.subscription_id = st.subscription_id and h.lane = st.lane and st.reached is null
+           and st.topic_id in (select t.id from postbus.topic t where t.storage_id = _storage.id);
         update postbus.joining j
            set snapshot = '4:4:',
                cursors = array(select postbus.rebased(c, _storage.id, j.topic_id, j.lane, _last, _place) from unnest(j.cursors) as c)
