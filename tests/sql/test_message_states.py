@@ -10,6 +10,7 @@ from log_sql import (
     advance,
     claim_retrying,
     create_topic,
+    cursor_of,
     let_die,
     pass_all,
     publish_many,
@@ -340,3 +341,110 @@ async def test_the_history_of_groups_goes_with_the_messages(conn: Any) -> None:
     await conn.execute("select postbus.forget_stretches()")
     assert await conn.fetchval("select count(*) from postbus.stretch") == 0
     assert await conn.fetchval("select count(*) from postbus.joining") == 0
+
+
+@TRACKING
+async def test_a_message_in_hand_is_not_completed_by_setting_its_group_back(conn: Any, tracking: str) -> None:
+    """The log passes it by, since somebody has it in hand; it is done, or given up, when that one says so."""
+    await create_topic(conn, tracking=tracking)
+    await subscribe(conn, "g")
+    first, second = await publish_many(conn, *"ab")
+    popped = await pop(conn, 2)
+    await conn.execute("select postbus.seek('t', 'g', 'FROM_BEGINNING')")
+    assert (await pop(conn)).ids == [], "it finds what is in hand"
+    assert [await state(conn, id) for id in (first, second)] == [(["g"], [], "PENDING")] * 2
+    assert await ack(conn, popped, first) == []
+    assert await conn.fetchval("select postbus.dead_letter($1, array[$2::bigint], 'no')", popped.token, second) == []
+    assert await state(conn, first) == (["g"], ["g"], "COMPLETED")
+    assert await state(conn, second) == (["g"], [], "FAILED")
+
+
+@TRACKING
+async def test_a_message_that_waits_while_its_group_returns_is_not_completed(conn: Any, tracking: str) -> None:
+    """The group died before its cursor was past what had failed."""
+    storage = await create_topic(conn, tracking=tracking)
+    group = await subscribe(conn, "g")
+    done, failed, given_up, last = await publish_many(conn, *"abcd")
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor, 1)
+    assert piece.during is not None
+    await advance(conn, [lane], piece.during, 1, done=piece.places[0])
+    piece = await read(conn, await cursor_of(conn, group))
+    assert await put_off(conn, lane, piece, "retry", "dead") == ["retried", "dead"]
+    await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", group)
+    await let_die(conn, storage)
+    await return_from_dead(conn, "g")
+    for is_past in (False, True):
+        if is_past:
+            await pass_all(conn, group)
+        assert (await state(conn, failed))[2] == "PROCESSING"
+        assert (await state(conn, given_up))[2] == "FAILED"
+        assert (await state(conn, done))[2] == "COMPLETED"
+    assert (await state(conn, last))[2] == "COMPLETED"
+
+
+@TRACKING
+@pytest.mark.parametrize("how", ["late group", "force-complete", "return"])
+async def test_what_was_done_ahead_of_the_cursor_stays_completed(conn: Any, tracking: str, how: str) -> None:
+    """As a process that leaves remembers it. The group's place does not tell."""
+    storage = await create_topic(conn, tracking=tracking)
+    group = await subscribe(conn, "g")
+    _, ahead = await publish_many(conn, *"ab")
+    [lane] = await take(conn, "w", group)
+    place = (await read(conn, lane.cursor)).places[1]
+    await conn.execute(
+        "select postbus.note_done(array[$1::uuid], '{0}', array[$2::bigint], array[$3::int], array[$3::int + 1])",
+        lane.token, *place,
+    )  # fmt: skip
+    await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", group)
+    done = (["g"], ["g"], "COMPLETED")
+    assert await state(conn, ahead) == done
+    if how == "late group":
+        await subscribe(conn, "late", "FROM_BEGINNING")
+    elif how == "force-complete":
+        await conn.execute("select postbus.force_complete('t', '0 s')")
+    else:
+        await let_die(conn, storage)
+        await conn.execute("select postbus.resurrect(array[$1::bigint], with_catch_up => false)", group)
+    assert await state(conn, ahead) == done
+    await fold(conn, storage)
+    assert await state(conn, ahead) == done
+
+
+@TRACKING
+async def test_a_late_group_is_required_for_what_waits_at_a_group_that_had_returned(conn: Any, tracking: str) -> None:
+    """The group had died with it and is alive again, so the message was not completed when the late one joined."""
+    storage = await create_topic(conn, tracking=tracking)
+    a, _, _ = [await subscribe(conn, name) for name in "abc"]
+    [first, second] = await publish_many(conn, *"mn", keys=["k", "k"])
+    await pass_all(conn, a)
+    assert (await pop(conn, group="b")).ids == [first]
+    await conn.execute("update postbus.subscription set seen_at = seen_at + interval '1 hour' where group_name <> 'b'")
+    await conn.execute("update postbus.retrying set due_at = clock_timestamp() - interval '1 second'")
+    assert await let_die(conn, storage) == 1
+    await return_from_dead(conn, "b")
+    await end(conn, storage, "c", "CANCELLED")
+    await subscribe(conn, "late", "FROM_BEGINNING")
+    assert await state(conn, second) == (["a", "b", "late"], ["a"], "PROCESSING")
+
+
+async def test_messages_that_a_group_skips_as_it_returns_were_for_somebody(conn: Any) -> None:
+    """It had them before it while it lived."""
+    storage = await create_topic(conn)
+    group = await subscribe(conn, "g", "FROM_BEGINNING")
+    [id] = await publish(conn, "one")
+    await let_die(conn, storage)
+    await conn.execute("select postbus.resurrect(array[$1::bigint], with_catch_up => false)", group)
+    assert await state(conn, id) == ([], [], "PENDING")
+    assert await conn.fetchval("select count(*) from postbus.zero_subscription_messages()") == 0
+
+
+async def test_nobody_waits_for_what_is_on_the_shelf_of_a_history_that_was_cancelled(conn: Any) -> None:
+    """It is not tried any more, like what the history had not read; but it is when the history goes on."""
+    await create_topic(conn)
+    first, second = await publish_many(conn, *"ab")
+    await subscribe(conn, "g", "FROM_BEGINNING", catch_up='{"beside_from": 0}')
+    assert (await pop(conn)).ids == [first]
+    for is_wanted in (False, True):
+        await conn.execute("select postbus.set_catch_up('t', 'g', $1)", is_wanted)
+        assert await state(conn, second) == (["g"] if is_wanted else [], [], "PENDING")

@@ -5,7 +5,7 @@
 -- Of the places of all live groups those are kept that others are not behind anyway. An earlier joining that says nothing more goes,
 -- unless messages that it tells of have been tried by themselves since.
 --
--- Writes: joining.
+-- Writes: joining; see tell_ahead.
 create or replace function postbus.note_joining(topic postbus.topic, subscription_id bigint default null) returns void
 language plpgsql as $$
 declare
@@ -16,9 +16,12 @@ begin
                     where st.topic_id = topic.id and (st.group_id is distinct from note_joining.subscription_id or not (st.reached is null))) then
         return;         -- nobody can have settled anything
     end if;
+    perform postbus.tell_ahead(topic);
     for _new in
         with stretch as materialized (
-            select p.*, case when count(*) over (partition by p.lane, p.group_name) > 1 then p.group_name end as owner
+            select p.*, case when count(*) over (partition by p.lane, p.group_name) > 1
+                               or exists (select from postbus.settled_ahead a where a.subscription_id = p.subscription_id and a.lane = p.lane)
+                             then p.group_name end as owner
               from postbus.progress(topic.id) as p
         ), place as materialized (
             select p.lane, p.owner, p.reached as cursor, p.reached::text as text, pg_snapshot_xmin(((p.reached).seen).snapshot) as seen,

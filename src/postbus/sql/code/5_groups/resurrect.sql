@@ -39,7 +39,9 @@ begin
                catch_up = case when s.id = _found.id then _found.catch_up else s.catch_up end
          where s.id = _found.id or (s.catch_up_of = _found.id and s.state = 'DEAD');
         perform postbus.note_return(part.id)
-           from postbus.subscription part where part.id = _found.id or (part.catch_up_of = _found.id and part.state <> 'CANCELLED');
+           from postbus.subscription part
+          where part.id = _found.id and with_catch_up       -- else it is set elsewhere: see begin_stretch
+             or part.catch_up_of = _found.id and part.state <> 'CANCELLED';
         subscription_id := _found.id;
         place := _place::text;
         if with_catch_up then
@@ -53,6 +55,7 @@ begin
             skipped := missed;
             catch_up_id := null;
             _cursor.seen := _place;
+            perform postbus.tell_ahead(_topic, _found.id);
             perform postbus.move_cursors(_found.id, _cursor, 'skip');
             perform postbus.set_passed_before(_found.id, _topic, _cursor, _place);
         end if;

@@ -46,6 +46,7 @@ begin
         perform postbus.move_cursors(_found.id, _cursor, 'seek');
         -- What is on the shelf only waits there to be popped: the log brings what is wanted of it.
         perform postbus.clear_shelf(_found.id);
+        perform postbus.read_again(_topic, _found.id);
         perform postbus.set_passed_before(_found.id, _topic, _cursor, _place);
         perform pg_notify('postbus', _topic.id::text);
     end if;

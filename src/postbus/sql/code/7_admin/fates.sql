@@ -43,13 +43,17 @@ begin
             select p.* from postbus.progress(fates.topic_id, array(select distinct s.lane from segment s)) as p
         ), span as materialized (       -- of a segment: a stretch has the messages from first on, and below past
             select s.position, p.subscription_id, p.number, p.group_id, p.group_name, p.txid, p.died, p.reads, p.lives,
+                   p.next_number is null as is_last,
                    s.count - postbus.unseen(p.began, s.position, s.txid, s.count, s.published_at) as first,
                    s.count - postbus.unseen(p.reached, s.position, s.txid, s.count, s.published_at) as past,
                    (p.died).snapshot is null or pg_visible_in_snapshot(s.txid, (p.died).snapshot) as was_there
               from segment s join part p on p.lane = s.lane
         ), single as materialized (
-            select s.position, (o.id & 1023)::integer as index, o.subscription_id, o.group_name, o.kind, o.txid, o.stretch
-              from segment s join unnest(odd) as o on o.id >> 10 = s.number
+            select s.position, (o.id & 1023)::integer as index, o.subscription_id, o.group_name, o.kind, o.txid, o.stretch,
+                   alive.subscription_id is not null as lives
+              from segment s
+              join unnest(odd) as o on o.id >> 10 = s.number
+              left join (select distinct p.subscription_id from part p where p.lives) as alive on alive.subscription_id = o.subscription_id
         ), cut as (
             select s.position, 0 as index from segment s
              union select sp.position, sp.first from span sp
@@ -68,29 +72,34 @@ begin
                     or p.subscription_id = o.subscription_id and p.number <= o.stretch and (p.next_number > o.stretch) is not false)
              where o.kind <> 'AHEAD' and not (o.kind = 'LETTER' and o.stretch is not null)
         ), marked as materialized (
-            select m.position, m.index, m.subscription_id, m.number, bool_or(m.kind <> 'COMPLETED') as is_undone
+            select m.position, m.index, m.subscription_id, m.number, bool_or(m.kind <> 'COMPLETED') as is_undone, bool_or(m.kind = 'DEAD') as is_dead
               from mark m group by m.position, m.index, m.subscription_id, m.number
         ), own as materialized (
-            select o.position, o.index, o.group_name, bool_or(o.kind = 'COMPLETED') as is_completed, bool_or(o.kind = 'AHEAD') as is_ahead,
+            select o.position, o.index, o.group_name, bool_or(o.kind = 'COMPLETED') as is_completed,
                    max(o.kind) filter (where o.kind in ('PENDING', 'RETRYING', 'WAITING')) as waits,
-                   bool_or(o.kind = 'LETTER') as is_letter, bool_or(o.kind = 'ABANDONED') as is_abandoned, bool_or(o.kind = 'DEAD') as is_dead,
-                   max(o.stretch) filter (where o.kind = 'DEAD') as dead_in
+                   bool_or(o.lives) filter (where o.kind in ('PENDING', 'RETRYING', 'WAITING')) as waits_and_lives,
+                   bool_or(o.kind = 'LETTER') as is_letter, bool_or(o.kind = 'ABANDONED') as is_abandoned, bool_or(o.kind = 'DEAD') as is_dead
               from single o group by o.position, o.index, o.group_name
         ), at_group as materialized (
             select r.position, r.first_index, r.last_index, sp.group_name, max(sp.group_id) as subscription_id,
                    bool_or(sp.first <= r.first_index and r.first_index < sp.past and m.is_undone is not true) as is_done,
                    bool_or(sp.reads and sp.past <= r.first_index) as is_before, bool_or(sp.lives) as lives,
-                   bool_or(sp.first <= r.first_index and sp.was_there) as was_wanted, max(sp.number) as newest
+                   bool_or(sp.first <= r.first_index and sp.was_there) as was_wanted,
+                   bool_or(sp.past <= r.first_index and m.is_dead) as is_dead_ahead,
+                   bool_or(sp.past <= r.first_index and m.is_dead is not true and a.position is not null) as is_ahead
               from run r
               join span sp on sp.position = r.position
               left join marked m on m.position = r.position and m.index = r.first_index
                                 and m.subscription_id = sp.subscription_id and m.number = sp.number
+              left join (select o.position, o.index, o.subscription_id from single o where o.kind = 'AHEAD') as a
+                on a.position = r.position and a.index = r.first_index and a.subscription_id = sp.subscription_id and sp.is_last
              group by r.position, r.first_index, r.last_index, sp.group_name
         ), told as materialized (
-            select g.*, o.waits is not null as waits,
-                   case when g.is_done or o.is_completed or o.is_ahead and not o.is_dead and not o.is_letter and o.waits is null then 'COMPLETED'
+            select g.position, g.first_index, g.last_index, g.group_name, g.subscription_id, g.is_before, g.was_wanted,
+                   case when o.waits is null or g.is_before then g.lives else o.waits_and_lives end as lives, o.waits is not null as waits,
+                   case when g.is_done or o.is_completed or g.is_ahead and o.waits is null and (o.is_dead or not o.is_letter) then 'COMPLETED'
                         when o.waits is not null then o.waits
-                        when o.is_letter or o.is_dead and (not g.is_before or o.dead_in >= g.newest) then 'DEAD'
+                        when o.is_letter or o.is_dead and (not g.is_before or g.is_dead_ahead) then 'DEAD'
                         when g.is_before then 'PENDING'
                         when o.is_abandoned then 'ABANDONED'
                         else 'SKIPPED' end as status
@@ -105,6 +114,12 @@ begin
                                   from generate_subscripts(j.cursors, 1) as n
                                  where r.first_index >= s.count - postbus.unseen(j.cursors[n], s.position, s.txid, s.count, s.published_at)) as behind
              where behind.are_unknown is not true
+        ), was_alive as materialized (  -- at a joining: in the last stretch that a subscription had begun then
+            select distinct on (j.id, p.subscription_id) j.id, p.subscription_id,
+                   (pg_snapshot_xmax((p.died).snapshot) <= pg_snapshot_xmax(j.snapshot)) is not true as lives
+              from postbus.joining j join part p on p.lane = j.lane
+             where j.topic_id = fates.topic_id and pg_visible_in_snapshot(p.txid, j.snapshot)
+             order by j.id, p.subscription_id, p.number desc
         ), at_joining as (
             select a.position, a.first_index, a.id, sp.group_name, sp.group_name = any (a.unless_done_by) as must_have_done,
                    bool_or(sp.first <= a.first_index and a.first_index < sp.past and pg_visible_in_snapshot(sp.txid, a.snapshot)
@@ -115,11 +130,12 @@ begin
                    bool_or(case when m.kind = 'DEAD' and pg_visible_in_snapshot(m.txid, a.snapshot) then true
                                 when m.kind is null or pg_visible_in_snapshot(m.txid, a.snapshot) then false
                                 else sp.first <= a.first_index and a.first_index < sp.past and pg_visible_in_snapshot(sp.txid, a.snapshot)
-                                     and (pg_snapshot_xmax((sp.died).snapshot) <= pg_snapshot_xmax(a.snapshot)) is not true end) as was_undone
+                                     and alive.lives end) as was_undone
               from past_all a
               join span sp on sp.position = a.position
               left join mark m on m.position = a.position and m.index = a.first_index
                               and m.subscription_id = sp.subscription_id and m.number = sp.number
+              left join was_alive alive on alive.id = a.id and alive.subscription_id = sp.subscription_id
              group by a.position, a.first_index, a.id, a.unless_done_by, sp.group_name
         ), was_completed as (
             select distinct one.position, one.first_index

@@ -23,6 +23,7 @@ declare
 begin
     if not dry_run then
         perform from postbus.lane l where l.subscription_id = skip_older.subscription_id order by l.lane for update;
+        perform postbus.tell_ahead(topic, skip_older.subscription_id);
     end if;
     for _lane in select l.lane from postbus.lane l where l.subscription_id = skip_older.subscription_id order by l.lane loop
         loop        -- again if a holder has just appended the same number
