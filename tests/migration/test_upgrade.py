@@ -12,6 +12,7 @@ import pytest
 
 from eventually import eventually
 from grouping import collect, has
+from log_sql import create_topic, pass_all, publish_many, subscribe
 from migration.test_migrate import everything
 from postbus import Bus, Start
 from postbus._migrate import migrate
@@ -104,4 +105,30 @@ async def test_groups_survive_an_upgrade(empty_dsn: str, released: str, tracking
         await bus.admin.set_topic("t", tracking="REFERENCE_COUNTING")
         for storage in await conn.fetch("select id from postbus.storage"):
             await conn.execute("select postbus.sweep_log($1)", storage["id"])
+    await conn.close()
+
+
+@pytest.mark.parametrize("tracking", ["OFFSET_WATERMARK", "REFERENCE_COUNTING"])
+async def test_what_was_completed_stays_completed_in_an_upgrade(empty_dsn: str, tracking: str) -> None:
+    """Groups that had come late were not required for it, and do not become so."""
+    conn = await installed(empty_dsn, _RELEASED / "0012.sql.gz")
+    await create_topic(conn, tracking=tracking)
+    group = await subscribe(conn, "g")
+    await publish_many(conn, "completed")
+    await pass_all(conn, group)
+    for late in ("late", "later"):
+        await subscribe(conn, late, "FROM_BEGINNING")
+        await publish_many(conn, f"for {late}")
+    await pass_all(conn, group)
+    states = "select status from postbus.message_states order by id"
+    expected = ["COMPLETED", "PROCESSING", "PROCESSING"]
+    assert [row["status"] for row in await conn.fetch(states)] == expected
+
+    await migrate(conn)
+    rows = await conn.fetch("select required, status from postbus.message_states order by id")
+    assert [tuple(row) for row in rows] == [
+        (["g"], "COMPLETED"),
+        (["g", "late", "later"], "PROCESSING"),
+        (["g", "late", "later"], "PROCESSING"),
+    ]
     await conn.close()

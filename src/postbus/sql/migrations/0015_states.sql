@@ -116,6 +116,21 @@ select p.subscription_id, p.lane, p.number, p.topic_id, p.group_id, p.group_name
   from part p
   join postbus.subscription s on s.id = p.subscription_id;
 
+-- Groups were not required for what had been there when they were subscribed: what all those before them have done stays completed.
+insert into postbus.joining (topic_id, lane, at, position, snapshot, cursors, owners)
+select late.topic_id, l.lane, late.subscribed_at, (late.subscribed).position, (late.subscribed).snapshot,
+       coalesce(others.cursors, '{}'), array_fill(null::text, array[cardinality(coalesce(others.cursors, '{}'))])
+  from postbus.subscription late
+  join postbus.lane l on l.subscription_id = late.id
+ cross join lateral (select array_agg(now.cursor) as cursors
+                       from postbus.subscription s
+                      cross join lateral (select c.cursor from postbus.cursor c where c.subscription_id = s.id and c.lane = l.lane
+                                           order by c.number desc limit 1) as now
+                      where s.topic_id = late.topic_id and s.group_name <> late.group_name and s.state in ('ACTIVE', 'PAUSED')
+                        and coalesce(s.catch_up_of, s.id) < late.id) as others
+ where late.catch_up_of is null and late.state <> 'CANCELLED'
+   and exists (select from postbus.stretch st where st.topic_id = late.topic_id and st.group_name <> late.group_name);
+
 drop view if exists postbus.deliveries, postbus.message_states, postbus_outbox.outbox, postbus_outbox.outbox_consumer_groups,
     postbus_outbox.outbox_topic_subscriptions;
 drop function if exists postbus.delivery(bigint, integer, bigint, xid8, integer, timestamptz, integer, integer),
