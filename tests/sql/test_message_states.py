@@ -360,6 +360,19 @@ async def test_a_message_in_hand_is_not_completed_by_setting_its_group_back(conn
 
 
 @TRACKING
+async def test_a_message_in_hand_as_its_group_is_set_back_was_not_completed(conn: Any, tracking: str) -> None:
+    """Also where all other groups have done it."""
+    await create_topic(conn, tracking=tracking)
+    other = await subscribe(conn, "other")
+    await subscribe(conn, "g")
+    [id] = await publish(conn, "one")
+    await pass_all(conn, other)
+    await pop(conn)
+    await conn.execute("select postbus.seek('t', 'g', 'FROM_BEGINNING')")
+    assert await state(conn, id) == (["g", "other"], ["other"], "PROCESSING")
+
+
+@TRACKING
 async def test_a_message_that_waits_while_its_group_returns_is_not_completed(conn: Any, tracking: str) -> None:
     """The group died before its cursor was past what had failed."""
     storage = await create_topic(conn, tracking=tracking)

@@ -116,7 +116,8 @@ begin
              where behind.are_unknown is not true
         ), was_alive as materialized (  -- at a joining: in the last stretch that a subscription had begun then
             select distinct on (j.id, p.subscription_id) j.id, p.subscription_id,
-                   (pg_snapshot_xmax((p.died).snapshot) <= pg_snapshot_xmax(j.snapshot)) is not true as lives
+                   -- One that is just being set elsewhere does.
+                   (pg_snapshot_xmax((p.died).snapshot) < pg_snapshot_xmax(j.snapshot)) is not true as lives
               from postbus.joining j join part p on p.lane = j.lane
              where j.topic_id = fates.topic_id and pg_visible_in_snapshot(p.txid, j.snapshot)
              order by j.id, p.subscription_id, p.number desc
