@@ -120,3 +120,22 @@ async def test_a_history_beside_the_group_knows_it(conn: Any, *, is_done: bool) 
     assert read_again.messages == ["failing", "one", "two"]
     assert await known_to(conn, await followed(conn, history, "historian")) == [(ids[0], is_done, True)]
     assert await known_to(conn, await followed(conn, group, "present")) == []
+
+
+async def test_what_is_put_off_is_not_done_when_its_lane_is_left(conn: Any) -> None:
+    """A process leaves with all messages out of its hands, of which one failed: that one it has not completed."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    await publish_many(conn, "slow", "failing", "done")
+    lane = await followed(conn, group, "worker")
+    piece = await read(conn, lane.cursor)
+    assert await put_off(conn, lane, piece.after(1), "retry") == ["retried"]
+    position, _ = piece.places[0]
+    await conn.execute(
+        "select postbus.note_done(array[$1::uuid], '{0}', array[$2::bigint], '{1}', '{3}')", lane.token, position
+    )
+    assert await known_to(conn, lane) == [(piece.ids[1], False, True), (piece.ids[2], True, True)]
+
+    await conn.execute("select postbus.set_group_state('t', 'g', 'CANCELLED')")
+    told = "select status from postbus.message_states order by id"
+    assert [row["status"] for row in await conn.fetch(told)] == ["PENDING", "PENDING", "COMPLETED"]
