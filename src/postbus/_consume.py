@@ -144,7 +144,7 @@ class GroupConsumer:
             segment, index, _ = work.parts[0]
             is_settled = await self._handler.handle_one(strand, segment, index)
         else:
-            is_settled = await self._handler.handle_batch(strand, work.parts)
+            is_settled = await self._handler.handle_batch(entry, work.parts)
         if is_settled:
             entry.done(work.parts)
 

@@ -11,7 +11,7 @@ from postbus._aside import Aside
 from postbus._handle import ACK, NOT_DECODABLE, Handling, not_decodable
 from postbus._members import Members, payload_of
 from postbus._segment import Part, Segment
-from postbus._strand import Strand
+from postbus._strand import Entry, Strand
 from postbus.group import Member
 from postbus.message import Outcome
 from postbus.subscription import HandlerCall
@@ -54,10 +54,11 @@ class GroupHandler:
             await self._aside.set_aside(strand, segment, index, chosen, None)
         return not strand.is_lost
 
-    async def handle_batch(self, strand: Strand, parts: Sequence[Part]) -> bool:
-        member = self._members.only
+    async def handle_batch(self, entry: Entry, parts: Sequence[Part]) -> bool:
+        """Handle some of an entry's messages together."""
+        strand, member = entry.strand, self._members.only
         if member is None or self._aside.concerns_log:
-            return await self._handle_chosen(strand, parts)
+            return await self._handle_chosen(entry, parts)
         handling = self._members.handling_of(member)
         call = handling.call
         try:
@@ -65,13 +66,14 @@ class GroupHandler:
             for part in parts:
                 payloads += _payloads(call, *part)
         except NOT_DECODABLE:
-            return await self._handle_chosen(strand, parts)
+            return await self._handle_chosen(entry, parts)
         needs_messages = call.message_parameter is not None or bool(self._members.middleware)
         messages = [(s, i) for s, start, stop in parts for i in range(start, stop)] if needs_messages else None
         return await self._call_batch(strand, member, messages, parts, payloads)
 
-    async def _handle_chosen(self, strand: Strand, parts: Sequence[Part]) -> bool:
+    async def _handle_chosen(self, entry: Entry, parts: Sequence[Part]) -> bool:
         """A batch whose messages have to be looked at one by one before they are handled."""
+        strand = entry.strand
         by_member = await self.choose_each(strand, parts)
         if strand.is_ending:  # meanwhile: nothing more begins
             return False
@@ -81,6 +83,7 @@ class GroupHandler:
             messages = [(segment, index) for segment, index, _ in chosen_parts]
             if not await self._call_batch(strand, member, messages, chosen_parts, payloads):
                 return False
+            entry.handled += chosen_parts  # whatever becomes of the other members' calls
         return not strand.is_lost
 
     async def choose_each(self, strand: Strand, parts: Sequence[Part]) -> Chosen:

@@ -41,7 +41,7 @@ class HeldLane:
 class Entry:
     """Messages of a strand that are settled together, in the order in which they were read."""
 
-    __slots__ = ("count", "cursor", "gathers", "index", "parts", "pending", "position", "strand")
+    __slots__ = ("count", "cursor", "gathers", "handled", "index", "parts", "pending", "position", "strand")
 
     def __init__(
         self,
@@ -61,6 +61,8 @@ class Entry:
         """The cursor that the group has once this and all before it are done."""
         self.parts = parts if parts is not None else []
         """Its messages; if it gathers them, those that are done so far."""
+        self.handled: list[Part] = []
+        """Of those that are pending together, what is done already."""
         self.gathers = gathers
         self.count = count
         self.pending = 1
@@ -141,6 +143,8 @@ class Strand:
             if entry.pending == 0 or entry.gathers:
                 done += entry.parts
                 entry.parts = []
+            done += entry.handled
+            entry.handled = []
         return done
 
     def was_passed(self, cursor: str) -> None:

@@ -234,6 +234,44 @@ async def test_retry_that_is_cancelled_is_no_attempt(bus: Bus, conn: Any) -> Non
     assert await conn.fetchval("select attempts from postbus.retrying") == 1
 
 
+async def test_batch_of_two_members_repeats_only_the_one_that_was_cancelled(bus: Bus) -> None:
+    """One member has returned with its part of a batch, the other one hangs with the rest until it is cancelled."""
+    await create_log(bus, lanes=1)
+    await publish_numbers(bus, range(10))
+    hangs, returned = asyncio.Event(), Counter[int]()
+
+    async def even(numbers: list[int]) -> None:
+        returned.update(numbers)
+
+    async def odd(numbers: list[int]) -> None:
+        if not hangs.is_set():
+            hangs.set()
+            await asyncio.Event().wait()
+        returned.update(numbers)
+
+    async def start(bus: Bus) -> None:
+        group = bus.group("g", "t", batch=10)
+        group.add_member("even", even, lambda message: int(message.payload) % 2 == 0)
+        group.add_member("odd", odd, lambda message: int(message.payload) % 2 == 1)
+        await group.start(Start.BEGINNING)
+
+    await start(bus)
+    run = asyncio.create_task(bus.run(drain_timeout=0.1))
+    await asyncio.wait_for(hangs.wait(), 10)
+    bus.stop()
+    assert await run is False
+    assert sorted(returned) == [0, 2, 4, 6, 8]
+    async with Bus.open(bus.dsn) as later:
+        await start(later)
+        async with running(later):
+
+            async def all_came() -> None:
+                assert len(returned) == 10
+
+            await eventually(all_came)
+    assert set(returned.values()) == {1}
+
+
 async def test_many_messages_ahead_are_remembered_at_once(bus: Bus, conn: Any) -> None:
     """Ten thousand single messages ahead of a slow one take one statement, and a moment to leave and to take over."""
     await create_log(bus, lanes=1)
