@@ -11,7 +11,7 @@ import pytest
 
 from eventually import eventually
 from grouping import create_log, is_through, publish_numbers
-from postbus import Bus, CatchUp, Start
+from postbus import Bus, CatchUp, Outgoing, Start
 from running import running
 
 MESSAGES = 200
@@ -270,6 +270,35 @@ async def test_batch_of_two_members_repeats_only_the_one_that_was_cancelled(bus:
 
             await eventually(all_came)
     assert set(returned.values()) == {1}
+
+
+async def test_key_that_is_added_after_a_stop_gets_what_was_passed_by(bus: Bus) -> None:
+    """A group of one key stops with messages of others behind a slow one, and gets another key from the beginning."""
+    await create_log(bus, lanes=1)
+    async with bus.transaction() as tx:
+        await bus.publish_many(tx, "t", [Outgoing(payload=n, key="a" if n == 0 else "b") for n in range(5)])
+    hangs, returned = asyncio.Event(), Counter[int]()
+
+    async def handle(n: int) -> None:
+        if not hangs.is_set():
+            hangs.set()
+            await asyncio.Event().wait()
+        returned[n] += 1
+
+    bus.subscribe("t", group="g", key="a", start=Start.BEGINNING, concurrency=4)(handle)
+    run = asyncio.create_task(bus.run(drain_timeout=0.1))
+    await asyncio.wait_for(hangs.wait(), 10)
+    bus.stop()
+    assert await run is False
+    async with Bus.open(bus.dsn) as later:
+        await later.admin.subscribe_group("g", "t", key="b", start=Start.BEGINNING)
+        later.subscribe("t", group="g", key="a", concurrency=4)(handle)
+        async with running(later):
+
+            async def all_came() -> None:
+                assert returned == Counter(range(5))
+
+            await eventually(all_came)
 
 
 async def test_many_messages_ahead_are_remembered_at_once(bus: Bus, conn: Any) -> None:

@@ -474,6 +474,22 @@ async def test_a_key_that_starts_later_than_the_group_stands_passes_by_the_rest(
     assert left == ["a old", "b young"]
 
 
+async def test_a_key_that_starts_at_a_message_gets_none_that_was_published_together_before_it(conn: Any) -> None:
+    """Messages of one call share a segment: also of these only those from there on, past the group's place or not."""
+    await create_topic(conn)
+    ids = await publish_many(conn, "b1", "b2", "a1", "b3", "b4", "b5", keys=["b", "b", "a", "b", "b", "b"])
+    group = (await subscribe_scope(conn, topic="t", key="a"))["t"]
+    await read_some(conn, group, 4)
+    await subscribe_scope(conn, topic="t", key="b", mode="message", start_id=ids[1])
+    assert await retried(conn, group) == [("b2", False), ("b3", True)]
+
+    other = (await subscribe_scope(conn, "other", topic="t", key="a"))["t"]
+    await subscribe_scope(conn, "other", topic="t", key="b", mode="message", start_id=ids[4])
+    [lane] = await take(conn, "w", other)
+    settled = await conn.fetch("select id from postbus.retrying_of(array[$1::uuid]) where is_done", lane.token)
+    assert sorted(row["id"] for row in settled) == [ids[0], ids[1], ids[3]]
+
+
 async def test_a_group_that_has_all_keys_gets_what_its_start_had_left_out(conn: Any) -> None:
     """A key's record adds to what a group has, and takes nothing away; what it had comes no second time."""
     await create_topic(conn)

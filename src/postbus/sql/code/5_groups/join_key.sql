@@ -22,11 +22,28 @@ begin
      where s.id = subscription.id;
     for _leaf in select l.epoch from postbus.log_leaf l where l.storage_id = topic.storage_id order by l.epoch loop
         continue when not postbus.lock_leaf(topic.storage_id, _leaf);
+        if subscription.keys is not null then     -- who left the lanes has noted what it passed by, also what is wanted from now on
+            execute format(
+                'with wanted as (
+                    select s.lane, s.position, range_agg(int4range(m.n - 1, m.n)) as indexes
+                      from postbus.settled_ahead own
+                      join postbus.%I s on s.position = own.position and s.lane = own.lane and s.topic_id = $1
+                     cross join lateral generate_series(1, s.count) as m (n)
+                     where own.subscription_id = $2 and case when $4 is null then (s.keys[m.n] <> all ($5)) is not false else s.keys[m.n] = $4 end
+                       and m.n > s.count - postbus.unseen($3, s.position, s.txid, s.count, s.published_at)
+                     group by s.lane, s.position
+                 )
+                 update postbus.settled_ahead own set indexes = own.indexes - wanted.indexes
+                   from wanted
+                  where own.subscription_id = $2 and own.lane = wanted.lane and own.position = wanted.position',
+                    postbus.leaf_name(topic.storage_id, _leaf))
+              using topic.id, subscription.id, _wanted, scope.key, subscription.keys;
+        end if;
         execute format(
             'with message as (
                 select s.lane, s.position, postbus.first_id(s.position) + m.n - 1 as id, s.published_at, m.key, m.correlation_id,
                        coalesce(m.content_type, s.content_type) as content_type, m.headers, m.payload,
-                       postbus.unseen($3, s.position, s.txid, s.count, s.published_at) > 0 as is_wanted,
+                       m.n > s.count - postbus.unseen($3, s.position, s.txid, s.count, s.published_at) as is_wanted,
                        postbus.covers(c.cursor, s.position, s.txid, m.n::integer - 1, s.count, s.published_at) as is_passed
                   from postbus.%I s
                   join postbus.current_cursor c on c.subscription_id = $2 and c.lane = s.lane
