@@ -45,7 +45,9 @@ class Decoder:
             raise PayloadNotDecodable(f"the payload is not UTF-8: {error}") from error
         except ValueError as error:
             raise PayloadNotDecodable(str(error)) from error
-        except Exception as error:  # anything: the code of the handler's type may run here
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # anything: the code of the handler's type may run here
             raise PayloadNotDecodable(f"{type(error).__name__}: {error}") from error
 
     def many(self, payloads: Sequence[bytes], content_type: str) -> list[Any]:

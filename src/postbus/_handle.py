@@ -55,7 +55,7 @@ class Handling:
             named = {parameter: message} if parameter else {}
             returned = await self.subscription.handler(payload, **named)
             return ACK if returned is None else self._as_outcomes(returned, 1)[0]
-        except (Exception, asyncio.CancelledError) as error:
+        except BaseException as error:
             return self.as_retry(error)
 
     async def outcomes(self, messages: Sequence[Message], payloads: list[Any], conn: Any) -> Sequence[Outcome]:
@@ -71,13 +71,17 @@ class Handling:
         try:
             returned = await self._call(messages, payloads, conn)
             return None if returned is None else self._as_outcomes(returned, count)
-        except (Exception, asyncio.CancelledError) as error:
+        except BaseException as error:
             return [self.as_retry(error)] * count
 
     def as_retry(self, error: BaseException) -> Retry:
-        """What an error of a handler means. Raises it if it is us who are cancelled, not the handler."""
+        """What an error of a handler or a filter means. Raises it if it is us who are to end, not the handler.
+
+        Others are failures of the handler alone, also those that are meant to pass all others by, as `sys.exit()` does.
+        """
         task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+        is_cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling()
+        if is_cancelled or isinstance(error, (KeyboardInterrupt, GeneratorExit)):
             raise error
         return Retry(error=self.described(error))
 

@@ -8,7 +8,7 @@ from typing import Any
 from postbus._handle import NOT_DECODABLE, Handling
 from postbus._segment import Segment
 from postbus.group import Group, Member
-from postbus.message import Message, Outcome, Retry
+from postbus.message import Message, Outcome
 from postbus.middleware import Middleware
 
 
@@ -42,9 +42,8 @@ class Members:
         """Who gets a message. None: all filters reject it; an outcome: a filter failed."""
         try:
             return self.group.member_for(message)
-        except Exception as error:
-            first = next(iter(self.group.members.values()))
-            return Retry(error=self.handling_of(first).described(error))
+        except BaseException as error:
+            return self.handling_of(next(iter(self.group.members.values()))).as_retry(error)
 
 
 def payload_of(handling: Handling, segment: Segment, index: int) -> Any:

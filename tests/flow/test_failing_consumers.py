@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+import msgspec
 import pytest
 
 from eventually import eventually
-from grouping import create_log
+from grouping import SOON, create_log, has
 from postbus import Bus, Message, Retry
 from postbus._claim import Claimer
 from postbus._group_handle import GroupHandler
@@ -114,6 +116,99 @@ async def test_failing_task_of_a_queue_does_not_end_other_consumers(bus: Bus, mo
     async with running(bus) as run:
         await bus.send_many("good", [1, 2, 3])
         await eventually(all_came, within=30)
+        assert not run.done()
+
+
+class Panic(BaseException):
+    """As extension modules raise it that are written in Rust."""
+
+
+class Payload(msgspec.Struct):
+    """One that cannot be made of every message."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n == 1:
+            raise Panic("no Exception")
+
+
+async def one(n: int) -> None:
+    if n == 1:
+        raise Panic("no Exception")
+
+
+async def many(numbers: list[int]) -> None:
+    for n in numbers:
+        await one(n)
+
+
+async def in_transaction(n: int, conn: Any) -> None:
+    await one(n)
+
+
+def in_thread(n: int) -> None:
+    if n == 1:
+        sys.exit("no Exception either")
+
+
+async def decoded(payload: Payload) -> None: ...
+
+
+@pytest.mark.parametrize("handler", [one, many, in_transaction, in_thread, decoded])
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_what_is_no_exception_fails_one_message_only(bus: Bus, handler: Any, group: str | None) -> None:
+    """The message is a dead letter after its attempts; the worker and its other consumers go on."""
+    await create_log(bus, "log")
+    topic = "log" if group else "queue"
+    options: dict[str, Any] = {"group": group, "start": "FROM_BEGINNING"} if group else {}
+    others: list[int] = []
+    bus.subscribe(
+        topic,
+        retry=SOON,
+        batch=2 if handler is many else None,
+        transactional=handler is in_transaction,
+        **options,
+    )(handler)
+
+    @bus.subscribe("other")
+    async def other(n: int) -> None:
+        others.append(n)
+
+    async with running(bus) as run:
+        await bus.send(topic, {"n": 1} if handler is decoded else 1)
+        await eventually(lambda: dead_letters(bus, topic))
+        await bus.send("other", 1)
+        await has(others, 1)
+        assert not run.done()
+    assert len(await bus.admin.dead_letters(topic)) == 1
+
+
+async def dead_letters(bus: Bus, topic: str) -> None:
+    assert await bus.admin.dead_letters(topic)
+
+
+async def test_filter_that_raises_no_exception_fails_its_group_only(bus: Bus) -> None:
+    """Its messages are tried again, and other consumers go on."""
+    await create_log(bus, "log")
+    others: list[int] = []
+
+    def panic(message: Message) -> bool:
+        raise Panic("no Exception")
+
+    async def collect(n: int) -> None:
+        others.append(n)
+
+    bus.subscribe("log", group="bad", start="FROM_BEGINNING", filter=panic)(one)
+    bus.subscribe("log", group="good", start="FROM_BEGINNING")(collect)
+    async with running(bus) as run:
+        await bus.send_many("log", [1, 2])
+        await has(others, 2)
+
+        async def is_put_off() -> None:
+            assert (await bus.admin.group("log", "bad"))["retrying"] == 2
+
+        await eventually(is_put_off)
         assert not run.done()
 
 
