@@ -101,12 +101,13 @@ class Again:
     def _held(self) -> dict[int, HeldLane]:
         return {lane.lane: lane for strand in self._strands if not strand.is_ending for lane in strand.lanes.values()}
 
-    async def _claim_due(self) -> None:
+    async def _claim_due(self, *, is_alone: bool | None = False) -> None:
         held = self._held()
         room = self._most - len(self._queues)
         if not held or room <= 0:
             return
-        due = await self._store.claim_retrying(self._members.group.topic, [one.token for one in held.values()], room)
+        tokens = [one.token for one in held.values()]
+        due = await self._store.claim_retrying(self._members.group.topic, tokens, room, is_alone=is_alone)
         if due and not due[-1].is_taken:
             self.has_suspects = True
             due.pop()
@@ -126,8 +127,16 @@ class Again:
         self._in_hand.add(due.message.id)
         self._waiting.add(due.message.id, due.message.key, due.lane)
 
-    async def try_suspects(self) -> bool:
-        """Handle the next message that is to be tried alone, while nothing else runs. Returns whether there was one."""
+    async def try_suspects(self, *, is_alone: bool) -> bool:
+        """Handle the next message that is to be tried alone, while nothing else runs. Returns whether there was one.
+
+        If something else runs, they wait in line with others.
+        """
+        if not is_alone:
+            async with self._claiming:
+                self.has_suspects = False
+                await self._claim_due(is_alone=None)
+            return False
         async with self._claiming:
             held = self._held()
             tokens = [one.token for one in held.values()]

@@ -1,12 +1,14 @@
 """Alone: one call of a handler runs while no other one of the process does.
 
 A message that was in hand with others when its process ended is suspected of having ended it. It is tried alone, so
-that only its own end is held against it.
+that only its own end is held against it. Where others run for too long it is tried beside them, and nothing is held
+against it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -17,8 +19,7 @@ from postbus._loop import pause
 
 _LOOK = 1.0  # seconds between looks at whether there are suspects
 _TURN = 1.0  # seconds for which suspects are tried, one after the other, before others go on
-_FIRST_PATIENCE = 1.0  # seconds for which nothing begins until all that runs has ended, …
-_LONGEST_PATIENCE = 60.0  # … longer each time that they were too few
+_PATIENCE = (1.0, 2.0, 4.0, 8.0)  # seconds for which nothing begins until all that runs has ended, each time
 
 
 class Company:
@@ -85,8 +86,12 @@ def company() -> Company:
 class Suspicious(Protocol):
     """Has messages that are to be tried alone."""
 
-    async def try_suspects(self) -> bool:
-        """Try the next ones, and wait until they are settled. Returns whether there were any."""
+    async def try_suspects(self, *, is_alone: bool) -> bool:
+        """Try the next ones, and wait until they are settled. Returns whether there were any.
+
+        is_alone: nothing else runs, so that what ends the process can only be they. If not, they wait in line with all
+        others, and False is returned.
+        """
         ...
 
 
@@ -96,23 +101,31 @@ class Suspects:
     def __init__(self, look: Callable[[], Awaitable[Sequence[Suspicious]]], stop: asyncio.Event) -> None:
         self._look = look
         self._stop = stop
-        self._patience = _FIRST_PATIENCE
+        self._failures = 0
+        """How often it was waited for others in vain."""
 
     async def tick(self) -> float:
         """Try suspects for a while, if there are any. Returns after how many seconds to look again."""
         suspicious = await self._look()
         if not suspicious:
+            self._failures = 0
             return _LOOK
         began = time.monotonic()
-        async with company().alone(self._patience, self._stop) as is_alone:
+        patience = _PATIENCE[self._failures] if self._failures < len(_PATIENCE) else 0.0
+        async with company().alone(patience, self._stop) as is_alone:
             if is_alone:
                 began = time.monotonic()
-                await self._try(suspicious, began + _TURN)
-                self._patience = _FIRST_PATIENCE
-            else:
-                self._patience = min(2 * self._patience, _LONGEST_PATIENCE)
-        return max(time.monotonic() - began, 0.01)
+                await self._try(suspicious, began + _TURN, is_alone=True)
+                self._failures = 0
+        if is_alone:
+            return max(time.monotonic() - began, 0.01)
+        self._failures += 1
+        if self._failures < len(_PATIENCE):
+            return max(time.monotonic() - began, 0.01)
+        # Some handler takes long, or waits for something. Others do not stand still for it, nor do suspects.
+        await self._try(suspicious, math.inf, is_alone=False)
+        return _LOOK
 
-    async def _try(self, suspicious: Sequence[Suspicious], until: float) -> None:
+    async def _try(self, suspicious: Sequence[Suspicious], until: float, *, is_alone: bool) -> None:
         while suspicious and time.monotonic() < until and not self._stop.is_set():
-            suspicious = [one for one in suspicious if await one.try_suspects()]
+            suspicious = [one for one in suspicious if await one.try_suspects(is_alone=is_alone)]

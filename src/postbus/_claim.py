@@ -19,6 +19,8 @@ from postbus._wake import TimedBell
 from postbus.errors import DatabaseUnavailable
 from postbus.subscription import Subscription
 
+_MOST_SUSPECTS = 1000
+
 
 class Claimer:
     """Keeps one dispatcher busy."""
@@ -41,6 +43,7 @@ class Claimer:
         self._bell = bell
         self._floor = Floor()
         self._told_of_move = False
+        self._takes_suspects = False
         self._claiming = asyncio.Lock()
         self._left = math.inf if subscription.limit is None else subscription.limit
 
@@ -53,19 +56,32 @@ class Claimer:
         async with self._claiming:  # a claim that is under way may have come before that
             await self._dispatcher.give_back()
 
-    async def try_suspects(self) -> bool:
-        """Handle messages that are suspected, while nothing else runs. Returns whether there were any."""
-        if self._left <= 0:
+    async def try_suspects(self, *, is_alone: bool) -> bool:
+        """Handle messages that are suspected, while nothing else runs. Returns whether there were any.
+
+        If something else runs, they are claimed when there is room for them.
+        """
+        self._takes_suspects = not is_alone
+        if self._takes_suspects or self._left <= 0:
             return False
         async with self._claiming:
-            claim = await self._store.claim_suspects(
-                self._subscription.topic, member=self._member, lease=self._subscription.lease
-            )
+            claim = await self._claim_suspects(_MOST_SUSPECTS, is_alone=True)
         if claim is None or claim.token is None:
             return False
-        self._left -= len(claim.messages)
         await self._dispatcher.try_alone(self._hold(claim, claim.token), claim.messages)
         return True
+
+    async def _claim_suspects(self, room: int, *, is_alone: bool) -> Claim | None:
+        claim = await self._store.claim_suspects(
+            self._subscription.topic,
+            member=self._member,
+            max_count=room,
+            lease=self._subscription.lease,
+            is_alone=is_alone,
+        )
+        if claim is not None:
+            self._left -= len(claim.messages)
+        return claim
 
     def _hold(self, claim: Claim, token: UUID) -> HeldLease:
         lease = HeldLease(
@@ -110,6 +126,12 @@ class Claimer:
 
     async def tick(self, room: int) -> float:
         """Claim once. Returns after how many seconds to ask again, unless the bell rings; 0 for at once."""
+        if self._takes_suspects:
+            self._takes_suspects = False
+            suspects = await self._claim_suspects(int(min(room, self._left)), is_alone=False)
+            if suspects is not None and suspects.token is not None:
+                self._dispatcher.accept(self._hold(suspects, suspects.token), suspects.messages)
+                return 0
         began = time.monotonic()
         floor = self._floor.current()
         claim = await self._store.claim(

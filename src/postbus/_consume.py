@@ -166,9 +166,9 @@ class GroupConsumer:
     def has_suspects(self) -> bool:
         return self._again.has_suspects
 
-    async def try_suspects(self) -> bool:
-        """Handle the next message that is to be tried alone, while nothing else runs. Returns whether there was one."""
-        return await self._again.try_suspects()
+    async def try_suspects(self, *, is_alone: bool) -> bool:
+        """Handle the next message that is to be tried alone. Returns whether there was one."""
+        return await self._again.try_suspects(is_alone=is_alone)
 
     # taking lanes
 

@@ -250,9 +250,12 @@ class LogStore(Database):
             await conn.execute("select postbus.prolong_retrying($1, $2)", tokens, ids)
 
     async def claim_retrying(
-        self, topic: str, tokens: Sequence[UUID], max_count: int, *, is_alone: bool = False
+        self, topic: str, tokens: Sequence[UUID], max_count: int, *, is_alone: bool | None = False
     ) -> list[Due]:
-        """Messages that are due to be tried again; is_alone: of those that must be tried while nothing else runs."""
+        """Messages that are due to be tried again; is_alone: of those to be tried while nothing else runs.
+
+        None: of those, although something runs.
+        """
         sql = "select * from postbus.claim_retrying($1, $2, is_alone => $3)"
         async with self.connection() as conn:
             rows = await conn.fetch(sql, tokens, max_count, is_alone)

@@ -26,7 +26,7 @@ _CLAIM = (
 )
 _CLAIM_SUSPECTS = (
     f"select c.*, c.ends_at - clock_timestamp() as remaining, {RELAXED} "
-    "from postbus.claim_suspects($1, $2, lease => $3, is_promised => true) as c"
+    "from postbus.claim_suspects($1, $2, $3, $4, $5) as c"
 )
 _EXTEND = f"select postbus.extend($1, $2), {RELAXED}"
 _POP_AND_LEASE = f"select p.*, p.ends_at - clock_timestamp() as remaining, {RELAXED} from postbus.{{}} as p"
@@ -127,10 +127,12 @@ class QueueStore(Database):
         """The topics among these that have messages to be tried apart from others."""
         return list(await self._run("select postbus.suspected($1)", topics))
 
-    async def claim_suspects(self, topic: str, *, member: str, lease: timedelta | None = None) -> Claim | None:
-        """Messages to be tried apart from others. The caller promises to handle nothing else until they are settled."""
+    async def claim_suspects(
+        self, topic: str, *, member: str, max_count: int, lease: timedelta | None = None, is_alone: bool
+    ) -> Claim | None:
+        """Messages to be tried apart from others; is_alone: the caller handles nothing else until they are settled."""
         async with self.connection() as conn:
-            row = await conn.fetchrow(_CLAIM_SUSPECTS, topic, member, lease)
+            row = await conn.fetchrow(_CLAIM_SUSPECTS, topic, member, max_count, lease, is_alone or None)
         if row is None or row["token"] is None:
             return None
         return Claim(

@@ -281,8 +281,8 @@ async def test_a_stop_gives_back_what_is_just_being_claimed(
     claimed, answer = asyncio.Event(), asyncio.Event()
     claim = Store.claim_retrying
 
-    async def claim_slowly(*args: Any) -> Any:
-        if due := await claim(*args):
+    async def claim_slowly(*args: Any, **options: Any) -> Any:
+        if due := await claim(*args, **options):
             claimed.set()
             await answer.wait()
         return due

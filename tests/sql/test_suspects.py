@@ -142,6 +142,33 @@ async def test_suspect_is_not_given_to_a_consumer_that_is_busy(conn: Any) -> Non
     assert payloads(await claim(conn, member="me", as_of=now)) == ["b"]
 
 
+async def test_suspect_that_a_busy_consumer_gets_is_charged_nothing(conn: Any) -> None:
+    """It has waited for long enough, but was not alone in hand: the consumer may have ended for another message."""
+    await publish(conn, "a", "b")
+    await lost(conn, await claim(conn, member="gone"))
+    await publish(conn, "c")
+    assert payloads(await claim(conn, member="me")) == ["a"]
+    now = await conn.fetchval("select clock_timestamp() + interval '2 minutes'")
+    await conn.execute("update postbus.lease set ends_at = ends_at + interval '1 hour'")
+    second = await claim(conn, member="me", as_of=now)
+    assert (payloads(second), second["attempts"]) == (["b"], [1])
+    await lost(conn, second)
+    assert await conn.fetchval("select attempts from postbus.delayed") == 0
+
+
+async def test_worker_that_cannot_be_alone_is_charged_nothing(conn: Any) -> None:
+    """It handles something for a group, of which its leases know nothing."""
+    await publish(conn, "a", "b")
+    await lost(conn, await work(conn))
+    sql = "select * from postbus.claim_suspects('t', 'w', is_promised => null, as_of => $1)"
+    assert (await conn.fetchrow(sql, await conn.fetchval("select clock_timestamp()")))["token"] is None
+    now = await conn.fetchval("select clock_timestamp() + interval '2 minutes'")
+    claimed = await conn.fetchrow(sql, now)
+    assert payloads(claimed) == ["a"]
+    await lost(conn, claimed)
+    assert await conn.fetchval("select max(attempts) from postbus.delayed") == 0
+
+
 # groups with handlers
 
 

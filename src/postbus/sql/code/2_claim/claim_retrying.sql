@@ -4,7 +4,7 @@
 -- Messages that were in hand when their process ended are suspected: see return_expired. They are taken with is_alone only, one at
 -- a time, by a caller that handles nothing else until it is settled. One that was alone already is charged the attempt, and waits
 -- for the topic's backoff; others are not charged. Without is_alone, the first suspect that is due comes last, and is not taken:
--- it is not in hand (alone is null).
+-- it is not in hand (alone is null). If is_alone is null, they are taken by a caller that does handle other messages.
 --
 -- Of those that a pop had in hand, several may be of one key: the first of them comes.
 --
@@ -37,8 +37,8 @@ begin
           from held
          cross join lateral (select * from postbus.retrying r
                               where r.subscription_id = held.subscription_id and r.lane = held.lane and not r.parked and r.due_at <= as_of
-                                and r.suspected = is_alone
-                                and (not r.shelved and not is_alone or r.key is null or not exists (
+                                and r.suspected = coalesce(is_alone, true)
+                                and (not r.shelved and not coalesce(is_alone, true) or r.key is null or not exists (
                                         select from postbus.retrying before
                                          where before.subscription_id = r.subscription_id and before.lane = r.lane and before.key = r.key
                                            and (before.position, before.id) < (r.position, r.id)))
@@ -46,7 +46,7 @@ begin
          limit max_count
     )
     update postbus.retrying r
-       set attempts = r.attempts + 1, token = null, member = null, alone = is_alone, due_at = as_of + (due.topic).lease
+       set attempts = r.attempts + 1, token = null, member = null, alone = coalesce(is_alone, false), due_at = as_of + (due.topic).lease
       from due
      where r.subscription_id = due.subscription_id and r.lane = due.lane and r.id = due.id
        and r.due_at <= as_of       -- a pop may have taken it before it knew of the worker

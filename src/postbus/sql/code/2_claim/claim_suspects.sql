@@ -1,8 +1,9 @@
 -- Leases messages of a queue that are suspected of having ended a process, apart from all others: those that were in hand
 -- together are tried an eighth at a time, and in the end alone. See return_expired.
 --
--- With is_promised the caller handles nothing else until they are settled. Of others, a member that holds other messages gets one
--- that is to be alone only when that has waited for a minute.
+-- With is_promised the caller handles nothing else until they are settled; if it is null, the caller does handle other messages. Such a
+-- one, and a member that holds other messages, gets one that is to be alone only when that has waited for a minute, and as one that
+-- is not alone: if the process ends then, nothing is charged.
 --
 -- Writes: delayed, lease.  Locks: delayed rows (skip locked).
 create or replace function postbus.claim_suspects(
@@ -35,14 +36,14 @@ declare
     _topic    postbus.topic := postbus.topic_options(topic);
     _first    record;
     _messages postbus.queue_message[];
+    _is_busy  boolean := case when is_promised then false else is_promised is null or postbus.is_busy(member, as_of) end;
 begin
     if _topic.paused_at is not null then
         return;
     end if;
     select d.trial, d.due_at into _first from postbus.delayed d
      where d.topic_id = _topic.id and d.trial is not null and d.due_at <= as_of order by d.due_at, d.id limit 1 for update skip locked;
-    if not found or (least(_first.trial, max_count) = 1 and not is_promised and _first.due_at > as_of - interval '1 minute'
-                     and postbus.is_busy(member, as_of)) then
+    if not found or (least(_first.trial, max_count) = 1 and _is_busy and _first.due_at > as_of - interval '1 minute') then
         return;
     end if;
     with chosen as (
@@ -65,6 +66,6 @@ begin
     lease_length := coalesce(claim_suspects.lease, _topic.lease);
     insert into postbus.lease (token, topic_id, member, ends_at, ordered, open_ids, messages, alone)
     values (gen_random_uuid(), _topic.id, claim_suspects.member, as_of + lease_length, ordered, ids, _messages,
-            is_promised or cardinality(ids) = 1)
+            not _is_busy and (is_promised or cardinality(ids) = 1))
     returning lease.token, lease.ends_at into claim_suspects.token, claim_suspects.ends_at;
 end $$;
