@@ -403,7 +403,8 @@ class Bus:
         """Consume until SIGTERM, SIGINT or `stop()`. Returns True if every handler that began has returned.
 
         A second one, or the end of `drain_timeout` after the first, cancels the handlers that are still running: their
-        messages come again, and that was no attempt. A message whose handler has returned does not come again.
+        messages come again, and that was no attempt. A message whose handler has returned does not come again. Handlers
+        in threads cannot be cancelled: they go on until they return or the process ends, which `postbus worker` does.
 
         The worker is listed by its `name`, or by host and pid; a random part follows. Without `signals` they are left
         to the caller.

@@ -121,6 +121,24 @@ async def test_the_second_signal_aborts(cli: Cli, bus: Bus, shop: None) -> None:
     (await finish(process)).failed(130)
 
 
+@pytest.mark.parametrize("stop", ["second signal", "drain timeout"])
+async def test_handler_in_a_thread_ends_with_an_aborted_worker(cli: Cli, bus: Bus, tmp_path: Path, stop: str) -> None:
+    """It cannot be cancelled, and must not go on while somebody else has its message. Exit code 130, at once."""
+    sync = SHOP.replace("async def", "def").replace("import asyncio", "import time")
+    sync = sync.replace("await asyncio.Event().wait()", "time.sleep(15)\n        print('returned', flush=True)")
+    (tmp_path / "shop.py").write_text(sync)
+    await bus.send("jobs", "forever")
+    process = await started(cli, "shop", "--drain-timeout", "100ms" if stop == "drain timeout" else "1h")
+
+    await deliver(process, signal.SIGTERM)
+    if stop == "second signal":
+        await deliver(process, signal.SIGTERM)
+
+    ended = (await finish(process)).failed(130)
+    assert "worker.stopped" in ended.err
+    assert "returned" not in ended.out
+
+
 async def test_logs_as_json(cli: Cli, bus: Bus, shop: None) -> None:
     """Each log event is an object with its name and its fields."""
     await bus.send("jobs", "one")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+import threading
 from datetime import timedelta
 from typing import Annotated
 
@@ -46,11 +48,26 @@ def worker(
     """Run the handlers of a module, which is looked for in the current directory too.
 
     The first Ctrl-C or SIGTERM drains: what has begun is finished, what has not is given back (exit code 0).
-    A second one, or the end of --drain-timeout, cancels the handlers that are still running (exit code 130).
-    What was handled by then does not come again.
+    A second one, or the end of --drain-timeout, cancels the handlers that are still running (exit code 130);
+    those in threads end with the process. What was handled by then does not come again.
     """
     configure_logging(log_level.value, log_format or (LogFormat.JSON if cli.as_json else LogFormat.TEXT))
-    return run(_work(cli, target, name, as_duration(drain_timeout, name="--drain-timeout")), loop)
+    code = run(_work(cli, target, name, as_duration(drain_timeout, name="--drain-timeout")), loop)
+    if code == INTERRUPTED:
+        _end_with_threads(code)
+    return code
+
+
+def _end_with_threads(code: int) -> None:
+    """End now if handlers are still running in threads: these cannot be cancelled, and Python would wait for them.
+
+    Their messages come again, and others may have them already.
+    """
+    if any(one.name.startswith("postbus-") and not one.daemon for one in threading.enumerate()):
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 async def _work(cli: Cli, target: str, name: str | None, drain_timeout: timedelta | None) -> int:
