@@ -66,8 +66,9 @@ class Observed:
         self._leases: dict[Any, tuple[str, list[int]]] = {}
 
     def install(self) -> None:
-        for name in ("claim", "read_log", "claim_retrying"):
-            _replace(name, self._dying_after(AFTER_CLAIM, getattr(Store, name), is_claim=name == "claim"))
+        for name in ("claim", "claim_suspects", "read_log", "claim_retrying"):
+            is_claim = name in ("claim", "claim_suspects")
+            _replace(name, self._dying_after(AFTER_CLAIM, getattr(Store, name), is_claim=is_claim))
         for name in ("retry", "put_off"):
             _replace(name, self._dying_after(AFTER_PUTTING_OFF, getattr(Store, name)))
         for name in ("ack", "ack_within", "settle", "settle_retrying"):
@@ -83,7 +84,7 @@ class Observed:
         @wraps(method)
         async def claimed(*args: Any, **options: Any) -> Any:
             got = await method(*args, **options)
-            if is_claim and got.token is not None:
+            if is_claim and got is not None and got.token is not None:
                 self._leases[got.token] = got.messages[0].topic, [one.id for one in got.messages]
             if getattr(got, "messages", got):
                 self._failpoint.reach(point)
