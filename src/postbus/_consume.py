@@ -306,6 +306,12 @@ class GroupConsumer:
                     await self._again.release(lane, due)
                 for strand in strands:
                     await self._tell(strand)
+        late = list(
+            self._leaving
+        )  # a strand may be lost only as it is told of; who leaves the group gives its lanes back
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
         self._members.close()
         if not self._failed.done():
             self._failed.cancel()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from eventually import eventually
 from grouping import create_log, is_through, publish_numbers
-from postbus import Bus, CatchUp, Outgoing, Start
+from postbus import Bus, CatchUp, DatabaseUnavailable, Outgoing, Start
+from postbus._store import Store
+from postbus._work import Work, WorkQueues
 from running import running
 
 MESSAGES = 200
@@ -299,6 +301,43 @@ async def test_key_that_is_added_after_a_stop_gets_what_was_passed_by(bus: Bus) 
                 assert returned == Counter(range(5))
 
             await eventually(all_came)
+
+
+async def test_lane_that_is_found_lost_at_the_very_end_leaves_nothing_behind(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An aborted worker hears only with its last words that others have its lane. No task of it goes on afterwards."""
+    await create_log(bus, lanes=1)
+    await publish_numbers(bus, [1])
+    asked, aborted, close = asyncio.Event(), asyncio.Event(), WorkQueues.close
+
+    def aborts(queues: WorkQueues) -> list[Work]:
+        aborted.set()
+        return close(queues)
+
+    async def advance(store: Store, steps: Sequence[Any], *_: Any) -> set[int]:
+        asked.set()
+        if not aborted.is_set():
+            raise DatabaseUnavailable("it is away", remedy="wait")
+        return set(range(len(steps)))
+
+    monkeypatch.setattr(Store, "advance", advance)
+
+    async def release_lanes(*_: Any) -> None:
+        raise DatabaseUnavailable("it is away again", remedy="wait")
+
+    monkeypatch.setattr(Store, "release_lanes", release_lanes)
+    monkeypatch.setattr(WorkQueues, "close", aborts)
+
+    @bus.subscribe("t", group="g", start=Start.BEGINNING)
+    async def handle(n: int) -> None: ...
+
+    run = asyncio.create_task(bus.run())
+    await asyncio.wait_for(asked.wait(), 10)
+    bus.stop()
+    bus.stop()
+    assert await run is False
+    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("postbus-leave")] == []
 
 
 async def test_many_messages_ahead_are_remembered_at_once(bus: Bus, conn: Any) -> None:
