@@ -534,20 +534,3 @@ async def test_a_queue_has_no_groups_and_no_keys_to_ask_for(conn: Any) -> None:
     assert "leave the group out" in await refused(pop(conn, topic="q", group="g"), "PB432")
     assert await refused(pop(conn, topic="q", group=None, key="a"), "PB402")
     assert (await pop(conn, topic="q", group=None)).messages == ["one"]
-
-
-async def test_a_pop_looks_at_the_shelves_of_a_group_and_of_its_history(conn: Any) -> None:
-    """Where more is due on both together than it asks for."""
-    await create_topic(conn)
-    await publish_many(conn, *"ab", keys=["k", "l"])
-    await subscribe(conn, start="FROM_BEGINNING", catch_up=json.dumps({"beside_from": 0}))
-    await publish_many(conn, *"cd", keys=["m", "n"])
-    first = await pop(conn, 4)
-    for _ in range(2):
-        first = await pop(conn, 4) if not first.ids else first
-        await retry(conn, first)
-    found = []
-    while (popped := await pop(conn)).ids:
-        found += popped.messages
-        assert await ack(conn, popped) == []
-    assert sorted(found) == [*"abcd"]
