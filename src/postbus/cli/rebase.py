@@ -22,9 +22,9 @@ async def rebase(
     """Make groups work in a database that was restored from a dump.
 
     Their places are bound to the server that was dumped. Stop everything that publishes or consumes first.
-    A group gets all that it had not had; some messages it may get again. A group that was catching up gets all that it was
-    given since the catch-up began again. Messages keep their event_id, since this
-    database replaces the original. If both go on, say --as-copy in the copy.
+    A group gets all that it had not had; some messages it may get again. A group that was catching up gets all
+    that it was given since the catch-up began again. Messages keep their event_id, since this database replaces
+    the original. If both go on, say --as-copy in the copy.
     """
     async with cli.open_bus() as bus:
         if not yes:
