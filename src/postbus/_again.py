@@ -213,7 +213,7 @@ class Again:
             chosen.counts.handling_seconds += time.monotonic() - began
         if outcome is None or outcome is ACK:
             chosen.counts.processed += 1
-        else:
+        elif not isinstance(outcome, Release):
             chosen.counts.failed += 1
         return outcome, handling
 

@@ -266,10 +266,13 @@ class Dispatcher:
         return [delivery for delivery in deliveries if not delivery[0].is_lost]
 
     async def _handle(self, deliveries: list[_Delivery]) -> None:
+        halts = self._halts
         decoded, payloads = await self._decode(deliveries)
         if not decoded:
             return
-        if self._subscription.transactional:
+        if self._halts > halts:  # while others of the batch were given up
+            outcomes: Sequence[Outcome | None] = [Release()] * len(decoded)
+        elif self._subscription.transactional:
             outcomes = await self._handle_transactionally(decoded, payloads)
         else:
             outcomes = await self._outcomes(decoded, payloads, None)

@@ -75,10 +75,8 @@ class GroupHandler:
         """A batch whose messages have to be looked at one by one before they are handled."""
         strand = entry.strand
         by_member = await self.choose_each(strand, parts)
-        if strand.is_ending:  # meanwhile: nothing more begins
-            return False
         for member, (chosen_parts, payloads) in by_member.items():
-            if strand.is_lost:
+            if strand.is_ending:  # meanwhile: nothing more begins, not even for another member
                 return False
             messages = [(segment, index) for segment, index, _ in chosen_parts]
             if not await self._call_batch(strand, member, messages, chosen_parts, payloads):

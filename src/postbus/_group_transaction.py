@@ -142,6 +142,8 @@ class GroupTransactions:
         mark = secrets.token_hex(8)
         try:
             async with self._slots, self._handler_store.transaction(mark) as conn:
+                if lane.strand.is_ending:  # while we waited for the connection: nothing more begins
+                    return Release()
                 outcome = (await handling.outcomes([message], [payload], conn))[0]
                 if outcome is not ACK:
                     raise _RolledBack

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eventually import eventually
-from grouping import create_log, has, is_through, publish_numbers
+from grouping import SOON, create_log, has, is_through, publish_numbers
 from postbus import Bus, Group, Start
 from running import running
 
@@ -98,6 +98,76 @@ async def test_group_that_is_resumed_gets_what_it_has_not_had(bus: Bus, conn: An
         await group.resume()
         await is_through(conn, passed=500, within=30)
     assert sorted(got) == list(range(500))
+
+
+async def test_retry_that_waits_for_a_transaction_does_not_begin(bus: Bus, conn: Any) -> None:
+    """It was due before the group was paused, while another message had the only place; it is no attempt."""
+    await create_log(bus, lanes=1)
+    begun: list[int] = []
+    may_end = asyncio.Event()
+
+    async def handle(n: int, conn: Any) -> None:
+        begun.append(n)
+        if begun == [0]:
+            raise ValueError("once more")
+        if n == 1:
+            await may_end.wait()
+
+    group = bus.group("g", "t", transactional=True, retry=SOON)
+    group.add_member("m", handle)
+    await publish_numbers(bus, range(2))
+    async with running(bus):
+        await group.start(Start.BEGINNING)
+        await has(begun, 2)
+
+        async def is_claimed() -> None:
+            assert await conn.fetchval("select attempts from postbus.retrying where alone is not null") == 2
+
+        await eventually(is_claimed)
+        await group.pause()
+        may_end.set()
+
+        async def is_given_back() -> None:
+            assert await conn.fetchval("select attempts from postbus.retrying where alone is null") == 1
+
+        await eventually(is_given_back)
+        assert begun == [0, 1]
+        await group.resume()
+        await has(begun, 3)
+    assert begun == [0, 1, 0]
+
+
+async def test_batch_ends_with_the_member_that_has_begun(bus: Bus, conn: Any) -> None:
+    """Another member's part of it comes when the group goes on; what was handled does not come again."""
+    await create_log(bus, lanes=1)
+    begun: list[list[int]] = []
+    may_end = asyncio.Event()
+
+    async def even(numbers: list[int]) -> None:
+        begun.append(numbers)
+        await may_end.wait()
+
+    async def odd(numbers: list[int]) -> None:
+        begun.append(numbers)
+
+    group = bus.group("g", "t", batch=10)
+    group.add_member("even", even, filter=lambda message: int(message.payload) % 2 == 0)
+    group.add_member("odd", odd, filter=lambda message: int(message.payload) % 2 == 1)
+    await publish_numbers(bus, range(10))
+    async with running(bus):
+        await group.start(Start.BEGINNING)
+        await has(begun, 1)
+        await group.pause()
+        may_end.set()
+
+        async def are_free() -> None:
+            assert not (await bus.admin.group("t", "g"))["lanes_held"]
+
+        await eventually(are_free)
+        assert begun == [[0, 2, 4, 6, 8]]
+        await group.resume()
+        await is_through(conn, passed=10, within=30)
+    assert begun == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
 
 
 @pytest.mark.parametrize("transactional", [False, True])
