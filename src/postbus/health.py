@@ -99,7 +99,8 @@ def _of_group(row: Row) -> Iterator[GroupFinding]:
         yield finding("idle", f"nobody works for it, and it has {_counted(row['lag'])} before it", f"{_START}, or pop")
     if row["lost"]:
         text = f"it lost {_counted(row['lost'])}, which were dropped before it had them, the last at "
-        remedy = f"let it keep up, or keep more: postbus topics set {topic} --max-retention 7d --dead-retention 7d"
+        remedy = f"let it keep up, or keep more: see how long with postbus topics show {topic}; then "
+        remedy += f"postbus topics set {topic} --max-retention LONGER --dead-retention LONGER"
         yield finding("lost", text + _moment(row["lost_at"]), remedy, "warning" if row["lost_lately"] else "info")
     if row["dead"]:
         remedy = f"postbus dead-letters list {topic} --group {group}; then redrive or purge them"
@@ -111,11 +112,14 @@ def _remedy(row: Row) -> str:
     kind = row["problem_kind"]
     if kind in ("dead", "stopped"):
         return f"{_START}; or end it: postbus groups cancel {topic} {group}"
+    raised = f"postbus groups limits --topic {topic} --group {group} --lag-age DURATION"
+    if "messages behind" in (row["problem"] or ""):
+        raised = f"postbus groups limits --topic {topic} --group {group} --lag NUMBER"
     remedies = {
         "silent": "look whether its workers run and reach the database",
         "failing": f"see why: postbus dead-letters list {topic} --group {group}, and the log of its workers",
         "sink": "see whether the sink runs and can be reached from the relay; nothing is lost meanwhile",
-        "behind": f"start more workers, or raise the limit: postbus groups limits --topic {topic} --group {group}",
+        "behind": f"start more workers, or raise the limit: {raised}",
         "stuck": f"see what its handlers do: postbus groups show {topic} {group}",
     }
     hand_over = f"let its consumers do it, or a group: postbus topics migrate {topic} --to PUB_SUB --hand-over"

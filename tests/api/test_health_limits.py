@@ -41,7 +41,9 @@ async def test_lag_in_messages(bus: Bus) -> None:
     assert await kind(bus) is None
     await bus.admin.set_health_limits("t", lag=2)
     assert await kind(bus) == "behind"
-    assert "3 messages behind, more than 2" in str(await bus.admin.group_findings())
+    found = str(await bus.admin.group_findings())
+    assert "3 messages behind, more than 2" in found
+    assert "postbus groups limits --topic t --group g --lag NUMBER" in found
 
 
 async def test_lag_in_seconds(bus: Bus, conn: Any) -> None:
@@ -53,6 +55,7 @@ async def test_lag_in_seconds(bus: Bus, conn: Any) -> None:
     assert await kind(bus) is None
     await bus.admin.set_health_limits(lag_age="10s")
     assert await kind(bus) == "behind"
+    assert "--group g --lag-age DURATION" in str(await bus.admin.group_findings())
 
 
 async def test_share_of_calls_that_fail(bus: Bus) -> None:

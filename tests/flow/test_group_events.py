@@ -187,8 +187,11 @@ async def test_return_after_a_planned_stop_is_no_warning(
 async def test_losses_are_logged_once_and_shown_for_a_day(
     bus: Bus, conn: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the number of messages; a finding afterwards, which is a warning for a day."""
-    await create_log(bus, storage="own")
+    """With the number of messages; a finding afterwards, which is a warning for a day.
+
+    What it says to do never makes less be kept.
+    """
+    await create_log(bus, storage="own", retention="30d", max_retention="60d")
     store = await bus.connect()
     await store.subscribe("t", "g", Start.NOW, "block")
     await bus.send_many("t", [1, 2, 3])
@@ -206,7 +209,9 @@ async def test_losses_are_logged_once_and_shown_for_a_day(
         await bus.admin.sweep()
     [(level, fields)] = told(caplog, "group.lost")
     assert (level, fields["topic"], fields["group"], fields["messages"]) == (logging.WARNING, "t", "g", 3)
-    levels = [one.level for one in await bus.admin.group_findings() if one.kind == "lost"]
+    [lost] = [one for one in await bus.admin.group_findings() if one.kind == "lost"]
+    assert "--max-retention LONGER" in lost.remedy
+    levels = [lost.level]
     await conn.execute("update postbus.loss set at = at - interval '2 days'")
     levels += [one.level for one in await bus.admin.group_findings() if one.kind == "lost"]
     assert levels == ["warning", "info"]

@@ -56,3 +56,19 @@ async def test_unknown_group_is_told_how_to_subscribe(conn: Any) -> None:
     await subscribe(conn)
 
     assert "postbus groups subscribe other t" in await refused(pop(conn, group="other"), "PB406")
+
+
+async def test_blocked_publisher_is_told_what_lets_it_publish(conn: Any) -> None:
+    """A group that is there already does not have to be subscribed, which leaves it PAUSED."""
+    await create_topic(conn, block_writes_on_zero_subscriptions=True)
+    assert "postbus groups subscribe GROUP t" in await refused(publish_many(conn, "one"), "PB430")
+    group = await subscribe(conn)
+    await publish_many(conn, "one")
+
+    await conn.execute("select postbus.set_group_state('t', 'g', 'PAUSED')")
+    assert "postbus groups resume t g" in await refused(publish_many(conn, "two"), "PB430")
+    await conn.execute("update postbus.subscription set state = 'DEAD' where id = $1", group)
+    remedy = await refused(publish_many(conn, "two"), "PB430")
+
+    assert "postbus groups resurrect t g" in remedy
+    assert "postbus topics set t --no-block-writes-on-zero-subscriptions" in remedy
