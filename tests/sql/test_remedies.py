@@ -20,9 +20,11 @@ async def test_popping_a_topic_without_a_group_names_the_option(conn: Any) -> No
 async def test_popping_a_queue_for_a_group_names_both_ways_out(conn: Any) -> None:
     """The topic keeps its messages when it becomes PUB_SUB; one that is not there yet is created."""
     await publish_many(conn, "one", topic="q")
+    before = await refused(pop(conn, topic="q"), "PB432")
     await conn.execute("select postbus.ensure_topic('q')")
 
     remedy = await refused(pop(conn, topic="q"), "PB432")
+    assert before == remedy
     of_new = await refused(pop(conn, topic="new"), "PB432")
 
     assert "leave the group out" in remedy

@@ -4,7 +4,8 @@ language plpgsql as $$
 begin
     if topic.storage_id is null then
         perform postbus.refuse('PB432', format('topic %L is a QUEUE', name),
-            case when topic.name is null then format('create it: postbus topics create %s --semantics PUB_SUB; or leave the group out', name)
+            case when topic.name is null and not exists (select from postbus.topic_seen s where s.topic_id = topic.id) then
+                      format('create it: postbus topics create %s --semantics PUB_SUB; or leave the group out', name)
                  else format('leave the group out; or make it PUB_SUB, with its messages: postbus topics migrate %s --to PUB_SUB --group %s',
                               name, group_name) end);
     end if;
