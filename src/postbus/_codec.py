@@ -21,6 +21,9 @@ from postbus.errors import InvalidOption, InvalidPayload, PayloadNotDecodable, P
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
+_TEXTS = frozenset(
+    f"application/{name}" for name in ("xml", "yaml", "toml", "sql", "javascript", "x-www-form-urlencoded")
+)
 BYTES = "application/octet-stream"
 
 MAX_DEPTH = 100
@@ -377,7 +380,8 @@ def is_text(content_type: str) -> bool:
     """Whether a content type says that a payload is text in UTF-8, which is what text is unless it names a charset."""
     kind, _, parameters = content_type.lower().partition(";")
     _, _, charset = parameters.partition("charset=")
-    return kind.startswith("text/") and charset.strip(' "') in ("", "utf-8", "utf8")
+    is_kind = kind.startswith("text/") or kind.strip() in _TEXTS or kind.strip().endswith(("+xml", "+yaml"))
+    return is_kind and charset.strip(' "') in ("", "utf-8", "utf8")
 
 
 def is_pydantic(kind: Any) -> bool:

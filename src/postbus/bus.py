@@ -36,7 +36,7 @@ from postbus.relay.plan import IN_ORDER, plan
 from postbus.scope import Heartbeat, Scope
 from postbus.start import Default, Start
 from postbus.subscription import HandlerOptions, Subscription, maker
-from postbus.worker import Worker
+from postbus.worker import Worker, workers_of
 
 H = TypeVar("H", bound=Callable[..., Any])
 
@@ -381,12 +381,16 @@ class Bus:
             await store.forget_scope(group.name, group.scope, cancel=True)
         else:
             await store.set_scope_state(group.name, group.scope, state)
-        if state != "ACTIVE" and self._worker is not None:
-            await self._worker.halt_groups([group, *group.parts.values()])
+        if state == "ACTIVE":
+            return
+        if group.scope.is_wide:
+            await asyncio.gather(*(one.halt_scope(group.name, group.scope) for one in workers_of(store.source)))
+        else:
+            await self._halt(group.topic, group.name)
 
     async def _halt(self, topic: str, group: str | None = None) -> None:
-        if self._worker is not None:
-            await self._worker.halt(topic, group)
+        store = await self.connect()
+        await asyncio.gather(*(one.halt(topic, group) for one in workers_of(store.source)))
 
     def use(self, middleware: Middleware) -> None:
         """Add hooks around publishing and handling."""

@@ -7,6 +7,7 @@ import logging
 import signal
 import threading
 import traceback
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -40,10 +41,19 @@ from postbus.catch_up import CatchUp
 from postbus.errors import DatabaseUnavailable, PostbusError, WrongSemantics
 from postbus.group import Group
 from postbus.middleware import Middleware
+from postbus.scope import Scope
 from postbus.start import Start
 from postbus.subscription import Subscription
 
 T = TypeVar("T")
+
+_running: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+def workers_of(source: str) -> list[Worker]:
+    """The workers of this event loop that consume from a database, whichever bus runs them."""
+    loop = asyncio.get_running_loop()
+    return [one for one in _running if one.loop is loop and one.source == source]
 
 
 class _Stopped(Exception):
@@ -86,6 +96,12 @@ class Worker:
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()
         self._drain_timeout = drain_timeout
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def source(self) -> str | None:
+        """Which database it consumes from, as soon as it is connected."""
+        return None if self._stores is None else self._stores[0].source
 
     def stop(self) -> None:
         """Drain and end; called again: abort."""
@@ -106,6 +122,8 @@ class Worker:
     async def run(self, *, signals: bool = True) -> None:
         """Consume until stopped. Raises what made it impossible to go on."""
         stores: list[Store] = []
+        self.loop = asyncio.get_running_loop()
+        _running.add(self)
         try:
             with _signals(self.stop) if signals else nullcontext():
                 await self._open(stores)
@@ -113,6 +131,7 @@ class Worker:
         except _Stopped:
             event(logging.INFO, "worker.stopped", worker=self.name, reason="it was still waiting for the server")
         finally:
+            _running.discard(self)
             for task in self._beside:
                 task.cancel()
             await asyncio.gather(*self._beside, return_exceptions=True)
@@ -310,9 +329,14 @@ class Worker:
             await asyncio.gather(*(one.halt() for one in self._claimers if one.topic == topic))
         else:
             groups = (one for group in self._groups for one in (group, *group.parts.values()))
-            await self.halt_groups([one for one in groups if one.name == group_name and one.topic == topic])
+            await self._halt_groups([one for one in groups if one.name == group_name and one.topic == topic])
 
-    async def halt_groups(self, groups: Sequence[Group]) -> None:
+    async def halt_scope(self, group_name: str, scope: Scope) -> None:
+        """The same for a group of a wide scope, in all topics of it."""
+        groups = [group for group in self._groups if group.name == group_name and group.scope == scope]
+        await self._halt_groups([one for group in groups for one in (group, *group.parts.values())])
+
+    async def _halt_groups(self, groups: Sequence[Group]) -> None:
         if self._keeper is not None:
             await self._keeper.halt(groups)
 

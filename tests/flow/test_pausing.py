@@ -32,11 +32,24 @@ async def pause_as_operator(bus: Bus, group: Group) -> None:
     await bus.admin.pause_group("t", "g")
 
 
+async def pause_by_another_bus(bus: Bus, group: Group) -> None:
+    async with Bus.open(bus.dsn) as other:
+        await other.admin.pause_group("t", "g")
+
+
+async def cancel_by_another_bus(bus: Bus, group: Group) -> None:
+    async with Bus.open(bus.dsn) as other:
+        await other.group("g", "t").cancel()
+
+
 async def cancel_as_operator(bus: Bus, group: Group) -> None:
     await bus.admin.cancel_group("t", "g")
 
 
-@pytest.mark.parametrize("halt", [pause, cancel, stop, pause_as_operator, cancel_as_operator])
+@pytest.mark.parametrize(
+    "halt",
+    [pause, cancel, stop, pause_as_operator, cancel_as_operator, pause_by_another_bus, cancel_by_another_bus],
+)
 @pytest.mark.parametrize("kind", ["single", "batch", "transactional"])
 async def test_group_that_is_halted_begins_with_nothing_more(bus: Bus, conn: Any, halt: Halt, kind: str) -> None:
     """Neither with what is published then, nor with what was read ahead, nor with a retry."""

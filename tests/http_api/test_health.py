@@ -47,6 +47,7 @@ async def test_health_is_that_of_the_topics_of_the_caller(bus: Bus, conn: Any) -
     async with serving(bus, auth=True) as url, client(url, token) as http:
         assert (await http.get("/v1/health")).json() == {"healthy": True, "findings": [], "sweeping": None}
         problem(await http.patch("/v1/health/limits", json={"lag": 1}), 403, "PB441")
+        problem(await http.get("/v1/health/limits", params={"topic": "another"}), 403, "PB441")
         assert (await http.patch("/v1/health/limits", params={"topic": "mine"}, json={"lag": 1})).json()["lag"] == 1
 
 

@@ -83,6 +83,8 @@ async def test_json_comes_back_byte_for_byte(http: httpx.AsyncClient, bus: Bus, 
     [
         ({"text": "grüße\0"}, "grüße\0".encode(), "text/plain; charset=utf-8"),
         ({"text": "a;b", "content_type": "text/csv"}, b"a;b", "text/csv"),
+        ({"text": "<a/>", "content_type": "application/xml"}, b"<a/>", "application/xml"),
+        ({"text": "<a/>", "content_type": "image/svg+xml"}, b"<a/>", "image/svg+xml"),
         ({"base64": "AAH/"}, b"\0\1\xff", "application/octet-stream"),
         ({"base64": "AAH/", "content_type": "image/png"}, b"\0\1\xff", "image/png"),
         ({"base64": "/w==", "content_type": "text/plain"}, b"\xff", "text/plain"),

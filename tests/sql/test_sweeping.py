@@ -440,9 +440,9 @@ async def test_retention_that_was_lowered_is_no_alarm(conn: Any) -> None:
     assert (await health(conn, later))["healthy"]
 
 
-@pytest.mark.parametrize("left", ["finished", "dedup", "lease", "group"])
+@pytest.mark.parametrize("left", ["finished", "dedup", "lease", "group", "subscription"])
 async def test_work_that_nobody_does_is_unhealthy(conn: Any, left: str) -> None:
-    """Finished messages, deduplication keys, expired leases, and groups that nobody finds dead."""
+    """Finished messages, deduplication keys, expired leases, groups that nobody finds dead, and ended subscriptions."""
     if left == "finished":
         await conn.execute("""select postbus.create_topic('q', '{"retention": "1 min"}')""")
         await finish(conn, "a")
@@ -455,10 +455,20 @@ async def test_work_that_nobody_does_is_unhealthy(conn: Any, left: str) -> None:
     else:
         await create_topic(conn)
         await subscribe(conn)
+    later = _HOUR
+    if left == "subscription":
+        await conn.execute("select postbus.set_group_state('t', 'g', 'CANCELLED')")
+        later = 31 * _DAY
     assert (await health(conn))["healthy"]
-    found = await health(conn, _HOUR)
+    found = await health(conn, later)
     assert not found["healthy"]
-    words = {"finished": "finished messages", "dedup": "keys", "lease": "1 leases", "group": "1 groups"}
+    words = {
+        "finished": "finished messages",
+        "dedup": "keys",
+        "lease": "1 leases",
+        "group": "1 groups",
+        "subscription": "1 subscriptions that ended",
+    }
     assert words[left] in found["reason"]
     assert "no process sweeps" in found["reason"]
 

@@ -59,6 +59,8 @@ async def show_health_limits(
     call: InCall, topic: FromQuery[str | None] = None, group: FromQuery[str | None] = None
 ) -> HealthLimits:
     """From when on groups count as being in trouble: all of them, those of a topic, or one."""
+    if topic is not None:
+        call.caller.check_topic(topic)
     return view(HealthLimits, await call.admin.health_limits(topic, group))
 
 

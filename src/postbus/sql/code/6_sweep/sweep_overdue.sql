@@ -45,6 +45,12 @@ begin
             or exists (select from postbus.inbox i where i.expires_at <= _by)) then
         return next 'finished messages, deduplication keys or inbox records are past their time';
     end if;
+    select count(*) into _count from postbus.subscription s
+     where s.state = 'CANCELLED' and s.state_changed_at < _by - _setting.subscription_retention
+       and postbus.is_due('subscriptions', 0, interval '3 hours', as_of);
+    if _count > 0 then
+        return next format('%s subscriptions that ended are past their retention of %s', _count, _setting.subscription_retention);
+    end if;
     _count := (select count(*) from postbus.lease l where l.ends_at <= _by);
     if _count > 0 then
         return next format('%s leases ended before %s and were not given back', _count, to_char(_by, 'YYYY-MM-DD HH24:MI:SS'));
