@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -12,6 +13,7 @@ from log_sql import (
     advance,
     create_topic,
     cursor_of,
+    let_die,
     pass_all,
     publish_many,
     read,
@@ -143,8 +145,54 @@ async def test_group_that_comes_back_does_not_look_at_what_it_has_read(conn: Any
     await publish_many(conn, "new", "newer")
     counted = (
         "select c.messages from postbus.topic t "
-        "cross join lateral postbus.count_before($1, t, pg_current_snapshot(), 100) as c where t.name = 't'"
+        "cross join lateral postbus.count_before($1, t, $2::text::postbus.log_place, 100) as c where t.name = 't'"
     )
+    here = await conn.fetchval("select postbus.here(storage_id)::text from postbus.topic where name = 't'")
 
-    assert await conn.fetchval(counted, group) == 2
-    assert await _blocks(conn, counted, group) < 100
+    assert await conn.fetchval(counted, group, here) == 2
+    assert await _blocks(conn, counted, group, here) < 100
+
+
+@pytest.mark.parametrize(
+    ("options", "read_of"),
+    [({}, set()), ({"beside_from": 10}, set()), ({"beside_from": 10, "max_messages": 500}, {3})],
+    ids=["in order", "beside", "bounded"],
+)
+async def test_group_far_behind_is_not_counted_segment_by_segment(
+    conn: Any, options: dict[str, int], read_of: set[int]
+) -> None:
+    """A return, a late start and a step back read of closed partitions only the one in which they begin to skip."""
+    storage = await create_topic(conn, lanes=2)
+    catch_up = json.dumps(options)
+    group = await subscribe(conn, catch_up=catch_up)
+    for _ in range(4):
+        await conn.execute(
+            "do $$ begin for n in 1 .. 400 loop perform postbus.publish('t', 'x'::bytea); end loop; end $$"
+        )
+        await rotate(conn, storage)
+    await publish_many(conn, "new")
+    await let_die(conn, storage)
+
+    async def rows_read() -> dict[int, int]:
+        rows = await conn.fetch(
+            "select epoch, s.seq_tup_read + s.idx_tup_fetch as read from postbus.log_leaf l "
+            "join pg_stat_xact_user_tables s on s.relname = postbus.leaf_name(l.storage_id, l.epoch)"
+        )
+        return {row["epoch"]: row["read"] for row in rows}
+
+    async def partitions_read(call: str, *args: Any) -> set[int]:
+        async with conn.transaction():
+            before = await rows_read()
+            assert 1601 in (await conn.fetchrow(call, *args)).values()
+            return {epoch for epoch, rows in (await rows_read()).items() if rows - before.get(epoch, 0) > 20}
+
+    assert await partitions_read("select * from postbus.resurrect(array[$1::bigint])", group) == read_of
+    late = "select * from postbus.subscribe('t', $1, $2, start_at => $3, start_id => $4, catch_up => $5)"
+    ago = await conn.fetchval("select now() - interval '1 hour'")
+    for start, at, id in (
+        ("FROM_BEGINNING", None, None),
+        ("FROM_TIMESTAMP", ago, None),
+        ("FROM_MESSAGE_ID", None, 1),
+    ):
+        assert await partitions_read(late, start, start, at, id, catch_up) == read_of
+    assert await partitions_read("select postbus.seek('t', 'g', 'FROM_BEGINNING')") == set()

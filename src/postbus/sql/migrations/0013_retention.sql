@@ -18,6 +18,7 @@ create table postbus.leaf_topic (
     epoch      integer not null,
     topic_id   bigint not null,
     messages   bigint not null default 0,
+    first_at   timestamptz,             -- none of these was published earlier
     held_since timestamptz,             -- past its retention, and a group still needs it:
     held_by     bigint,                 -- a subscription ...
     held_lane   integer,                -- ... which has some of it before it in this lane, ...
@@ -27,9 +28,9 @@ create table postbus.leaf_topic (
 ) with (fillfactor = 70);
 create index leaf_topic_topic_idx on postbus.leaf_topic (topic_id, epoch);
 create index leaf_topic_held_idx on postbus.leaf_topic (held_by, epoch) where held_by is not null;
-insert into postbus.leaf_topic (storage_id, epoch, topic_id, messages)
+insert into postbus.leaf_topic (storage_id, epoch, topic_id, messages, first_at)
 select s.storage_id, s.position >> 43, s.topic_id,
-       coalesce(sum(s.count) filter (where pg_visible_in_snapshot(s.txid, ((counted.cursor).seen).snapshot)), 0)
+       coalesce(sum(s.count) filter (where pg_visible_in_snapshot(s.txid, ((counted.cursor).seen).snapshot)), 0), min(s.published_at)
   from postbus.segment s
   left join postbus.storage_count counted on counted.storage_id = s.storage_id
  group by 1, 2, 3;
@@ -49,7 +50,9 @@ create table postbus.leaf_mark (
     foreign key (storage_id, epoch) references postbus.log_leaf on delete cascade
 );
 
-drop function if exists postbus.log_retention(integer), postbus.is_needed(integer, integer, timestamptz),
+drop function if exists postbus.count_before(bigint, postbus.topic, pg_snapshot, bigint),
+    postbus.count_unseen(postbus.topic, postbus.log_cursor, pg_snapshot),
+    postbus.log_retention(integer), postbus.is_needed(integer, integer, timestamptz),
     postbus.record_loss(integer, integer, timestamptz), postbus.drop_leaves(integer, timestamptz),
     postbus.sweep_log(integer, timestamptz, boolean);
 

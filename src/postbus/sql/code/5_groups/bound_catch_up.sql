@@ -17,17 +17,21 @@ language plpgsql as $$
 declare
     _options jsonb := postbus.catch_up_options(subscription.catch_up);
     _most    bigint := coalesce((_options ->> 'max_messages')::bigint, 9223372036854775807);
+    _stood   bigint[];      -- the numbers that its cursors get if nobody else moves them
     _from_id bigint;
     _cursor  postbus.log_cursor;
 begin
-    missed := (select c.messages from postbus.count_before(subscription.id, topic, place.snapshot, _most) as c);
+    _stood := array(select c.number + 1 from postbus.current_cursor c where c.subscription_id = subscription.id order by c.lane);
+    select c.messages, c.from_id into missed, _from_id from postbus.count_before(subscription.id, topic, place, _most) as c;
     skipped := 0;
     if missed <= least(_most, (_options ->> 'beside_from')::bigint) then
         return;
     end if;
     -- From here on nobody moves these cursors: whoever held the lanes has lost them.
     perform postbus.move_cursors(subscription.id, null, null);
-    select c.messages, c.from_id into missed, _from_id from postbus.count_before(subscription.id, topic, place.snapshot, _most) as c;
+    if _stood <> array(select c.number from postbus.current_cursor c where c.subscription_id = subscription.id order by c.lane) then
+        select c.messages, c.from_id into missed, _from_id from postbus.count_before(subscription.id, topic, place, _most) as c;
+    end if;
     skipped := greatest(missed - _most, 0);
     insert into postbus.subscription (topic_id, group_name, start, subscribed, on_failure, catch_up, catch_up_of, keys)
     values (topic.id, subscription.group_name, 'CATCH_UP', place, subscription.on_failure, _options, subscription.id, subscription.keys)

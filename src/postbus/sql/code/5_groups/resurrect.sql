@@ -50,7 +50,7 @@ begin
             perform postbus.note_joining(_topic, _found.id);
             perform postbus.join_stretches(_found.id);
         else
-            missed := (select c.messages from postbus.count_before(_found.id, _topic, _place.snapshot, 0) as c)
+            missed := (select c.messages from postbus.count_before(_found.id, _topic, _place, null) as c)
                       + postbus.clear_shelf(_found.id);
             skipped := missed;
             catch_up_id := null;

@@ -50,5 +50,5 @@ begin
         perform postbus.set_passed_before(_found.id, _topic, _cursor, _place);
         perform pg_notify('postbus', _topic.id::text);
     end if;
-    return postbus.count_unseen(_topic, _cursor, _place.snapshot);
+    return postbus.count_unseen(_topic, _cursor, _place);
 end $$;

@@ -22,9 +22,9 @@ begin
       into _known;
     _counter.seen := coalesce((_known.cursor).seen, row(0, '2', '3:3:')::postbus.log_place);
     -- The counter may be behind the place, or have come past it meanwhile.
-    _count := _known.messages + postbus.count_unseen(topic, _counter, place.snapshot)
-                     - postbus.count_unseen(topic, _here, (_counter.seen).snapshot)
-                     - postbus.count_unseen(topic, cursor, place.snapshot);
+    _count := _known.messages + postbus.count_unseen(topic, _counter, place)
+                     - postbus.count_unseen(topic, _here, _counter.seen)
+                     - postbus.count_unseen(topic, cursor, place);
     update postbus.subscription s
        set passed_before = _count - coalesce((select sum(c.passed) from postbus.current_cursor c where c.subscription_id = s.id), 0)
      where s.id = set_passed_before.subscription_id;

@@ -25,14 +25,14 @@ begin
     loop
         _in_leaf := 0;
         for _one in execute format(
-            'select unseen.topic_id, sum(unseen.count) as messages, sum(unseen.bytes) as bytes
-               from (select s.topic_id, s.count, s.bytes from postbus.%1$I s
+            'select unseen.topic_id, sum(unseen.count) as messages, sum(unseen.bytes) as bytes, min(unseen.published_at) as first_at
+               from (select s.topic_id, s.count, s.bytes, s.published_at from postbus.%1$I s
                       where s.position > $1 and s.txid > $2 and not pg_visible_in_snapshot(s.txid, $3) and pg_visible_in_snapshot(s.txid, $4)
                       union all
-                     select s.topic_id, s.count, s.bytes from postbus.%1$I s
+                     select s.topic_id, s.count, s.bytes, s.published_at from postbus.%1$I s
                       where s.txid = any ($5) and pg_visible_in_snapshot(s.txid, $4)
                       union all
-                     select s.topic_id, s.count, s.bytes from postbus.%1$I s
+                     select s.topic_id, s.count, s.bytes, s.published_at from postbus.%1$I s
                       where s.txid >= pg_snapshot_xmax($3) and s.txid <= $2 and pg_visible_in_snapshot(s.txid, $4)) as unseen
               group by unseen.topic_id', postbus.leaf_name(storage_id, _leaf.epoch))
             using _seen.position, _seen.txid, _seen.snapshot, _target.snapshot, _late
@@ -41,9 +41,10 @@ begin
             insert into postbus.topic_count as known (topic_id, messages, bytes) values (_one.topic_id, _one.messages, _one.bytes)
             on conflict on constraint topic_count_pkey do update
                set messages = known.messages + excluded.messages, bytes = known.bytes + excluded.bytes;
-            insert into postbus.leaf_topic as known (storage_id, epoch, topic_id, messages)
-            values (count_published.storage_id, _leaf.epoch, _one.topic_id, _one.messages)
-            on conflict on constraint leaf_topic_pkey do update set messages = known.messages + excluded.messages;
+            insert into postbus.leaf_topic as known (storage_id, epoch, topic_id, messages, first_at)
+            values (count_published.storage_id, _leaf.epoch, _one.topic_id, _one.messages, _one.first_at)
+            on conflict on constraint leaf_topic_pkey do update
+               set messages = known.messages + excluded.messages, first_at = least(known.first_at, excluded.first_at);
             _in_leaf := _in_leaf + _one.messages;
         end loop;
         if _in_leaf > 0 then

@@ -98,8 +98,8 @@ begin
        set messages = (select coalesce(sum(g.count), 0) from postbus.segment g where g.storage_id = l.storage_id and g.position >> 43 = l.epoch);
     update postbus.leaf_mark m set txid = pg_current_xact_id() where m.at is not null;
     delete from postbus.leaf_topic;
-    insert into postbus.leaf_topic (storage_id, epoch, topic_id, messages)
-    select g.storage_id, g.position >> 43, g.topic_id, sum(g.count) from postbus.segment g group by 1, 2, 3;
+    insert into postbus.leaf_topic (storage_id, epoch, topic_id, messages, first_at)
+    select g.storage_id, g.position >> 43, g.topic_id, sum(g.count), min(g.published_at) from postbus.segment g group by 1, 2, 3;
     -- Queues are claimed in the order of transactions: those of the other server would wait behind all that is published here.
     update postbus.queued q set txid = pg_current_xact_id() where q.txid > pg_current_xact_id();
     update postbus.lane l set holder = null, token = gen_random_uuid(), held_since = null;
