@@ -10,7 +10,7 @@ import pytest
 
 from eventually import eventually
 from fix_database import Connect
-from log_sql import create_topic, let_die, pass_all, publish_many, refused, rotate, subscribe, sweep
+from log_sql import create_topic, let_die, pass_all, publish_many, refused, rotate, subscribe, subscribe_scope, sweep
 from pop_sql import ack, as_pop, pop, retry
 
 
@@ -57,6 +57,22 @@ async def test_pop_of_one_key_by_a_dead_group_delivers_at_once(conn: Any) -> Non
     await dead_group(conn, "one", "two", "three", keys=["a", "b", "a"], lanes=4)
 
     assert (await pop(conn, 10, key="a")).messages == ["one", "three"]
+
+
+async def test_pop_of_a_dead_group_of_one_key_delivers_at_once(conn: Any) -> None:
+    """A group that has one key only gets its message from behind thousands of others, when it comes back and later."""
+    storage = await create_topic(conn)
+    await subscribe_scope(conn, topic="t", key="a")
+    others = ["x"] * 6000
+    await publish_many(conn, *others, "one", keys=[*("b" for _ in others), "a"])
+    assert await let_die(conn, storage) == 1
+
+    popped = await pop(conn)
+
+    assert popped.messages == ["one"]
+    await ack(conn, popped)
+    await publish_many(conn, *others, "two", keys=[*("b" for _ in others), "a"])
+    assert (await pop(conn)).messages == ["two"]
 
 
 async def test_sparse_poller_receives_every_message(conn: Any) -> None:

@@ -1,7 +1,7 @@
 -- Takes up to max_count messages for a group from a topic: see pop.
 --
--- What is in the log goes to the group's shelf first, whenever there is too little for this pop; a pop of one key may have to
--- move more than that until it comes to its own.
+-- What is in the log goes to the group's shelf first, whenever there is too little for this pop; a pop of one key, and
+-- one of a group that has some keys only, may have to move more than that until it comes to its own.
 --
 -- A DEAD group comes back, and gets messages at once. place is the place that its resurrection took, where the caller has
 -- brought it back. While another transaction is bringing the group back, this pop gets what is on the shelf. In a transaction that
@@ -63,9 +63,10 @@ begin
         for _round in 1 .. case when place is null then 1 else 3 end loop      -- one that came back gets messages now: see is_on_its_way
             _end.more := false;
             foreach _part in array _parts loop
-                -- Of one key, what comes first in the log may all be of others.
+                -- Of one key, or some, what comes first in the log may all be of others.
                 select * into _read
-                  from postbus.shelve(_part, _topic, case when key is not null then 10000 when max_count < 100 then 1000 else max_count end,
+                  from postbus.shelve(_part, _topic, case when num_nonnulls(key, _group.keys) > 0 then greatest(max_count, 10000)
+                                                          when max_count < 100 then 1000 else max_count end,
                                       max_bytes, case when _shelf.first_due is null then max_count - _taken else 0 end, key, _token, member,
                                       lease, as_of, place);
                 _taken := _taken + _read.taken;
