@@ -65,11 +65,11 @@ async def test_groups_are_listed(bus: Bus) -> None:
 
 async def test_one_group(bus: Bus) -> None:
     """A group tells where it started and what it has before it."""
-    await subscribed(bus, start=Start.from_message(2048))
+    await subscribed(bus, start=Start.from_message(1024))
 
     group = await bus.admin.group("events", "mail")
 
-    assert (group["start"], group["start_id"], group["on_failure"]) == ("FROM_MESSAGE_ID", 2048, "block")
+    assert (group["start"], group["start_id"], group["on_failure"]) == ("FROM_MESSAGE_ID", 1024, "block")
 
 
 async def test_members_are_counted(bus: Bus) -> None:

@@ -148,14 +148,36 @@ async def test_a_start_far_behind_many_segments_is_found(conn: Any) -> None:
         assert (await read_all(conn, await cursor_of(conn, group), 3))[0] == ["last"]
 
 
-async def test_from_a_message_that_is_not_there_yet(conn: Any) -> None:
-    """A start in the future skips what comes before it."""
+async def test_from_the_message_after_the_last(conn: Any) -> None:
+    """Behind the last id that was given, the next message is a start."""
     await create_topic(conn)
     [one] = await publish(conn, "one")
-    group = await subscribe(conn, "g", "FROM_MESSAGE_ID", start_id=one + 2 * 1024)
-    await publish(conn, "two", "three", "four")
+    behind = await subscribe(conn, "behind", "FROM_MESSAGE_ID", start_id=one + 1)
+    following = await subscribe(conn, "following", "FROM_MESSAGE_ID", start_id=one + 1024)
+    await publish(conn, "two", "three")
 
-    assert await _left(conn, group) == ["three", "four"]
+    for group in (behind, following):
+        assert await _left(conn, group) == ["two", "three"]
+
+
+@pytest.mark.parametrize("door", ["subscribe", "scope", "seek", "dry run"])
+async def test_an_id_that_was_never_given_is_no_start(conn: Any, door: str) -> None:
+    """A group would wait silently for a message that comes in years: refused, with the last id that there is."""
+    await create_topic(conn)
+    await subscribe(conn, "known")
+    [last] = await publish(conn, "one")
+    asked = {
+        "subscribe": "select postbus.subscribe('t', 'new', 'FROM_MESSAGE_ID', start_id => $1)",
+        "scope": "select postbus.subscribe_scope('new', 't', mode => 'message', start_id => $1)",
+        "seek": "select postbus.seek('t', 'known', 'FROM_MESSAGE_ID', start_id => $1)",
+        "dry run": "select postbus.seek('t', 'known', 'FROM_MESSAGE_ID', start_id => $1, dry_run => true)",
+    }
+    for id in (last + 1025, 10**18, 2**63 - 1):
+        remedy = await refused(conn.execute(asked[door], id), "PB402")
+        assert "FROM_NOW" in remedy
+    assert [row[0] for row in await conn.fetch("select group_name from postbus.groups")] == ["known"]
+    assert await conn.fetchval("select count(*) from postbus.scopes") == 0
+    await conn.execute(asked[door], last)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,6 @@ begin
         perform postbus.refuse('PB402', 'mode timestamp and start_at go together', 'give both of them, with a finite time, or neither');
     elsif (mode = 'message') <> (start_id is not null) then
         perform postbus.refuse('PB402', 'mode message and start_id go together', 'give both of them, or neither');
-    elsif start_id < 0 then
-        perform postbus.refuse('PB402', format('start_id %s is negative', start_id), 'give the id of a message of the topic');
     elsif start_id is not null and scope.topic is null then
         perform postbus.refuse('PB402', 'the topics of a namespace, task or pattern have no message in common to start from',
             'start them at a time: mode timestamp with start_at');
@@ -24,6 +22,7 @@ begin
         perform postbus.refuse('PB402', format('look_back %s is not a duration to look back by', coalesce(look_back::text, 'null')),
             'give zero or more, such as 4 seconds');
     end if;
+    perform postbus.check_start_id(start_id);
     scope.mode := mode;
     scope.start_id := start_id;
     scope.snapshot := pg_current_snapshot();

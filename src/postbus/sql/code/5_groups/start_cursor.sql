@@ -17,9 +17,8 @@ begin
         perform postbus.refuse('PB402', 'start_at belongs to FROM_TIMESTAMP', 'give both, or neither of them');
     elsif (start = 'FROM_MESSAGE_ID') <> (start_id is not null) then
         perform postbus.refuse('PB402', 'start_id belongs to FROM_MESSAGE_ID', 'give both, or neither of them');
-    elsif start_id < 0 then
-        perform postbus.refuse('PB402', format('start_id %s is negative', start_id), 'give the id of a message');
     end if;
+    perform postbus.check_start_id(start_id);
     if start = 'FROM_NOW' then
         _cursor.seen := place;
         return _cursor;

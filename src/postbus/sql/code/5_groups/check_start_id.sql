@@ -1,0 +1,13 @@
+-- Refuses the id of a message to start from that no message can have now. The one behind the last is good: it is the next message's.
+create or replace function postbus.check_start_id(start_id bigint) returns void
+language plpgsql as $$
+declare
+    _next bigint := (coalesce(pg_sequence_last_value('postbus.log_position'), 0) + 1) * 1024;
+begin
+    if start_id < 0 then
+        perform postbus.refuse('PB402', format('start_id %s is negative', start_id), 'give the id of a message of the topic');
+    elsif start_id > _next then
+        perform postbus.refuse('PB402', format('no message has the id %s: all that were given until now are below %s', start_id, _next),
+            'give the id of a message of the topic; or begin with what is published from now on: FROM_NOW, in a scope mode new');
+    end if;
+end $$;
