@@ -19,6 +19,7 @@ from log_sql import (
     put_off,
     read,
     refused,
+    rotate,
     subscribe,
     sweep,
     take,
@@ -187,6 +188,24 @@ async def test_a_catch_up_can_be_cancelled_and_resumed(conn: Any) -> None:
     assert (await catch_up(conn))["status"] == "COMPLETED"
     with pytest.raises(asyncpg.PostgresError, match="not catching up"):
         await conn.execute("select postbus.set_catch_up('t', 'late', false)")
+
+
+async def test_resumed_history_of_a_dead_group_is_kept_from_the_groups_death_on(conn: Any) -> None:
+    """Cancelling and resuming a catch-up does not let the dead_retention of its group begin again."""
+    storage = await history(conn, 5, retention="0", zero_subscription_retention="0", dead_retention="2 hours")
+    await late(conn)
+    assert await let_die(conn, storage) == 1
+    await conn.execute("update postbus.subscription set state_changed_at = state_changed_at - interval '1 hour'")
+    await conn.execute("select postbus.set_catch_up('t', 'late', false)")
+    await conn.execute("select postbus.set_catch_up('t', 'late', true)")
+    await rotate(conn, storage)
+
+    needed = (
+        "select count(*) from postbus.log_leaf l, postbus.keepers(array[postbus.topic_id('t')], l, $1) where epoch = 1"
+    )
+    died = await conn.fetchval("select state_changed_at from postbus.subscription where catch_up_of is null")
+    assert await conn.fetchval(needed, died + timedelta(minutes=119)) == 2
+    assert await conn.fetchval(needed, died + timedelta(minutes=121)) == 0
 
 
 async def test_a_catch_up_ends_when_nothing_is_left_to_be_tried_again(conn: Any) -> None:

@@ -30,7 +30,8 @@ begin
                ended_at = case when is_wanted then null else clock_timestamp() end
          where c.subscription_id = _found.subscription_id;
         update postbus.subscription s
-           set state = case when is_wanted then _group.state else 'CANCELLED' end, state_changed_at = clock_timestamp()
+           set state = case when is_wanted then _group.state else 'CANCELLED' end,
+               state_changed_at = case when is_wanted and _group.state = 'DEAD' then _group.state_changed_at else clock_timestamp() end
          where s.id = _found.subscription_id;
         perform pg_notify('postbus', _group.topic_id::text);
     end if;
