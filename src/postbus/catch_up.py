@@ -21,7 +21,8 @@ class CatchUp:
     batch_size: int = 10_000
     """Messages per read, at most."""
     max_messages: int | None = None
-    """Work through the newest only; older messages are skipped, and counted as such. None skips nothing."""
+    """Work through the newest only; older messages are skipped, and counted as such. None skips nothing. Not for
+    groups of one key."""
     max_rate: float | None = 50_000
     """Messages per second, for the whole group. None for as fast as it goes."""
     target_latency: Duration = timedelta(milliseconds=10)

@@ -389,6 +389,7 @@ _LONG = "x" * 201
         ({"namespace": "ns", "task": "t"}, "PB402"),
         ({"namespace": "ns", "key": "k"}, "PB402"),
         ({"topic": "t", "key": "k" * 1001}, "PB402"),
+        ({"topic": "t", "key": "k", "catch_up": '{"max_messages": 10}'}, "PB402"),
         ({"namespace": "no name"}, "PB401"),
         ({"task": ""}, "PB401"),
         ({"task": _LONG}, "PB401"),

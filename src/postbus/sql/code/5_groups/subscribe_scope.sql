@@ -48,6 +48,10 @@ declare
 begin
     perform postbus.check_group(group_name, coalesce(on_failure, 'block'), coalesce(catch_up, '{}'));
     perform postbus.check_scope(topic, key, namespace, task, pattern);
+    if key is not null and catch_up ->> 'max_messages' is not null then     -- others' messages would be counted, and its own skipped
+        perform postbus.refuse('PB402', 'max_messages is for groups of whole topics',
+            format('leave it out for key %L, or let the group begin later: mode timestamp with start_at', key));
+    end if;
     if topic is not null then
         perform postbus.check_is_log(postbus.topic_options(topic), topic, group_name);
     end if;
