@@ -6,7 +6,9 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
+from postbus._alone import Suspect
 from postbus._aside import POLL, Aside
 from postbus._group_transaction import GroupTransactions
 from postbus._handle import ACK, NOT_DECODABLE, Handling, not_decodable
@@ -127,36 +129,41 @@ class Again:
         self._in_hand.add(due.message.id)
         self._waiting.add(due.message.id, due.message.key, due.lane)
 
-    async def try_suspects(self, *, is_alone: bool) -> bool:
-        """Handle the next message that is to be tried alone, while nothing else runs. Returns whether there was one.
+    async def try_beside(self) -> None:
+        """Something else runs: suspects wait in line with others."""
+        async with self._claiming:
+            self.has_suspects = False
+            await self._claim_due(is_alone=None)
 
-        If something else runs, they wait in line with others.
-        """
-        if not is_alone:
-            async with self._claiming:
-                self.has_suspects = False
-                await self._claim_due(is_alone=None)
-            return False
+    async def claim_suspect(self) -> Suspect | None:
+        """The next message that is to be tried alone, to be handled at once while nothing else runs."""
         async with self._claiming:
             held = self._held()
             tokens = [one.token for one in held.values()]
             due = await self._store.claim_retrying(self._members.group.topic, tokens, 1, is_alone=True)
             self.has_suspects = bool(due)
             if not due:
-                return False
+                return None
             lane = held[due[0].lane]
             if lane.strand.is_ending:
                 await self.release(lane, due[0])
-                return True
+                return None
             self._take(due[0])
-            strand = lane.strand
-            strand.running += 1
+            lane.strand.running += 1
+        return Suspect(due[0].outlasted, partial(self._try, lane, due[0]), partial(self._share, lane, due[0].message))
+
+    async def _try(self, lane: HeldLane, due: Due) -> None:
         try:
-            await self.handle(lane, due[0])
+            await self.handle(lane, due)
         finally:
-            strand.running -= 1
-            strand.freed.set()
-        return True
+            self._queues.let_go()
+            lane.strand.running -= 1
+            lane.strand.freed.set()
+
+    async def _share(self, lane: HeldLane, message: Message) -> None:
+        await self._store.not_alone_any_more(lane.token, message.id)
+        if message.id in self._in_hand:  # it occupies one of as many places as there may be calls
+            self._queues.hold(message.key)
 
     async def release(self, lane: HeldLane, due: Due) -> None:
         """Let a message be tried by whoever has the lane; it has not been tried now."""

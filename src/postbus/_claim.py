@@ -6,8 +6,11 @@ import asyncio
 import logging
 import math
 import time
+from collections import deque
+from functools import partial
 from uuid import UUID
 
+from postbus._alone import Suspect
 from postbus._dispatch import Dispatcher
 from postbus._floor import Floor
 from postbus._log import event
@@ -56,20 +59,27 @@ class Claimer:
         async with self._claiming:  # a claim that is under way may have come before that
             await self._dispatcher.give_back()
 
-    async def try_suspects(self, *, is_alone: bool) -> bool:
-        """Handle messages that are suspected, while nothing else runs. Returns whether there were any.
-
-        If something else runs, they are claimed when there is room for them.
-        """
-        self._takes_suspects = not is_alone
-        if self._takes_suspects or self._left <= 0:
-            return False
+    async def claim_suspect(self) -> Suspect | None:
+        """Messages that are suspected, to be handled at once while nothing else runs."""
+        self._takes_suspects = False
+        if self._left <= 0:
+            return None
         async with self._claiming:
             claim = await self._claim_suspects(_MOST_SUSPECTS, is_alone=True)
         if claim is None or claim.token is None:
-            return False
-        await self._dispatcher.try_alone(self._hold(claim, claim.token), claim.messages)
-        return True
+            return None
+        lease, left = self._hold(claim, claim.token), deque(claim.messages)
+
+        async def share() -> None:
+            await self._store.not_alone(lease.token)
+            self._dispatcher.go_on_beside(lease, left)
+
+        return Suspect(claim.outlasted, partial(self._dispatcher.try_alone, lease, left), share)
+
+    async def try_beside(self) -> None:
+        """Something else runs: claim suspects when there is room for them."""
+        self._takes_suspects = True
+        self._bell.set()
 
     async def _claim_suspects(self, room: int, *, is_alone: bool) -> Claim | None:
         claim = await self._store.claim_suspects(
@@ -127,11 +137,11 @@ class Claimer:
     async def tick(self, room: int) -> float:
         """Claim once. Returns after how many seconds to ask again, unless the bell rings; 0 for at once."""
         if self._takes_suspects:
-            self._takes_suspects = False
             suspects = await self._claim_suspects(int(min(room, self._left)), is_alone=False)
             if suspects is not None and suspects.token is not None:
                 self._dispatcher.accept(self._hold(suspects, suspects.token), suspects.messages)
                 return 0
+            self._takes_suspects = False
         began = time.monotonic()
         floor = self._floor.current()
         claim = await self._store.claim(

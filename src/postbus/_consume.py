@@ -17,6 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from postbus._again import Again
+from postbus._alone import Suspect
 from postbus._aside import Aside
 from postbus._deliver import Delivery
 from postbus._group_handle import GroupHandler
@@ -166,9 +167,13 @@ class GroupConsumer:
     def has_suspects(self) -> bool:
         return self._again.has_suspects
 
-    async def try_suspects(self, *, is_alone: bool) -> bool:
-        """Handle the next message that is to be tried alone. Returns whether there was one."""
-        return await self._again.try_suspects(is_alone=is_alone)
+    async def claim_suspect(self) -> Suspect | None:
+        """The next message that is to be tried alone, to be handled at once."""
+        return await self._again.claim_suspect()
+
+    async def try_beside(self) -> None:
+        """Let what is to be tried alone wait in line with others."""
+        await self._again.try_beside()
 
     # taking lanes
 

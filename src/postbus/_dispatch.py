@@ -49,8 +49,13 @@ class Dispatcher:
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_draining = False
         self._cancelled: list[_Delivery] = []
+        self._unbegun: list[_Delivery] = []
         self._halts = 0
         self._company = company()
+        self._is_trying = False
+        """Whether messages are tried alone."""
+        self._beside = 0
+        """Calls beside the runners: 1 while such a try goes on although others do, too."""
 
     @property
     def room(self) -> int:
@@ -97,28 +102,44 @@ class Dispatcher:
         self._ready.extend((lease, message) for message in messages)
         self._start_runners(1)
 
-    async def try_alone(self, lease: HeldLease, messages: Sequence[Message]) -> None:
+    async def try_alone(self, lease: HeldLease, left: deque[Message]) -> None:
         """Handle what was claimed, one call after the other, and wait until it is settled, while nothing else runs."""
-        self._in_hand += len(messages)
-        self._unsettled += len(messages)
-        size = self._subscription.batch or 1
-        left = [(lease, message) for message in messages]
-        halts = self._halts
+        self._in_hand += len(left)
+        self._unsettled += len(left)
+        halts, self._is_trying = self._halts, True
         try:
             while left and self._halts == halts:
-                deliveries = left[:size]
-                await self._handle(self._still_ours(deliveries))
-                del left[:size]
-                await self._settler.settled()
+                size = min(self._subscription.batch or 1, len(left))
+                deliveries = [(lease, left.popleft()) for _ in range(size)]
+                try:
+                    await self._handle(self._still_ours(deliveries))
+                except asyncio.CancelledError:
+                    self._cancelled += deliveries
+                    raise
+                finally:
+                    self._in_hand -= size
+                if not self._beside:
+                    await self._settler.settled()
             if left:
                 with contextlib.suppress(DatabaseUnavailable):  # then the lease ends by itself
-                    await self._settler.release(lease, [message.id for _, message in left])
+                    await self._settler.release(lease, [message.id for message in left])
         except asyncio.CancelledError:
-            self._cancelled += left
+            self._unbegun += [(lease, message) for message in left]
             raise
         finally:
-            self._in_hand -= len(messages)
+            self._in_hand -= len(left)
+            self._is_trying, self._beside = False, 0
             self._freed.set()
+            if not self._is_draining:
+                self._start_runners(1)
+
+    def go_on_beside(self, lease: HeldLease, left: deque[Message]) -> None:
+        """The call that runs alone takes long: others begin, and with them what is left of its lease."""
+        if self._is_trying:
+            self._beside = 1
+            self._ready.extend((lease, message) for message in left)
+            left.clear()
+            self._start_runners(1)
 
     def _start_runners(self, count: int) -> None:
         """Start some, and in the next moment twice as many if work is left then.
@@ -126,12 +147,17 @@ class Dispatcher:
         Handlers that wait for nothing need one runner for all that is ready, and each runner costs time.
         """
         wanted = math.ceil(len(self._ready) / (self._subscription.batch or 1))
-        for _ in range(min(self._subscription.concurrency - len(self._runners), wanted, count)):
+        for _ in range(min(self._slots - len(self._runners), wanted, count)):
             runner = asyncio.create_task(self._run(), name=self._runner_name)
             self._runners.add(runner)
             runner.add_done_callback(self._has_ended)
-        if wanted > count and len(self._runners) < self._subscription.concurrency:
+        if wanted > count and len(self._runners) < self._slots:
             asyncio.get_running_loop().call_soon(self._start_runners, 2 * count)
+
+    @property
+    def _slots(self) -> int:
+        """How many runners there may be."""
+        return self._subscription.concurrency - self._beside
 
     async def drain(self) -> None:
         """Give back what has not begun, and wait for what has."""
@@ -153,7 +179,7 @@ class Dispatcher:
 
     async def abort(self) -> None:
         """Cancel what has begun: that was no attempt. Handlers in threads cannot be cancelled: their leases stay."""
-        unbegun = list(self._ready)
+        unbegun = [*self._unbegun, *self._ready]
         self._ready.clear()
         for runner in self._runners:
             runner.cancel()
@@ -173,6 +199,8 @@ class Dispatcher:
                 if self._company.is_closed:
                     await self._company.opened()
                     continue
+                if self._beside and len(self._runners) > self._slots:
+                    return
                 deliveries = self._take()
                 self._company.running += 1
                 try:
@@ -202,6 +230,8 @@ class Dispatcher:
             if company.is_closed:
                 await company.opened()
                 continue
+            if self._beside and len(self._runners) > self._slots:
+                return
             lease, message = self._ready.popleft()
             company.running += 1
             try:

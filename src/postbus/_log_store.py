@@ -93,6 +93,8 @@ class Due(NamedTuple):
     message: Message
     is_taken: bool
     """It is in hand now. If not, it is to be tried alone, and has to be asked for."""
+    outlasted: int
+    """How often it had a process to itself for a while, and did not end."""
 
 
 class LogStore(Database):
@@ -276,9 +278,14 @@ class LogStore(Database):
                     self.source,
                 ),
                 row["alone"] is not None,
+                row["outlasted"] or 0,
             )
             for row in rows
         ]
+
+    async def not_alone_any_more(self, token: UUID, message_id: int) -> None:
+        """A message that was claimed to be tried alone goes on beside others: see `not_alone`."""
+        await self._run("select postbus.not_alone($1, $2)", token, message_id)
 
     async def settle_retrying(
         self,

@@ -55,6 +55,8 @@ class Claim(msgspec.Struct, frozen=True):
     next_due: timedelta | None
     moved: bool = False
     """The topic is PUB_SUB by now, and this is what is left in its queue."""
+    outlasted: int = 0
+    """Of suspects: how often they had a process to themselves for a while, and did not end."""
 
 
 class PulledLease(NamedTuple):
@@ -144,8 +146,12 @@ class QueueStore(Database):
             row["ordered"],
             more=True,
             next_due=None,
-            moved=False,
+            outlasted=row["outlasted"] or 0,
         )
+
+    async def not_alone(self, token: UUID) -> None:
+        """What was claimed to be tried alone goes on beside others: if the process ends, it is charged nothing."""
+        await self._run("select postbus.not_alone($1)", token)
 
     async def pop(
         self,

@@ -70,6 +70,8 @@ class WorkQueues:
         self._runners: dict[int, asyncio.Task[None]] = {}
         self._idle: dict[int, asyncio.Future[None]] = {}
         """What runners wait for that have nothing to do."""
+        self._held: dict[int, asyncio.Event] = {}
+        """Those whose place is taken by a call that has begun outside of them, until it ends."""
         self._next = 0
         self._is_closed = False
         self._company = company()
@@ -97,6 +99,15 @@ class WorkQueues:
         elif (idle := self._idle.pop(queue, None)) is not None and not idle.done():
             idle.set_result(None)
 
+    def hold(self, key: str | None) -> None:
+        """A call for this key runs already, beside the queues: nothing more begins in its queue."""
+        self._held[self.queue_of(key)] = asyncio.Event()
+
+    def let_go(self) -> None:
+        for held in self._held.values():
+            held.set()
+        self._held.clear()
+
     def drop(self, strand: Strand) -> list[Work]:
         """Take out what a strand has here. Returns the retries among it."""
         dropped: list[Work] = []
@@ -123,6 +134,9 @@ class WorkQueues:
                 while works:
                     if company.is_closed:
                         await company.opened()
+                        continue
+                    if queue in self._held:
+                        await self._held[queue].wait()
                         continue
                     work = works.popleft()
                     strand = work.strand

@@ -229,12 +229,13 @@ class Worker:
             await _over(self._stop.wait(), beside=[*claiming, *upkeep], more=self._beside)
             for dispatcher in dispatchers:
                 dispatcher.want_no_more()
-            draining = _drain(claiming, dispatchers, settler, self._keeper)
+            draining = _drain(claiming, dispatchers, settler, self._keeper, suspects)
             await _over(draining, self._is_told_to_abort(), beside=upkeep)
         finally:
             for task in (*claiming, *upkeep):
                 task.cancel()
             await asyncio.gather(*claiming, *upkeep, return_exceptions=True)
+            await suspects.abort()
             await self._keeper.abort()  # when nothing takes lanes any more
             for dispatcher in dispatchers:
                 await dispatcher.abort()
@@ -408,11 +409,15 @@ def _lose_all_of(consumer: GroupConsumer) -> None:
 
 
 async def _drain(
-    claiming: Sequence[asyncio.Task[None]], dispatchers: Sequence[Dispatcher], settler: Settler, keeper: LaneKeeper
+    claiming: Sequence[asyncio.Task[None]],
+    dispatchers: Sequence[Dispatcher],
+    settler: Settler,
+    keeper: LaneKeeper,
+    suspects: Suspects,
 ) -> None:
     # A claim that is under way must be awaited: what it brings has to be given back.
     await asyncio.gather(*claiming)
-    await asyncio.gather(keeper.drain(), *(dispatcher.drain() for dispatcher in dispatchers))
+    await asyncio.gather(keeper.drain(), suspects.ended(), *(dispatcher.drain() for dispatcher in dispatchers))
     await settler.settled()
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from eventually import eventually
 from grouping import create_log, group_row, has
-from postbus import Bus
+from postbus import Bus, Outcome, SinkUnavailable
+from postbus.relay import Parcel
 from running import running
 
 _ALONE = (
@@ -18,13 +20,18 @@ _ALONE = (
 )
 
 
+@pytest.fixture(autouse=True)
+def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("postbus._alone._LOOK", 0.1)
+    monkeypatch.setattr("postbus._again._IDLE_POLL", 0.1)
+
+
 @pytest.mark.parametrize("kind", ["queue", "group"])
 async def test_handler_that_does_not_end_keeps_no_suspect_waiting(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """The suspect is tried beside it, and is known not to be alone; others go on meanwhile."""
     monkeypatch.setattr("postbus._alone._PATIENCE", (0.05, 0.1))
-    monkeypatch.setattr("postbus._alone._LOOK", 0.1)
     begun, tried, gate = asyncio.Event(), asyncio.Event(), asyncio.Event()
     others: list[int] = []
 
@@ -63,17 +70,159 @@ async def test_handler_that_does_not_end_keeps_no_suspect_waiting(
     assert await bus.admin.dead_letters("t") == []
 
 
-async def leave_in_queue(bus: Bus, conn: Any) -> None:
-    """Somebody had two messages in hand, and is gone for minutes."""
+@pytest.mark.parametrize(
+    "kind", ["queue", "plain queue", "batches of a queue", "group", "batches of a group", "transactions of a group"]
+)
+async def test_suspect_that_takes_long_keeps_no_other_consumer_waiting(
+    bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """After a while others go on, and it is known that it is not alone. Its own topic keeps to its concurrency."""
+    monkeypatch.setattr("postbus._alone._ALONE_FOR", (0.3,))
+    tried, gate = asyncio.Event(), asyncio.Event()
+    others: list[int] = []
+    begun: list[int] = []
+    mine: list[int] = []
+
+    @bus.subscribe("other")
+    async def other(n: int) -> None:
+        assert await conn.fetchval(_ALONE) is False
+        others.append(n)
+
+    async def one(n: int) -> None:
+        tried.set()
+        begun.append(n)
+        await gate.wait()
+        mine.append(n)
+
+    async def many(numbers: list[int]) -> None:
+        for n in numbers:
+            await one(n)
+
+    async def one_within(n: int, conn: Any) -> None:
+        await one(n)
+
+    handlers: dict[str, tuple[Any, dict[str, Any]]] = {
+        "queue": (one, {"timeout": 60}),
+        "plain queue": (one, {}),
+        "batches of a queue": (many, {"batch": 5}),
+        "group": (one, {}),
+        "batches of a group": (many, {"batch": 5}),
+        "transactions of a group": (one_within, {"transactional": True}),
+    }
+    handler, options = handlers[kind]
+    if not kind.endswith("queue"):
+        await create_log(bus, "t", lanes=1)
+        options = {"group": "g", "start": "FROM_BEGINNING", **options}
+    bus.subscribe("t", concurrency=1, **options)(handler)
+    async with running(bus):
+        await (leave_in_queue if kind.endswith("queue") else leave_in_group)(bus, conn)
+        await asyncio.wait_for(tried.wait(), 10)
+        assert await conn.fetchval(_ALONE) is True
+        await bus.send("other", 1)
+        await bus.send("t", 3)
+        await has(others, 1)
+        await asyncio.sleep(0.3)
+        assert begun == [1]
+        gate.set()
+
+        async def is_done() -> None:
+            assert sorted(mine)[-1:] == [3]
+            assert await conn.fetch(_ALONE) == []
+
+        await eventually(is_done)
+    assert await bus.admin.dead_letters("t") == []
+
+
+async def test_relay_whose_sink_is_away_keeps_no_other_consumer_waiting(bus: Bus, conn: Any) -> None:
+    """Its suspected message waits for the sink, and nobody else does, not even for a while."""
+    away = asyncio.Event()
+    others: list[int] = []
+
+    class Away:
+        keeps_order = False
+
+        async def open(self) -> None:
+            away.set()
+            raise SinkUnavailable("it is away")
+
+        async def send(self, parcels: Sequence[Parcel]) -> Sequence[Outcome]:
+            raise AssertionError
+
+        async def close(self) -> None:
+            pass
+
+    @bus.subscribe("other")
+    async def other(n: int) -> None:
+        others.append(n)
+
+    await create_log(bus, "t", lanes=1)
+    await bus.relay("t", Away(), name="g")
+    async with running(bus):
+        await leave_in_group(bus, conn)
+        await asyncio.wait_for(away.wait(), 10)
+        await bus.send("other", 1)
+        await has(others, 1)
+        assert await conn.fetchval(_ALONE) is False
+
+
+async def test_suspects_in_hand_together_go_on_together(bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If one of several that were claimed together takes long, the others do not wait for it."""
+    monkeypatch.setattr("postbus._alone._ALONE_FOR", (0.1,))
+    gate = asyncio.Event()
+    done: list[int] = []
+
+    @bus.subscribe("t", concurrency=2)
+    async def suspect(n: int) -> None:
+        if n == 1:
+            await gate.wait()
+        done.append(n)
+
+    async with running(bus):
+        await leave_in_queue(bus, conn, count=16)
+        await has(done, 15)
+        gate.set()
+        await has(done, 16)
+    assert sorted(done) == list(range(1, 17))
+
+
+async def test_stop_does_not_wait_for_a_suspect_with_the_others(bus: Bus, conn: Any) -> None:
+    """What others have in hand is given back at once. If the process is killed then, the suspect is charged nothing."""
+    tried, gate = asyncio.Event(), asyncio.Event()
+
+    @bus.subscribe("t")
+    async def suspect(n: int) -> None:
+        tried.set()
+        await gate.wait()
+
+    async with running(bus):
+        await leave_in_queue(bus, conn)
+        await asyncio.wait_for(tried.wait(), 10)
+        bus.stop()
+
+        async def is_not_alone() -> None:
+            assert await conn.fetchval(_ALONE) is False
+
+        await eventually(is_not_alone)
+        gate.set()
+    assert await conn.fetch(_ALONE) == []
+
+
+async def leave_in_queue(bus: Bus, conn: Any, *, count: int = 2) -> None:
+    """Somebody had some messages in hand, and is gone for minutes."""
     async with conn.transaction():
-        await conn.execute("select postbus.publish('t', n::text) from generate_series(1, 2) as n")
-        await conn.execute("select postbus.claim('t', 'gone', 2, lease => '1 millisecond')")
+        await conn.execute("select postbus.publish('t', n::text) from generate_series(1, $1::integer) as n", count)
+        await conn.execute("select token from postbus.claim('t', 'gone', $1, lease => '1 millisecond')", count)
     await conn.execute("select postbus.return_expired(as_of => clock_timestamp() + interval '1 second')")
     await conn.execute("update postbus.delayed set due_at = due_at - interval '2 minutes' where trial is not null")
 
 
 async def leave_in_group(bus: Bus, conn: Any) -> None:
     """A message of the group is suspected."""
+
+    async def has_joined() -> None:
+        await group_row(conn)
+
+    await eventually(has_joined)
     await conn.execute(
         "insert into postbus.retrying (subscription_id, lane, id, position, attempts, suspected, published_at, "
         "content_type, payload) select id, 0, 1, 1, 0, true, now(), 'application/json', '1' from postbus.subscription"

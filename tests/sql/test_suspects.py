@@ -169,6 +169,36 @@ async def test_worker_that_cannot_be_alone_is_charged_nothing(conn: Any) -> None
     assert await conn.fetchval("select max(attempts) from postbus.delayed") == 0
 
 
+async def test_suspect_that_goes_on_beside_others_is_charged_nothing(conn: Any) -> None:
+    """It comes again, alone, behind what was not tried yet, and it is known how often that was not enough."""
+    await publish(conn, "slow", "other")
+    await lost(conn, await work(conn))
+    now = None
+    for outlasted in (None, 1, 2):
+        claimed = await claim_alone(conn, as_of=now)
+        assert (payloads(claimed), claimed["attempts"], claimed["outlasted"]) == (["slow"], [1], outlasted)
+        await conn.execute("select postbus.not_alone($1)", claimed["token"])
+        now = await lost(conn, claimed) + LONG
+        if outlasted is None:
+            other = await claim_alone(conn, as_of=now)
+            assert payloads(other) == ["other"]
+            await ack(conn, other)
+    claimed = await claim_alone(conn, as_of=now)
+    now = await lost(conn, claimed) + LONG
+    claimed = await claim_alone(conn, as_of=now)
+    assert (claimed["attempts"], claimed["outlasted"]) == ([2], 3), "alone this time, and charged"
+
+
+async def test_lease_that_was_settled_is_not_marked(conn: Any) -> None:
+    """The call ended while it was told that others go on."""
+    await publish(conn, "a", "b")
+    await lost(conn, await work(conn))
+    claimed = await claim_alone(conn)
+    await ack(conn, claimed)
+    await conn.execute("select postbus.not_alone($1)", claimed["token"])
+    assert await conn.fetchval("select count(*) from postbus.lease") == 0
+
+
 # groups with handlers
 
 
@@ -213,6 +243,28 @@ async def test_retry_that_ends_its_process_alone_is_charged(conn: Any) -> None:
         now = row["due_at"]
         assert await log_sql.claim_retrying(conn, lane, as_of=now) == []
         now += timedelta(hours=2)
+
+
+async def test_suspect_of_a_group_that_goes_on_beside_others_is_charged_nothing(conn: Any) -> None:
+    """Only who holds the lane can say so."""
+    await create_topic(conn)
+    group = await subscribe(conn)
+    (id,) = await publish_many(conn, "a")
+    (lane,) = await take(conn, "w", group)
+    await put_off(conn, lane, await read(conn, lane.cursor), "suspect")
+    now = await conn.fetchval("select clock_timestamp()")
+    for outlasted in (None, 1, 2):
+        (row,) = await claim_retrying_alone(conn, lane, now)
+        assert (row["attempts"], row["outlasted"]) == (1, outlasted)
+        await conn.execute("select postbus.not_alone(gen_random_uuid(), $1)", id)
+        assert await conn.fetchval("select alone from postbus.retrying")
+        await conn.execute("select postbus.not_alone($1, $2)", lane.token, id)
+        now = row["due_at"]
+        assert await claim_retrying_alone(conn, lane, now) == [], "others come first"
+        now += LONG
+    (row,) = await claim_retrying_alone(conn, lane, now)
+    await settle_retrying(conn, lane, [id], "retry")
+    assert await conn.fetchval("select outlasted from postbus.retrying") is None
 
 
 async def test_retry_whose_lease_is_prolonged_is_not_taken_again(conn: Any) -> None:

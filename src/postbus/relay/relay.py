@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from postbus._alone import will_take_long
 from postbus._log import event
 from postbus._loop import Backoff
 from postbus.errors import InvalidOption, PostbusError, SinkUnavailable
@@ -139,6 +140,7 @@ class Relay:
                     self._is_open = True
                     event(logging.INFO, "sink.opened", relay=self.name)
                 except PostbusError as error:
+                    will_take_long()
                     if self._away is not None:
                         await self._away.note(str(error))
                     wait = backoff.next()

@@ -18,11 +18,17 @@ alter index postbus.settled_by_segment_pkey rename to settled_ahead_pkey;
 -- Messages that were in hand with others when their process ended are suspected: they are not charged an attempt, and are tried
 -- apart. Of a queue they wait in `delayed` until they are claimed, at most `trial` at a time; of a group in `retrying`.
 -- Whether what is in hand is `alone` in its process is known of workers. Of others (null) it is seen when the lease has ended.
-alter table postbus.delayed add column trial integer;
+-- One that takes long is alone for a bounded time, the longer the more often that was not enough (`outlasted`).
+alter table postbus.delayed
+    add column trial integer,
+    add column outlasted integer;
 create index delayed_trial_idx on postbus.delayed (topic_id, due_at, id) where trial is not null;
-alter table postbus.lease add column alone boolean;
+alter table postbus.lease
+    add column alone boolean,
+    add column outlasted integer;
 alter table postbus.retrying
     add column suspected boolean not null default false,
+    add column outlasted integer,
     add column alone     boolean;       -- of a worker; null: it is not in hand, or in hand of a pop that took others, too
 drop function if exists postbus.claim_retrying(uuid[], integer, timestamptz);
 drop function if exists postbus.try_later(bigint, boolean, postbus.queue_message[], postbus.topic, interval, text, timestamptz);

@@ -24,7 +24,7 @@ begin
     )
     update postbus.retrying r
        set suspected = true, token = null, member = null, alone = null, attempts = case when r.alone then r.attempts else r.attempts - 1 end,
-           due_at = case when r.alone then as_of + postbus.backoff(held.topic, r.attempts) else as_of end
+           due_at = case when r.alone then as_of + postbus.backoff(held.topic, r.attempts) else as_of + postbus.behind_others(r.outlasted) end
       from held
      where r.subscription_id = held.subscription_id and r.lane = held.lane and (r.alone is not null or r.token is not null) and not r.parked
        and r.due_at <= as_of;

@@ -25,7 +25,8 @@ create or replace function postbus.claim_suspects(
     out correlation_ids text[],
     out content_types   text[],
     out headers         text[],
-    out payloads        bytea[]
+    out payloads        bytea[],
+    out outlasted       integer
 )
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -57,15 +58,15 @@ begin
            array_agg(t.priority order by t.id), array_agg(t.key order by t.id), array_agg(t.correlation_id order by t.id),
            array_agg(t.content_type order by t.id), array_agg(t.headers::text order by t.id), array_agg(t.payload order by t.id),
            array_agg(row(t.id, t.published_at, t.attempts + 1, t.priority, t.key, t.correlation_id, t.content_type, t.headers,
-                         t.payload)::postbus.queue_message order by t.id), bool_or(t.ordered)
-      into ids, published_ats, attempts, priorities, keys, correlation_ids, content_types, headers, payloads, _messages, ordered
+                         t.payload)::postbus.queue_message order by t.id), bool_or(t.ordered), max(t.outlasted)
+      into ids, published_ats, attempts, priorities, keys, correlation_ids, content_types, headers, payloads, _messages, ordered, outlasted
       from taken t;
     if ids is null then
         return;
     end if;
     lease_length := coalesce(claim_suspects.lease, _topic.lease);
-    insert into postbus.lease (token, topic_id, member, ends_at, ordered, open_ids, messages, alone)
-    values (gen_random_uuid(), _topic.id, claim_suspects.member, as_of + lease_length, ordered, ids, _messages,
+    insert into postbus.lease (token, topic_id, member, ends_at, ordered, open_ids, messages, outlasted, alone)
+    values (gen_random_uuid(), _topic.id, claim_suspects.member, as_of + lease_length, ordered, ids, _messages, outlasted,
             not _is_busy and (is_promised or cardinality(ids) = 1))
     returning lease.token, lease.ends_at into claim_suspects.token, claim_suspects.ends_at;
 end $$;

@@ -43,7 +43,7 @@ begin
         elsif outcome = 'retry' and _one.attempts < _most then
             update postbus.retrying r
                set due_at = as_of + coalesce(settle_retrying.delay, postbus.backoff(_topic, _one.attempts)), last_error = left(error, 4000),
-                   alone = null, suspected = false
+                   alone = null, suspected = false, outlasted = null
              where r.subscription_id = _one.subscription_id and r.lane = _one.lane and r.id = _id;
             _told := _told || 'retried'::text;
         else

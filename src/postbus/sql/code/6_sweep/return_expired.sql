@@ -43,11 +43,11 @@ begin
         _open := array(select m from unnest(_lease.messages) as m where m.id = any (_lease.open_ids));
         if cardinality(_open) <> 1 or not coalesce(_lease.alone, postbus.was_alone(_lease.member)) then
             perform postbus.suspect(_lease.topic_id, _lease.ordered, _open,
-                                    (_hands ->> (_lease.member || ' ' || _lease.topic_id))::bigint, _held, as_of);
+                                    (_hands ->> (_lease.member || ' ' || _lease.topic_id))::bigint, _held, _lease.outlasted, as_of);
         elsif _open[1].attempts < _topic.max_attempts then
             perform postbus.try_later(_lease.topic_id, _lease.ordered, _open, _topic,
                                       case when _open[1].attempts < 2 then least(as_of, clock_timestamp()) - as_of end,
-                                      format('the lease ended without an answer; %s', _held), as_of, trial => 1);
+                                      format('the lease ended without an answer; %s', _held), as_of, trial => 1, outlasted => _lease.outlasted);
         else
             perform postbus.bury(_lease.topic_id, _lease.ordered, _open,
                                  format('the lease ended %s times without an answer', _topic.max_attempts),
