@@ -8,7 +8,8 @@ from enum import Enum
 
 _PLAIN_REQUESTS = (80877103, 80877104)  # for SSL and GSSAPI; the server's answer is one byte
 _CANCEL_REQUEST = 80877102
-_COMMIT = re.compile(rb"\s*(commit|end|prepare\s+transaction)\b", re.IGNORECASE)
+# Also behind a query in the same round trip, which looks at whose transaction it is.
+_COMMIT = re.compile(rb"(select [^;]*;)?\s*(commit|end|prepare\s+transaction)\b", re.IGNORECASE)
 _BEGIN = re.compile(rb"\s*(begin|start\s+transaction)\b", re.IGNORECASE)
 _IDLE = b"I"
 

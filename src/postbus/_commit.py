@@ -16,6 +16,8 @@ _OPEN_ENDED = ("idle_in_transaction_session_timeout", "transaction_timeout")
 _UNLIMITED = (*_OPEN_ENDED, "statement_timeout", "lock_timeout")
 
 _MARK = "current_setting('postbus.transaction', true)"
+# Fails in a transaction that does not have the mark, and one that has failed: what follows is not done then.
+_CHECK = f"select 1 / ({_MARK} is not distinct from '{{}}')::integer"
 
 
 async def begin(conn: Any, *, for_user: bool = False, mark: str | None = None) -> None:
@@ -24,7 +26,8 @@ async def begin(conn: Any, *, for_user: bool = False, mark: str | None = None) -
     Not by asyncpg's own `transaction()`, whose `commit` hides that the server has rolled back. Within it that one
     makes savepoints, as it does in its own transactions.
 
-    mark: tells the transaction from a later one that a user began by hand on the same connection; see `fetch_marked`.
+    mark: tells the transaction from a later one that a user began by hand on the same connection; see `fetch_marked`
+    and `commit`.
     """
     has_timeout = conn.get_server_version().major >= 17
     limits = [one for one in (_OPEN_ENDED if for_user else _UNLIMITED) if has_timeout or one != "transaction_timeout"]
@@ -44,8 +47,8 @@ async def roll_back(conn: Any) -> None:
     await conn.execute("rollback")
 
 
-async def commit(conn: Any) -> None:
-    """Commit what `begin` began.
+async def commit(conn: Any, mark: str | None = None) -> None:
+    """Commit what `begin` began: the transaction of that mark, where it is given, and no other.
 
     A cancellation that arrives meanwhile is held back until the server has answered: cancelling a COMMIT
     would report an error for a change that may well have happened.
@@ -57,7 +60,8 @@ async def commit(conn: Any) -> None:
         )
     check_open(conn)
     _note_transaction(conn, None)
-    committing = asyncio.ensure_future(conn.execute("commit"))
+    sql = "commit" if mark is None else f"{_CHECK.format(mark)};commit"  # in one round trip
+    committing = asyncio.ensure_future(conn.execute(sql))
     cancelled: asyncio.CancelledError | None = None
     while not committing.done():
         try:
@@ -70,9 +74,16 @@ async def commit(conn: Any) -> None:
             "the connection broke during COMMIT: the change may or may not have happened",
             remedy="look before you repeat it, or publish with a dedup_key, which makes repeating safe",
         ) from failure
-    if failure is not None:
+    has_failed = isinstance(failure, asyncpg.InFailedSQLTransactionError)
+    if (
+        failure is not None and not is_lost(conn) and conn.is_in_transaction()
+    ):  # the check's failure: COMMIT has not come
+        await conn.execute("rollback")
+        if isinstance(failure, asyncpg.DivisionByZeroError):
+            raise _ended_inside()
+    if failure is not None and not has_failed:
         raise failure
-    if committing.result() == "ROLLBACK":
+    if has_failed or committing.result() == "ROLLBACK":
         raise NotCommitted(
             "the server rolled the transaction back, because a statement in it had failed: nothing has changed",
             remedy="do not catch errors of statements within the transaction, or put the statement into a "
@@ -93,12 +104,15 @@ async def fetch_marked(conn: Any, mark: str | None, sql: str, *args: Any) -> Any
 def check_open(conn: Any, *, is_same: bool = True) -> None:
     """Refuse to go on where a user has ended the transaction that is ours to end."""
     if not is_same or not conn.is_in_transaction():
-        raise TransactionEnded(
-            "the transaction was ended by a COMMIT or ROLLBACK inside it: what was done before cannot be undone, "
-            "and what is done after belongs to no transaction of ours",
-            remedy="leave COMMIT and ROLLBACK to Postbus; to undo a part, use a savepoint: "
-            "async with conn.transaction()",
-        )
+        raise _ended_inside()
+
+
+def _ended_inside() -> TransactionEnded:
+    return TransactionEnded(
+        "the transaction was ended by a COMMIT or ROLLBACK inside it: what was done before cannot be undone, "
+        "and what is done after belongs to no transaction of ours",
+        remedy="leave COMMIT and ROLLBACK to Postbus; to undo a part, use a savepoint: async with conn.transaction()",
+    )
 
 
 def _note_transaction(conn: Any, transaction: Any) -> None:

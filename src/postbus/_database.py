@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -93,14 +94,15 @@ class Database:
     async def transaction(self, mark: str | None = None) -> AsyncIterator[PoolConnection]:
         """A transaction for the work of users: their errors stay theirs, and what they set is reset.
 
-        mark: as in `begin`.
+        mark: as in `begin`, for callers who look at it themselves before the end. Else COMMIT does.
         """
+        own_mark = secrets.token_hex(8) if mark is None else None
         with translated_errors():
             conn = await self._pool.acquire(timeout=_ACQUIRE)
         self._connections.watch.begin(conn)
         try:
             with translated_errors():
-                await begin(conn, for_user=True, mark=mark)
+                await begin(conn, for_user=True, mark=mark or own_mark)
             try:
                 yield conn
             except BaseException:
@@ -109,7 +111,7 @@ class Database:
                         await roll_back(conn)
                 raise
             with translated_errors():
-                await commit(conn)
+                await commit(conn, own_mark)
         finally:
             self._connections.watch.end(conn)
             await self._take_back(conn)

@@ -170,7 +170,11 @@ class Bus:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
-        """A transaction on a connection of the bus. Its COMMIT is not interrupted by cancellation."""
+        """A transaction on a connection of the bus. Its COMMIT is not interrupted by cancellation.
+
+        It is ended by the end of the block alone: TransactionEnded if a statement in it has ended it, also if another
+        one has begun, which is rolled back.
+        """
         store = await self.connect()
         assert self._puller is not None
         with self._puller.settlements.noting() as note:

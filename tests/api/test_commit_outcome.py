@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from fix_proxy import OnCommit, Proxy, proxy
-from postbus import Bus, CommitUnknown, DatabaseUnavailable, NotCommitted, TransactionEnded
+from postbus import Bus, CommitUnknown, DatabaseUnavailable, InvalidInput, NotCommitted, TransactionEnded
 from queue_sql import count_of
 
 __all__ = ["proxy"]  # a fixture
@@ -247,6 +247,37 @@ async def test_block_that_ends_its_own_transaction_is_an_error(bus: Bus, topic: 
             await tx.execute(ends)
     async with bus.transaction() as tx:
         await bus.publish(tx, topic, "y")
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback", "rollback; begin; commit"])
+async def test_block_that_begins_another_transaction_is_an_error(bus: Bus, conn: Any, topic: str, ends: str) -> None:
+    """What was published before may be gone, and what follows is undone with the other transaction."""
+    with pytest.raises(TransactionEnded, match="inside it"):
+        async with bus.transaction() as tx:
+            await bus.publish(tx, topic, "x")
+            await tx.execute(f"{ends}; begin")
+            await bus.publish(tx, topic, "y")
+
+    assert await count_of(conn, topic) == (ends == "commit")
+    async with bus.transaction() as tx:
+        await bus.publish(tx, topic, "z")
+    assert await count_of(conn, topic) == 1 + (ends == "commit")
+
+
+async def test_error_that_only_the_commit_finds_is_told_as_it_is(bus: Bus, conn: Any, topic: str) -> None:
+    """A deferred check of the user's own, whatever it raises."""
+    with pytest.raises(InvalidInput, match="deferred"):
+        async with bus.transaction() as tx:
+            await tx.execute(
+                "create temp table deferred (n integer) on commit drop;"
+                "create function pg_temp.refuse() returns trigger language plpgsql as "
+                "$$ begin raise division_by_zero using message = 'deferred'; end $$;"
+                "create constraint trigger t after insert on deferred deferrable initially deferred "
+                "for each row execute function pg_temp.refuse();"
+                "insert into deferred values (1)"
+            )
+            await bus.publish(tx, topic, "x")
+    assert await count_of(conn, topic) == 0
 
 
 async def test_ack_in_a_transaction_that_the_server_rolls_back_is_open_again(bus: Bus, topic: str) -> None:

@@ -22,7 +22,7 @@ from faults.servers import Absent
 from faults.servers.pgbouncer import PgBouncer
 from faults.servers.postgres import Server
 from faults.servers.run import USER, Servers
-from postbus import Bus, InvalidInput, Message
+from postbus import Bus, InvalidInput, Message, TransactionEnded
 from postbus._connect import connect, is_pooled
 from postbus._log_store import Step
 from postbus._store import Store
@@ -177,6 +177,19 @@ async def test_consuming(dsn: str, topic: str) -> None:
                 assert all(sorted(numbers) == list(range(30)) for numbers in got.values()), got
 
             await eventually(all_are_there, within=30)
+
+
+async def test_block_that_begins_another_transaction_is_an_error(dsn: str, topic: str) -> None:
+    """It may have another connection to the server."""
+    async with Bus.open(dsn) as bus:
+        async with bus.transaction() as tx:
+            await bus.publish(tx, topic, "x")
+        with pytest.raises(TransactionEnded):
+            async with bus.transaction() as tx:
+                await bus.publish(tx, topic, "y")
+                await tx.execute("rollback")
+                await tx.execute("begin")
+        assert (await bus.admin.topic(topic))["waiting"] == 1
 
 
 async def test_nobody_listens_through_a_pooler(server: Server, dsn: str, topic: str) -> None:
