@@ -86,9 +86,9 @@ class GroupConsumer:
         self._aside = Aside(group, subscription_id, store, self.lose)
         self._handler = GroupHandler(self._members, self._aside)
         self._queues = WorkQueues(first.concurrency, self._do, self._started)
-        transactions = None
+        self._transactions = transactions = None
         if first.transactional:
-            transactions = GroupTransactions(
+            self._transactions = transactions = GroupTransactions(
                 subscription_id,
                 self._members,
                 self._handler,
@@ -129,6 +129,7 @@ class GroupConsumer:
         self._leaving: dict[asyncio.Task[None], Strand] = {}
         self._retrying: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._was_cut_short = False
 
     async def _do(self, work: Work) -> None:
         """What the queues do with a work."""
@@ -295,6 +296,7 @@ class GroupConsumer:
         strands = {*self.strands, *self._leaving.values()}
         for strand in strands:
             strand.is_ending = True
+        self._was_cut_short |= any(strand.running for strand in strands)
         in_hand = self._queues.close()
         tasks = [
             *self._readers.values(),
@@ -320,6 +322,12 @@ class GroupConsumer:
         self._members.close()
         if not self._failed.done():
             self._failed.cancel()
+
+    @property
+    def was_cut_short(self) -> bool:
+        """Whether something was cancelled that had begun."""
+        in_transaction = self._transactions is not None and self._transactions.was_cut_short
+        return self._was_cut_short or in_transaction or bool(self._again.cancelled)
 
     async def failure(self) -> None:
         """Wait for a task of ours that fails, which only a bug of ours makes it do, and raise its error."""

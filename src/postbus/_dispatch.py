@@ -177,6 +177,11 @@ class Dispatcher:
                 await self._settler.release(lease, message_ids)
         self._freed.set()
 
+    @property
+    def was_cut_short(self) -> bool:
+        """Whether something was cancelled that had begun."""
+        return bool(self._cancelled)
+
     async def abort(self) -> None:
         """Cancel what has begun: that was no attempt. Handlers in threads cannot be cancelled: their leases stay."""
         unbegun = [*self._unbegun, *self._ready]

@@ -51,6 +51,8 @@ class GroupTransactions:
         self._slots = asyncio.Semaphore(concurrency)
         self._lose = lose
         self._company = company()
+        self.was_cut_short = False
+        """A handler was cancelled."""
 
     async def handle(self, lane: HeldLane, work: Work) -> None:
         """Handle messages in the transaction in which the cursor moves behind them."""
@@ -132,6 +134,9 @@ class GroupTransactions:
         began = time.monotonic()
         try:
             return await self._members.handling_of(member).outcomes(messages, payloads, conn)
+        except asyncio.CancelledError:
+            self.was_cut_short = True
+            raise
         finally:
             member.counts.in_flight -= count
             member.counts.handling_seconds += time.monotonic() - began

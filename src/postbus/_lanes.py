@@ -57,6 +57,8 @@ class LaneKeeper:
         self._has_left = False
         """Whoever looks now, because a topic has come just then, takes nothing any more."""
         self._is_drained = False
+        self.was_cut_short = False
+        """By an abort: something was cancelled that had begun."""
         self._stopping: dict[asyncio.Task[None], GroupConsumer] = {}
         self._make_history: dict[int, MakeHistory] = {}
 
@@ -248,6 +250,7 @@ class LaneKeeper:
             task.cancel()
         consumers = [*self.consumers.values(), *self._stopping.values()]
         await asyncio.gather(*(one.abort() for one in consumers))
+        self.was_cut_short = any(one.was_cut_short for one in consumers)
         await asyncio.gather(*self._stopping, return_exceptions=True)
         if consumers and not self._is_drained:
             with suppress(DatabaseUnavailable, TimeoutError):  # then others get the lanes when our lease ends

@@ -95,6 +95,7 @@ class Worker:
         self._beside: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         self._abort = asyncio.Event()
+        self._was_cut_short = False
         self._drain_timeout = drain_timeout
         self.loop: asyncio.AbstractEventLoop | None = None
 
@@ -117,7 +118,8 @@ class Worker:
 
     @property
     def was_aborted(self) -> bool:
-        return self._abort.is_set()
+        """Whether a handler that had begun was cancelled."""
+        return self._was_cut_short
 
     async def run(self, *, signals: bool = True) -> None:
         """Consume until stopped. Raises what made it impossible to go on."""
@@ -240,6 +242,7 @@ class Worker:
             for dispatcher in dispatchers:
                 await dispatcher.abort()
                 dispatcher.close()
+            self._was_cut_short = self._keeper.was_cut_short or any(one.was_cut_short for one in dispatchers)
             await _leave_quietly(heartbeat.sign_off())
         event(logging.INFO, "worker.stopped", worker=self.name)
 
