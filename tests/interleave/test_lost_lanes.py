@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -24,24 +25,34 @@ async def test_a_message_does_not_overtake_those_parked_before_lanes_were_lost(
     1. Message 0 fails and waits for its second attempt.
     2. The batch of 1, 2 and 3 has the same key. Message 1 is parked.
     3. A connection breaks, so the process forgets its lanes, and with them that message 0 waits.
-    4. Messages 2 and 3 must not be handled: they come again, behind 0 and 1.
+    4. Messages 2 and 3 must not be handled: they come again, behind 0 and 1. No transaction begins for them, either,
+       although the lane is not given back yet.
     """
     await create_log(bus, lanes=1)
     handled: list[int] = []
     tried: set[int] = set()
-    put_off = Store.put_off
+    lost: list[UUID] = []
+    put_off, hold_lane = Store.put_off, Store.hold_lane
 
     async def put_off_and_lose(store: Store, *args: Any, **options: Any) -> Any:
         told = await put_off(store, *args, **options)
         kinds = [one.kind for one in args[3] if isinstance(one, PutOff)]
         if kinds == ["park"] and "lost" not in events:
             events.append("lost")
+            lost.append(args[2])
             assert bus._worker is not None
             bus._worker._was_cut_off()
         return told
 
     events: list[str] = []
+
+    async def hold(store: Store, token: UUID, conn: Any) -> bool:
+        if token in lost:
+            events.append("began")
+        return await hold_lane(store, token, conn)
+
     monkeypatch.setattr(Store, "put_off", put_off_and_lose)
+    monkeypatch.setattr(Store, "hold_lane", hold)
 
     async def handle(numbers: list[int]) -> Sequence[Outcome]:
         if 0 in numbers and not tried:
