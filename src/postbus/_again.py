@@ -58,6 +58,8 @@ class Again:
         self._in_hand: set[int] = set()
         self.cancelled: list[tuple[HeldLane, Due]] = []
         """What was being handled when this process was told not to wait for it: that was no attempt."""
+        self.returned: list[tuple[HeldLane, Message, Outcome, Handling | None]] = []
+        """Whose handlers have returned, and which were cancelled while the database was told so."""
         self.has_suspects = False
         """Some messages are to be tried alone."""
         self._claiming = asyncio.Lock()
@@ -173,6 +175,8 @@ class Again:
 
     async def handle(self, lane: HeldLane, due: Due) -> None:
         message = due.message
+        outcome: Outcome | None = None
+        handling: Handling | None = None
         try:
             while self._transactions and lane.strand.is_putting_off and not lane.strand.is_lost:
                 await lane.strand.until_freed()
@@ -185,10 +189,18 @@ class Again:
             if outcome is not None:
                 await self._settle(lane, message, outcome, handling)
         except asyncio.CancelledError:
-            self.cancelled.append((lane, due))
+            if outcome is None:
+                self.cancelled.append((lane, due))
+            else:
+                self.returned.append((lane, message, outcome, handling))
             raise
         finally:
             self._in_hand.discard(message.id)
+
+    async def settle_returned(self) -> None:
+        """Tell the database once more of messages whose handlers have returned."""
+        for lane, message, outcome, handling in self.returned:
+            await self._settle(lane, message, outcome, handling)
 
     async def _outcome(self, lane: HeldLane, due: Due) -> tuple[Outcome | None, Handling | None]:
         """What becomes of a message that is tried again; None if it is settled."""

@@ -296,7 +296,7 @@ class GroupConsumer:
         strands = {*self.strands, *self._leaving.values()}
         for strand in strands:
             strand.is_ending = True
-        self._was_cut_short |= any(strand.running for strand in strands)
+        running = sum(strand.running for strand in strands)
         in_hand = self._queues.close()
         tasks = [
             *self._readers.values(),
@@ -307,8 +307,10 @@ class GroupConsumer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._was_cut_short |= running > len(self._again.returned)
         with suppress(TimeoutError):
             async with asyncio.timeout(_PARTING):
+                await self._again.settle_returned()
                 for lane, due in [*self._again.cancelled, *(work.retry for work in in_hand if work.retry)]:
                     await self._again.release(lane, due)
                 for strand in strands:

@@ -24,6 +24,7 @@ from postbus.subscription import Subscription
 
 _Delivery = tuple[HeldLease, Message]
 _MOMENT = 0.005  # seconds
+_PARTING = 1.0  # seconds, at most, for telling what calls came to that have ended when others are cancelled
 
 
 class Dispatcher:
@@ -49,6 +50,8 @@ class Dispatcher:
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_draining = False
         self._cancelled: list[_Delivery] = []
+        self._returned: list[tuple[HeldLease, Message, Outcome]] = []
+        """Whose handlers have returned, and which were cancelled while the database was told so."""
         self._unbegun: list[_Delivery] = []
         self._halts = 0
         self._company = company()
@@ -113,9 +116,6 @@ class Dispatcher:
                 deliveries = [(lease, left.popleft()) for _ in range(size)]
                 try:
                     await self._handle(self._still_ours(deliveries))
-                except asyncio.CancelledError:
-                    self._cancelled += deliveries
-                    raise
                 finally:
                     self._in_hand -= size
                 if not self._beside:
@@ -189,6 +189,10 @@ class Dispatcher:
         for runner in self._runners:
             runner.cancel()
         await asyncio.gather(*self._runners, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PARTING):
+                for one in self._returned:
+                    await self._settle(*one)
         given_back = unbegun + (self._cancelled if self._subscription.is_async else [])
         await self._settler.part([(lease, message.id) for lease, message in given_back])
 
@@ -213,9 +217,6 @@ class Dispatcher:
                 except Exception:
                     self._lose(deliveries)
                     raise
-                except asyncio.CancelledError:
-                    self._cancelled += deliveries
-                    raise
                 finally:
                     self._in_hand -= len(deliveries)
                     self._freed.set()
@@ -239,6 +240,7 @@ class Dispatcher:
                 return
             lease, message = self._ready.popleft()
             company.running += 1
+            outcome: Outcome | None = None
             try:
                 if lease.is_lost:
                     self._settler.forget(lease, message.id)
@@ -246,7 +248,7 @@ class Dispatcher:
                 try:
                     payload = self._handling.call.payload(message)
                 except NOT_DECODABLE as error:
-                    outcome: Outcome = not_decodable(error)
+                    outcome = not_decodable(error)
                 else:
                     outcome = await self._handling.plain_outcome(payload, message)
                 if outcome is ACK:
@@ -257,12 +259,18 @@ class Dispatcher:
                 self._lose([(lease, message)])
                 raise
             except asyncio.CancelledError:
-                self._cancelled.append((lease, message))
+                self._note_cancelled(lease, message, outcome)
                 raise
             finally:
                 self._in_hand -= 1
                 self._freed.set()
                 company.left()
+
+    def _note_cancelled(self, lease: HeldLease, message: Message, outcome: Outcome | None) -> None:
+        if outcome is None:
+            self._cancelled.append((lease, message))
+        else:
+            self._returned.append((lease, message, outcome))
 
     def _has_ended(self, runner: asyncio.Task[None]) -> None:
         if not runner.cancelled() and (error := runner.exception()) is not None:
@@ -301,21 +309,37 @@ class Dispatcher:
         return [delivery for delivery in deliveries if not delivery[0].is_lost]
 
     async def _handle(self, deliveries: list[_Delivery]) -> None:
+        returned: list[tuple[HeldLease, Message, Outcome]] | None = None
+        try:
+            outcomes = await self._outcomes_of(deliveries)
+            returned = [(lease, message, outcome) for (lease, message), outcome in outcomes if outcome is not None]
+            for lease, message, _ in (one for one in returned if one[2] is ACK):
+                self._settler.ack(lease, message.id)
+            returned = [one for one in returned if one[2] is not ACK]
+            while returned:
+                await self._settle(*returned[0])
+                del returned[0]
+        except asyncio.CancelledError:
+            if returned is None:
+                self._cancelled += deliveries
+            else:
+                self._returned += returned
+            raise
+
+    async def _outcomes_of(self, deliveries: list[_Delivery]) -> list[tuple[_Delivery, Outcome | None]]:
+        """What becomes of messages; None where that is settled."""
         halts = self._halts
         decoded, payloads = await self._decode(deliveries)
         if not decoded:
-            return
+            return []
+        outcomes: Sequence[Outcome | None]
         if self._halts > halts:  # while others of the batch were given up
-            outcomes: Sequence[Outcome | None] = [Release()] * len(decoded)
+            outcomes = [Release()] * len(decoded)
         elif self._subscription.transactional:
             outcomes = await self._handle_transactionally(decoded, payloads)
         else:
             outcomes = await self._outcomes(decoded, payloads, None)
-        for (lease, message), outcome in zip(decoded, outcomes, strict=True):
-            if outcome is ACK:
-                self._settler.ack(lease, message.id)
-            elif outcome is not None:
-                await self._settle(lease, message, outcome)
+        return list(zip(decoded, outcomes, strict=True))
 
     async def _decode(self, deliveries: list[_Delivery]) -> tuple[list[_Delivery], list[Any]]:
         """Payloads as the handler wants them. What does not decode never will: it is given up at once."""

@@ -11,9 +11,10 @@ import pytest
 
 from eventually import eventually
 from grouping import create_log, is_through, publish_numbers
-from postbus import Bus, CatchUp, DatabaseUnavailable, Outgoing, Start
+from postbus import Ack, Bus, CatchUp, DatabaseUnavailable, DeadLetter, Outgoing, Start
 from postbus._store import Store
 from postbus._work import Work, WorkQueues
+from postbus.message import Outcome
 from running import running, tasks_are
 
 MESSAGES = 200
@@ -197,6 +198,60 @@ async def test_second_stop_is_clean_when_every_handler_has_returned(
         assert await conn.fetchval("select count(*) from postbus.lease") == 0
     else:
         await is_through(conn, passed=1)
+
+
+@pytest.mark.parametrize("kind", ["queue", "batch", "group"])
+async def test_call_that_has_ended_is_not_forgotten_by_a_second_stop(
+    bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The stop comes while the database is told, slowly, that one message was given up and another one is done."""
+    slow, told = asyncio.Event(), "settle_retrying" if kind == "group" else "dead_letter"
+    tell = getattr(Store, told)
+
+    async def tell_slowly(store: Store, *args: Any, **options: Any) -> Any:
+        if not slow.is_set():
+            slow.set()
+            await asyncio.Event().wait()
+        return await tell(store, *args, **options)
+
+    monkeypatch.setattr(Store, told, tell_slowly)
+    calls: list[int] = []
+    if kind == "group":
+        await create_log(bus, lanes=1, retry_initial="0s", retry_max="0s")
+
+        @bus.subscribe("t", group="g", start=Start.BEGINNING)
+        async def again(n: int) -> None:
+            calls.append(n)
+            if len(calls) == 1:
+                raise ValueError("once more")
+
+    elif kind == "queue":
+
+        @bus.subscribe("t")
+        async def give_up(n: int) -> DeadLetter:
+            calls.append(n)
+            return DeadLetter(reason="no")
+
+    else:
+
+        @bus.subscribe("t", batch=2)
+        async def give_up_one(numbers: list[int]) -> list[Outcome]:
+            calls.extend(numbers)
+            return [DeadLetter(reason="no"), Ack()]
+
+    await publish_numbers(bus, [7, 8] if kind == "batch" else [7], keys=1)
+    run = asyncio.create_task(bus.run())
+    await asyncio.wait_for(slow.wait(), 10)
+    before = len(calls)
+    bus.stop()
+    await tasks_are("_drain", 1)
+    bus.stop()
+
+    assert await asyncio.wait_for(run, 10) is True
+    assert len(calls) == before
+    for table in ("lease", "queued", "delayed", "retrying"):
+        assert await conn.fetchval(f"select count(*) from postbus.{table}") == 0, table
+    assert await conn.fetchval("select count(*) from postbus.dead_letter") == (0 if kind == "group" else 1)
 
 
 async def test_lanes_that_are_given_to_another_process_repeat_nothing(bus: Bus, conn: Any) -> None:
