@@ -16,12 +16,12 @@ from importlib.resources import files
 import asyncpg
 
 from postbus._commit import begin, commit, is_lost, roll_back
+from postbus._translate import MIGRATE
 from postbus._version import VERSION
 from postbus.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 
 _SQL = files("postbus") / "sql"
 _LOCK = "select pg_advisory_xact_lock(hashtext('postbus.migrate'))"
-_REMEDY = "run: postbus migrate"
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ async def check(conn: asyncpg.Connection) -> None:
     """Refuse a database that this version of Postbus cannot serve."""
     state = await read_state(conn)
     if state is None:
-        raise SchemaMissing("the database has no schema postbus", remedy=_REMEDY)
+        raise SchemaMissing("the database has no schema postbus", remedy=MIGRATE)
     known = migrations()[-1].number
     if state.breaking > known:
         raise SchemaTooNew(
@@ -99,7 +99,7 @@ async def check(conn: asyncpg.Connection) -> None:
         raise SchemaTooOld(
             f"the database is at migration {state.migrations} with functions of Postbus "
             f"{state.code_version}; this version needs migration {known} and its own functions",
-            remedy=_REMEDY,
+            remedy=MIGRATE,
         )
 
 

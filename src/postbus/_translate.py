@@ -21,21 +21,35 @@ LOST = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutErr
 DRIVER_ERRORS = (asyncpg.PostgresError, *LOST)
 """All that talking to the server may raise."""
 
+MIGRATE = "run, with the DSN of this database: postbus migrate --dsn DSN"
 _DSN_REMEDY = "it looks like postgresql://user@host:5432/database"
 _AWAY = (
     asyncpg.PostgresConnectionError,
     OSError,
     TimeoutError,
 )
-_DENIED = (
-    asyncpg.exceptions.InvalidAuthorizationSpecificationError,
-    asyncpg.exceptions.InvalidPasswordError,
-    asyncpg.exceptions.InsufficientPrivilegeError,
-)
-
+_NOT_LET_IN = (asyncpg.exceptions.InvalidAuthorizationSpecificationError, asyncpg.exceptions.InvalidPasswordError)
+_AGAIN = "try again; workers do so by themselves"
+_AGAIN_THEN = {
+    "25006": "give the DSN of a server and a user that may write: standbys are read-only",
+    "53100": "make room on the server's disk, and try again",
+    "53300": "end some connections or raise max_connections, and try again",
+}
 
 _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[PostbusError], str, str], ...] = (
-    (_DENIED, AccessDenied, "the database refused: {}", "check user, password and granted roles"),
+    (
+        _NOT_LET_IN,
+        AccessDenied,
+        "the database refused: {}",
+        "check the user and the password of the DSN (--dsn, POSTBUS_DSN)",
+    ),
+    (
+        (asyncpg.exceptions.InsufficientPrivilegeError,),
+        AccessDenied,
+        "the database refused: {}",
+        "grant the user the role that may do it: postbus_producer, postbus_consumer, postbus_observer or "
+        "postbus_admin; to migrate, be the owner of the schema",
+    ),
     (
         (asyncpg.exceptions.InvalidCatalogNameError,),
         InvalidInput,
@@ -46,7 +60,7 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[PostbusError], str,
         (asyncpg.exceptions.InvalidSchemaNameError, asyncpg.exceptions.UndefinedFunctionError),
         SchemaMissing,
         "{}",
-        "run: postbus migrate",
+        MIGRATE,
     ),
     (
         _AWAY,
@@ -65,7 +79,7 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[PostbusError], str,
         (asyncpg.InterfaceError, asyncpg.InternalClientError),
         DatabaseUnavailable,
         "the connection is lost: {}",
-        "it is made again by itself",
+        _AGAIN,
     ),
 )
 
@@ -88,7 +102,8 @@ def translate(error: BaseException) -> PostbusError | None:
     if ours is not None:
         return ours
     if isinstance(error, asyncpg.PostgresError) and _passes(error.sqlstate or ""):
-        return DatabaseUnavailable(f"the database could not do it now: {error}", remedy="it is tried again by itself")
+        remedy = _AGAIN_THEN.get(error.sqlstate or "", _AGAIN)
+        return DatabaseUnavailable(f"the database could not do it now: {error}", remedy=remedy)
     for kinds, kind, message, remedy in _MEANINGS:
         if isinstance(error, kinds):
             return kind(message.format(text), remedy=remedy)

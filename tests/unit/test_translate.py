@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from postbus._translate import may_have_crashed, translate
-from postbus.errors import DatabaseUnavailable
+from postbus.errors import AccessDenied, DatabaseUnavailable
 
 
 def _error(sqlstate: str, *, wrapped: bool) -> DatabaseUnavailable:
@@ -31,3 +31,26 @@ def test_orderly_end_is_no_crash(sqlstate: str, wrapped: bool) -> None:
 def test_crash_is_suspected(sqlstate: str) -> None:
     """The server says so, or that it starts."""
     assert may_have_crashed(_error(sqlstate, wrapped=False))
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "remedy"),
+    [
+        ("40001", "try again; workers do so by themselves"),
+        ("53300", "raise max_connections, and try again"),
+        ("53100", "make room on the server's disk"),
+        ("25006", "standbys are read-only"),
+    ],
+)
+def test_single_call_is_not_told_to_wait(sqlstate: str, remedy: str) -> None:
+    """Nobody repeats it: who reads the remedy has to, and for some reasons has to do something first."""
+    assert remedy in _error(sqlstate, wrapped=False).remedy
+
+
+@pytest.mark.parametrize(("sqlstate", "remedy"), [("42501", "postbus_producer"), ("28P01", "the password of the DSN")])
+def test_refused_user_is_told_what_is_missing(sqlstate: str, remedy: str) -> None:
+    """A right is granted by a role; a user that is not let in needs another DSN."""
+    told = translate(asyncpg.PostgresError.new({"C": sqlstate, "M": "no", "S": "FATAL"}))
+
+    assert isinstance(told, AccessDenied)
+    assert remedy in told.remedy
