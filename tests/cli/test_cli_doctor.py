@@ -12,7 +12,7 @@ import pytest
 from cli.helpers import Cli
 from eventually import eventually
 from fix_database import Connect
-from postbus import Bus
+from postbus import Bus, _migrate
 from postbus.cli import _checks
 from postbus.cli._checks import Finding, Level, Patient
 from postbus.embedded import EmbeddedPostgres
@@ -58,6 +58,9 @@ async def test_what_is_wrong_has_a_remedy(cli: Cli, bus: Bus, conn: Any) -> None
 
     bad = {one["check"]: one for one in found if one["level"] in ("warning", "info") and one["remedy"]}
     assert "synchronous_commit is off" in bad["settings"]["text"]
+    await conn.execute(bad["settings"]["remedy"])
+    again = (await cli.quick("doctor", "--json")).done().json["checks"]
+    assert {one["level"] for one in again if one["check"] == "settings"} == {"ok"}
     assert bad["workers"]["text"] == "none is alive, though messages wait: 1"
     assert bad["topics"]["remedy"] == "postbus topics resume jobs"
 
@@ -78,7 +81,7 @@ async def test_a_database_without_the_schema(cli: Cli, empty_dsn: str) -> None:
     examined = (await cli.quick("doctor")).failed(1)
 
     assert ["error", "schema"] in [line.split()[:2] for line in examined.out.splitlines()]
-    assert "→ run: postbus migrate" in examined.out
+    assert "postbus migrate --dsn DSN" in examined.out
 
 
 async def test_a_server_with_harmful_settings(folder: Path, cli: Cli) -> None:
@@ -142,7 +145,9 @@ async def test_a_prepared_transaction(dsn: str, connect_alone: Connect, monkeypa
     finally:
         await conn.execute(f"rollback prepared '{name}'")
 
-    assert any(one.level is Level.WARNING and name in one.text for one in found)
+    mine = [one for one in found if name in one.text]
+    assert levels(mine) == [Level.WARNING]
+    assert f"or: rollback prepared '{name}'" in mine[0].remedy
 
 
 async def test_a_silent_worker(dsn: str, conn: Any) -> None:
@@ -245,3 +250,28 @@ async def test_missing_roles() -> None:
 
     assert found.level is Level.WARNING
     assert "create role postbus_producer nologin" in found.remedy
+
+
+async def test_roles_that_were_made_again_get_their_rights(conn: Any) -> None:
+    """The remedy for a missing role leads to its rights: migrating a schema that is up to date grants nothing."""
+    seen = "select has_schema_privilege('postbus_observer', 'postbus', 'usage')"
+    await conn.execute("revoke all on schema postbus from postbus_observer")
+    (found,) = await _checks.roles(Patient("", Answers([], "postgres")))
+    *_, statement, migrate = found.remedy.split("; ")
+    assert "postbus migrate" in migrate
+
+    await conn.execute(statement)
+    await _migrate.migrate(conn)
+
+    assert await conn.fetchval(seen)
+
+
+async def test_sweeping_that_nobody_does_is_remedied_by_somebody() -> None:
+    """Setting the jobs would not help; where somebody sweeps it may."""
+    told = {"healthy": False, "reason": "late", "backlog": 1}
+
+    (nobody,) = await _checks.sweeping(Patient("", Answers(told | {"processes": 0})))
+    (slow,) = await _checks.sweeping(Patient("", Answers(told | {"processes": 1})))
+
+    assert "postbus sweep --forever" in nobody.remedy
+    assert "postbus sweep set --preset" in slow.remedy

@@ -97,7 +97,7 @@ async def roles(patient: Patient) -> list[Finding]:
     )
     user = await patient.conn.fetchval("select current_user")
     if missing := [role for role in _ROLES if role not in {row["rolname"] for row in rows}]:
-        remedy = "; ".join(f"create role {role} nologin" for role in missing) + "; then: postbus migrate"
+        remedy = "; ".join(f"create role {role} nologin" for role in missing) + _GRANT_AGAIN
         return [Finding("roles", Level.WARNING, f"missing: {', '.join(missing)}", remedy)]
     if rows and rows[0]["is_superuser"]:
         return _ok("roles", f"all four exist; {user} is a superuser, and may do anything")
@@ -107,6 +107,7 @@ async def roles(patient: Patient) -> list[Finding]:
     return _ok("roles", f"all four exist; {user} has {', '.join(granted)}")
 
 
+_GRANT_AGAIN = "; update postbus.installed set code_checksum = ''; then, to grant them their rights: postbus migrate"
 _HARMFUL = (
     ("fsync", "off", Level.ERROR, "a crash of the machine can destroy the database"),
     ("full_page_writes", "off", Level.ERROR, "a crash of the machine can damage the database"),
@@ -117,18 +118,35 @@ _HARMFUL = (
 
 async def settings(patient: Patient) -> list[Finding]:
     names = [name for name, *_ in _HARMFUL]
-    found = dict(await patient.conn.fetch("select name, setting from pg_settings where name = any ($1)", names))
+    rows = await patient.conn.fetch(
+        "select name, setting, source, quote_ident(current_user) as role, quote_ident(current_database()) as database "
+        "from pg_settings where name = any ($1)",
+        names,
+    )
+    found = {row["name"]: row for row in rows}
     bad = [
         Finding(
             "settings",
             level,
             f"{name} is {value}: {harm}",
-            f"alter system set {name} = on; select pg_reload_conf()",
+            _to_set_right(found[name]),
         )
         for name, value, level, harm in _HARMFUL
-        if found.get(name) == value
+        if name in found and found[name]["setting"] == value
     ]
-    return bad or _ok("settings", ", ".join(f"{name} {found[name]}" for name in names))
+    return bad or _ok("settings", ", ".join(f"{name} {found[name]['setting']}" for name in names))
+
+
+def _to_set_right(row: Any) -> str:
+    """What is set for a role, a database or a connection hides what holds for the server."""
+    name, role, database = row["name"], row["role"], row["database"]
+    return {
+        "user": f"alter role {role} reset {name}",
+        "database": f"alter database {database} reset {name}",
+        "database user": f"alter role {role} in database {database} reset {name}",
+        "client": "leave it out of the DSN's options, or of PGOPTIONS",
+        "command line": "start the server without it on its command line",
+    }.get(row["source"], f"alter system set {name} = on; select pg_reload_conf()")
 
 
 async def connections(patient: Patient) -> list[Finding]:
@@ -163,7 +181,7 @@ async def transactions(patient: Patient) -> list[Finding]:
 def _old_transaction(row: Any, *, has_timeout: bool) -> Finding:
     who = " ".join(filter(None, (row["usename"], row["application_name"])))
     text = f"pid {row['pid']} ({who}, {row['state']}) has had one open for {duration(row['age'])}"
-    remedy = f"end it: select pg_terminate_backend({row['pid']})"
+    remedy = f"let it end, or end it: select pg_terminate_backend({row['pid']})"
     if str(row["state"]).startswith("idle in transaction") and not has_timeout:
         remedy += "; and set idle_in_transaction_session_timeout, which is 0"
     return Finding("transactions", Level.WARNING, text, remedy)
@@ -171,7 +189,7 @@ def _old_transaction(row: Any, *, has_timeout: bool) -> Finding:
 
 async def prepared_transactions(patient: Patient) -> list[Finding]:
     rows = await patient.conn.fetch(
-        "select gid, clock_timestamp() - prepared as age from pg_prepared_xacts "
+        "select gid, database, clock_timestamp() - prepared as age from pg_prepared_xacts "
         "where prepared < clock_timestamp() - $1::interval order by prepared limit 3",
         _LONG,
     )
@@ -180,7 +198,7 @@ async def prepared_transactions(patient: Patient) -> list[Finding]:
             "prepared transactions",
             Level.WARNING,
             f"{row['gid']!r} has been lying around for {duration(row['age'])}",
-            f"commit prepared '{row['gid']}', or rollback prepared",
+            f"in database {row['database']}: commit prepared '{row['gid']}', or: rollback prepared '{row['gid']}'",
         )
         for row in rows
     ] or _ok("prepared transactions", "none is lying around")
@@ -196,7 +214,7 @@ async def replication_slots(patient: Patient) -> list[Finding]:
             "replication slots",
             Level.WARNING,
             f"{row['slot_name']!r} is not in use and holds back the cleaning by {row['age']} transactions",
-            f"select pg_drop_replication_slot('{row['slot_name']}'), unless its standby comes back",
+            f"start its standby; or, if that is gone for good: select pg_drop_replication_slot('{row['slot_name']}')",
         )
         for row in rows
     ] or _ok("replication slots", "none holds back the cleaning")
@@ -298,10 +316,12 @@ def _whose(one: GroupFinding) -> str:
 
 
 async def sweeping(patient: Patient) -> list[Finding]:
-    row = await patient.conn.fetchrow("select healthy, reason, backlog from postbus.sweep_health()")
+    row = await patient.conn.fetchrow("select healthy, reason, backlog, processes from postbus.sweep_health()")
     if row["healthy"]:
         return _ok("sweeping", "keeps up; nothing is left over" if not row["backlog"] else "keeps up")
-    remedy = "see its jobs: postbus sweep show; set them: postbus sweep set"
+    remedy = "see its jobs: postbus sweep show; set them, such as: postbus sweep set --preset high_throughput"
+    if not row["processes"]:
+        remedy = "start a worker or postbus serve, or: postbus sweep --forever"
     return [Finding("sweeping", Level.WARNING, row["reason"], remedy)]
 
 
