@@ -182,7 +182,9 @@ async def test_status_and_alerts(cli: Cli, bus: Bus, conn: Any, folder: Path) ->
     """What is not sent, since when, and what was given up; above a threshold the exit code is 1."""
     await publish_events(bus)
     missing = await cli("relay", "status", "--topic", "orders", "--group", "relay-lines", "--json")
-    assert missing.failed(1).json["relays"][0]["alerts"] == ["it has never run: postbus relay run"]
+    assert missing.failed(1).json["relays"][0]["alerts"] == [
+        "it has never run: postbus relay run --topic orders --group relay-lines --sink URL, or --config FILE"
+    ]
     route = ("--topic", "orders", "--sink", "own:Lines", "--group", "relay-lines", "--sink-option", 'refuse="3"')
     await relayed(cli, conn, *route, passed=4, dead=1)
     told = (await cli("relay", "status", "--json")).failed(1).json
@@ -200,6 +202,14 @@ async def test_status_and_alerts(cli: Cli, bus: Bus, conn: Any, folder: Path) ->
     assert "the oldest is not sent for" in alerts
 
 
+async def test_topic_for_a_long_retention_is_created_as_told(cli: Cli, bus: Bus, folder: Path) -> None:
+    """One that is longer than the usual max_retention raises that, too."""
+    route = ("--topic", "orders", "--sink", "own:Lines", "--retention", "60d")
+    remedy = (await cli("relay", "run", *route)).failed(3).err.splitlines()[-1].partition("create it: ")[2]
+    (await cli.quick(*remedy.split()[1:])).done()
+    assert (await bus.admin.topic("orders"))["retention"].days == 60
+
+
 async def test_status_of_a_queue_and_of_a_short_retention(cli: Cli, bus: Bus) -> None:
     """A QUEUE has a backlog too; a topic that keeps messages for less than the relay wants is an alert."""
     await bus.send("orders", 1)
@@ -208,7 +218,7 @@ async def test_status_of_a_queue_and_of_a_short_retention(cli: Cli, bus: Bus) ->
     assert (one["state"], one["backlog"]) == ("QUEUE", 1)
     assert one["alerts"] == [
         "the topic keeps sent messages for 0:00:00, and the relay wants 30 days, 0:00:00",
-        "no process works for it: postbus relay run",
+        "no process works for it: postbus relay run --topic orders --sink URL, or --config FILE",
     ]
 
 
@@ -223,7 +233,8 @@ async def test_status_says_that_no_process_works_also_without_a_backlog(
     assert one["note"].startswith("no process works for it: stopped as planned by")
     await conn.execute("update postbus.subscription set stopped_at = null")
     vanished = (await cli("relay", "status", "--json")).failed(1).json["relays"]
-    assert vanished[0]["alerts"] == ["no process works for it: postbus relay run"]
+    [alert] = vanished[0]["alerts"]
+    assert alert.startswith("no process works for it: postbus relay run --topic orders --group relay-lines --sink URL")
 
 
 @pytest.mark.parametrize(

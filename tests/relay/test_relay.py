@@ -177,7 +177,9 @@ async def test_sink_that_is_away_is_shown_with_its_reason(bus: Bus, semantics: s
         if semantics == "PUB_SUB":
             row = await bus.admin.group("t", relay.name)
             assert (row["sink"], row["sink_error"], row["problem_kind"]) == ("ownsink", "it is away", "sink")
-            assert "away" in next(one for one in await bus.admin.group_findings() if one.kind == "sink").text
+            [found] = [one for one in await bus.admin.group_findings() if one.kind == "sink"]
+            assert "away" in found.text
+            assert "not beyond the topic's zombie_time and max_retention: postbus topics show t" in found.remedy
         sink.is_away = False
         await eventually(is_back)
     assert await bus.admin.sinks_away() == []

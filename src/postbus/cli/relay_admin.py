@@ -49,7 +49,7 @@ async def status(cli: Cli, config: Config = None, topic: Topic = None, group: Gr
     if cli.as_json:
         write_json({"ok": not any(one.alerts for one in found), "relays": [vars(one) for one in found]})
     elif not found:
-        cli.note("no relay has run yet: postbus relay run")
+        cli.note("no relay has run yet: postbus relay run --topic TOPIC --sink URL")
     else:
         columns = ("topic", "group", "state", "backlog", "oldest", "retrying", "dead", "workers")
         write_table(

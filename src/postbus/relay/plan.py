@@ -78,7 +78,8 @@ async def plan(
         raise TopicNotFound(
             f"there is no topic {topic!r} to relay",
             remedy=f"create it: postbus topics create {topic} --semantics PUB_SUB "
-            f"--retention {kept.total_seconds():.0f}s",
+            f"--retention {kept.total_seconds():.0f}s"
+            + (f" --max-retention {kept.total_seconds():.0f}s" if kept > RETENTION else ""),
         )
     if (short := short_retention(found[0]["retention"], kept)) is not None:
         event(logging.WARNING, "relay.retention", topic=topic, problem=short)

@@ -11,8 +11,6 @@ from postbus.admin import Admin
 from postbus.relay.plan import short_retention
 from postbus.relay.settings import Alerts, Route
 
-_NOBODY = "no process works for it: postbus relay run"
-
 
 @dataclass
 class RelayStatus:
@@ -56,7 +54,7 @@ async def statuses(admin: Admin, routes: Sequence[Route], alerts: Alerts) -> lis
         if one.state == "QUEUE":
             one.workers = sum(one.topic in worker["topics"] for worker in workers)
         if one.state in ("QUEUE", "ACTIVE") and not one.workers and not one.note:
-            one.alerts.append(_NOBODY)
+            one.alerts.append(f"no process works for it: {_how_to_run(one.topic, one.group)}")
         _note_sink(one, away)
         one.alerts += _alerts(one, alerts)
     return found
@@ -81,8 +79,14 @@ def _of_log(route: Route, groups: Sequence[dict[str, Any]]) -> RelayStatus:
     for one in groups:
         if (one["topic"], one["group_name"]) == (route.topic, route.group):
             return _of_group(one)
-    why = "it has never run: postbus relay run"
+    why = f"it has never run: {_how_to_run(route.topic, route.group)}"
     return RelayStatus(route.topic, route.group, "MISSING", 0, None, 0, 0, 0, [why])
+
+
+def _how_to_run(topic: str, group: str | None) -> str:
+    """With the group: another one would begin anew, beside what this one has not sent."""
+    named = f" --group {group}" if group else ""
+    return f"postbus relay run --topic {topic}{named} --sink URL, or --config FILE"
 
 
 def _of_group(row: dict[str, Any]) -> RelayStatus:
