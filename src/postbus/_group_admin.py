@@ -121,7 +121,9 @@ class GroupAdmin(ScopeAdmin):
         if not found:
             raise InvalidGroup(
                 f"group {name!r} of topic {topic!r} is {state}: only DEAD groups are resurrected",
-                remedy=f"let it go on: postbus groups resume {topic} {name}" if state == "PAUSED" else "leave it alone",
+                remedy=f"let it go on: postbus groups resume {topic} {name}"
+                if state == "PAUSED"
+                else "it is alive: nothing has to be done",
             )
         return {"missed": found[0]["missed"], "skipped": found[0]["skipped"]}
 
@@ -226,7 +228,8 @@ class GroupAdmin(ScopeAdmin):
         if not waiting:
             raise MessageNotFound(
                 f"topic {topic!r} has no message {message_id}",
-                remedy="it is done and past its retention, or never was there: postbus tail shows what there is",
+                remedy="it is done and past its retention, or never was there; "
+                f"see what there is: postbus tail {topic} --once",
             )
         return waiting[0]
 

@@ -48,7 +48,8 @@ class FanOut(Outbox):
         unknown = sorted(set(only) - found)
         if unknown:
             raise InvalidInput(
-                f"{self.source} has no topic {unknown[0]!r}", remedy=f"it has {', '.join(sorted(found))}"
+                f"{self.source} has no topic {unknown[0]!r}",
+                remedy=f"it has {', '.join(sorted(found)) or 'no topics at all'}",
             )
         return [
             await self._topic(conn, name, config.get(name, {}))

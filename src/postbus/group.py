@@ -13,7 +13,7 @@ from postbus.errors import DuplicateHandler, InvalidGroup, InvalidOption, Invali
 from postbus.events import Wanted
 from postbus.message import Message
 from postbus.options import Duration
-from postbus.publish import is_name
+from postbus.publish import NAME_RULE, is_name
 from postbus.scope import Scope
 from postbus.start import Default, Start
 from postbus.subscription import Handler, HandlerCall, Maker, Subscription
@@ -86,7 +86,7 @@ class Group:
         if not is_name(name):
             raise InvalidTopicName(
                 f"bad group name {name!r}",
-                remedy="a name has 1 to 200 letters, digits or . _ - : / and starts with a letter, a digit or _",
+                remedy=NAME_RULE,
             )
         _check_filter(filter)
         if on_failure not in ("block", "pass"):

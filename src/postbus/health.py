@@ -118,7 +118,8 @@ def _remedy(row: Row) -> str:
     remedies = {
         "silent": "look whether its workers run and reach the database",
         "failing": f"see why: postbus dead-letters list {topic} --group {group}, and the log of its workers",
-        "sink": "see whether the sink runs and can be reached from the relay; nothing is lost meanwhile",
+        "sink": "see whether the sink runs and can be reached from the relay; messages wait, though not beyond the "
+        f"topic's zombie_time and max_retention: postbus topics show {topic}",
         "behind": f"start more workers, or raise the limit: {raised}",
         "stuck": f"see what its handlers do: postbus groups show {topic} {group}",
     }

@@ -13,6 +13,7 @@ from postbus.message import Outgoing
 from postbus.options import as_timedelta
 
 DEFAULT_PRIORITY = 4
+NAME_RULE = "a name has 1 to 200 letters, digits or . _ - : / and starts with a letter, a digit or _"
 _IN_FUTURE = "use datetime.now(timezone.utc) + …"
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
@@ -60,7 +61,7 @@ def check_topic_name(name: str) -> None:
     if not is_name(name):
         raise InvalidTopicName(
             f"bad topic name {name!r}",
-            remedy="a name has 1 to 200 letters, digits or . _ - : / and starts with a letter, a digit or _",
+            remedy=NAME_RULE,
         )
 
 

@@ -21,7 +21,7 @@ from postbus._settlements import ACK, RELEASE, How
 from postbus.errors import InvalidInput, InvalidOption, LeaseLost, PostbusError
 from postbus.message import Message
 from postbus.options import Duration, as_timedelta
-from postbus.publish import check_topic_name, is_name
+from postbus.publish import NAME_RULE, check_topic_name, is_name
 from postbus.scope import Scope
 from postbus.start import Default, Start
 from postbus.subscription import is_count
@@ -354,7 +354,7 @@ def pop(
     for is_wrong, problem, remedy in (
         (not is_count(batch, _MOST), f"batch {batch!r} is out of range", f"batch goes from 1 to {_MOST}"),
         (wait < 0, f"wait {wait} is negative", "give the seconds to wait, or 0 to look only"),
-        (group is not None and not is_name(group), f"bad group name {group!r}", "name it like a topic"),
+        (group is not None and not is_name(group), f"bad group name {group!r}", NAME_RULE),
         (not _is_text(key), f"key {key!r} is not a text", "give the key of messages as a str"),
         (not _is_text(member), f"member {member!r} is not a text", "give a name as a str"),
         (auto_ack and lease is not None, "with auto_ack there is no lease", "leave one of them out"),

@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from postbus.errors import InvalidOption, InvalidTopicName
-from postbus.publish import check_topic_name, is_name
+from postbus.publish import NAME_RULE, check_topic_name, is_name
 
 _PATTERN = re.compile(r"([*#]|[A-Za-z0-9_:/-]+)(\.([*#]|[A-Za-z0-9_:/-]+))*")
 
@@ -41,7 +41,7 @@ class Scope(msgspec.Struct, frozen=True):
             if name is not None and not is_name(name):
                 raise InvalidTopicName(
                     f"bad {what} name {name!r:.220}",
-                    remedy="a name has 1 to 200 letters, digits or . _ - : / and starts with a letter, a digit or _",
+                    remedy=NAME_RULE,
                 )
         if isinstance(topic, str) and not {"*", "#"}.isdisjoint(topic):
             topic, pattern = None, topic

@@ -114,6 +114,7 @@ async def test_a_queue_that_nobody_consumes_is_handed_over_after_all(cli: Cli, b
     async with asyncio.timeout(20):
         while b"no process consumes jobs" not in (line := await process.stderr.readline()):
             assert line
+    assert b"postbus worker" in line  # and nothing that would settle its messages by printing them
     process.send_signal(signal.SIGINT)
     stopped = await finish(process)
     assert stopped.code == 130

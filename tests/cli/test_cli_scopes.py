@@ -126,7 +126,7 @@ async def test_forget(cli: Cli, bus: Bus, billing: None) -> None:
         (["--namespace", "a", "--look-back", "2h"], "look_back is for mode='new'"),
         (["--namespace", "a", "--mode", "new", "--look-back", "soon"], "not a duration"),
         (["--namespace", "a", "--on-failure", "x"], "on_failure 'x' is not known"),
-        (["unknown"], "topic 'unknown' is a QUEUE"),
+        (["unknown"], "there is no topic 'unknown'"),
     ],
     ids=str,
 )

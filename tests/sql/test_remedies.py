@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import asyncpg
+import pytest
+
 from log_sql import create_topic, publish_many, refused, subscribe
 from pop_sql import pop
 
@@ -74,3 +77,44 @@ async def test_blocked_publisher_is_told_what_lets_it_publish(conn: Any) -> None
 
     assert "postbus groups resurrect t g" in remedy
     assert "postbus topics set t --no-block-writes-on-zero-subscriptions" in remedy
+
+
+async def test_topic_that_is_not_there_is_not_called_a_queue(conn: Any) -> None:
+    """Whoever has mistyped its name reads that there is none."""
+    with pytest.raises(asyncpg.PostgresError, match="there is no topic 'new', and publishing to it"):
+        await pop(conn, topic="new")
+
+
+async def test_webhook_of_a_group_on_a_queue_names_both_ways_out(conn: Any) -> None:
+    """The topic is there already: creating it would be refused."""
+    await conn.execute("select postbus.create_topic('q', '{}')")
+    create = "select postbus.create_webhook('w', 'q', 'https://example.org/', '0123456789abcdef', 'g')"
+
+    remedy = await refused(conn.execute(create), "PB432")
+
+    assert "leave the group out" in remedy
+    assert "postbus topics migrate q --to PUB_SUB --group g" in remedy
+
+
+async def test_queue_that_is_to_be_moved_on_is_told_what_a_purge_deletes(conn: Any) -> None:
+    """More than what was asked for."""
+    await conn.execute("select postbus.create_topic('q', '{}')")
+
+    remedy = await refused(conn.execute("select postbus.force_complete('q', '7 days')"), "PB432")
+
+    assert "delete all that waits in it, whatever its age: postbus topics purge q" in remedy
+
+
+async def test_retention_beyond_its_bound_is_told_in_days(conn: Any) -> None:
+    """And in which direction which one is to be changed."""
+    remedy = await refused(create_topic(conn, retention="60d"), "PB402")
+
+    assert "max_retention (30 days) is at least the longer of retention (60 days)" in remedy
+    assert "raise it, or lower these" in remedy
+
+
+async def test_unknown_scope_is_told_whose_are_listed(conn: Any) -> None:
+    """The command is about this group."""
+    remedy = await refused(conn.execute("select postbus.forget_scope('g', namespace => 'n')"), "PB406")
+
+    assert remedy == "list those that it has: postbus groups scopes g"

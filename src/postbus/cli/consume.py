@@ -151,7 +151,11 @@ async def _check_topic(cli: Cli, bus: Bus, topic: str, group: str | None) -> Non
                 remedy=f"name one: postbus consume {topic} --group NAME; or only look: postbus tail {topic}",
             )
     if not is_log and group is not None:
-        raise refusal(f"topic {topic!r} is a QUEUE, and has no groups", remedy="leave --group out")
+        raise refusal(
+            f"topic {topic!r} is a QUEUE, and has no groups",
+            remedy="leave --group out; or make it PUB_SUB, with its messages: "
+            f"postbus topics migrate {topic} --to PUB_SUB --group {group}",
+        )
 
 
 async def _tell_of_group(cli: Cli, bus: Bus, scope: Scope, group: str, place: Start | None) -> None:

@@ -333,7 +333,7 @@ async def _until_moved(cli: Cli, bus: Bus, name: str) -> Any:
             elif not is_stuck and time.monotonic() - since > _STUCK and not await _has_consumer(bus, name):
                 is_stuck = True
                 cli.note(
-                    f"no process consumes {name}: start one, such as postbus consume {name}; "
+                    f"no process consumes {name}: start its worker, such as postbus worker MODULE:BUS; "
                     f"or stop this, and repeat it with --hand-over"
                 )
             await asyncio.sleep(0.2)

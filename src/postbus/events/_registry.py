@@ -81,7 +81,7 @@ class Registry:
             if name in self._types:
                 raise InvalidEvent(
                     f"event type {name!r} is registered already, for {self._types[name].payload.__qualname__}",
-                    remedy="raise its version and give an upcaster, or use another name",
+                    remedy="to change it, edit that class, raise its version and give an upcaster; or use another name",
                 )
             if payload in _of_class:
                 raise InvalidEvent(

@@ -115,4 +115,6 @@ class Authenticator:
 
 
 def _unknown() -> NotAuthenticated:
-    return NotAuthenticated("the token is unknown, revoked or expired", remedy="make one: postbus tokens create")
+    return NotAuthenticated(
+        "the token is unknown, revoked or expired", remedy="make one: postbus tokens create NAME --role ROLE"
+    )

@@ -65,7 +65,7 @@ class Settings:
         if self.is_open and not is_loopback(self.host):
             raise InvalidOption(
                 f"{self.host} can be reached from other machines, and nobody would be asked who they are",
-                remedy="add --auth and make tokens (postbus tokens create), or serve 127.0.0.1",
+                remedy="add --auth and make tokens (postbus tokens create NAME --role ROLE), or serve 127.0.0.1",
             )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidOption("of TLS's certificate and key only one is given", remedy="give both, as PEM files")

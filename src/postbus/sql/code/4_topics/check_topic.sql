@@ -28,8 +28,8 @@ begin
         when topic.zero_subscription_retention < interval '0' then 'zero_subscription_retention is not negative'
         when topic.dead_retention < interval '0' then 'dead_retention is not negative'
         when topic.semantics = 'PUB_SUB' and topic.max_retention < greatest(topic.retention, topic.zero_subscription_retention) then
-            format('max_retention (%s) goes from the longer of retention (%s) and zero_subscription_retention (%s): change them, too',
-                   topic.max_retention, topic.retention, topic.zero_subscription_retention)
+            format('max_retention (%s) is at least the longer of retention (%s) and zero_subscription_retention (%s): raise it, or lower these',
+                   justify_hours(topic.max_retention), justify_hours(topic.retention), justify_hours(topic.zero_subscription_retention))
         when topic.max_retention < interval '0' then 'max_retention is not negative'
         when topic.zombie_time <= interval '0' then 'zombie_time is positive'
         when topic.heartbeat_interval < interval '1 second' then 'heartbeat_interval is 1 second or more'

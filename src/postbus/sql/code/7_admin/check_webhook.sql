@@ -20,10 +20,8 @@ begin
     end if;
     if webhook.group_name is not null then
         perform postbus.check_group_name(webhook.group_name);
-    end if;
-    if (_topic.storage_id is not null) <> (webhook.group_name is not null) then
-        perform postbus.refuse('PB432',
-            format('topic %L is a %s', webhook.topic, case when _topic.storage_id is null then 'QUEUE' else 'PUB_SUB topic' end),
-            case when _topic.storage_id is null then 'leave the group out, or create the topic with semantics PUB_SUB' else 'name a group' end);
+        perform postbus.check_is_log(_topic, webhook.topic, webhook.group_name);
+    elsif _topic.storage_id is not null then
+        perform postbus.refuse('PB432', format('topic %L is PUB_SUB', webhook.topic), 'name the group that the webhook is for');
     end if;
 end $$;

@@ -21,7 +21,7 @@ declare
 begin
     if _topic.storage_id is null then
         perform postbus.refuse('PB432', format('topic %L is a QUEUE', topic),
-            'it has no groups; drop what waits in it: postbus topics purge ' || topic);
+            'it has no groups to move on; to delete all that waits in it, whatever its age: postbus topics purge ' || topic);
     elsif older_than is null or older_than < interval '0' then
         perform postbus.refuse('PB402', format('older_than %s is not a duration', coalesce(older_than::text, 'null')), 'such as 7 days');
     end if;
