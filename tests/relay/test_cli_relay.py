@@ -210,6 +210,18 @@ async def test_topic_for_a_long_retention_is_created_as_told(cli: Cli, bus: Bus,
     assert (await bus.admin.topic("orders"))["retention"].days == 60
 
 
+async def test_status_of_another_name_tells_which_relays_there_are(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
+    """Without its sink a relay's group is not known; to run one of that name would begin anew beside it."""
+    nowhere = (await cli("relay", "status", "--topic", "orders", "--json")).failed(1).json["relays"]
+    assert "postbus topics create orders --semantics PUB_SUB --retention 2592000s" in nowhere[0]["alerts"][0]
+    await publish_events(bus)
+    await relayed(cli, conn, "--topic", "orders", "--sink", "own:Lines", "--group", "relay-lines", passed=4)
+
+    [one] = (await cli("relay", "status", "--topic", "orders", "--json")).failed(1).json["relays"]
+
+    assert one["alerts"] == ["it has never run, but there is relay-lines: name that by --group"]
+
+
 async def test_status_of_a_queue_and_of_a_short_retention(cli: Cli, bus: Bus) -> None:
     """A QUEUE has a backlog too; a topic that keeps messages for less than the relay wants is an alert."""
     await bus.send("orders", 1)
@@ -217,7 +229,8 @@ async def test_status_of_a_queue_and_of_a_short_retention(cli: Cli, bus: Bus) ->
     [one] = told.failed(1).json["relays"]
     assert (one["state"], one["backlog"]) == ("QUEUE", 1)
     assert one["alerts"] == [
-        "the topic keeps sent messages for 0:00:00, and the relay wants 30 days, 0:00:00",
+        "the topic keeps sent messages for 0:00:00, and the relay wants 30 days, 0:00:00: "
+        "postbus topics set orders --retention 2592000s",
         "no process works for it: postbus relay run --topic orders --sink URL, or --config FILE",
     ]
 

@@ -118,3 +118,10 @@ async def test_unknown_scope_is_told_whose_are_listed(conn: Any) -> None:
     remedy = await refused(conn.execute("select postbus.forget_scope('g', namespace => 'n')"), "PB406")
 
     assert remedy == "list those that it has: postbus groups scopes g"
+
+
+async def test_default_of_new_topics_is_not_told_of_a_topic(conn: Any) -> None:
+    """None is called so; and the remedy names the value that it is compared with."""
+    with pytest.raises(asyncpg.PostgresError, match="bad option of new topics") as failed:
+        await conn.execute("""select postbus.set_sweeping('{"heartbeat_timeout": "1s"}')""")
+    assert "heartbeat_interval (00:01:00)" in str(failed.value)

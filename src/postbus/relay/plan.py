@@ -77,9 +77,7 @@ async def plan(
     if not found:
         raise TopicNotFound(
             f"there is no topic {topic!r} to relay",
-            remedy=f"create it: postbus topics create {topic} --semantics PUB_SUB "
-            f"--retention {kept.total_seconds():.0f}s"
-            + (f" --max-retention {kept.total_seconds():.0f}s" if kept > RETENTION else ""),
+            remedy=f"create it: postbus topics create {topic} --semantics PUB_SUB --retention {as_retention(kept)}",
         )
     if (short := short_retention(found[0]["retention"], kept)) is not None:
         event(logging.WARNING, "relay.retention", topic=topic, problem=short)
@@ -125,6 +123,12 @@ def short_retention(has: timedelta, wanted: timedelta) -> str | None:
     if has >= wanted:
         return None
     return f"the topic keeps sent messages for {has}, and the relay wants {wanted}"
+
+
+def as_retention(kept: timedelta) -> str:
+    """What the command line says after --retention; max_retention is 30 days where it is not said."""
+    told = f"{kept.total_seconds():.0f}s"
+    return f"{told} --max-retention {told}" if kept > RETENTION else told
 
 
 def kind_of(sink: object) -> str:

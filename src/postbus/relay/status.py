@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from postbus.admin import Admin
-from postbus.relay.plan import short_retention
+from postbus.relay.plan import as_retention, short_retention
 from postbus.relay.settings import Alerts, Route
 
 
@@ -62,10 +62,12 @@ async def statuses(admin: Admin, routes: Sequence[Route], alerts: Alerts) -> lis
 
 def _of_route(route: Route, topic: dict[str, Any] | None, groups: Sequence[dict[str, Any]]) -> RelayStatus:
     if topic is None:
-        return RelayStatus(route.topic, route.group, "MISSING", 0, None, 0, 0, 0, ["there is no such topic"])
+        create = f"postbus topics create {route.topic} --semantics PUB_SUB --retention {as_retention(route.retention)}"
+        why = f"there is no such topic; see postbus topics list, or create it: {create}"
+        return RelayStatus(route.topic, route.group, "MISSING", 0, None, 0, 0, 0, [why])
     status = _of_queue(topic) if topic["semantics"] == "QUEUE" else _of_log(route, groups)
     if (short := short_retention(topic["retention"], route.retention)) is not None:
-        status.alerts.append(short)
+        status.alerts.append(f"{short}: postbus topics set {route.topic} --retention {as_retention(route.retention)}")
     return status
 
 
@@ -80,6 +82,9 @@ def _of_log(route: Route, groups: Sequence[dict[str, Any]]) -> RelayStatus:
         if (one["topic"], one["group_name"]) == (route.topic, route.group):
             return _of_group(one)
     why = f"it has never run: {_how_to_run(route.topic, route.group)}"
+    known = [one["group_name"] for one in groups if one["topic"] == route.topic]
+    if others := sorted(name for name in known if name.startswith("relay-")):
+        why = f"it has never run, but there is {' and '.join(others)}: name that by --group"
     return RelayStatus(route.topic, route.group, "MISSING", 0, None, 0, 0, 0, [why])
 
 

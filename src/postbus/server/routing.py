@@ -205,7 +205,10 @@ class FrontDoor:
             )
         origin = headers.get(b"origin", b"").decode("latin-1")
         if origin and origin.partition("://")[2] != host and not {origin, "*"}.intersection(self._origins):
-            return NotAllowed(f"pages of {origin} may not call this server", remedy="allow them: --cors-origin")
+            return NotAllowed(
+                f"pages of {origin} may not call this server",
+                remedy=f"allow them: postbus serve --cors-origin {origin:.200}",
+            )
         return None
 
 

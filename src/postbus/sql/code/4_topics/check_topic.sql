@@ -33,7 +33,8 @@ begin
         when topic.max_retention < interval '0' then 'max_retention is not negative'
         when topic.zombie_time <= interval '0' then 'zombie_time is positive'
         when topic.heartbeat_interval < interval '1 second' then 'heartbeat_interval is 1 second or more'
-        when topic.heartbeat_timeout < 2 * topic.heartbeat_interval then 'heartbeat_timeout is at least twice heartbeat_interval'
+        when topic.heartbeat_timeout < 2 * topic.heartbeat_interval then
+            format('heartbeat_timeout is at least twice heartbeat_interval (%s)', topic.heartbeat_interval)
         when topic.lease < interval '1 second' or topic.lease > interval '1 day' then 'lease goes from 1 second to 1 day'
         when topic.max_attempts not between 1 and 10000 then 'max_attempts goes from 1 to 10000'
         when topic.retry_initial < interval '0' then 'retry_initial is not negative'
@@ -45,6 +46,7 @@ begin
         when topic.max_payload_bytes not between 1 and 67108864 then 'max_payload_bytes goes from 1 to 67108864 (64 MiB)'
     end;
     if _wrong is not null then
-        perform postbus.refuse('PB402', format('bad option of topic %L', topic.name), _wrong);
+        perform postbus.refuse('PB402',
+            case when topic.id = 0 then 'bad option of new topics' else format('bad option of topic %L', topic.name) end, _wrong);
     end if;
 end $$;
