@@ -116,7 +116,8 @@ def _remedy(row: Row) -> str:
     if "messages behind" in (row["problem"] or ""):
         raised = f"postbus groups limits --topic {topic} --group {group} --lag NUMBER"
     remedies = {
-        "silent": "look whether its workers run and reach the database",
+        "silent": "look whether its workers run and reach the database; or, if its consumers pop and do so seldom: "
+        f"postbus groups heartbeat {group} {topic}, or postbus topics set {topic} --heartbeat-timeout LONGER",
         "failing": f"see why: postbus dead-letters list {topic} --group {group}, and the log of its workers",
         "sink": "see whether the sink runs and can be reached from the relay; messages wait, though not beyond the "
         f"topic's zombie_time and max_retention: postbus topics show {topic}",

@@ -67,6 +67,8 @@ async def test_a_group_near_its_heartbeat_timeout(bus: Bus, conn: Any, silent: i
 
     assert (healthy, why) == (told is None, told)
     assert [one["group_name"] for one in near] == (["g"] if told else [])
+    remedies = [one.remedy for one in await bus.admin.group_findings() if one.kind == "silent"]
+    assert ["postbus groups heartbeat g t" in one for one in remedies] == ([True] if told else [])
     assert [one["group_name"] for one in await bus.admin.groups_near_timeout(0.5)] == ["g"]
 
 
