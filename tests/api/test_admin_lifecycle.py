@@ -17,7 +17,7 @@ ACTIVE, PAUSED, DEAD, CANCELLED = STATES = ("ACTIVE", "PAUSED", "DEAD", "CANCELL
 PAUSE_OR_CANCEL = "ACTIVE becomes PAUSED, PAUSED becomes ACTIVE, and each can be cancelled"
 COMES_BACK = "start its worker, or: postbus groups resurrect t g; or cancel it"
 IS_FINAL = "it was CANCELLED, which is final; make a new one: postbus groups subscribe g t"
-LEAVE_ALONE = "leave it alone"
+LEAVE_ALONE = "it is alive: nothing has to be done"
 RESUME = "let it go on: postbus groups resume t g"
 
 # What each wish leads to from ACTIVE, PAUSED, DEAD and CANCELLED: a state, or the remedy with which it is refused.
