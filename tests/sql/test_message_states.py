@@ -461,3 +461,133 @@ async def test_nobody_waits_for_what_is_on_the_shelf_of_a_history_that_was_cance
     for is_wanted in (False, True):
         await conn.execute("select postbus.set_catch_up('t', 'g', $1)", is_wanted)
         assert await state(conn, second) == (["g"] if is_wanted else [], [], "PENDING")
+
+
+async def give_up(conn: Any, subscription: int, id: int) -> None:
+    """Read on up to a message, and give it up."""
+    [lane] = await take(conn, "w", subscription)
+    piece = await read(conn, lane.cursor)
+    piece = piece.after(piece.ids.index(id))
+    assert await put_off(conn, lane, piece, "dead") == ["dead"]
+    await advance(conn, [lane], piece.next, len(piece.messages))
+    await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", subscription)
+
+
+@TRACKING
+async def test_a_message_that_is_redriven_before_the_log_brings_it_again_is_not_completed(
+    conn: Any, tracking: str
+) -> None:
+    """The group was set back before it; the log passes it by, since it waits."""
+    await create_topic(conn, tracking=tracking)
+    group = await subscribe(conn, "g")
+    [id] = await publish(conn, "one")
+    await give_up(conn, group, id)
+    await conn.execute("select postbus.seek('t', 'g', 'FROM_BEGINNING')")
+    await conn.execute("select postbus.redrive('t', group_name => 'g')")
+    await pass_all(conn, group)
+    assert await state(conn, id) == (["g"], [], "PROCESSING")
+    [lane] = await take(conn, "w", group)
+    await claim_retrying(conn, lane)
+    await settle_retrying(conn, lane, [id], "done")
+    assert await state(conn, id) == (["g"], ["g"], "COMPLETED")
+
+
+@TRACKING
+async def test_a_message_that_was_given_up_twice_is_not_completed_by_redriving_it(conn: Any, tracking: str) -> None:
+    """Once before its group was set back, and once after it: it was not done either time."""
+    await create_topic(conn, tracking=tracking)
+    group = await subscribe(conn, "g")
+    [id] = await publish(conn, "one")
+    await give_up(conn, group, id)
+    await conn.execute("select postbus.seek('t', 'g', 'FROM_BEGINNING')")
+    await give_up(conn, group, id)
+    await conn.execute("select postbus.redrive('t', group_name => 'g')")
+    assert await state(conn, id) == (["g"], [], "PROCESSING")
+    [lane] = await take(conn, "w", group)
+    await claim_retrying(conn, lane)
+    await settle_retrying(conn, lane, [id], "done")
+    assert await state(conn, id) == (["g"], ["g"], "COMPLETED")
+
+
+async def with_history(conn: Any, storage: int, group: int) -> int:
+    """Let a group that has done all be set back, die and return beside its history: the history's subscription."""
+    await pass_all(conn, group)
+    await conn.execute("select postbus.seek('t', 'g', 'FROM_BEGINNING')")
+    await let_die(conn, storage)
+    await conn.execute("select postbus.subscribe('t', 'g', catch_up => '{\"beside_from\": 0}')")
+    history: int = await conn.fetchval("select id from postbus.subscription where catch_up_of = $1", group)
+    return history
+
+
+@TRACKING
+@pytest.mark.parametrize("how", ["redriven", "moved"])
+async def test_what_fails_in_a_history_does_not_undo_what_its_group_had_done(
+    conn: Any, tracking: str, how: str
+) -> None:
+    """It waits at the group itself then: a letter that is redriven, and what waited when the history was cancelled."""
+    storage = await create_topic(conn, tracking=tracking)
+    group = await subscribe(conn, "g")
+    [id] = await publish(conn, "one")
+    history = await with_history(conn, storage, group)
+    if how == "redriven":
+        await give_up(conn, history, id)
+        await conn.execute("select postbus.redrive('t', group_name => 'g')")
+    else:
+        [lane] = await take(conn, "w", history)
+        piece = await read(conn, lane.cursor)
+        await put_off(conn, lane, piece, "retry")
+        await advance(conn, [lane], piece.next, 1)
+        await conn.execute("select postbus.seek('t', 'g', 'FROM_NOW')")
+    assert await conn.fetchval("select count(*) from postbus.retrying where subscription_id = $1", group) == 1
+    assert await state(conn, id) == (["g"], ["g"], "COMPLETED")
+    await subscribe(conn, "late", "FROM_BEGINNING")
+    assert await state(conn, id) == (["g"], ["g"], "COMPLETED")
+
+
+@TRACKING
+@pytest.mark.parametrize("how", ["redriven", "moved"])
+async def test_what_failed_in_a_history_is_completed_when_its_group_has_done_it(
+    conn: Any, tracking: str, how: str
+) -> None:
+    """Not before, also where others have done it; and a group that is late meanwhile is required for it."""
+    storage = await create_topic(conn, tracking=tracking)
+    group, other = [await subscribe(conn, name) for name in ("g", "other")]
+    await let_die(conn, storage)
+    await return_from_dead(conn, "other")
+    [id] = await publish(conn, "one")
+    await conn.execute("select postbus.subscribe('t', 'g', catch_up => '{\"beside_from\": 0}')")
+    history = await conn.fetchval("select id from postbus.subscription where catch_up_of = $1", group)
+    await pass_all(conn, other)
+    if how == "redriven":
+        await give_up(conn, history, id)
+        await conn.execute("select postbus.redrive('t', group_name => 'g')")
+    else:
+        [lane] = await take(conn, "w", history)
+        piece = await read(conn, lane.cursor)
+        await put_off(conn, lane, piece, "retry")
+        await advance(conn, [lane], piece.next, 1)
+        await conn.execute("select postbus.seek('t', 'g', 'FROM_NOW')")
+    assert await state(conn, id) == (["g", "other"], ["other"], "PROCESSING")
+    late = await subscribe(conn, "late", "FROM_BEGINNING")
+    assert await state(conn, id) == (["g", "late", "other"], ["other"], "PROCESSING")
+    [lane] = await take(conn, "w", group)
+    await claim_retrying(conn, lane)
+    await settle_retrying(conn, lane, [id], "done")
+    assert await state(conn, id) == (["g", "late", "other"], ["g", "other"], "PROCESSING")
+    await pass_all(conn, late)
+    assert await state(conn, id) == (["g", "late", "other"], ["g", "late", "other"], "COMPLETED")
+
+
+@TRACKING
+async def test_what_was_completed_stays_so_when_a_history_returns_whose_group_skips(conn: Any, tracking: str) -> None:
+    """The group goes on with what is new, but the history has before it again what others had completed meanwhile."""
+    storage = await create_topic(conn, tracking=tracking)
+    [id] = await publish(conn, "one")
+    group = await subscribe(conn, "g", "FROM_BEGINNING", catch_up='{"beside_from": 0}')
+    await let_die(conn, storage)
+    other = await subscribe(conn, "other", "FROM_BEGINNING")
+    await pass_all(conn, other)
+    assert await state(conn, id) == (["other"], ["other"], "COMPLETED")
+    await conn.execute("select postbus.resurrect(array[$1::bigint], with_catch_up => false)", group)
+    assert await statuses(conn, id) == {"g": "PENDING", "other": "COMPLETED"}
+    assert await state(conn, id) == (["other"], ["other"], "COMPLETED")

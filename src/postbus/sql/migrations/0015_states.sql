@@ -34,7 +34,8 @@ create table postbus.joining (
 );
 create index joining_topic_idx on postbus.joining (topic_id, lane);
 
--- The stretch in which a message was put off, or settled by itself; null for one that was not read from the log just then.
+-- The stretch in which a message was put off, or settled by itself; null where that is not known. Below 0: the stretch in which its subscription
+-- stood when the message was given to it, which does not tell of the message.
 alter table postbus.retrying add column stretch bigint;
 alter table postbus.dead_letter add column stretch bigint;
 alter table postbus.receipt

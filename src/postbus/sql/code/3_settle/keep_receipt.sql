@@ -2,7 +2,7 @@
 -- if the topic wants receipts; else only those that are odd: they say of a message what the stretch it was in does not tell.
 --
 --   that it was not settled there;
---   that it was, though it is in no stretch, as one that was handed over;
+--   that it was, though it is in no stretch, as one that was handed over, or not in the one in which it waited (below 0);
 --   that it was, and when, where a group has joined since the message was published: it may have been waiting then.
 --
 -- Writes: receipt.
@@ -31,7 +31,7 @@ begin
            one.stretch, pg_current_xact_id(), told.is_odd or one.attempts > 1
       from unnest(ids, positions, outcomes, keep_receipt.attempts, errors, workers, stretches)
            as one (id, position, outcome, attempts, error, worker, stretch)
-     cross join lateral (select one.outcome <> 'COMPLETED' or one.stretch is null or coalesce(one.position <= _joined, false) as is_odd) as told
+     cross join lateral (select one.outcome <> 'COMPLETED' or one.stretch is null or one.stretch < 0 or coalesce(one.position <= _joined, false) as is_odd) as told
       -- What was read from the log is where it says; others may be somewhere else, or nowhere.
      cross join lateral (select case when one.stretch is not null or one.position >> 43 = 0 then one.position
                                      else coalesce(postbus.position_of(topic, one.id), one.position) end as position) as known

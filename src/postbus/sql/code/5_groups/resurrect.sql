@@ -58,6 +58,9 @@ begin
             perform postbus.tell_ahead(_topic, _found.id);
             perform postbus.move_cursors(_found.id, _cursor, 'skip');
             perform postbus.set_passed_before(_found.id, _topic, _cursor, _place);
+            if exists (select from postbus.subscription part where part.catch_up_of = _found.id and part.state = 'ACTIVE') then
+                perform postbus.note_joining(_topic, _found.id);        -- that goes on where it stood
+            end if;
         end if;
         insert into postbus.group_event (at, name, topic, group_name, fields)
         values (as_of, 'group.resurrected', _topic.name, _found.group_name,

@@ -21,6 +21,7 @@ declare
     _cursor  postbus.log_cursor;
     _found   postbus.subscription;
     _history bigint;
+    _waiting tid[];
 begin
     if _topic.storage_id is null then
         perform postbus.refuse('PB432', format('topic %L is a QUEUE', topic),
@@ -35,11 +36,16 @@ begin
             select s.id from postbus.subscription s join postbus.catch_up c on c.subscription_id = s.id
              where s.catch_up_of = _found.id and c.status <> 'COMPLETED'
         loop
-            update postbus.retrying r set subscription_id = _found.id, stretch = null
-             where r.subscription_id = _history
-               and exists (select from postbus.catch_up c where c.subscription_id = _history and c.status = 'IN_PROGRESS')
-               and not exists (select from postbus.retrying known
-                                where known.subscription_id = _found.id and known.lane = r.lane and known.id = r.id);
+            _waiting := array(
+                select r.ctid from postbus.retrying r
+                 where r.subscription_id = _history
+                   and exists (select from postbus.catch_up c where c.subscription_id = _history and c.status = 'IN_PROGRESS')
+                   and not exists (select from postbus.retrying known
+                                    where known.subscription_id = _found.id and known.lane = r.lane and known.id = r.id)
+                   for update);
+            perform postbus.leave_behind(_topic, _waiting, 'SKIPPED');
+            update postbus.retrying r set subscription_id = _found.id, stretch = - postbus.stretch_of(_found.id, r.lane)
+             where r.ctid = any (_waiting);
             perform postbus.end_subscription(_history, 'CANCELLED');
         end loop;
         perform postbus.keep_ahead(_topic, _found.id);      -- who goes back wants them again

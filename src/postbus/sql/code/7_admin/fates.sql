@@ -63,16 +63,17 @@ begin
         ), run as materialized (
             select c.position, c.index as first_index, lead(c.index, 1, s.count) over (partition by c.position order by c.index) - 1 as last_index
               from segment s join cut c on c.position = s.position where c.index < s.count
-        ), mark as materialized (       -- to the stretch that it was in, or to all where that is not known
-            select o.position, o.index, p.subscription_id, p.number, p.group_name, o.kind, o.txid
+        ), mark as materialized (       -- to the stretch that it was in, or to all where that is not known; is_outside: that one does not tell of it
+            select o.position, o.index, p.subscription_id, p.number, p.group_name, o.kind, o.txid, coalesce(o.stretch < 0, false) as is_outside
               from single o
               join segment s on s.position = o.position
               join part p on p.lane = s.lane and p.group_name = o.group_name
                and (o.stretch is null
-                    or p.subscription_id = o.subscription_id and p.number <= o.stretch and (p.next_number > o.stretch) is not false)
+                    or p.subscription_id = o.subscription_id and p.number <= abs(o.stretch) and (p.next_number > abs(o.stretch)) is not false)
              where o.kind <> 'AHEAD' and not (o.kind = 'LETTER' and o.stretch is not null)
         ), marked as materialized (
-            select m.position, m.index, m.subscription_id, m.number, bool_or(m.kind <> 'COMPLETED') as is_undone, bool_or(m.kind = 'DEAD') as is_dead
+            select m.position, m.index, m.subscription_id, m.number, bool_or(m.kind <> 'COMPLETED' and not m.is_outside) as is_undone,
+                   bool_or(m.kind = 'DEAD') as is_dead
               from mark m group by m.position, m.index, m.subscription_id, m.number
         ), own as materialized (
             select o.position, o.index, o.group_name, bool_or(o.kind = 'COMPLETED') as is_completed,
@@ -86,7 +87,7 @@ begin
                    bool_or(sp.reads and sp.past <= r.first_index) as is_before, bool_or(sp.lives) as lives,
                    bool_or(sp.first <= r.first_index and sp.was_there) as was_wanted,
                    bool_or(sp.past <= r.first_index and m.is_dead) as is_dead_ahead,
-                   bool_or(sp.past <= r.first_index and m.is_dead is not true and a.position is not null) as is_ahead
+                   bool_or(sp.past <= r.first_index and m.is_undone is not true and a.position is not null) as is_ahead
               from run r
               join span sp on sp.position = r.position
               left join marked m on m.position = r.position and m.index = r.first_index
@@ -124,14 +125,13 @@ begin
         ), at_joining as (
             select a.position, a.first_index, a.id, sp.group_name, sp.group_name = any (a.unless_done_by) as must_have_done,
                    bool_or(sp.first <= a.first_index and a.first_index < sp.past and pg_visible_in_snapshot(sp.txid, a.snapshot)
-                               and m.position is null
+                               and (m.position is null or m.is_outside)
                                and ((sp.group_name = any (a.unless_done_by)) is not true
                                     or pg_snapshot_xmax((sp.died).snapshot) <= pg_snapshot_xmax(a.snapshot))      -- it had left it then
                            or m.kind = 'COMPLETED' and pg_visible_in_snapshot(m.txid, a.snapshot)) as was_done,
                    bool_or(case when m.kind = 'DEAD' and pg_visible_in_snapshot(m.txid, a.snapshot) then true
                                 when m.kind is null or pg_visible_in_snapshot(m.txid, a.snapshot) then false
-                                else sp.first <= a.first_index and a.first_index < sp.past and pg_visible_in_snapshot(sp.txid, a.snapshot)
-                                     and alive.lives end) as was_undone
+                                else pg_visible_in_snapshot(sp.txid, a.snapshot) and alive.lives end) as was_undone
               from past_all a
               join span sp on sp.position = a.position
               left join mark m on m.position = a.position and m.index = a.first_index

@@ -26,6 +26,7 @@ declare
     _chosen bigint[];
     _gone   text;
     _for    bigint := 0;
+    _parts  bigint[];       -- the group's subscription, and those that have read its history
 begin
     if _topic.storage_id is not null then
         if group_name is null then
@@ -61,28 +62,46 @@ begin
     end if;
 
     if _for <> 0 then
-        with redriven as (
+        _parts := array(select distinct st.subscription_id from postbus.stretch st where st.topic_id = _topic.id and st.group_id = _for);
+        -- Where it was given up: it may have been by a subscription that read the group's history.
+        with given_up as materialized (
+            select r.id, max(r.stretch) filter (where r.subscription_id = _for and r.stretch > 0) as own, bool_or(r.stretch is null) as is_unknown
+              from postbus.receipt r
+             where r.storage_id = _topic.storage_id and r.id = any (_chosen) and r.outcome = 'DEAD' and r.odd and r.subscription_id = any (_parts)
+             group by r.id
+        ), redriven as (
             delete from postbus.dead_letter d
              where d.topic_id = _topic.id and d.id = any (_chosen) and d.subscription_id in (_for, 0)
             returning d.*, d.subscription_id = 0 as is_of_queue
+        ), placed as (
+            select r.*, place.position is not null as is_there,
+                   coalesce(postbus.lane_of(r.key, _topic.lanes), place.lane, ((r.id >> 10) % _topic.lanes)::integer) as lane,
+                   -- One that is gone, or was in the queue, is older than all that is there.
+                   case when r.is_of_queue then r.id else coalesce(place.position, r.id >> 10) end as position
+              from redriven r
+              left join postbus.segment place
+                on place.storage_id = _topic.storage_id and place.topic_id = _topic.id and place.position = postbus.position_of(_topic, r.id)
+               and not r.is_of_queue
         )
         insert into postbus.retrying (subscription_id, lane, id, position, due_at, kept_from, published_at, key, correlation_id,
                                       content_type, headers, payload, stretch)
-        select _for, coalesce(postbus.lane_of(r.key, _topic.lanes), place.lane, ((r.id >> 10) % _topic.lanes)::integer), r.id,
-               -- One that is gone, or was in the queue, is older than all that is there.
-               case when r.is_of_queue then r.id else coalesce(place.position, r.id >> 10) end,
-               _now + coalesce(make_interval(secs => (row_number() over (order by r.id) - 1) / redrive.rate), interval '0'),
-               _now, r.published_at, r.key, r.correlation_id, r.content_type, r.headers, r.payload,
-               case when not exists (select from postbus.stretch st where st.group_id = _for and st.subscription_id <> _for) then r.stretch end
-          from redriven r
-          left join postbus.segment place
-            on place.storage_id = _topic.storage_id and place.topic_id = _topic.id and place.position = postbus.position_of(_topic, r.id)
-           and not r.is_of_queue
+        select _for, p.lane, p.id, p.position,
+               _now + coalesce(make_interval(secs => (row_number() over (order by p.id) - 1) / redrive.rate), interval '0'),
+               _now, p.published_at, p.key, p.correlation_id, p.content_type, p.headers, p.payload,
+               case when not p.is_there or g.is_unknown is not false then null
+                    when postbus.is_ahead(_for, p.lane, p.id, p.position) then postbus.stretch_of(_for, p.lane)   -- the log passes it by there
+                    when g.own is not null then g.own
+                    else - postbus.stretch_of(_for, p.lane) end
+          from placed p left join given_up g on g.id = p.id
         on conflict on constraint retrying_pkey do nothing;
-        -- It is no longer given up, and may not have been by the group's own subscription, but by one that read its history.
+        -- It is no longer given up. In other stretches than the one that it waits in, it was not settled all the same.
+        update postbus.receipt r set outcome = 'SKIPPED', txid = pg_current_xact_id()
+          from postbus.retrying w
+         where r.storage_id = _topic.storage_id and r.id = any (_chosen) and r.outcome = 'DEAD' and r.odd and r.subscription_id = any (_parts)
+           and r.stretch is not null and w.subscription_id = _for and w.id = r.id
+           and (r.subscription_id <> _for or r.stretch < abs(w.stretch));
         delete from postbus.receipt r
-         where r.storage_id = _topic.storage_id and r.id = any (_chosen) and r.outcome = 'DEAD'
-           and r.subscription_id in (select st.subscription_id from postbus.stretch st where st.topic_id = _topic.id and st.group_id = _for);
+         where r.storage_id = _topic.storage_id and r.id = any (_chosen) and r.outcome = 'DEAD' and r.odd and r.subscription_id = any (_parts);
         perform pg_notify('postbus', _topic.id::text);
         return cardinality(_chosen);
     end if;
