@@ -22,7 +22,9 @@ from log_sql import (
     create_topic,
     cursor_of,
     leaves,
+    let_die,
     publish_many,
+    put_off,
     read,
     read_all,
     refused,
@@ -151,6 +153,39 @@ async def test_states_of_messages_survive_a_restore(conn: Any, restore: Restore)
     for group in (moved, late):
         await _take_all(there, group)
     assert [row["status"] for row in await there.fetch(states)] == ["COMPLETED"] * 6
+
+
+async def test_the_order_of_deaths_and_joinings_survives_a_restore(conn: Any, restore: Restore) -> None:
+    """It tells what was completed when, and for whom: what waits at a group that had returned when others had done it, is not completed."""
+    await _burn_ids(conn)
+    storage = await create_topic(conn)
+    group = await subscribe(conn, "g")
+    [first] = await publish(conn, "fails")
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor)
+    await put_off(conn, lane, piece, "retry")
+    await advance(conn, [lane], piece.next, 1)
+    await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", group)
+    await let_die(conn, storage)
+    await publish(conn, "for nobody")
+    await conn.execute("select postbus.subscribe('t', 'g')")
+    other = await subscribe(conn, "other", "FROM_BEGINNING")
+    await _take_all(conn, other)
+    await subscribe(conn, "late", "FROM_BEGINNING")
+    await conn.execute("select postbus.remove_group('t', 'late', force => true)")
+    await let_die(conn, storage)
+    await publish(conn, "for nobody, either")
+    await conn.execute("select postbus.resurrect(array[id], false) from postbus.subscription where group_name = 'g'")
+    states = "select id, required, completed, status from postbus.message_states order by id"
+    deliveries = "select id, group_name, status, required from postbus.deliveries order by 1, 2"
+    nobody = "select messages from postbus.zero_subscription_messages()"
+    before = [await conn.fetch(query) for query in (states, deliveries, nobody)]
+    assert tuple(before[0][0]) == (first, ["g", "other"], ["other"], "PROCESSING")
+    assert [row["messages"] for row in before[2]] == [1]
+
+    there = await restore()
+    await _rebase(there)
+    assert [await there.fetch(query) for query in (states, deliveries, nobody)] == before
 
 
 @pytest.mark.parametrize("is_over", [False, True])

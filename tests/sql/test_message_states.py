@@ -591,3 +591,47 @@ async def test_what_was_completed_stays_so_when_a_history_returns_whose_group_sk
     await conn.execute("select postbus.resurrect(array[$1::bigint], with_catch_up => false)", group)
     assert await statuses(conn, id) == {"g": "PENDING", "other": "COMPLETED"}
     assert await state(conn, id) == (["other"], ["other"], "COMPLETED")
+
+
+@TRACKING
+async def test_a_message_that_was_given_up_ahead_of_a_history_stays_failed(conn: Any, tracking: str) -> None:
+    """Its group died before its cursor was past it, and returned beside a history which passes it by."""
+    storage = await create_topic(conn, tracking=tracking)
+    group = await subscribe(conn, "g")
+    first, given_up = await publish_many(conn, *"ab")
+    [lane] = await take(conn, "w", group)
+    piece = (await read(conn, lane.cursor)).after(1)
+    assert await put_off(conn, lane, piece, "dead") == ["dead"]
+    await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", group)
+    await let_die(conn, storage)
+    await conn.execute("select postbus.subscribe('t', 'g', catch_up => '{\"beside_from\": 0}')")
+    history = await conn.fetchval("select id from postbus.subscription where catch_up_of = $1", group)
+    for is_past in (False, True):
+        if is_past:
+            await pass_all(conn, history)
+        assert await state(conn, first) == (["g"], ["g"] if is_past else [], "COMPLETED" if is_past else "PENDING")
+        assert await state(conn, given_up) == (["g"], [], "FAILED")
+
+
+@TRACKING
+@pytest.mark.parametrize("where", ["group", "history"])
+async def test_a_message_that_is_redriven_ahead_of_a_cursor_is_not_completed_by_a_late_group(
+    conn: Any, tracking: str, where: str
+) -> None:
+    """It was given up, but the place of who gave it up is not past it yet. Then it waits, and is not done."""
+    storage = await create_topic(conn, tracking=tracking)
+    group = reader = await subscribe(conn, "g")
+    _, given_up = await publish_many(conn, *"ab")
+    if where == "history":
+        await let_die(conn, storage)
+        await conn.execute("select postbus.subscribe('t', 'g', catch_up => '{\"beside_from\": 0}')")
+        reader = await conn.fetchval("select id from postbus.subscription where catch_up_of = $1", group)
+    [lane] = await take(conn, "w", reader)
+    await put_off(conn, lane, (await read(conn, lane.cursor)).after(1), "dead")
+    await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", reader)
+    await conn.execute("select postbus.redrive('t', group_name => 'g')")
+    await subscribe(conn, "late", "FROM_BEGINNING")
+    for is_past in (False, True):
+        if is_past:
+            await pass_all(conn, reader)
+        assert await state(conn, given_up) == (["g", "late"], [], "PROCESSING")

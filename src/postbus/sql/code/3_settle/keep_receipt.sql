@@ -31,7 +31,8 @@ begin
            one.stretch, pg_current_xact_id(), told.is_odd or one.attempts > 1
       from unnest(ids, positions, outcomes, keep_receipt.attempts, errors, workers, stretches)
            as one (id, position, outcome, attempts, error, worker, stretch)
-     cross join lateral (select one.outcome <> 'COMPLETED' or one.stretch is null or one.stretch < 0 or coalesce(one.position <= _joined, false) as is_odd) as told
+     cross join lateral (select one.outcome <> 'COMPLETED' or one.stretch is null or one.stretch < 0
+                                or coalesce(one.position <= _joined, false) as is_odd) as told
       -- What was read from the log is where it says; others may be somewhere else, or nowhere.
      cross join lateral (select case when one.stretch is not null or one.position >> 43 = 0 then one.position
                                      else coalesce(postbus.position_of(topic, one.id), one.position) end as position) as known

@@ -3,7 +3,7 @@
 -- now. Of more than max_messages the oldest are skipped: only of those that the place shows, and so of none that is yet
 -- to be committed.
 --
--- Writes: subscription, lane, cursor, stretch, retrying, settled_ahead, catch_up.  Locks: lane rows.
+-- Writes: subscription, lane, cursor, stretch, retrying, receipt, settled_ahead, catch_up.  Locks: lane rows.
 create or replace function postbus.bound_catch_up(
     subscription postbus.subscription,
     topic        postbus.topic,
@@ -48,6 +48,12 @@ begin
     -- What the history will still bring belongs to it, so that it is passed by there.
     update postbus.retrying r set subscription_id = bound_catch_up.catch_up_id, stretch = 1
      where r.subscription_id = subscription.id and postbus.is_ahead(r.subscription_id, r.lane, r.id, r.position);
+    update postbus.receipt r set subscription_id = bound_catch_up.catch_up_id, stretch = 1
+      from postbus.settled_ahead a
+     cross join lateral (select postbus.first_id(a.position) + index as id
+                           from unnest(a.indexes) as run, generate_series(lower(run), upper(run) - 1) as index) as one
+     where a.subscription_id = subscription.id and r.storage_id = topic.storage_id and r.subscription_id = subscription.id and r.id = one.id
+       and r.stretch >= postbus.stretch_of(subscription.id, a.lane);
     update postbus.settled_ahead a set subscription_id = bound_catch_up.catch_up_id where a.subscription_id = subscription.id;
     _cursor.seen := place;
     perform postbus.move_cursors(subscription.id, _cursor, 'catch-up');

@@ -12,10 +12,12 @@ begin
                             from unnest(a.indexes) as run, generate_series(lower(run), upper(run) - 1) as index) as one
       where a.subscription_id = keep_ahead.subscription_id
         and postbus.is_ahead(a.subscription_id, a.lane, one.id, a.position)
+        and not exists (select from postbus.retrying w         -- redriven
+                         where w.subscription_id = a.subscription_id and w.lane = a.lane and w.id = one.id)
         and not exists (select from postbus.receipt r
                          where r.storage_id = topic.storage_id and r.id = one.id and r.subscription_id = a.subscription_id
                            and (r.outcome = 'COMPLETED'
-                                or r.outcome = 'DEAD' and (r.stretch < postbus.stretch_of(a.subscription_id, a.lane)) is not true))
+                                or r.outcome in ('DEAD', 'SKIPPED') and (r.stretch < postbus.stretch_of(a.subscription_id, a.lane)) is not true))
       group by a.subscription_id, a.lane;
     delete from postbus.settled_ahead a where a.subscription_id = keep_ahead.subscription_id;
 end $$;

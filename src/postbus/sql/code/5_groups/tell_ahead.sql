@@ -23,8 +23,10 @@ begin
     select topic.storage_id, postbus.epoch_of(topic.storage_id, one.position >> 43), one.subscription_id, one.lane, clock_timestamp(), null,
            one.id, 'COMPLETED', 1, postbus.stretch_of(one.subscription_id, one.lane), _last, true
       from one
-     where not exists (select from postbus.receipt r
+     where not exists (select from postbus.retrying w         -- redriven
+                        where w.subscription_id = one.subscription_id and w.lane = one.lane and w.id = one.id)
+       and not exists (select from postbus.receipt r
                         where r.storage_id = topic.storage_id and r.subscription_id = one.subscription_id and r.id = one.id
                           and (r.outcome = 'COMPLETED'
-                               or r.outcome = 'DEAD' and (r.stretch < postbus.stretch_of(one.subscription_id, one.lane)) is not true));
+                               or r.outcome in ('DEAD', 'SKIPPED') and (r.stretch < postbus.stretch_of(one.subscription_id, one.lane)) is not true));
 end $$;

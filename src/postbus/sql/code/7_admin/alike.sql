@@ -20,7 +20,8 @@ begin
         with edge as materialized (
             select p.lane, e.low, e.high, e.position from postbus.progress(topic.id) as p
              cross join lateral (select * from postbus.edges(p.began) union all select * from postbus.edges(p.reached)
-                                  union all select pg_snapshot_xmin((p.died).snapshot), pg_snapshot_xmax((p.died).snapshot), null) as e
+                                  union all select pg_snapshot_xmin((p.died).snapshot), pg_snapshot_xmax((p.died).snapshot),
+                                                  case when (p.died).txid = '2' then (p.died).position + 1 end) as e
              union
             select j.lane, e.low, e.high, e.position from postbus.joining j
              cross join lateral (select pg_snapshot_xmin(j.snapshot) as low, pg_snapshot_xmax(j.snapshot) as high, null::bigint as position

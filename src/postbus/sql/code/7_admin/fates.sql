@@ -46,7 +46,8 @@ begin
                    p.next_number is null as is_last,
                    s.count - postbus.unseen(p.began, s.position, s.txid, s.count, s.published_at) as first,
                    s.count - postbus.unseen(p.reached, s.position, s.txid, s.count, s.published_at) as past,
-                   (p.died).snapshot is null or pg_visible_in_snapshot(s.txid, (p.died).snapshot) as was_there
+                   case when (p.died).txid = '2' then s.position <= (p.died).position      -- its snapshot only tells when that was: see rebase
+                        else pg_visible_in_snapshot(s.txid, (p.died).snapshot) is not false end as was_there
               from segment s join part p on p.lane = s.lane
         ), single as materialized (
             select s.position, (o.id & 1023)::integer as index, o.subscription_id, o.group_name, o.kind, o.txid, o.stretch,

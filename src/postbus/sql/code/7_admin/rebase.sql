@@ -15,6 +15,7 @@ set search_path = pg_catalog, pg_temp as $$
 declare
     _storage record;
     _lane    record;
+    _part    record;
     _place   postbus.log_place;
     _last    bigint;
     _count   bigint := 0;
@@ -22,6 +23,7 @@ begin
     lock table postbus.segment, postbus.cursor, postbus.lane in exclusive mode;
     perform postbus.check_fresh();
     _last := (select max(c.handed_out) from postbus.cursor c);
+    perform postbus.rebase_moments();
     for _storage in
         select s.id, postbus.epoch_sequence(s.id) as sequence, last.epoch, counter.cursor as counter
           from postbus.storage s
@@ -47,12 +49,9 @@ begin
             _count := _count + 1;
         end loop;
         update postbus.stretch st
-           set began = postbus.rebased(st.began, _storage.id, st.topic_id, st.lane, _last, _place, true), txid = '3',
+           set began = postbus.rebased(st.began, _storage.id, st.topic_id, st.lane, _last, _place, true),
                reached = case when not (st.reached is null)
-                              then postbus.rebased(st.reached, _storage.id, st.topic_id, st.lane, _last, _place, true) end,
-               died = case when not (st.died is null)
-                           then row((st.died).position, null, case when ((st.died).snapshot)::text = '3:3:' then '3:3:' else '4:4:' end)
-                              ::postbus.log_place end
+                              then postbus.rebased(st.reached, _storage.id, st.topic_id, st.lane, _last, _place, true) end
          where st.topic_id in (select t.id from postbus.topic t where t.storage_id = _storage.id);
         -- A history has nothing to do with what lies beyond its end, but its cursor does not tell any more what that is: so what it had
         -- worked through ends before that, and it goes on in another stretch.
@@ -70,13 +69,12 @@ begin
         )
         update postbus.stretch st
            set reached = postbus.rebased(h.was, _storage.id, st.topic_id, st.lane, _last, _place, true),
-               died = coalesce(st.died, row(_place.position, null, '4:4:')::postbus.log_place)
+               died = coalesce(st.died, row(_place.position, '2', pg_current_snapshot())::postbus.log_place)
           from history h
          where h.subscription_id = st.subscription_id and h.lane = st.lane and st.reached is null
            and st.topic_id in (select t.id from postbus.topic t where t.storage_id = _storage.id);
         update postbus.joining j
-           set snapshot = '4:4:',
-               cursors = array(select postbus.rebased(c, _storage.id, j.topic_id, j.lane, _last, _place) from unnest(j.cursors) as c)
+           set cursors = array(select postbus.rebased(c, _storage.id, j.topic_id, j.lane, _last, _place) from unnest(j.cursors) as c)
                          || postbus.cursor_at(row(j.position, '2', '3:3:')::postbus.log_place)
          where j.topic_id in (select t.id from postbus.topic t where t.storage_id = _storage.id);
         insert into postbus.topic_count as known (topic_id, messages, bytes)
@@ -92,7 +90,15 @@ begin
         on conflict on constraint storage_count_pkey do update set cursor = excluded.cursor;
     end loop;
     update postbus.segment g set txid = '3';
-    update postbus.receipt r set txid = '3' where r.id is not null;
+    for _part in
+        select before.n as number, before.part
+          from postbus.current_cursor c
+         cross join lateral (select lead(st.number) over (order by st.number) as n, st as part from postbus.stretch st
+                              where st.subscription_id = c.subscription_id and st.lane = c.lane) as before
+         where (c.cursor).until is not null and before.n is not null
+    loop
+        perform postbus.bring_ahead(_part.part, _part.number);
+    end loop;
     update postbus.log_leaf l set closed_txid = pg_current_xact_id() where l.closed_txid is not null;
     update postbus.log_leaf l
        set messages = (select coalesce(sum(g.count), 0) from postbus.segment g where g.storage_id = l.storage_id and g.position >> 43 = l.epoch);
