@@ -156,7 +156,7 @@ async def test_states_of_messages_survive_a_restore(conn: Any, restore: Restore)
 
 
 async def test_the_order_of_deaths_and_joinings_survives_a_restore(conn: Any, restore: Restore) -> None:
-    """It tells what was completed when, and for whom: what waits at a group that had returned when others had done it, is not completed."""
+    """It tells what was completed when, and for whom: what waits at a group that has returned was not."""
     await _burn_ids(conn)
     storage = await create_topic(conn)
     group = await subscribe(conn, "g")

@@ -12,7 +12,17 @@ import pytest
 
 from eventually import eventually
 from grouping import collect, has
-from log_sql import create_topic, pass_all, publish_many, subscribe
+from log_sql import (
+    advance,
+    create_topic,
+    pass_all,
+    publish_many,
+    put_off,
+    read,
+    settle_retrying,
+    subscribe,
+    take,
+)
 from migration.test_migrate import everything
 from postbus import Bus, Start
 from postbus._migrate import migrate
@@ -131,4 +141,44 @@ async def test_what_was_completed_stays_completed_in_an_upgrade(empty_dsn: str, 
         (["g", "late", "later"], "PROCESSING"),
         (["g", "late", "later"], "PROCESSING"),
     ]
+    await conn.close()
+
+
+@pytest.mark.parametrize("tracking", ["OFFSET_WATERMARK", "REFERENCE_COUNTING"])
+async def test_what_was_done_ahead_before_an_upgrade_is_not_delivered_again(empty_dsn: str, tracking: str) -> None:
+    """It had been put off and done, or given up, before the group's place was past it, in segments beside others."""
+    conn = await installed(empty_dsn, _RELEASED / "0012.sql.gz")
+    await create_topic(conn, tracking=tracking, retry_initial="0 s", retry_max="0 s")
+    group = await subscribe(conn, "g")
+    await publish_many(conn, "0", "1", content_type="application/json")
+    ids = [
+        id
+        for numbers in (["2", "3", "4"], ["5", "6", "7"])
+        for id in await publish_many(conn, *numbers, content_type="application/json")
+    ]
+    [lane] = await take(conn, "w", group)
+    piece = await read(conn, lane.cursor)
+    assert piece.during is not None
+    await put_off(conn, lane, piece.after(3), "retry", "dead", "retry", "retry", "retry")
+    await conn.execute("select postbus.claim_retrying(array[$1::uuid], 10, clock_timestamp())", lane.token)
+    assert await settle_retrying(conn, lane, [ids[n] for n in (1, 4, 5)], "done") == ["done"] * 3
+    assert await settle_retrying(conn, lane, [ids[3]], "retry") == ["retried"]
+    await advance(conn, [lane], (await read(conn, lane.cursor, 2)).during or "", 2, done=piece.places[1])
+    await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", group)
+    ahead = "select count(*) from postbus.settled_ahead"
+    assert await conn.fetchval(ahead) == 4
+
+    await migrate(conn)
+    states = "select status from postbus.message_states order by id"
+    statuses = [row["status"] for row in await conn.fetch(states)]
+    assert statuses == ["COMPLETED"] * 2 + ["PENDING", "COMPLETED", "FAILED", "PROCESSING", "COMPLETED", "COMPLETED"]
+    async with Bus.open(empty_dsn) as bus:
+        got = collect(bus, "g", start=Start.BEGINNING)
+        async with running(bus):
+            await has(got, 2)
+            await bus.send("t", 8)
+            await has(got, 3)
+    assert sorted(got) == [2, 5, 8]
+    statuses = [row["status"] for row in await conn.fetch(states)]
+    assert statuses == ["COMPLETED"] * 4 + ["FAILED"] + ["COMPLETED"] * 4
     await conn.close()
