@@ -87,7 +87,7 @@ begin
                    bool_or(sp.first <= r.first_index and r.first_index < sp.past and m.is_undone is not true) as is_done,
                    bool_or(sp.reads and sp.past <= r.first_index) as is_before, bool_or(sp.lives) as lives,
                    bool_or(sp.first <= r.first_index and sp.was_there) as was_wanted,
-                   bool_or(sp.past <= r.first_index and m.is_dead) as is_dead_ahead,
+                   bool_or(sp.reads and sp.past <= r.first_index and m.is_dead) as is_dead_ahead,
                    bool_or(sp.past <= r.first_index and m.is_undone is not true and a.position is not null) as is_ahead
               from run r
               join span sp on sp.position = r.position

@@ -30,7 +30,7 @@ begin
                       ::text::xid8,
                died = case when st.died is null or ((st.died).snapshot)::text = '3:3:' then st.died      -- that shows nothing
                            else row((st.died).position, '2', format('%1$s:%1$s:', (
-                                    select coalesce(case when _moments[n] = pg_snapshot_xmax((st.died).snapshot) then _numbers[n] else _numbers[n] + 1 end,
+                                    select coalesce(_numbers[n] + (_moments[n] <> pg_snapshot_xmax((st.died).snapshot))::integer,
                                                     greatest(_before - 2 * cardinality(_moments), 6) - 1)
                                       from width_bucket(pg_snapshot_xmax((st.died).snapshot), _moments) as n)))::postbus.log_place end
          where st.topic_id = _topic_id;
