@@ -2,8 +2,8 @@
 -- group has begun with the message: PENDING while it waits for its turn, or is in hand; then COMPLETED or FAILED. One that failed and is to
 -- be tried again is FAILED too, and has no processed_at yet. What waited when its group ended stays as it was.
 create or replace view postbus_outbox.outbox_consumer_groups as
-select hashint8extended(postbus.first_id(s.position) + message.index, f.subscription_id) as id,
-       postbus.first_id(s.position) + message.index as message_id, t.name as topic, f.group_name,
+select hashint8extended(postbus.first_id(f.position) + message.index, f.subscription_id) as id,
+       postbus.first_id(f.position) + message.index as message_id, t.name as topic, f.group_name,
        case when f.status = 'COMPLETED' then 'COMPLETED'
             when f.status = 'DEAD' then 'FAILED'
             when f.status in ('RETRYING', 'ABANDONED')
@@ -21,6 +21,7 @@ select hashint8extended(postbus.first_id(s.position) + message.index, f.subscrip
                                    f.is_before) as d) as retry_count
   from postbus.topic t
  cross join lateral postbus.fates_of_topic(t.id) as f
-  join postbus.segment s on s.storage_id = t.storage_id and s.topic_id = t.id and s.position = f.position
+ cross join lateral (select s.position, s.lane, s.txid, s.count, s.published_at from postbus.segment s
+                      where s.storage_id = t.storage_id and s.topic_id = t.id and s.position = f.position limit 1) as s
  cross join lateral generate_series(f.first_index, f.last_index) as message (index)
  where t.storage_id is not null and (f.status not in ('SKIPPED', 'PENDING') or f.waits);
