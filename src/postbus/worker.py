@@ -242,7 +242,8 @@ class Worker:
             for dispatcher in dispatchers:
                 await dispatcher.abort()
                 dispatcher.close()
-            self._was_cut_short = self._keeper.was_cut_short or any(one.was_cut_short for one in dispatchers)
+            was_cut_short = self._keeper.was_cut_short or any(one.was_cut_short for one in dispatchers)
+            self._was_cut_short = self._abort.is_set() and was_cut_short
             await _leave_quietly(heartbeat.sign_off())
         event(logging.INFO, "worker.stopped", worker=self.name)
 

@@ -321,7 +321,7 @@ async def sweeping(patient: Patient) -> list[Finding]:
         return _ok("sweeping", "keeps up; nothing is left over" if not row["backlog"] else "keeps up")
     remedy = "see its jobs: postbus sweep show; set them, such as: postbus sweep set --preset high_throughput"
     if not row["processes"]:
-        remedy = "start a worker or postbus serve, or: postbus sweep --forever"
+        remedy = "start a worker or postbus serve, or: postbus sweep --forever; see its jobs: postbus sweep show"
     return [Finding("sweeping", Level.WARNING, row["reason"], remedy)]
 
 
