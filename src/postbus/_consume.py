@@ -372,10 +372,15 @@ class GroupConsumer:
 
     async def _tell(self, strand: Strand) -> None:
         """Tell the database what is done in lanes that are being left: up to the cursor, and ahead of it."""
-        await self._advancer.settle(strand)
-        done = strand.take_done()
-        if done and not strand.is_in_doubt:
-            await patiently(lambda: self._store.note_done(strand.tokens, done, strand.server))
+        async with strand.telling:  # another one, who waits for us, gives the lanes back afterwards
+            await self._advancer.settle(strand)
+            done = strand.take_done()
+            if done and not strand.is_in_doubt:
+                try:
+                    await patiently(lambda: self._store.note_done(strand.tokens, done, strand.server))
+                except BaseException:  # nobody knows whether they were told
+                    strand.untold_done += done
+                    raise
 
     def _forget(self, strand: Strand) -> asyncio.Task[None] | None:
         if strand in self.strands:

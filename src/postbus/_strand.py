@@ -117,6 +117,10 @@ class Strand:
         """What is done and not told to the database yet, …"""
         self._being_told: list[Entry] = []
         """… or is being told just now."""
+        self.telling = asyncio.Lock()
+        """Held while the database is told what is done ahead of the cursor."""
+        self.untold_done: list[Part] = []
+        """What was taken to be told, and may not have been."""
         self._passed = 0
         self._reached: tuple[str, int | None, int | None] | None = None
 
@@ -138,7 +142,7 @@ class Strand:
 
     def take_done(self) -> list[Part]:
         """What is done and the cursor is not past, each part once."""
-        done: list[Part] = []
+        done, self.untold_done = self.untold_done, []
         for entry in (*self._being_told, *self._untold, *self.window):
             if entry.pending == 0 or entry.gathers:
                 done += entry.parts

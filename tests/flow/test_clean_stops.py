@@ -277,6 +277,71 @@ async def test_lanes_that_are_given_to_another_process_repeat_nothing(bus: Bus, 
     assert set(uneven.returned.values()) == {1}
 
 
+@pytest.mark.parametrize("is_cut_short", [False, True])
+async def test_stop_while_lanes_are_being_given_up_repeats_nothing(
+    bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, is_cut_short: bool
+) -> None:
+    """The stop tells slowly what is done ahead; those who give the lanes up wait for that. Or a second stop comes."""
+    await create_log(bus, lanes=1)
+    returned: Counter[int] = Counter()
+    gates = [asyncio.Event() for _ in range(4)]
+    begun: set[int] = set()
+    note_done, slow = Store.note_done, asyncio.Event()
+
+    async def handle(n: int) -> None:
+        begun.add(n)
+        await gates[n].wait()
+        returned[n] += 1
+
+    async def note_slowly(store: Store, *args: Any) -> None:
+        if not slow.is_set():
+            slow.set()
+            await asyncio.sleep(100 if is_cut_short else 0.5)
+        await note_done(store, *args)
+
+    async def settle_after_the_stop(strand: Any) -> None:
+        if asyncio.current_task().get_name().startswith("postbus-leave"):  # type: ignore[union-attr]
+            await asyncio.sleep(0.1)
+        await settle(strand)
+
+    async def all_began() -> None:
+        assert begun == {0, 2, 3}
+
+    options: dict[str, Any] = {"group": "g", "start": Start.BEGINNING, "concurrency": 16}
+    bus.subscribe("t", **options)(handle)
+    for n, key in enumerate("aabc"):
+        await bus.send("t", n, key=key)
+    run = asyncio.create_task(bus.run())
+    await eventually(all_began)
+    [consumer] = bus._worker._keeper.consumers.values()  # type: ignore[union-attr]
+    settle = consumer._advancer.settle
+    monkeypatch.setattr(consumer._advancer, "settle", settle_after_the_stop)
+    monkeypatch.setattr(Store, "note_done", note_slowly)
+    consumer.give_up(consumer.tokens)
+    bus.stop()
+    await tasks_are("_drain", 1)
+    gates[0].set()  # the next one of its key does not begin: from there on all is ahead
+    await asyncio.sleep(0.2)
+    gates[3].set()
+    await asyncio.wait_for(slow.wait(), 10)
+    gates[2].set()
+    gates[1].set()
+    if is_cut_short:
+        await asyncio.sleep(0.3)
+        bus.stop()
+    await asyncio.wait_for(run, 10)
+
+    async def all_returned() -> None:
+        assert len(returned) == 4
+
+    async with Bus.open(bus.dsn) as later:
+        later.subscribe("t", **options)(handle)
+        async with running(later):
+            await eventually(all_returned)
+            await is_through(conn, passed=4)
+    assert set(returned.values()) == {1}
+
+
 async def test_lane_that_is_lost_costs_the_others_nothing(
     bus: Bus, conn: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
