@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 from uuid import UUID
+
+import asyncpg
 
 from postbus import _settle_sql
 from postbus._drivers import driver_of
@@ -13,7 +16,11 @@ from postbus._held import Held
 from postbus._settlements import How
 from postbus._store import Store
 from postbus._wake import Bells, topic_id
+from postbus.errors import DatabaseUnavailable
 from postbus.publish import Statement
+
+T = TypeVar("T")
+_DEADLOCKS = 3  # in a row, after which the caller is told
 
 
 class SqlDoor:
@@ -25,10 +32,11 @@ class SqlDoor:
         self._ring = ring
 
     async def settle(self, how: How, lease: Held, ids: list[int], conn: Any) -> set[int]:
-        return _settle_sql.lost(await self._store.settle(_statement(how, lease.token, ids), conn))
+        ask = partial(self._store.settle, _statement(how, lease.token, ids), conn)
+        return _settle_sql.lost(await (_through_deadlocks(ask) if conn is None else ask()))
 
     async def ack_leases(self, leases: Sequence[Held]) -> set[UUID]:
-        return await self._store.ack_leases([lease.token for lease in leases])
+        return await _through_deadlocks(partial(self._store.ack_leases, [lease.token for lease in leases]))
 
     async def extend(self, leases: Sequence[Held], length: timedelta) -> set[UUID]:
         return await self._store.extend([lease.token for lease in leases], length)
@@ -41,6 +49,17 @@ class SqlDoor:
             self._ring(lease.topic)
         elif lease.has_keys:  # of a queue that may be ordered: other processes look again soon
             self._bells.ring(topic_id(lease.topic))
+
+
+async def _through_deadlocks(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask again after a deadlock, as with a `reindex`: then nothing was changed, and the messages would come again."""
+    for _ in range(_DEADLOCKS - 1):
+        try:
+            return await ask()
+        except DatabaseUnavailable as error:
+            if not isinstance(error.__cause__, asyncpg.DeadlockDetectedError):
+                raise
+    return await ask()
 
 
 def _statement(how: How, token: UUID, ids: list[int]) -> Statement:

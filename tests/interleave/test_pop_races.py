@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from eventually import eventually
 from fix_database import Connect
 from interleave.test_lease_races import waits
 from log_sql import create_topic, publish_many, subscribe
 from pop_sql import ack, pop, retry
+from postbus import Bus
 
 
 async def test_two_pops_never_get_the_same_message(connect: Connect) -> None:
@@ -218,3 +220,31 @@ async def test_nothing_is_lost_doubled_or_out_of_order(connect: Connect) -> None
 
     assert shop.handled == shop.committed
     assert await admin.fetchval("select count(*) from postbus.retrying") == 0
+
+
+@pytest.mark.parametrize("way", ["ack", "one"])
+async def test_ack_that_is_ended_by_a_deadlock_is_sent_again(bus: Bus, conn: Any, connect: Connect, way: str) -> None:
+    """As with a `reindex`: it has changed nothing then, and the message would come again."""
+    other = await connect()
+    await bus.admin.create_topic("q", retention="1 day")
+    await bus.send("q", 1)
+    popped = await bus.pop("q")
+    assert popped is not None
+    other_pid = await other.fetchval("select pg_backend_pid()")
+    transaction = other.transaction()
+    await transaction.start()
+    await other.execute("lock table postbus.finished in access exclusive mode")
+    acking = asyncio.create_task(popped.ack() if way == "ack" else popped[0].ack())
+
+    async def ack_waits() -> None:
+        assert await conn.fetchval(
+            "select count(*) from pg_stat_activity where $1 = any (pg_blocking_pids(pid))", other_pid
+        )
+
+    await eventually(ack_waits)
+    await other.execute("select from postbus.lease for update")  # the ack waited first, so it is ended
+    await transaction.rollback()
+
+    await asyncio.wait_for(acking, 10)
+    assert await conn.fetchval("select count(*) from postbus.lease") == 0
+    assert await conn.fetchval("select count(*) from postbus.finished") == 1
