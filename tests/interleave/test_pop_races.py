@@ -223,28 +223,32 @@ async def test_nothing_is_lost_doubled_or_out_of_order(connect: Connect) -> None
 
 
 @pytest.mark.parametrize("way", ["ack", "one"])
-async def test_ack_that_is_ended_by_a_deadlock_is_sent_again(bus: Bus, conn: Any, connect: Connect, way: str) -> None:
+async def test_ack_that_is_ended_by_a_deadlock_is_sent_again(dsn: str, conn: Any, connect: Connect, way: str) -> None:
     """As with a `reindex`: it has changed nothing then, and the message would come again."""
+    # The ack looks for a deadlock two seconds after it began to wait, and the other one never does.
+    name = await conn.fetchval("select current_database()")
+    await conn.execute(f"alter database {name} set deadlock_timeout = '2s'")
     other = await connect()
-    await bus.admin.create_topic("q", retention="1 day")
-    await bus.send("q", 1)
-    popped = await bus.pop("q")
-    assert popped is not None
+    await other.execute("set deadlock_timeout = '100s'")
     other_pid = await other.fetchval("select pg_backend_pid()")
     transaction = other.transaction()
-    await transaction.start()
-    await other.execute("lock table postbus.finished in access exclusive mode")
-    acking = asyncio.create_task(popped.ack() if way == "ack" else popped[0].ack())
+    async with Bus.open(dsn) as bus:
+        await bus.admin.create_topic("q", retention="1 day")
+        await bus.send("q", 1)
+        popped = await bus.pop("q")
+        assert popped is not None
+        await transaction.start()
+        await other.execute("lock table postbus.finished in access exclusive mode")
+        acking = asyncio.create_task(popped.ack() if way == "ack" else popped[0].ack())
 
-    async def ack_waits() -> None:
-        assert await conn.fetchval(
-            "select count(*) from pg_stat_activity where $1 = any (pg_blocking_pids(pid))", other_pid
-        )
+        async def ack_waits() -> None:
+            waiting = "select count(*) from pg_stat_activity where $1 = any (pg_blocking_pids(pid))"
+            assert await conn.fetchval(waiting, other_pid)
 
-    await eventually(ack_waits)
-    await other.execute("select from postbus.lease for update")  # the ack waited first, so it is ended
-    await transaction.rollback()
+        await eventually(ack_waits)
+        await other.execute("select from postbus.lease for update")
+        await transaction.rollback()
 
-    await asyncio.wait_for(acking, 10)
+        await asyncio.wait_for(acking, 10)
     assert await conn.fetchval("select count(*) from postbus.lease") == 0
     assert await conn.fetchval("select count(*) from postbus.finished") == 1
