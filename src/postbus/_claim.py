@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections import deque
 from functools import partial
 from uuid import UUID
@@ -142,7 +141,6 @@ class Claimer:
                 self._dispatcher.accept(self._hold(suspects, suspects.token), suspects.messages)
                 return 0
             self._takes_suspects = False
-        began = time.monotonic()
         floor = self._floor.current()
         claim = await self._store.claim(
             self._subscription.topic,
@@ -152,7 +150,7 @@ class Claimer:
             floor=floor,
             max_bytes=self._subscription.max_bytes,
         )
-        self._floor.moved(claim.floor, given=floor, began=began)
+        self._floor.moved(claim.floor, given=floor, took=claim.took)
         if claim.moved and claim.token is None and not self._told_of_move:
             self._told_of_move = True
             event(logging.WARNING, "queue.moved", topic=self._subscription.topic,

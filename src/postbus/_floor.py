@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 _AGE = 30.0  # seconds after which a search starts at the beginning again, unless told otherwise
-_COST = 50  # … and this many times longer than such a search takes
+_COST = 50  # … and this many times longer than such a search takes in the server
 
 
 class Floor:
@@ -18,16 +19,20 @@ class Floor:
         self._age = age
         self._value: str | None = None
         self._until = 0.0
+        self._last_took = math.inf
 
     def current(self) -> str | None:
         return self._value if time.monotonic() < self._until else None
 
-    def moved(self, value: str | None, *, given: str | None, began: float) -> None:
-        """A claim that began at this time, from the floor it was given, says where the next one may begin."""
+    def moved(self, value: str | None, *, given: str | None, took: float) -> None:
+        """A claim that began at `given` says where the next one may begin, and how many seconds the server took.
+
+        The quicker of the last two full searches counts: one that a stalled server held up must not put off the next.
+        """
         self._value = value
         if given is None:
-            now = time.monotonic()
-            self._until = now + max(self._age, _COST * (now - began))
+            self._until = time.monotonic() + max(self._age, _COST * min(took, self._last_took))
+            self._last_took = took
 
     def forget(self) -> None:
         """Another server may answer next, to which it means nothing."""

@@ -126,7 +126,6 @@ class Puller(Holder):
                 lease=wish.lease,
                 auto_ack=wish.auto_ack,
             )
-        began = time.monotonic()
         # A pop of one key knows nothing of where others begin.
         floor = self._floor_of(wish) if wish.scope.key is None else Floor()
         given = floor.current()
@@ -144,7 +143,7 @@ class Puller(Holder):
         except DatabaseUnavailable:
             floor.forget()
             raise
-        floor.moved(pulled.floor, given=given, began=began)
+        floor.moved(pulled.floor, given=given, took=pulled.took)
         return pulled
 
     def _floor_of(self, wish: Wish) -> Floor:

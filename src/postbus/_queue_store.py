@@ -19,9 +19,11 @@ from postbus.message import Message
 from postbus.publish import Published, Statement, published
 from postbus.scope import Scope
 
+# What the server needed, without the way to it: waiting for a connection says nothing about the search.
+_TOOK = "clock_timestamp() - statement_timestamp() as took"
 # A claim or an extension that is undone by a crash is harmless: the message is claimed again.
 _CLAIM = (
-    f"select c.*, c.ends_at - clock_timestamp() as remaining, {RELAXED} "
+    f"select c.*, c.ends_at - clock_timestamp() as remaining, {_TOOK}, {RELAXED} "
     "from postbus.claim($1, $2, $3, $4, $5, $6, with_suspects => false) as c"
 )
 _CLAIM_SUSPECTS = (
@@ -29,9 +31,9 @@ _CLAIM_SUSPECTS = (
     "from postbus.claim_suspects($1, $2, $3, $4, $5) as c"
 )
 _EXTEND = f"select postbus.extend($1, $2), {RELAXED}"
-_POP_AND_LEASE = f"select p.*, p.ends_at - clock_timestamp() as remaining, {RELAXED} from postbus.{{}} as p"
+_POP_AND_LEASE = f"select p.*, p.ends_at - clock_timestamp() as remaining, {_TOOK}, {RELAXED} from postbus.{{}} as p"
 # One that is undone by a crash would be delivered twice.
-_POP_AND_ACK = "select p.*, p.ends_at - clock_timestamp() as remaining from postbus.{} as p"
+_POP_AND_ACK = f"select p.*, p.ends_at - clock_timestamp() as remaining, {_TOOK} from postbus.{{}} as p"
 _FROM_TOPIC = "pop($1, $2, $3, $4, $5, $6, $7, $8)"
 _FROM_SCOPE = "pop_scope($1, $2, $3, $4, $5, $6, $7, $8)"
 # A transaction that does nothing else has nothing to wait for on the disk.
@@ -55,6 +57,8 @@ class Claim(msgspec.Struct, frozen=True):
     next_due: timedelta | None
     moved: bool = False
     """The topic is PUB_SUB by now, and this is what is left in its queue."""
+    took: float = 0.0
+    """Seconds that the server searched."""
     outlasted: int = 0
     """Of suspects: how often they had a process to themselves for a while, and did not end."""
 
@@ -80,6 +84,8 @@ class Pulled(NamedTuple):
     """A limit ended the search: asking again is worth it."""
     next_due: timedelta | None
     floor: str | None
+    took: float = 0.0
+    """Seconds that the server searched."""
 
 
 class QueueStore(Database):
@@ -123,6 +129,7 @@ class QueueStore(Database):
             row["more"],
             row["next_due"],
             bool(row["moved"]),
+            row["took"].total_seconds(),
         )
 
     async def suspected(self, topics: Sequence[str]) -> list[str]:
@@ -191,7 +198,7 @@ class QueueStore(Database):
             )
             for row in rows
         ]
-        return Pulled(leases, bool(last["more"]), last["next_due"], last["next_floor"])
+        return Pulled(leases, bool(last["more"]), last["next_due"], last["next_floor"], last["took"].total_seconds())
 
     async def extend(self, tokens: Sequence[UUID], lease: timedelta) -> set[UUID]:
         """Prolong leases; the answer holds those that are lost."""

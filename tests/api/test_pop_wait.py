@@ -400,6 +400,24 @@ async def test_pops_begin_where_the_last_one_ended(bus: Bus, connect: Any, monke
     assert (await bus.pop("t")).payloads == ["late"]
 
 
+async def test_search_is_not_charged_for_waiting_for_a_connection(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the network is away a claim or pop waits; that must not put off the next search from the beginning."""
+    store = await bus.connect()
+    lend = store._connections.lend
+
+    async def late() -> Any:
+        await asyncio.sleep(0.5)
+        return await lend()
+
+    monkeypatch.setattr(store._connections, "lend", late)
+
+    claim = await store.claim("t", member="m", max_count=1)
+    pop = await store.pop("t", group=None, member="m", max_count=1, lease=None, key=None, auto_ack=False, floor=None)
+
+    assert 0 < claim.took < 0.4
+    assert 0 < pop.took < 0.4
+
+
 @pytest.mark.parametrize("seed", range(4))
 async def test_no_wake_up_gets_lost(bus: Bus, no_polling: None, seed: int) -> None:
     """Whoever comes, leaves or is cancelled in whatever order: a message never lies there while somebody waits."""
