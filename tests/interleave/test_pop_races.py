@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from interleave.test_lease_races import waits
 from log_sql import create_topic, publish_many, subscribe
 from pop_sql import ack, pop, retry
 from postbus import Bus
+from queue_sql import publish
 
 
 async def test_two_pops_never_get_the_same_message(connect: Connect) -> None:
@@ -252,3 +254,42 @@ async def test_ack_that_is_ended_by_a_deadlock_is_sent_again(dsn: str, conn: Any
         await asyncio.wait_for(acking, 10)
     assert await conn.fetchval("select count(*) from postbus.lease") == 0
     assert await conn.fetchval("select count(*) from postbus.finished") == 1
+
+
+async def test_pops_of_what_a_dead_consumer_had_never_wait_for_each_other(connect: Connect) -> None:
+    """Several pops note at once that it had several messages in hand: none waits for what another one takes."""
+    dead, a, b = await connect(), await connect(), await connect()
+    await create_topic(dead)
+    await subscribe(dead)
+    await publish_many(dead, "one", "two", "three", keys=["a", "b", "c"])
+    await pop(dead, 3, member="dead", lease=timedelta(seconds=1))
+    later = await dead.fetchval("select clock_timestamp() + interval '2 seconds'")
+
+    async with b.transaction():
+        await b.execute("select from postbus.retrying where key = 'c' for update")  # as a pop that takes it
+        popped = await asyncio.wait_for(pop(a, 1, member="a", as_of=later), 5)
+    other = await pop(b, 1, member="b", as_of=later)
+
+    assert (popped.messages, popped.attempts) == (["one"], [1])
+    assert (other.messages, other.attempts) == (["two"], [1]), "it was in hand with others, and is not charged"
+
+
+async def test_returns_of_what_a_dead_consumer_had_never_wait_for_each_other(connect: Connect) -> None:
+    """The same for leases of a queue."""
+    dead, a, b = await connect(), await connect(), await connect()
+    for payload in ("one", "two"):
+        await publish(dead, payload)
+        await dead.fetch("select * from postbus.claim('t', 'dead', 1, lease => '1 second')")
+    later = await dead.fetchval("select clock_timestamp() + interval '2 seconds'")
+    give_back = "select postbus.return_expired(as_of => $1)"
+
+    async with b.transaction():
+        await b.execute(
+            "select from postbus.lease where open_ids[1] = (select max(open_ids[1]) from postbus.lease) for update"
+        )
+        first = await asyncio.wait_for(a.fetchval(give_back, later), 5)
+    second = await a.fetchval(give_back, later)
+
+    attempts = await a.fetch("select attempts, trial from postbus.delayed order by id")
+    assert (first, second) == (1, 1)
+    assert [tuple(row) for row in attempts] == [(0, 1), (0, 1)], "both were in hand together: neither is charged"

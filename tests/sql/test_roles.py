@@ -175,6 +175,7 @@ _TABLES = [
     "dedup",
     "busy_key",
     "worker",
+    "crowded",
     "migration",
     "segment",
     "segment_2_1",

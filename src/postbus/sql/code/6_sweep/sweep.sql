@@ -4,7 +4,7 @@
 -- max_count rows, or of batch_size; returns what it removed, and whether more is left. Each time, due or not, it goes on
 -- with queues that became PUB_SUB: see continue_moves.
 --
--- Writes: finished, dedup, inbox, worker, sweeper, topic_seen, sweep_job, sweep_sample; see continue_moves.
+-- Writes: finished, dedup, inbox, crowded, sink_away, worker, sweeper, topic_seen, sweep_job, sweep_sample; see continue_moves.
 -- Locks: an advisory lock for the transaction; dedup and inbox rows (skip locked).
 create or replace function postbus.sweep(
     max_count integer default null,
@@ -57,6 +57,10 @@ begin
                                 order by old.expires_at limit max_count for update skip locked));
     get diagnostics inbox_records = row_count;
 
+    -- What a member had in hand has been taken from it, all of it.
+    delete from postbus.crowded c
+     where not exists (select from postbus.lease l where l.member = c.member)
+       and not exists (select from postbus.retrying r where r.token is not null and r.member = c.member);
     delete from postbus.sink_away a where a.told_at < as_of - interval '1 day';
     delete from postbus.sweeper w where w.seen_at < as_of - interval '1 day';
     delete from postbus.worker w where w.seen_at < as_of - interval '1 day';
