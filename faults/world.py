@@ -27,6 +27,7 @@ from faults.stream import StreamReader
 from postbus import Bus, PostbusError
 from postbus._migrate import migrate
 
+_LONGEST = 300.0  # seconds until everything is settled, however many messages kill their handlers meanwhile
 _ROOT = Path(__file__).parent.parent
 NOT_THERE = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, PostbusError)
 
@@ -248,10 +249,17 @@ class World:
         return await self.server.ask(sql, *args, database=database)
 
     async def settles(self, within: float) -> float:
-        """Wait until nothing is left to do. Returns the seconds that took."""
-        began = time.monotonic()
+        """Wait until nothing is left to do. Returns the seconds that took.
+
+        Messages that kill their handler go on doing so after the producers have ended: each death begins the time anew,
+        since what waits behind it cannot go on before the lanes of the dead process are taken.
+        """
+        began = last_death = time.monotonic()
+        deaths = len(self.consumers)
         left: object = "?"
-        while time.monotonic() < began + within:
+        while time.monotonic() < min(last_death + within, began + _LONGEST):
+            if len(self.consumers) > deaths:
+                deaths, last_death = len(self.consumers), time.monotonic()
             with suppress(*NOT_THERE):
                 left = sum([await self._left_over(database) for database in self.databases])
                 if left == 0 and (self.reader is None or await self.reader.has_all()):

@@ -25,7 +25,7 @@ from postbus import (
     TopicNotFound,
 )
 from postbus.events import Registry
-from postbus.relay import Parcel
+from postbus.relay import NotNow, Parcel
 from postbus.relay.settings import Alerts, Route
 from postbus.relay.status import RelayStatus, statuses
 from running import running
@@ -268,6 +268,63 @@ async def test_a_message_that_drives_the_sink_away_is_found(bus: Bus, conn: Any,
     [dead] = await bus.admin.dead_letters("t", group="relay-x")
     assert dead["last_error"] == "the sink goes away when it gets this: it broke"
     assert dead["attempts"] == 2
+
+
+async def test_sink_that_takes_nothing_at_the_moment_costs_no_attempt(bus: Bus, conn: Any) -> None:
+    """It opens, and refuses all, as with a full disk. The relay waits; each message arrives at its first attempt."""
+    await create_log(bus, lanes=4, retry_initial="10ms", retry_max="10ms")
+    refusals = 0
+
+    def tell(parcel: Parcel) -> Outcome:
+        nonlocal refusals
+        refusals += 1
+        return NotNow("the disk is full") if refusals <= 15 else Ack()
+
+    sink = OwnSink(tell)
+    await bus.relay("t", sink, name="relay-x", max_attempts=1, concurrency=4, batch=5)
+    await publish_numbers(bus, range(60), keys=5, at_once=60)
+    async with running(bus):
+        await is_through(conn, "relay-x", passed=60, dead=0)
+    assert sorted(sink.got) == list(range(60))
+
+
+class OneConnection(OwnSink):
+    """Fails with an error of no known kind if it is closed while something is being sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_open = False
+        self.broken = False
+
+    async def open(self) -> None:
+        await super().open()
+        self.is_open = True
+
+    async def send(self, parcels: Sequence[Parcel]) -> Sequence[Outcome]:
+        numbers = [int(one.body) for one in parcels]
+        if not self.broken and 0 in numbers:
+            self.broken = True
+            raise SinkUnavailable("the connection broke")
+        await asyncio.sleep(0.01)
+        assert self.is_open
+        return await super().send(parcels)
+
+    async def close(self) -> None:
+        await super().close()
+        self.is_open = False
+        await asyncio.sleep(0.02)
+
+
+async def test_call_that_closes_the_sink_costs_other_calls_no_attempt(bus: Bus, conn: Any) -> None:
+    """Four calls share a connection. One finds it broken and closes it; the messages of the others are sent again."""
+    await create_log(bus, lanes=4, retry_initial="10ms", retry_max="10ms")
+    sink = OneConnection()
+    await bus.relay("t", sink, name="relay-x", max_attempts=1, concurrency=4, batch=5)
+    await publish_numbers(bus, range(60), keys=8, at_once=60)
+    async with running(bus):
+        await is_through(conn, "relay-x", passed=60, dead=0)
+    assert sink.broken
+    assert sorted(sink.got) == list(range(60))
 
 
 async def test_what_failed_for_a_moment_is_not_overtaken(bus: Bus, conn: Any) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import nats
 import pytest
-from nats.js.api import AckPolicy, ConsumerConfig
+from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy
 
 from eventually import eventually
 from grouping import create_log, is_through
 from postbus import Ack, Bus, DeadLetter, Release, Retry, SinkUnavailable
 from postbus.bench.peers.servers import Server
-from postbus.relay import NatsSink
+from postbus.relay import NatsSink, NotNow
 from relay.parcels import opened, parcel
 from running import running
 
@@ -43,6 +43,14 @@ async def all_of(found: Any) -> list[Any]:
         got += await pulled.fetch(1000, timeout=5)
     await pulled.unsubscribe()
     return got
+
+
+async def test_stream_that_is_full_says_not_now(nats_server: Server) -> None:
+    """A stream that is full and discards what is new refuses for the moment."""
+    full = {"max_msgs": 3, "discard": DiscardPolicy.NEW}
+    async with stream(nats_server, **full), opened(NatsSink(nats_server.address)) as sink:
+        told = await sink.send([parcel("orders", n) for n in range(4)])
+    assert [type(one) for one in told] == [Ack, Ack, Ack, NotNow]
 
 
 async def test_what_is_sent_again_after_the_window_is_stored_once_more(nats_server: Server) -> None:

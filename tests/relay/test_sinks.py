@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import aio_pika
@@ -16,6 +17,7 @@ from postbus.relay import (
     Form,
     KafkaSink,
     NatsSink,
+    NotNow,
     NullSink,
     PostbusSink,
     PubSubSink,
@@ -67,6 +69,41 @@ async def test_redis_that_is_away(redis_server: Server) -> None:
     await redis_server.start()
     async with opened(sink):
         assert await sink.send([parcel("orders")]) == [Ack()]
+
+
+async def test_redis_that_is_full_says_not_now(redis_server: Server) -> None:
+    """Out of memory, it refuses every write before EXEC: no message is to blame, and none is stored."""
+    redis: Any
+    async with Redis.from_url(redis_server.address) as redis, opened(RedisSink(redis_server.address)) as sink:
+        await redis.config_set("maxmemory", 1)
+        told = await sink.send([parcel("orders", n) for n in (1, 2)])
+        assert [type(one) for one in told] == [NotNow, NotNow]
+        await redis.config_set("maxmemory", 0)
+        assert await sink.send([parcel("orders", n) for n in (1, 2)]) == [Ack(), Ack()]
+
+
+async def test_redis_refuses_one_stream_and_takes_the_others(redis_server: Server) -> None:
+    """A command that the user may not send ends the whole transaction: the messages are sent one by one then."""
+    redis: Any
+    async with Redis.from_url(redis_server.address) as redis:
+        await redis.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~orders", "+@all")
+        url = re.sub("redis://.*@", "redis://app:pw@", redis_server.address)
+        async with opened(RedisSink(url)) as sink:
+            told = await sink.send([parcel("orders", 1), parcel("others", 2), parcel("orders", 3)])
+        assert [type(one) for one in told] == [Ack, Retry, Ack]
+        assert await redis.xlen("orders") == 2
+
+
+async def test_rabbitmq_queue_that_is_full_says_not_now(rabbit_server: Server) -> None:
+    """A queue that rejects what is beyond its length refuses for the moment."""
+    connection = await aio_pika.connect(rabbit_server.address)
+    async with connection, connection.channel() as channel:
+        arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+        await channel.declare_queue("small", arguments=arguments)  # type: ignore[arg-type]
+        async with opened(RabbitSink(rabbit_server.address)) as sink:
+            told = [(await sink.send([parcel("small", n)]))[0] for n in range(4)]
+    assert isinstance(told[0], Ack)
+    assert isinstance(told[-1], NotNow)
 
 
 async def test_rabbitmq(rabbit_server: Server) -> None:
@@ -186,6 +223,28 @@ async def test_another_postbus(bus: Bus, dsn: str, conn: Any) -> None:
     assert len(rows) == 5
     assert (rows[0]["key"], rows[0]["payload"]) == ("k", b'{"n": 1}')
     assert "aggregate-type" in rows[0]["headers"]
+
+
+async def test_another_postbus_that_is_read_only_says_not_now(bus: Bus, dsn: str, conn: Any) -> None:
+    """A standby, a full disk, a lock: the database says so itself, and no message is to blame."""
+    await bus.admin.create_topic("orders", semantics="PUB_SUB", lanes=1)
+    database = await conn.fetchval("select current_database()")
+    await conn.execute(f"alter database {database} set default_transaction_read_only = on")
+    async with opened(PostbusSink(dsn)) as sink:
+        [told] = await sink.send([parcel("orders", 1)])
+        assert isinstance(told, NotNow)
+        assert "read-only" in told.error
+    await conn.execute(f"alter database {database} reset default_transaction_read_only")
+    async with opened(PostbusSink(dsn)) as sink:
+        assert await sink.send([parcel("orders", 1)]) == [Ack()]
+
+
+async def test_another_postbus_that_was_closed_by_another_call_is_away(dsn: str) -> None:
+    """A call that finds the connection closed under it says that the sink is away."""
+    async with opened(PostbusSink(dsn)) as sink:
+        await sink.close()
+        with pytest.raises(SinkUnavailable, match="another call closed"):
+            await sink.send([parcel("orders", 1)])
 
 
 async def test_another_postbus_that_is_away() -> None:

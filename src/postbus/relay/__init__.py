@@ -9,7 +9,7 @@ from postbus.relay.pubsub import PubSubSink
 from postbus.relay.rabbitmq import RabbitSink
 from postbus.relay.redis import RedisSink
 from postbus.relay.relay import Registry, Relay
-from postbus.relay.sink import Parcel, Sink
+from postbus.relay.sink import NotNow, Parcel, Sink
 from postbus.relay.sinks import NullSink
 from postbus.relay.webhook import WebhookSink
 
@@ -18,6 +18,7 @@ __all__ = [
     "Form",
     "KafkaSink",
     "NatsSink",
+    "NotNow",
     "NullSink",
     "Parcel",
     "PostbusSink",

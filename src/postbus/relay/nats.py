@@ -14,10 +14,13 @@ from postbus.errors import InvalidOption, SinkUnavailable
 from postbus.message import Ack, DeadLetter, Outcome, Release, Retry
 from postbus.options import Duration, as_timedelta
 from postbus.relay.fields import HTTP, encoded
-from postbus.relay.sink import Parcel, client
+from postbus.relay.sink import NotNow, Parcel, client
 
 _OWN = "nats-"  # headers that begin so mean something to the server
 _TOO_LARGE = 10054  # error code of JetStream: message size exceeds maximum allowed
+_NOT_NOW = (10002, 10005, 10008, 10023, 10028, 10047, 10077, 10118)
+"""Error codes of JetStream: no resources, no storage, no leader, the stream is full or offline."""
+_PER_SUBJECT = "per subject"  # in the text of 10077, if only the message's own subject is full
 _Answer = asyncio.Future[Outcome]
 
 
@@ -135,6 +138,8 @@ class NatsSink:
                 self._duplicates += 1
             return Ack()
         told = f"JetStream refused it: {error.get('description')} ({error.get('err_code')})"
+        if error.get("err_code") in _NOT_NOW and _PER_SUBJECT not in told:
+            return NotNow(told)
         return DeadLetter(reason=told) if error.get("err_code") == _TOO_LARGE else Retry(error=told)
 
     async def _was_closed(self) -> None:

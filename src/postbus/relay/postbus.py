@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+import asyncpg
+
 from postbus._identity import EVENT_ID
 from postbus._store import Store
 from postbus._wake import topic_id
@@ -12,7 +14,10 @@ from postbus.errors import CommitUnknown, DatabaseUnavailable, InvalidInput, Inv
 from postbus.message import Ack, DeadLetter, Outcome, Outgoing, Retry
 from postbus.publish import publish_many
 from postbus.relay.envelope import CLOUD_EVENTS_PREFIX
-from postbus.relay.sink import Parcel, one_by_one
+from postbus.relay.sink import NotNow, Parcel, one_by_one
+
+_NOT_NOW = ("25006", "53100", "53300", "55P03")  # read-only, disk full, too many connections, locked
+_NOT_NOW_CLASSES = ("40", "58")  # rolled back for others' sake, trouble with files
 
 
 class PostbusSink:
@@ -44,6 +49,10 @@ class PostbusSink:
         try:
             await self._publish(parcels)
             return [Ack()] * len(parcels)
+        except SinkUnavailable as error:
+            if not _says_not_now(error):
+                raise
+            return [NotNow(error.message)] * len(parcels)
         except InvalidInput:  # something in the batch was refused, and with it all of it: find out what
             return await one_by_one(self._send_one, parcels)
 
@@ -57,8 +66,9 @@ class PostbusSink:
             return Retry(error=str(error))
 
     async def _publish(self, parcels: Sequence[Parcel]) -> None:
-        store = self._store  # another call may close it meanwhile
-        assert store is not None
+        store = self._store
+        if store is None:
+            raise SinkUnavailable("another call closed the connection to the other Postbus")
         batches = [
             publish_many(topic, [_outgoing(one) for one in some])
             for topic, some in groupby(parcels, key=lambda one: one.target)
@@ -69,6 +79,16 @@ class PostbusSink:
                 await store.ring(sorted({topic_id(one.target) for one in parcels}))
         except (DatabaseUnavailable, CommitUnknown) as error:
             raise SinkUnavailable(f"the other Postbus is away: {error.message}") from error
+
+
+def _says_not_now(error: SinkUnavailable) -> bool:
+    """Whether the other database itself said that it cannot write at the moment, whatever the message."""
+    unavailable = error.__cause__
+    refusal = None if unavailable is None else unavailable.__cause__
+    if not isinstance(refusal, asyncpg.PostgresError):
+        return False
+    sqlstate = refusal.sqlstate or ""
+    return sqlstate in _NOT_NOW or sqlstate[:2] in _NOT_NOW_CLASSES
 
 
 def _outgoing(parcel: Parcel) -> Outgoing:

@@ -11,7 +11,7 @@ from typing import Any
 from postbus.errors import InvalidOption, SinkUnavailable
 from postbus.message import Ack, DeadLetter, Outcome, Release, Retry
 from postbus.options import Duration, as_timedelta
-from postbus.relay.sink import Parcel, client
+from postbus.relay.sink import NotNow, Parcel, client
 
 _TOLD = (DeadLetter, Release)  # what needs no answer
 _RESERVED = ("topic", "data", "ordering_key", "retry", "timeout")  # what the client takes for its own
@@ -101,6 +101,8 @@ class PubSubSink:
             return DeadLetter(reason=f"Pub/Sub refused it: {told}")
         is_away = (errors.ServerError, errors.RetryError, errors.TooManyRequests, TimeoutError)
         paused = self._pubsub.publisher.exceptions.PublishToPausedOrderingKeyException
-        if isinstance(told, (*is_away, paused, asyncio.CancelledError)):
+        if isinstance(told, is_away):
+            return NotNow(f"Pub/Sub does not take it: {told}")
+        if isinstance(told, (paused, asyncio.CancelledError)):
             return Release()
         return Retry(error=f"Pub/Sub refused it: {told}")

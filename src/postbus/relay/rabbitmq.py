@@ -10,7 +10,7 @@ from postbus.errors import InvalidOption, SinkUnavailable
 from postbus.message import Ack, DeadLetter, Outcome, Release, Retry
 from postbus.options import Duration, as_timedelta
 from postbus.relay.envelope import CLOUD_EVENTS_PREFIX
-from postbus.relay.sink import Parcel, client
+from postbus.relay.sink import NotNow, Parcel, client
 
 
 class RabbitSink:
@@ -66,8 +66,8 @@ class RabbitSink:
             await self._exchange.publish(self._message(parcel), parcel.target, mandatory=True, timeout=self._timeout)
         except errors.PublishError as error:
             return Retry(error=f"no queue got it: {error}")
-        except errors.DeliveryError as error:
-            return Retry(error=f"RabbitMQ refused it: {error}")
+        except errors.DeliveryError as error:  # a queue that is full, or a server in trouble
+            return NotNow(f"RabbitMQ refused it: {error}")
         except (errors.AMQPError, errors.ChannelInvalidStateError, OSError, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and _is_ours(asyncio.current_task()):
                 raise

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from postbus.errors import InvalidOption, SinkUnavailable
-from postbus.message import Ack, Outcome, Release, Retry
+from postbus.message import Ack, Outcome, Retry
 from postbus.options import Duration, as_timedelta
-from postbus.relay.sink import Parcel, client
+from postbus.relay.sink import NotNow, Parcel, client, one_by_one
+
+_NOT_NOW = ("OOM", "READONLY", "MISCONF", "NOREPLICAS", "BUSY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
+"""Answers of a server that takes nothing at the moment."""
 
 
 class RedisSink:
@@ -33,6 +36,9 @@ class RedisSink:
             raise InvalidOption(f"max_length {max_length!r} is not 1 or more", remedy="give a number, or leave it out")
         self._redis: Any = client("redis", "redis")
         self._max_length = max_length
+        known = self._redis.exceptions
+        self._not_now = (known.OutOfMemoryError, known.ReadOnlyError, known.BusyLoadingError, known.TryAgainError,
+                         known.MasterDownError, known.ClusterDownError)  # fmt: skip
         timeout_seconds = as_timedelta(timeout, name="timeout").total_seconds()
         asyncio_redis = client("redis.asyncio", "redis")
         no_retry = client("redis.asyncio.retry", "redis").Retry(client("redis.backoff", "redis").NoBackoff(), 0)
@@ -62,14 +68,24 @@ class RedisSink:
                 pipeline.xadd(one.target, _fields(one), maxlen=self._max_length, approximate=True)
             try:
                 told = await pipeline.execute(raise_on_error=False)
-            except (errors.ConnectionError, errors.TimeoutError, errors.ExecAbortError, OSError) as error:
+            except (errors.ConnectionError, errors.TimeoutError, OSError) as error:
                 raise SinkUnavailable(f"Redis did not take them: {error}") from error
+            except errors.ResponseError as error:  # Redis refused a command before EXEC, and with it all of them
+                outcome = self._outcome(error)
+                if isinstance(outcome, NotNow):
+                    return [outcome] * len(parcels)
+                return [outcome] if len(parcels) == 1 else await one_by_one(self._send_one, parcels)
         return [self._outcome(one) for one in told]
 
+    async def _send_one(self, parcel: Parcel) -> Outcome:
+        return (await self.send([parcel]))[0]
+
     def _outcome(self, told: Any) -> Outcome:
-        if isinstance(told, self._redis.exceptions.ReadOnlyError):  # another server is the primary by now
-            return Release()
-        return Retry(error=f"Redis refused it: {told}") if isinstance(told, Exception) else Ack()
+        if not isinstance(told, Exception):
+            return Ack()
+        error = f"Redis refused it: {told}"
+        is_for_now = isinstance(told, self._not_now) or any(code in str(told).split() for code in _NOT_NOW)
+        return NotNow(error) if is_for_now else Retry(error=error)
 
 
 def _fields(parcel: Parcel) -> dict[str, str | bytes]:

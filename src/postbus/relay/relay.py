@@ -15,7 +15,7 @@ from postbus.errors import InvalidOption, PostbusError, SinkUnavailable
 from postbus.message import DeadLetter, Message, Outcome, Release, Retry
 from postbus.relay.away import Away
 from postbus.relay.envelope import Envelope, Unfit
-from postbus.relay.sink import Parcel, Sink, one_by_one
+from postbus.relay.sink import NotNow, Parcel, Sink, one_by_one
 
 _LOOK = 0.2  # seconds between looks at whether the process is to end, while the sink is away
 
@@ -56,6 +56,7 @@ class Relay:
         self._away = away
         self._opening = asyncio.Lock()
         self._is_open = False
+        self._opening_number = 0
 
     async def handle(self, messages: list[Message]) -> Sequence[Outcome]:
         """Send messages; an outcome for each."""
@@ -92,21 +93,32 @@ class Relay:
         outcomes: dict[str, Outcome] = {}
         left = list(parcels)
         failures = 0
+        backoff = Backoff()
         while left and await self._opened():
+            opening = self._opening_number
             told, error = await self._send(left)
             outcomes |= {one.id: outcome for one, outcome in zip(left, told, strict=True)}
             # What the sink left out behind one that it refused waits for that one, and is not sent now.
             refused = {one.key for one in left if isinstance(outcomes[one.id], Retry)} - {None}
             left = [one for one in left if isinstance(outcomes[one.id], Release) and one.key not in refused]
-            if left:
-                await self._closed()
-                failures += 1
-            if left and failures == 2 and len(left) > 1:
+            if not left:
+                break
+            was_closed = self._opening_number != opening or not self._is_open
+            await self._closed(opening)
+            if was_closed:  # by another call, for reasons of its own: no message of this one is to blame
+                continue
+            if refusals := [one for one in map(outcomes.get, (one.id for one in left)) if isinstance(one, NotNow)]:
+                await self._wait(refusals[0].error, backoff.next())
+                if self._is_stopping():
+                    break
+                continue
+            failures += 1
+            if failures == 2 and len(left) > 1:
                 # It opens, and goes away again: one of these may be the reason, and is to be found out.
                 told = await one_by_one(self._deliver_one, left)
                 outcomes |= {one.id: outcome for one, outcome in zip(left, told, strict=True)}
                 break
-            if left and failures == 2:
+            if failures == 2:
                 outcomes[left[0].id] = Retry(error=f"the sink goes away when it gets this: {error}")
                 break
         return [outcomes.get(one.id, Release()) for one in parcels]
@@ -115,6 +127,7 @@ class Relay:
         return (await self._deliver([parcel]))[0]
 
     async def _send(self, parcels: Sequence[Parcel]) -> tuple[Sequence[Outcome], str]:
+        opening = self._opening_number
         sending = self.sink.send(parcels)
         try:
             told = await (sending if self._away is None else self._away.watch(sending))
@@ -122,11 +135,23 @@ class Relay:
             if self._away is not None:
                 await self._away.note(error.message)
             return [Release()] * len(parcels), error.message
+        except Exception:
+            if self._is_open and self._opening_number == opening:
+                raise
+            return [Release()] * len(parcels), "another call closed it"
         if len(told) != len(parcels):
             raise InvalidOption(f"{self.sink!r:.100} told {len(told)} outcomes of {len(parcels)} messages")
         if self._away is not None and not all(isinstance(one, Release) for one in told):
             await self._away.is_back()
         return told, "it was not reached"
+
+    async def _wait(self, error: str, seconds: float) -> None:
+        """The sink is there, and takes nothing at the moment."""
+        will_take_long()
+        if self._away is not None:
+            await self._away.note(error)
+        event(logging.WARNING, "sink.away", relay=self.name, error=error, retry_in=f"{seconds:.2f}s")
+        await self._pause(seconds)
 
     async def _opened(self) -> bool:
         """Wait until the sink is open. False if the process is to end first."""
@@ -138,6 +163,7 @@ class Relay:
                 try:
                     await self.sink.open()
                     self._is_open = True
+                    self._opening_number += 1
                     event(logging.INFO, "sink.opened", relay=self.name)
                 except PostbusError as error:
                     will_take_long()
@@ -153,9 +179,10 @@ class Relay:
             await asyncio.sleep(min(seconds, _LOOK))
             seconds -= _LOOK
 
-    async def _closed(self) -> None:
+    async def _closed(self, opening: int | None = None) -> None:
+        """Close the sink, unless it was opened again since the given opening."""
         async with self._opening:
-            if self._is_open:
+            if self._is_open and opening in (None, self._opening_number):
                 self._is_open = False
                 await self.sink.close()
 

@@ -13,6 +13,12 @@ from postbus.errors import InvalidOption
 from postbus.message import Message, Outcome, Release, Retry
 
 
+class NotNow(Release, frozen=True):
+    """The sink says that it takes nothing at the moment, as with a full disk. No message is to blame."""
+
+    error: str = ""
+
+
 class Parcel(msgspec.Struct, frozen=True, kw_only=True):
     """A message as it leaves for a sink."""
 
@@ -55,7 +61,9 @@ class Sink(Protocol):
     async def send(self, parcels: Sequence[Parcel]) -> Sequence[Outcome]:
         """Send; an outcome for each. Ack only what the sink has acknowledged, and Release what may not have reached it.
 
-        Retry is for what it refused for now, DeadLetter for what it will always refuse.
+        Retry is for what it refused for now, DeadLetter for what it will always refuse. Return NotNow if the sink says
+        that it takes nothing at the moment: the relay waits for as long as that lasts. A message that comes back with
+        Release twice in a row may have driven the sink away, and is charged an attempt.
         """
 
     async def close(self) -> None:
