@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -93,23 +94,35 @@ class AdminStore(Database):
     # dead letters
 
     async def dead_letters(
-        self, topic: str | None, group: str | None = None, *, limit: int, after_id: int = 0
+        self,
+        topic: str | None,
+        group: str | None = None,
+        *,
+        groups: Sequence[str] | None = None,
+        limit: int,
+        after_id: int = 0,
     ) -> list[dict[str, Any]]:
         # With ties: several groups may have given up the same message, and the next page begins after its id.
         return await self._rows(
             "select * from (select * from postbus.dead_letters where ($1::text is null or topic = $1) "
-            "and ($4::text is null or group_name = $4) and id > $2 order by id fetch first $3 rows with ties) as page "
+            "and ($4::text is null or group_name = $4) "
+            "and ($5::text[] is null or group_name is null or group_name like any ($5)) "
+            "and id > $2 order by id fetch first $3 rows with ties) as page "
             "order by id, topic, group_name",
             topic,
             after_id,
             limit,
             group,
+            like(groups),
         )
 
-    async def dead_letters_by_id(self, message_id: int) -> list[dict[str, Any]]:
+    async def dead_letters_by_id(self, message_id: int, groups: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Several, where several groups gave the message up."""
         return await self._rows(
-            "select * from postbus.dead_letters where id = $1 order by topic, group_name", message_id
+            "select * from postbus.dead_letters where id = $1 "
+            "and ($2::text[] is null or group_name is null or group_name like any ($2)) order by topic, group_name",
+            message_id,
+            like(groups),
         )
 
     async def redrive(self, topic: str, filters: Mapping[str, Any]) -> int:
@@ -119,11 +132,10 @@ class AdminStore(Database):
         )
 
     async def purge_dead_letters(
-        self, topic: str, *, ids: Sequence[int] | None, died_before: datetime | None, dry_run: bool
+        self, topic: str, *, ids: Sequence[int] | None, died_before: datetime | None, dry_run: bool, group: str | None
     ) -> int:
-        return int(
-            await self._run("select postbus.purge_dead_letters($1, $2, $3, $4)", topic, ids, died_before, dry_run)
-        )
+        sql = "select postbus.purge_dead_letters($1, $2, $3, $4, $5)"
+        return int(await self._run(sql, topic, ids, died_before, dry_run, group))
 
     # groups and the log
 
@@ -275,6 +287,13 @@ class AdminStore(Database):
 
     async def sweep_jobs(self) -> list[dict[str, Any]]:
         return await self._rows("select * from postbus.sweep_jobs order by job")
+
+
+def like(patterns: Sequence[str] | None) -> list[str] | None:
+    """Patterns in which * stands for any text, as those of LIKE; None where all fits."""
+    if patterns is None or "*" in patterns:
+        return None
+    return [re.sub(r"([\\%_])", r"\\\1", one).replace("*", "%") for one in patterns]
 
 
 def _message(topic: str, row: Mapping[str, Any], source: str) -> Message:

@@ -49,13 +49,17 @@ class HttpAdmin:
         roles: Sequence[str],
         *,
         topics: Sequence[str] = ("*",),
+        groups: Sequence[str] = ("*",),
+        payloads: bool = True,
         expires_in: Duration | None = None,
     ) -> NewToken:
         """Make a token for the HTTP server. Its secret is told here, and never again.
 
-        `roles` are some of producer, consumer, observer and admin; `topics` are names in which * stands for any text.
+        `roles` are some of producer, consumer, observer, operator and admin. `topics` and `groups` are names in which *
+        stands for any text. Without `payloads` it is shown nothing that publishers and handlers have written: for
+        producers, observers and operators.
         """
-        for text in (name, *roles, *topics):
+        for text in (name, *roles, *topics, *groups):
             if not isinstance(text, str) or not is_storable(text):
                 raise InvalidOption(f"{text!r} is not a text", remedy="give texts without NUL characters")
         lifetime = None if expires_in is None else as_timedelta(expires_in, name="expires_in")
@@ -63,7 +67,9 @@ class HttpAdmin:
         parts = token_parts(token)
         assert parts is not None
         store = await self._store()
-        expires_at = await store.create_token(*parts, name, list(roles), list(topics), lifetime)
+        expires_at = await store.create_token(
+            *parts, name, list(roles), list(topics), list(groups), lifetime, payloads=payloads
+        )
         return NewToken(parts[0], token, expires_at)
 
     async def tokens(self) -> list[dict[str, Any]]:
@@ -132,5 +138,9 @@ class HttpAdmin:
         """One webhook, without its secret."""
         found = await (await self._store()).webhooks(name)
         if not found:
-            raise WebhookNotFound(f"there is no webhook {name!r}", remedy="list them: GET /v1/webhooks")
+            raise no_webhook(name)
         return found[0]
+
+
+def no_webhook(name: str) -> WebhookNotFound:
+    return WebhookNotFound(f"there is no webhook {name!r}", remedy="list them: GET /v1/webhooks")

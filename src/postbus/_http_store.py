@@ -19,10 +19,21 @@ class HttpStore(Database):
         name: str,
         roles: Sequence[str],
         topics: Sequence[str],
+        groups: Sequence[str],
         expires_in: timedelta | None,
+        *,
+        payloads: bool,
     ) -> datetime | None:
         expires_at: datetime | None = await self._run(
-            "select postbus.create_token($1, $2, $3, $4, $5, $6)", token_id, digest, name, roles, topics, expires_in
+            "select postbus.create_token($1, $2, $3, $4, $5, $6, $7, $8)",
+            token_id,
+            digest,
+            name,
+            roles,
+            topics,
+            expires_in,
+            groups,
+            payloads,
         )
         return expires_at
 
@@ -36,6 +47,10 @@ class HttpStore(Database):
         """None for a token that does not work."""
         rows = await self._rows("select * from postbus.check_token($1, $2)", token_id, digest)
         return rows[0] if rows else None
+
+    async def note_token_uses(self, uses: Mapping[str, bytes]) -> None:
+        """That these tokens were used just now, each with the hash of its secret."""
+        await self._run("select postbus.note_token_uses($1, $2)", list(uses), list(uses.values()))
 
     async def create_webhook(self, given: Mapping[str, Any]) -> None:
         await self._run(f"select postbus.create_webhook({_named(given)})", *given.values())

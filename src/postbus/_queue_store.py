@@ -205,6 +205,11 @@ class QueueStore(Database):
         async with self.connection() as conn:
             return set(await conn.fetchval(_EXTEND, tokens, lease))
 
+    async def lease_owners(self, tokens: Sequence[UUID]) -> set[tuple[str, str | None]]:
+        """The topics and groups that leases are of, those of a queue of no group."""
+        rows = await self._rows("select topic, group_name from postbus.lease_owners($1)", tokens)
+        return {(row["topic"], row["group_name"]) for row in rows}
+
     # settle
 
     async def ack_leases(self, tokens: Sequence[UUID]) -> set[UUID]:

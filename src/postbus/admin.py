@@ -171,18 +171,33 @@ class Admin(GroupAdmin, HttpAdmin):
         return await (await self._store()).log(topic, after_id=after_id, after=after, limit=limit, newest=newest)
 
     async def dead_letters(
-        self, topic: str | None = None, *, group: str | None = None, after_id: int = 0, limit: int = 100
+        self,
+        topic: str | None = None,
+        *,
+        group: str | None = None,
+        groups: Sequence[str] | None = None,
+        after_id: int = 0,
+        limit: int = 100,
     ) -> list[dict[str, Any]]:
-        """Dead letters of a topic, of a group, or of all, by id. One message's of several groups are not parted."""
-        return await (await self._store()).dead_letters(topic, group, limit=limit, after_id=after_id)
+        """Dead letters of a topic, of a group, or of all, by id. One message's of several groups are not parted.
+
+        `groups` are patterns in which * stands for any text: those of other groups are left out.
+        """
+        store = await self._store()
+        return await store.dead_letters(topic, group, groups=groups, limit=limit, after_id=after_id)
 
     async def dead_letter(
-        self, message_id: int, *, topic: str | None = None, group: str | None = None
+        self,
+        message_id: int,
+        *,
+        topic: str | None = None,
+        group: str | None = None,
+        groups: Sequence[str] | None = None,
     ) -> dict[str, Any]:
         """One dead letter, with reason and last error; `group` says whose, where several groups gave it up."""
         found = [
             one
-            for one in await (await self._store()).dead_letters_by_id(message_id)
+            for one in await (await self._store()).dead_letters_by_id(message_id, groups)
             if topic in (None, one["topic"]) and group in (None, one["group_name"])
         ]
         if not found:
@@ -232,10 +247,13 @@ class Admin(GroupAdmin, HttpAdmin):
         ids: Sequence[int] | None = None,
         died_before: datetime | None = None,
         dry_run: bool = False,
+        group: str | None = None,
     ) -> int:
-        """Delete dead letters for good."""
-        store = await self._store()
-        return await store.purge_dead_letters(topic, ids=ids, died_before=died_before, dry_run=dry_run)
+        """Delete dead letters for good, those of all groups or of one."""
+        async with self._explaining(topic):
+            return await (await self._store()).purge_dead_letters(
+                topic, ids=ids, died_before=died_before, dry_run=dry_run, group=group
+            )
 
     async def sweeping(self) -> dict[str, Any]:
         """How sweeping is set."""

@@ -78,7 +78,7 @@ async def test_the_life_of_a_group(http: httpx.AsyncClient, bus: Bus) -> None:
         ({"start": "FROM_TIMESTAMP", "timestamp": datetime.now(UTC).isoformat()}, 0),
         ({"start": "FROM_BEGINNING"}, 3),
     ):
-        assert (await told(await http.post(f"{group}/seek", json=place)))["count"] == left, place
+        assert (await told(await http.post(f"{group}/seek", json={"confirm": True} | place)))["count"] == left, place
     problem(await http.post(f"{group}/resurrect"), 409, "PB433")
     assert (await http.post(f"{group}/cancel")).status_code == 204
     problem(await http.get(group), 404, "PB406")

@@ -56,6 +56,12 @@ def serve(
     jwt_topics_claim: Annotated[
         str, typer.Option(help="The claim with patterns of topics.", rich_help_panel=_JWT)
     ] = "postbus_topics",
+    jwt_groups_claim: Annotated[
+        str, typer.Option(help="The claim with patterns of groups; all without it.", rich_help_panel=_JWT)
+    ] = "postbus_groups",
+    jwt_payloads_claim: Annotated[
+        str, typer.Option(help="The claim that is false for those without payloads.", rich_help_panel=_JWT)
+    ] = "postbus_payloads",
 ) -> int:
     """Serve HTTP until Ctrl-C: push, pop, topics, groups, and all that /openapi.json tells.
 
@@ -66,7 +72,9 @@ def serve(
 
     jwt = None
     if jwt_issuer and jwt_audience and jwt_jwks:
-        jwt = JwtSettings(jwt_issuer, jwt_audience, jwt_jwks, jwt_roles_claim, jwt_topics_claim)
+        jwt = JwtSettings(
+            jwt_issuer, jwt_audience, jwt_jwks, jwt_roles_claim, jwt_topics_claim, jwt_groups_claim, jwt_payloads_claim
+        )
     elif jwt_issuer or jwt_audience or jwt_jwks:
         raise usage_error(
             "JWTs need an issuer, an audience and keys",

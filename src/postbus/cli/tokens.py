@@ -19,12 +19,24 @@ async def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What it is for.", show_default=False)],
     roles: Annotated[
         list[str],
-        typer.Option("--role", help="producer, consumer, observer or admin; may be repeated.", show_default=False),
+        typer.Option(
+            "--role", help="producer, consumer, observer, operator or admin; may be repeated.", show_default=False
+        ),
     ],
     topics: Annotated[
         list[str] | None,
         typer.Option("--topic", help="Topics that it is for: names, in which * stands for any text. All by default."),
     ] = None,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option("--group", help="Groups that it is for: names, in which * stands for any text. All by default."),
+    ] = None,
+    no_payloads: Annotated[
+        bool,
+        typer.Option(
+            "--no-payloads", help="Show it no payloads, headers, keys and errors; not for consumer and admin."
+        ),
+    ] = False,
     expires_in: Annotated[
         str | None, typer.Option("--expires-in", help="How long it works: 90d, 12h. Forever by default.")
     ] = None,
@@ -32,7 +44,9 @@ async def create(
     """Make a token. It is shown here, once: the database keeps only a hash of it."""
     lifetime = as_duration(expires_in, name="--expires-in")
     async with cli.open_bus() as bus:
-        made = await bus.admin.create_token(name, roles, topics=topics or ["*"], expires_in=lifetime)
+        made = await bus.admin.create_token(
+            name, roles, topics=topics or ["*"], groups=groups or ["*"], payloads=not no_payloads, expires_in=lifetime
+        )
     if cli.as_json:
         write_json({"id": made.id, "token": made.token, "expires_at": made.expires_at})
         return
@@ -51,14 +65,17 @@ async def list_tokens(cli: Cli) -> None:
         cli.note("no tokens yet: postbus tokens create NAME --role producer")
     else:
         write_table(
-            ["id", "name", "roles", "topics", "created", "expires", "state"],
+            ["id", "name", "roles", "topics", "groups", "created", "by", "last used", "expires", "state"],
             [
                 [
                     one["id"],
                     one["name"],
-                    ", ".join(one["roles"]),
+                    ", ".join(one["roles"]) + ("" if one["payloads"] else " without payloads"),
                     ", ".join(one["topics"]),
+                    ", ".join(one["groups"]),
                     one["created_at"],
+                    one["created_by"],
+                    one["last_used_at"] or "never",
                     one["expires_at"],
                     one["state"],
                 ]

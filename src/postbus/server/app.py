@@ -15,14 +15,24 @@ from litestar.types import ASGIApp
 import postbus
 from postbus.bus import Bus
 from postbus.errors import PostbusError
-from postbus.server import consume, dead_letters, groups, health, messages, problems, topics, webhook_routes
+from postbus.server import (
+    consume,
+    dead_letters,
+    groups,
+    health,
+    messages,
+    problems,
+    token_routes,
+    topics,
+    webhook_routes,
+)
 from postbus.server.callers import Authenticator, Verifier
 from postbus.server.desk import Desk, call_of
 from postbus.server.limits import Gate
 from postbus.server.routing import Body, FrontDoor, RawSchema
 from postbus.server.settings import Settings
 
-PARTS = (messages, consume, topics, groups, dead_letters, webhook_routes, health)
+PARTS = (messages, consume, topics, groups, dead_letters, webhook_routes, token_routes, health)
 _ABOUT = (
     "Transactional messaging inside PostgreSQL. Ids are texts, since they have up to 64 bits, which JavaScript's "
     "numbers do not; durations are seconds, or texts such as 30s when they are given."
@@ -75,7 +85,7 @@ def make_app(desk: Desk) -> tuple[ASGIApp, Litestar]:
     return door, inner
 
 
-@get("/openapi.json", include_in_schema=False, opt={"roles": ()})
+@get("/openapi.json", include_in_schema=False, opt={})
 async def _openapi(request: Request[Any, Any, Any]) -> Response[dict[str, Any]]:
     """What there is, as OpenAPI 3.1."""
     return Response(request.app.openapi_schema.to_schema(), media_type="application/json")

@@ -11,8 +11,9 @@ import msgspec
 from postbus._http_admin import TOKEN_PREFIX, token_parts
 from postbus._store import Store
 from postbus.errors import NotAllowed, NotAuthenticated
+from postbus.server.rights import ROLES, Right, held_by
+from postbus.server.token_uses import TokenUses
 
-ROLES = ("producer", "consumer", "observer", "admin")
 _REMEMBERED = 5.0  # seconds that a token goes on to work after it was revoked
 _MOST_REMEMBERED = 10_000
 
@@ -23,19 +24,38 @@ class Caller(msgspec.Struct, frozen=True):
     name: str
     """What its limits are counted by."""
     roles: frozenset[str]
+    """As they were given: see `held_by` for what they include."""
     topics: tuple[str, ...]
     """Patterns: * stands for any text."""
+    groups: tuple[str, ...]
+    """Patterns, too."""
+    sees_payloads: bool
+    """Whether it is shown what publishers and handlers have written: payloads, headers, keys, errors."""
+
+    def check(self, right: Right) -> None:
+        """Refuse a caller that lacks a role for a route, or whose limits exclude it altogether."""
+        self.check_role(right.roles)
+        if right.all_topics:
+            self.check_all_topics()
+        if right.all_groups:
+            self.check_all_groups()
 
     def check_role(self, roles: Collection[str]) -> None:
-        """Refuse a caller that has none of these roles. An admin may look at all that an observer sees."""
-        if not self.has_role(roles):
+        """Refuse a caller that has none of these roles."""
+        if self.has_role(roles):
+            return
+        needed = " or ".join(roles)
+        if not self.roles.isdisjoint(roles):
             raise NotAllowed(
-                f"this takes the role {' or '.join(roles)}, and you have {', '.join(sorted(self.roles)) or 'none'}",
-                remedy="use another token: postbus tokens create NAME --role ROLE",
+                f"the token is without payloads, and the role {needed} brings them", remedy="use a token with payloads"
             )
+        raise NotAllowed(
+            f"the token lacks the role {needed}: it has {', '.join(sorted(self.roles)) or 'none'}",
+            remedy=f"use another token: postbus tokens create NAME --role {next(iter(roles))}",
+        )
 
     def has_role(self, roles: Collection[str]) -> bool:
-        return not self.roles.isdisjoint(roles) or ("observer" in roles and "admin" in self.roles)
+        return not held_by(self.roles, sees_payloads=self.sees_payloads).isdisjoint(roles)
 
     def sees(self, topic: str | None) -> bool:
         """Whether a topic is one of the caller's."""
@@ -44,12 +64,48 @@ class Caller(msgspec.Struct, frozen=True):
     def check_topic(self, topic: str) -> None:
         if not self.sees(topic):
             raise NotAllowed(
-                f"your topics are {', '.join(self.topics)}, and {topic!r} is none of them",
+                f"the token lacks the topic {topic!r}: its topics are {', '.join(self.topics) or 'none'}",
                 remedy="use a token for this topic: postbus tokens create NAME --role ROLE --topic TOPIC",
             )
 
+    @property
+    def has_all_topics(self) -> bool:
+        return "*" in self.topics
 
-EVERYBODY = Caller("everybody", frozenset(ROLES), ("*",))
+    def check_all_topics(self) -> None:
+        if not self.has_all_topics:
+            raise NotAllowed(
+                f"this may concern any topic, and the token's topics are {', '.join(self.topics) or 'none'}",
+                remedy="name one topic after the other, or use a token for all topics",
+            )
+
+    @property
+    def has_all_groups(self) -> bool:
+        return "*" in self.groups
+
+    def sees_group(self, group: str | None) -> bool:
+        """Whether a group is one of the caller's. A QUEUE has none, and is a matter of topics alone."""
+        return group is None or any(matches(pattern, group) for pattern in self.groups)
+
+    def check_group(self, group: str | None) -> None:
+        """Refuse to do something for a group that is not the caller's, or for none where it has only some."""
+        if group is None:
+            self.check_all_groups()
+        elif not self.sees_group(group):
+            raise NotAllowed(
+                f"the token lacks the group {group!r}: its groups are {', '.join(self.groups) or 'none'}",
+                remedy="use a token for this group: postbus tokens create NAME --role ROLE --group GROUP",
+            )
+
+    def check_all_groups(self) -> None:
+        if not self.has_all_groups:
+            raise NotAllowed(
+                f"this is not a matter of one group, and the token's groups are {', '.join(self.groups) or 'none'}",
+                remedy="name one of these groups, or use a token for all groups",
+            )
+
+
+EVERYBODY = Caller("everybody", frozenset(ROLES), ("*",), ("*",), sees_payloads=True)
 """Who calls a server that asks nobody."""
 
 
@@ -84,6 +140,7 @@ class Authenticator:
         self._is_open = is_open
         self._verifier = verifier
         self._known: dict[tuple[str, bytes], tuple[float, Caller]] = {}
+        self.uses = TokenUses(store)
 
     async def caller(self, authorization: str | None) -> Caller:
         """Who sends this header. Refuses strangers."""
@@ -106,7 +163,10 @@ class Authenticator:
         row = await (await self._store()).check_token(*parts)
         if row is None:
             raise _unknown()
-        caller = Caller(parts[0], frozenset(row["roles"]), tuple(row["topics"]))
+        caller = Caller(
+            parts[0], frozenset(row["roles"]), tuple(row["topics"]), tuple(row["groups"]), sees_payloads=row["payloads"]
+        )
+        self.uses.note(*parts)
         remaining = _REMEMBERED if row["remaining"] is None else min(_REMEMBERED, row["remaining"].total_seconds())
         if len(self._known) >= _MOST_REMEMBERED:
             self._known.clear()

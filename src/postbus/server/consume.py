@@ -10,7 +10,7 @@ from uuid import UUID
 from litestar import Request
 from litestar.params import FromQuery, JSONBody
 
-from postbus.errors import InvalidInput, InvalidOption, LeaseLost, NotAllowed
+from postbus.errors import InvalidInput, InvalidOption, LeaseLost
 from postbus.options import as_timedelta
 from postbus.pull import Delivery
 from postbus.scope import Heartbeat
@@ -23,7 +23,7 @@ from postbus.start import Start
 _TAG = "consuming"
 
 
-@route("POST", "/v1/topics/{topic:str}/pop", "consumer", errors=(404, 409, 413), tag=_TAG)
+@route("POST", "/v1/topics/{topic:str}/pop", errors=(404, 409, 413), tag=_TAG)
 async def pop(call: InCall, request: Request[Any, Any, Any], topic: TopicName, data: JSONBody[Pop]) -> Popped:
     """Take messages of a QUEUE, or for a group of a PUB_SUB topic. They are yours until their lease ends.
 
@@ -32,17 +32,16 @@ async def pop(call: InCall, request: Request[Any, Any, Any], topic: TopicName, d
     return await _popped(call, request, data, topic)
 
 
-@route("POST", "/v1/pop", "consumer", errors=(404, 409, 413), tag=_TAG)
+@route("POST", "/v1/pop", errors=(404, 409, 413), tag=_TAG)
 async def pop_scope(call: InCall, request: Request[Any, Any, Any], data: JSONBody[PopScope]) -> Popped:
     """Take messages for a group of all topics of a namespace, of a task, or whose names fit a pattern.
 
     Topics that are created later join by themselves. It takes a token for all topics.
     """
-    _check_wide(call)
     return await _popped(call, request, data, data.pattern, data.namespace, data.task)
 
 
-@route("POST", "/v1/topics/{topic:str}/groups/{group:str}/heartbeat", "consumer", errors=(404, 409), tag=_TAG)
+@route("POST", "/v1/topics/{topic:str}/groups/{group:str}/heartbeat", errors=(404, 409), tag=_TAG)
 async def heartbeat(call: InCall, topic: TopicName, group: GroupName, last: FromQuery[bool] = False) -> Heartbeats:
     """Keep a group alive whose consumer will not pop, settle or extend for a while. Revives a DEAD group.
 
@@ -51,10 +50,10 @@ async def heartbeat(call: InCall, topic: TopicName, group: GroupName, last: From
     return _heartbeats(await call.bus.heartbeat(topic, group=group, last=last, member=call.caller.name))
 
 
-@route("POST", "/v1/heartbeat", "consumer", errors=(404, 409), tag=_TAG)
+@route("POST", "/v1/heartbeat", errors=(404, 409), tag=_TAG)
 async def heartbeat_scope(call: InCall, data: JSONBody[WideHeartbeat], last: FromQuery[bool] = False) -> Heartbeats:
     """The same for a group in all topics of a namespace, of a task, or whose names fit a pattern."""
-    _check_wide(call)
+    call.caller.check_group(data.group)
     told = await call.bus.heartbeat(
         data.pattern, group=data.group, namespace=data.namespace, task=data.task, last=last, member=call.caller.name
     )
@@ -65,14 +64,6 @@ def _heartbeats(told: Sequence[Heartbeat]) -> Heartbeats:
     return Heartbeats(
         topics=[Alive(topic=one.topic, state=one.state, missed=one.missed, skipped=one.skipped) for one in told]
     )
-
-
-def _check_wide(call: InCall) -> None:
-    if "*" not in call.caller.topics:
-        raise NotAllowed(
-            f"your token is for {', '.join(call.caller.topics)}, and a namespace, task or pattern may have any topic",
-            remedy="name one topic after the other, or use a token for all topics",
-        )
 
 
 def _first_place(data: Pop) -> Start | datetime | None:
@@ -95,6 +86,7 @@ async def _popped(
     namespace: str | None = None,
     task: str | None = None,
 ) -> Popped:
+    call.caller.check_group(data.group)
     call.desk.gate.check_batch(data.count)
     popping = call.bus.pop(
         topic, group=data.group, batch=data.count, wait=data.wait, lease=data.lease, key=data.key,
@@ -108,14 +100,14 @@ async def _popped(
     else:
         found = await popping
     for one in found:
-        call.desk.polls.note(one)
+        call.desk.polls.note(one, data.group)
     return Popped(messages=[_delivered(one) for one in found])
 
 
-@route("POST", "/v1/ack", "consumer", errors=(409, 413), tag=_TAG)
+@route("POST", "/v1/ack", errors=(409, 413), tag=_TAG)
 async def ack(call: InCall, data: JSONBody[Settle]) -> Settled:
     """The messages are done. Those of several leases are settled together."""
-    leases = _leases(call, data.messages)
+    leases = await _leases(call, data.messages)
     store = await call.bus.connect()
     if len(leases) == 1:
         [(token, ids)] = leases.items()
@@ -127,13 +119,13 @@ async def ack(call: InCall, data: JSONBody[Settle]) -> Settled:
     return _settled(data.messages, lost)
 
 
-@route("POST", "/v1/retry", "consumer", errors=(409, 413), tag=_TAG)
+@route("POST", "/v1/retry", errors=(409, 413), tag=_TAG)
 async def retry(call: InCall, data: JSONBody[RetryLater]) -> Retried:
     """Try the messages again, later. Those whose attempts are used up become dead letters."""
     delay = None if data.delay is None else as_timedelta(data.delay, name="delay")
     store = await call.bus.connect()
     outcomes: dict[int, str] = {}
-    leases = _leases(call, data.messages)
+    leases = await _leases(call, data.messages)
     for token, ids in leases.items():
         outcomes |= await store.retry(token, ids, delay=delay, error=data.error)
     call.desk.polls.go_on(call.bus, leases)
@@ -142,40 +134,40 @@ async def retry(call: InCall, data: JSONBody[RetryLater]) -> Retried:
     return Retried(settled=settled.settled, lost=settled.lost, dead=dead)
 
 
-@route("POST", "/v1/dead-letter", "consumer", errors=(409, 413), tag=_TAG)
+@route("POST", "/v1/dead-letter", errors=(409, 413), tag=_TAG)
 async def dead_letter(call: InCall, data: JSONBody[GiveUp]) -> Settled:
     """Give the messages up, at once."""
     store = await call.bus.connect()
     lost: set[int] = set()
-    leases = _leases(call, data.messages)
+    leases = await _leases(call, data.messages)
     for token, ids in leases.items():
         lost |= await store.dead_letter(token, ids, data.reason, data.error)
     call.desk.polls.go_on(call.bus, leases)
     return _settled(data.messages, lost)
 
 
-@route("POST", "/v1/release", "consumer", errors=(409, 413), tag=_TAG)
+@route("POST", "/v1/release", errors=(409, 413), tag=_TAG)
 async def release(call: InCall, data: JSONBody[Settle]) -> Settled:
     """Give the messages back, as if they had not been popped."""
     store = await call.bus.connect()
     lost: set[int] = set()
-    leases = _leases(call, data.messages)
+    leases = await _leases(call, data.messages)
     for token, ids in leases.items():
         lost |= await store.release(token, ids)
     call.desk.polls.go_on(call.bus, leases, gives_back=True)
     return _settled(data.messages, lost)
 
 
-@route("POST", "/v1/extend", "consumer", errors=(409, 413), tag=_TAG)
+@route("POST", "/v1/extend", errors=(409, 413), tag=_TAG)
 async def extend(call: InCall, data: JSONBody[Extend]) -> Settled:
     """Hold the messages for longer: so long from now. All messages of a lease are held together."""
-    leases = _leases(call, data.messages)
+    leases = await _leases(call, data.messages)
     store = await call.bus.connect()
     lost = await store.extend(list(leases), as_timedelta(data.lease, name="lease"))
     return _settled(data.messages, [one for token in lost for one in leases[token]])
 
 
-@route("POST", "/v1/transaction", "consumer", "producer", errors=(409, 413), tag=_TAG)
+@route("POST", "/v1/transaction", errors=(409, 413), tag=_TAG)
 async def transaction(call: InCall, data: JSONBody[Transaction]) -> Committed:
     """Ack and push together, also across topics: all of it is committed, or nothing is.
 
@@ -184,7 +176,7 @@ async def transaction(call: InCall, data: JSONBody[Transaction]) -> Committed:
     _check_parts(call, data)
     store = await call.bus.connect()
     pushed = []
-    leases = _leases(call, data.ack)
+    leases = await _leases(call, data.ack)
     async with call.bus.transaction() as conn:
         for token, ids in leases.items():
             if await store.ack(token, ids, conn=conn):
@@ -228,12 +220,13 @@ def _check_parts(call: InCall, data: JSONBody[Transaction]) -> None:
     call.desk.gate.check_batch(len(data.ack) + sum(len(part.messages) for part in data.push))
 
 
-def _leases(call: InCall, held: list[Held]) -> dict[UUID, list[int]]:
-    """Messages by the token of their lease."""
+async def _leases(call: InCall, held: list[Held]) -> dict[UUID, list[int]]:
+    """Messages by the token of their lease, which the caller's topics and groups have to allow."""
     call.desk.gate.check_batch(len(held))
     leases: dict[UUID, list[int]] = {}
     for one in held:
         leases.setdefault(one.token, []).append(int(one.id))
+    await call.check_leases(leases)
     return leases
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from litestar.params import FromQuery, JSONBody, QueryParameter
 
+from postbus.errors import NotAllowed
 from postbus.server.routing import InCall, MessageId, TopicName, route
 from postbus.server.shapes import PurgeDeadLetters, Redrive
 from postbus.server.views import Count, DeadLetters, DeadLetterView, view
@@ -16,39 +17,48 @@ AfterId = Annotated[str, QueryParameter(pattern="^[0-9]{1,19}$", description="On
 Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="How many, at most.")]
 
 
-@route("GET", "/v1/dead-letters", "observer", tag=_TAG)
+@route("GET", "/v1/dead-letters", tag=_TAG)
 async def list_all_dead_letters(call: InCall, after_id: AfterId = "0", limit: Limit = 100) -> DeadLetters:
     """Dead letters of all topics that you may see, by id. One message's of several groups are not parted."""
     after, seen = int(after_id), []
     while True:
-        rows = await call.admin.dead_letters(after_id=after, limit=limit)
+        rows = await call.admin.dead_letters(groups=call.caller.groups, after_id=after, limit=limit)
         seen += [row for row in rows if call.caller.sees(row["topic"])]
         if len(rows) < limit or len(seen) >= limit:
             return DeadLetters(dead_letters=[view(DeadLetterView, row) for row in seen])
         after = rows[-1]["id"]
 
 
-@route("GET", _LETTERS, "observer", errors=(404,), tag=_TAG)
+@route("GET", _LETTERS, errors=(404,), tag=_TAG)
 async def list_dead_letters(
     call: InCall, topic: TopicName, group: FromQuery[str | None] = None, after_id: AfterId = "0", limit: Limit = 100
 ) -> DeadLetters:
     """Dead letters of a topic, or of one of its groups, by id."""
+    if group is not None:
+        call.caller.check_group(group)
     await call.admin.semantics(topic)  # refuses one that is not there
-    rows = await call.admin.dead_letters(topic, group=group, after_id=int(after_id), limit=limit)
+    rows = await call.admin.dead_letters(
+        topic, group=group, groups=call.caller.groups, after_id=int(after_id), limit=limit
+    )
     return DeadLetters(dead_letters=[view(DeadLetterView, row) for row in rows])
 
 
-@route("GET", f"{_LETTERS}/{{message_id:str}}", "observer", errors=(404,), tag=_TAG)
+@route("GET", f"{_LETTERS}/{{message_id:str}}", errors=(404,), tag=_TAG)
 async def show_dead_letter(
     call: InCall, topic: TopicName, message_id: MessageId, group: FromQuery[str | None] = None
 ) -> DeadLetterView:
     """One dead letter, with reason and last error; group says whose, where several groups gave it up."""
-    return view(DeadLetterView, await call.admin.dead_letter(int(message_id), topic=topic, group=group))
+    if group is not None:
+        call.caller.check_group(group)
+    found = await call.admin.dead_letter(int(message_id), topic=topic, group=group, groups=call.caller.groups)
+    return view(DeadLetterView, found)
 
 
-@route("POST", f"{_LETTERS}/redrive", "admin", errors=(404, 409), tag=_TAG)
+@route("POST", f"{_LETTERS}/redrive", errors=(404, 409), tag=_TAG)
 async def redrive_dead_letters(call: InCall, topic: TopicName, data: JSONBody[Redrive]) -> Count:
     """Put dead letters back: some by id, some by filter, or all. Those of a PUB_SUB topic go back to one group."""
+    call.caller.check_group(data.group)
+    _check_filters(call, data)
     count = await call.admin.redrive(
         topic, ids=_numbers(data.ids), reason_like=data.reason_like, died_after=data.died_after,
         died_before=data.died_before, key=data.key, max_count=data.max_count, rate=data.rate, dry_run=data.dry_run,
@@ -57,13 +67,23 @@ async def redrive_dead_letters(call: InCall, topic: TopicName, data: JSONBody[Re
     return Count(count=count, dry_run=data.dry_run)
 
 
-@route("POST", f"{_LETTERS}/purge", "admin", errors=(404, 409), tag=_TAG)
+@route("POST", f"{_LETTERS}/purge", errors=(404, 409), tag=_TAG)
 async def purge_dead_letters(call: InCall, topic: TopicName, data: JSONBody[PurgeDeadLetters]) -> Count:
-    """Delete dead letters for good."""
+    """Delete dead letters for good, of all groups or of one."""
+    call.caller.check_group(data.group)
     count = await call.admin.purge_dead_letters(
-        topic, ids=_numbers(data.ids), died_before=data.died_before, dry_run=data.dry_run
+        topic, ids=_numbers(data.ids), died_before=data.died_before, dry_run=data.dry_run, group=data.group
     )
     return Count(count=count, dry_run=data.dry_run)
+
+
+def _check_filters(call: InCall, data: Redrive) -> None:
+    """Counting what fits a text tells the text, a letter at a time."""
+    if not call.caller.sees_payloads and (data.reason_like is not None or data.key is not None):
+        raise NotAllowed(
+            "the token is without payloads, and sees neither reasons nor keys",
+            remedy="choose by ids, died_after, died_before and max_count, or use a token with payloads",
+        )
 
 
 def _numbers(ids: list[str] | None) -> list[int] | None:

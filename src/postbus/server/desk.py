@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+from uuid import UUID
 
 from litestar import Request
 
 from postbus.admin import Admin
 from postbus.bus import Bus
+from postbus.errors import NotAllowed
 from postbus.server.callers import Authenticator, Caller
 from postbus.server.limits import Gate
 from postbus.server.polls import Polls
 from postbus.server.settings import Settings
+from postbus.server.withhold import without_payloads
+
+A = TypeVar("A")
 
 
 async def _nothing() -> None:
@@ -46,6 +51,22 @@ class Call:
     async def check_again(self) -> None:
         """Refuse a caller whose token does not work any more."""
         await self.desk.authenticator.caller(self.authorization)
+
+    async def check_leases(self, tokens: Iterable[UUID]) -> None:
+        """Refuse leases of topics and groups that the caller lacks. One that is over is told as lost, elsewhere."""
+        caller = self.caller
+        if caller.has_all_topics and caller.has_all_groups:
+            return
+        for topic, group in await self.desk.polls.owners(self.bus, tokens):
+            if not caller.sees(topic) or (group is None and not caller.has_all_groups) or not caller.sees_group(group):
+                raise NotAllowed(
+                    "the token lacks the topic or the group of this lease",
+                    remedy="settle messages with the token that popped them, or with one for their topic and group",
+                )
+
+    def shown(self, answer: A) -> A:
+        """An answer as the caller may see it."""
+        return answer if self.caller.sees_payloads else without_payloads(answer)
 
     @property
     def bus(self) -> Bus:

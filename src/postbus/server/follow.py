@@ -38,7 +38,7 @@ async def follow(call: Call, topic: str, last_event_id: str | None) -> AsyncIter
             wait = _EVERY
             try:
                 async for row in follower.new_messages():
-                    yield _event(follower.floor, view(Browsed, row))
+                    yield _event(follower.floor, call.shown(view(Browsed, row)))
                     said = time.monotonic()
                 if time.monotonic() - asked > _WHO:
                     await call.check_again()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from litestar.params import FromQuery, JSONBody, QueryParameter
 
@@ -27,21 +27,22 @@ _TAG = "groups"
 _GROUP = "/v1/topics/{topic:str}/groups/{group:str}"
 
 
-@route("GET", "/v1/groups", "observer", tag=_TAG)
+@route("GET", "/v1/groups", tag=_TAG)
 async def list_all_groups(call: InCall) -> Groups:
     """The groups of all topics that you may see, with lag and state."""
     found = await call.admin.groups()
-    return Groups(groups=[view(GroupView, row) for row in found if call.caller.sees(row["topic"])])
+    return Groups(groups=[view(GroupView, row) for row in found if _sees(call, row)])
 
 
-@route("GET", "/v1/topics/{topic:str}/groups", "observer", errors=(404,), tag=_TAG)
+@route("GET", "/v1/topics/{topic:str}/groups", errors=(404,), tag=_TAG)
 async def list_groups(call: InCall, topic: TopicName) -> Groups:
     """The groups of a topic, with lag and state."""
     await call.admin.semantics(topic)  # refuses one that is not there
-    return Groups(groups=[view(GroupView, row) for row in await call.admin.groups(topic)])
+    found = await call.admin.groups(topic)
+    return Groups(groups=[view(GroupView, row) for row in found if _sees(call, row)])
 
 
-@route("PUT", _GROUP, "consumer", "admin", errors=(404, 409), tag=_TAG)
+@route("PUT", _GROUP, errors=(404, 409), tag=_TAG)
 async def subscribe_group(call: InCall, topic: TopicName, group: GroupName, data: JSONBody[Subscribe]) -> Subscribed:
     """Register a group on a PUB_SUB topic. One that exists keeps its place; one that is DEAD comes back."""
     store = await call.bus.connect()
@@ -51,19 +52,19 @@ async def subscribe_group(call: InCall, topic: TopicName, group: GroupName, data
     )
 
 
-@route("GET", _GROUP, "observer", errors=(404, 409), tag=_TAG)
+@route("GET", _GROUP, errors=(404, 409), tag=_TAG)
 async def show_group(call: InCall, topic: TopicName, group: GroupName) -> GroupView:
     """A group of a topic, with lag and state."""
     return view(GroupView, await call.admin.group(topic, group))
 
 
-@route("GET", f"{_GROUP}/metrics", "observer", errors=(404, 409), tag=_TAG)
+@route("GET", f"{_GROUP}/metrics", errors=(404, 409), tag=_TAG)
 async def group_metrics(call: InCall, topic: TopicName, group: GroupName) -> GroupMetrics:
     """What a group has done, how fast it is, and what is before it."""
     return view(GroupMetrics, await call.admin.group_metrics(topic, group))
 
 
-@route("DELETE", _GROUP, "admin", errors=(404, 409), tag=_TAG)
+@route("DELETE", _GROUP, errors=(404, 409), tag=_TAG)
 async def remove_group(
     call: InCall, topic: TopicName, group: GroupName, wait: Annotated[float, QueryParameter(ge=0, le=60)] = 5.0
 ) -> Removed:
@@ -72,66 +73,84 @@ async def remove_group(
     return Removed(removed=told["removed"], held=told["held"])
 
 
-@route("POST", f"{_GROUP}/pause", "admin", errors=(404, 409), tag=_TAG)
+@route("POST", f"{_GROUP}/pause", errors=(404, 409), tag=_TAG)
 async def pause_group(call: InCall, topic: TopicName, group: GroupName) -> GroupView:
     """Stop delivery to a group. It keeps its place, and what is published meanwhile."""
     await call.admin.pause_group(topic, group)
     return view(GroupView, await call.admin.group(topic, group))
 
 
-@route("POST", f"{_GROUP}/resume", "admin", errors=(404, 409), tag=_TAG)
+@route("POST", f"{_GROUP}/resume", errors=(404, 409), tag=_TAG)
 async def resume_group(call: InCall, topic: TopicName, group: GroupName) -> GroupView:
     """Start delivery to a paused group again."""
     await call.admin.resume_group(topic, group)
     return view(GroupView, await call.admin.group(topic, group))
 
 
-@route("POST", f"{_GROUP}/cancel", "admin", status=204, errors=(404, 409), tag=_TAG)
+@route("POST", f"{_GROUP}/cancel", status=204, errors=(404, 409), tag=_TAG)
 async def cancel_group(call: InCall, topic: TopicName, group: GroupName) -> None:
     """End a group's subscription for good. Subscribing again makes a new one."""
     await call.admin.cancel_group(topic, group)
 
 
-@route("POST", f"{_GROUP}/resurrect", "admin", errors=(404, 409), tag=_TAG)
+@route("POST", f"{_GROUP}/resurrect", errors=(404, 409), tag=_TAG)
 async def resurrect_group(
     call: InCall, topic: TopicName, group: GroupName, catch_up: FromQuery[bool] = True
 ) -> Resurrected:
-    """Bring a DEAD group back: where it stood, or, without catch_up, with what comes from now on."""
+    """Bring a DEAD group back: where it stood, or, without catch_up, with what comes from now on.
+
+    Without catch_up it takes the role admin: the group does not get what it missed.
+    """
+    if not catch_up:
+        call.caller.check_role(("admin",))
     told = await call.admin.resurrect_group(topic, group, catch_up=catch_up)
     return Resurrected(missed=told["missed"], skipped=told["skipped"])
 
 
-@route("POST", f"{_GROUP}/seek", "admin", errors=(404, 409), tag=_TAG)
+@route("POST", f"{_GROUP}/seek", errors=(404, 409), tag=_TAG)
 async def seek_group(call: InCall, topic: TopicName, group: GroupName, data: JSONBody[Seek]) -> Count:
-    """Move a group to another place. Answers how many messages it has before it then."""
-    count = await call.admin.seek(topic, group, _start(data), dry_run=data.dry_run)
+    """Move a group to another place. Answers how many messages it has before it then.
+
+    It takes confirm: a group that goes forward does not get what it passes, and one that goes back gets messages again.
+    """
+    start, is_meant = _start(data), data.confirm and not data.dry_run
+    count = await call.admin.seek(topic, group, start, dry_run=not is_meant)
+    if not (is_meant or data.dry_run):
+        raise InvalidOption(
+            f"group {group!r} would have {count} messages before it then; nothing was done",
+            remedy='send "confirm": true to move it, or "dry_run": true to only count',
+        )
     return Count(count=count, dry_run=data.dry_run)
 
 
-@route("GET", "/v1/catch-ups", "observer", tag=_TAG)
+@route("GET", "/v1/catch-ups", tag=_TAG)
 async def list_catch_ups(call: InCall) -> CatchUps:
     """History that groups work through, or have: how much of it, how fast, and when it ends at that rate."""
     found = await call.admin.catch_ups()
-    return CatchUps(catch_ups=[view(CatchUpView, row) for row in found if call.caller.sees(row["topic"])])
+    return CatchUps(catch_ups=[view(CatchUpView, row) for row in found if _sees(call, row)])
 
 
-@route("GET", f"{_GROUP}/catch-ups", "observer", errors=(404, 409), tag=_TAG)
+@route("GET", f"{_GROUP}/catch-ups", errors=(404, 409), tag=_TAG)
 async def group_catch_ups(call: InCall, topic: TopicName, group: GroupName) -> CatchUps:
     """The history that a group works through, or has."""
     await call.admin.group(topic, group)
     return CatchUps(catch_ups=[view(CatchUpView, row) for row in await call.admin.catch_ups(topic, group)])
 
 
-@route("POST", f"{_GROUP}/catch-ups/cancel", "admin", status=204, errors=(404, 409), tag=_TAG)
+@route("POST", f"{_GROUP}/catch-ups/cancel", status=204, errors=(404, 409), tag=_TAG)
 async def cancel_catch_up(call: InCall, topic: TopicName, group: GroupName) -> None:
     """Stop working through a group's history. The group itself goes on."""
     await call.admin.cancel_catch_up(topic, group)
 
 
-@route("POST", f"{_GROUP}/catch-ups/resume", "admin", status=204, errors=(404, 409), tag=_TAG)
+@route("POST", f"{_GROUP}/catch-ups/resume", status=204, errors=(404, 409), tag=_TAG)
 async def resume_catch_up(call: InCall, topic: TopicName, group: GroupName) -> None:
     """Go on with a history that was cancelled."""
     await call.admin.resume_catch_up(topic, group)
+
+
+def _sees(call: InCall, row: dict[str, Any]) -> bool:
+    return call.caller.sees(row["topic"]) and call.caller.sees_group(row["group_name"])
 
 
 def _start(place: Place) -> Start:

@@ -12,6 +12,7 @@ from msgspec import UNSET
 from postbus import _migrate
 from postbus.errors import NotAllowed
 from postbus.server.desk import Desk
+from postbus.server.group_limits import of_findings
 from postbus.server.routing import InCall, route
 from postbus.server.shapes import Limits
 from postbus.server.views import GroupFinding, Health, HealthLimits, SweepHealth, SystemHealth, Welcome, view
@@ -41,30 +42,33 @@ async def readyz(request: Request[Any, Any, Any]) -> Health:
     return Health(status="ok")
 
 
-@route("GET", "/v1/health", "observer", tag=_TAG)
+@route("GET", "/v1/health", tag=_TAG)
 async def show_health(
     call: InCall, stuck_after: Annotated[float, QueryParameter(gt=0, description="Seconds.")] = 3600.0
 ) -> SystemHealth:
     """What is wrong with groups, and whether sweeping keeps up. Always 200: look at healthy."""
     found = await call.admin.health(stuck_after)
-    findings = [one for one in found["findings"] if call.caller.sees(one.topic)]
-    sweeping = view(SweepHealth, found["sweeping"]) if "*" in call.caller.topics else None
+    findings = list(of_findings(call.caller, found["findings"]))
+    sees_all = call.caller.has_all_topics and call.caller.has_all_groups
+    sweeping = view(SweepHealth, found["sweeping"]) if sees_all else None
     is_well = all(one.level == "info" for one in findings) and (sweeping is None or sweeping.healthy)
     answers = [GroupFinding(**msgspec.to_builtins(one)) for one in findings]
     return SystemHealth(healthy=is_well, findings=answers, sweeping=sweeping)
 
 
-@route("GET", "/v1/health/limits", "observer", tag=_TAG)
+@route("GET", "/v1/health/limits", tag=_TAG)
 async def show_health_limits(
     call: InCall, topic: FromQuery[str | None] = None, group: FromQuery[str | None] = None
 ) -> HealthLimits:
     """From when on groups count as being in trouble: all of them, those of a topic, or one."""
     if topic is not None:
         call.caller.check_topic(topic)
+    if group is not None:
+        call.caller.check_group(group)
     return view(HealthLimits, await call.admin.health_limits(topic, group))
 
 
-@route("PATCH", "/v1/health/limits", "admin", tag=_TAG)
+@route("PATCH", "/v1/health/limits", tag=_TAG)
 async def set_health_limits(
     call: InCall,
     data: JSONBody[Limits],
@@ -74,8 +78,9 @@ async def set_health_limits(
     """Set limits: what is left out stays, "off" is no limit, and null what the less specific limits say."""
     if topic is not None:
         call.caller.check_topic(topic)
-    elif "*" not in call.caller.topics:
+    elif not call.caller.has_all_topics:
         raise NotAllowed("limits without a topic hold for all topics", remedy="name a topic: ?topic=NAME")
+    call.caller.check_group(group)
     given: Any = {name: value for name, value in msgspec.structs.asdict(data).items() if value is not UNSET}
     return view(HealthLimits, await call.admin.set_health_limits(topic, group, **given))
 

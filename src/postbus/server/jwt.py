@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from postbus.errors import InvalidOption, NotAuthenticated, NotServed
-from postbus.server.callers import ROLES, Caller
+from postbus.server.callers import Caller
+from postbus.server.rights import ROLES
 from postbus.server.settings import JwtSettings
 
 # Only those whose keys cannot be used to sign: with HS256 a public key would be taken for a password.
@@ -43,11 +44,18 @@ class JwtVerifier:
             )  # fmt: skip
         except self._jwt.PyJWTError as error:
             raise NotAuthenticated(f"the JWT is refused: {error}", remedy="ask its issuer for another one") from error
-        return Caller(
-            f"jwt:{claims['sub']}",
-            frozenset(_texts(claims.get(self._settings.roles_claim, ()))).intersection(ROLES),
-            tuple(_texts(claims.get(self._settings.topics_claim, ()))),
-        )
+        return caller_of(claims, self._settings)
+
+
+def caller_of(claims: dict[str, Any], settings: JwtSettings) -> Caller:
+    """Whom claims speak of. A claim that is there and not understood gives nothing."""
+    return Caller(
+        f"jwt:{claims['sub']}",
+        frozenset(_texts(claims.get(settings.roles_claim))).intersection(ROLES),
+        tuple(_texts(claims.get(settings.topics_claim))),
+        tuple(_texts(claims.get(settings.groups_claim, "*"))),
+        sees_payloads=claims.get(settings.payloads_claim, True) is True,
+    )
 
 
 class _Keys:

@@ -17,6 +17,7 @@ from postbus.options import as_timedelta
 from postbus.publish import outgoing
 from postbus.server.dead_letters import AfterId, Limit
 from postbus.server.follow import follow
+from postbus.server.group_limits import of_message
 from postbus.server.routing import InCall, MessageId, TopicName, route
 from postbus.server.shapes import NewMessage
 from postbus.server.views import Browsed, Messages, Pushed, Story, view
@@ -24,7 +25,7 @@ from postbus.server.views import Browsed, Messages, Pushed, Story, view
 _TAG = "messages"
 
 
-@route("POST", "/v1/topics/{topic:str}/messages", "producer", status=201, errors=(409, 413), tag=_TAG)
+@route("POST", "/v1/topics/{topic:str}/messages", status=201, errors=(409, 413), tag=_TAG)
 async def push(call: InCall, topic: TopicName, data: JSONBody[NewMessage | list[NewMessage]]) -> Pushed:
     """Push a message, or a list of them: all of the list are committed together, or none is."""
     if isinstance(data, NewMessage):
@@ -34,7 +35,7 @@ async def push(call: InCall, topic: TopicName, data: JSONBody[NewMessage | list[
     return Pushed(ids=[str(one) for one in ids])
 
 
-@route("GET", "/v1/topics/{topic:str}/messages", "observer", errors=(404,), tag=_TAG)
+@route("GET", "/v1/topics/{topic:str}/messages", errors=(404,), tag=_TAG)
 async def browse_messages(
     call: InCall, topic: TopicName, after_id: AfterId = "0", limit: Limit = 100, newest: FromQuery[bool] = False
 ) -> Messages:
@@ -45,13 +46,13 @@ async def browse_messages(
     return Messages(messages=[view(Browsed, row) for row in rows])
 
 
-@route("GET", "/v1/topics/{topic:str}/messages/{message_id:str}", "observer", errors=(404,), tag=_TAG)
+@route("GET", "/v1/topics/{topic:str}/messages/{message_id:str}", errors=(404,), tag=_TAG)
 async def show_message(call: InCall, topic: TopicName, message_id: MessageId) -> Story:
     """The story of a message: what it is, where it is, and of a PUB_SUB topic's what became of it at each group."""
-    return view(Story, await call.admin.message(topic, int(message_id)))
+    return view(Story, of_message(call.caller, await call.admin.message(topic, int(message_id))))
 
 
-@route("GET", "/v1/topics/{topic:str}/follow", "observer", errors=(404,), tag=_TAG, media_type="text/event-stream")
+@route("GET", "/v1/topics/{topic:str}/follow", errors=(404,), tag=_TAG, media_type="text/event-stream")
 async def follow_topic(
     call: InCall,
     topic: TopicName,

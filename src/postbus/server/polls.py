@@ -22,8 +22,8 @@ class Polls:
 
     def __init__(self) -> None:
         self._watching: set[asyncio.Task[None]] = set()
-        self._noted: dict[UUID, tuple[str, bool]] = {}
-        """Of each lease the topic, and whether others wait until it is settled: those of its key."""
+        self._noted: dict[UUID, tuple[str, str | None, bool]] = {}
+        """Of each lease the topic, the group, and whether others wait until it is settled: those of its key."""
 
     async def wait(self, request: Request[Any, Any, Any], popping: Pop) -> Sequence[Delivery]:
         """Pop, unless the caller leaves or the server ends. What comes for one who has left is given back."""
@@ -53,18 +53,26 @@ class Polls:
         for watching in self._watching:
             watching.cancel()
 
-    def note(self, delivery: Delivery) -> None:
+    def note(self, delivery: Delivery, group: str | None) -> None:
         """Remember whom the settlement of a message concerns."""
         if delivery.token is not None and delivery.token not in self._noted:
             if len(self._noted) >= _MOST_NOTED:  # then those who wait find out by polling
                 self._noted.pop(next(iter(self._noted)))
             has_followers = delivery.message.key is not None
-            self._noted[delivery.token] = delivery.message.topic, has_followers
+            self._noted[delivery.token] = delivery.message.topic, group, has_followers
+
+    async def owners(self, bus: Bus, tokens: Iterable[UUID]) -> set[tuple[str, str | None]]:
+        """The topics and groups that leases are of. Nothing is said of one that is over, unless it is known here."""
+        wanted = set(tokens)
+        known = {self._noted[token][:2] for token in wanted if token in self._noted}
+        if unknown := wanted - self._noted.keys():
+            known |= await (await bus.connect()).lease_owners(list(unknown))
+        return known
 
     def go_on(self, bus: Bus, tokens: Iterable[UUID], *, gives_back: bool = False) -> None:
         """Something of these leases was settled: others may have waited for that."""
         for token in tokens:
-            topic, has_followers = self._noted.get(token, ("", False))
+            topic, _, has_followers = self._noted.get(token, ("", None, False))
             if topic and (has_followers or gives_back):
                 bus.ring(topic)
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 from urllib.parse import unquote
 
 import msgspec
+from litestar import Litestar, Request
 from litestar.connection import ASGIConnection
 from litestar.di import NamedDependency
 from litestar.dto import AbstractDTO, DTOConfig
@@ -24,6 +25,7 @@ from litestar.typing import FieldDefinition
 from postbus.errors import InvalidInput, NotAllowed
 from postbus.server.desk import Call, Desk
 from postbus.server.problems import MEDIA_TYPE, problem
+from postbus.server.rights import RIGHTS
 from postbus.server.settings import is_loopback
 from postbus.server.shapes import ID, NAME, Given
 from postbus.server.views import Problem
@@ -48,34 +50,43 @@ _MEANINGS = {
 _ALWAYS = (400, 401, 403, 429, 503)
 
 
+class Route(HTTPRouteHandler):
+    """Answers callers without payloads without them, whatever its function returns."""
+
+    async def to_response(self, app: Litestar, data: Any, request: Request[Any, Any, Any]) -> ASGIApp:
+        call: Call | None = getattr(request.state, "call", None)
+        return await super().to_response(app, data if call is None else call.shown(data), request)
+
+
 def route(
     method: Method,
     path: str,
-    *roles: str,
+    *,
     status: int = 200,
     errors: tuple[int, ...] = (),
     tag: str,
     media_type: str | None = None,
 ) -> Callable[[Callable[..., Any]], HTTPRouteHandler]:
-    """A route for callers with one of these roles; without any, for everybody. `errors` are those beyond the usual."""
-    told = {
-        code: ResponseSpec(Problem, description=_MEANINGS[code], media_type=MEDIA_TYPE, generate_examples=False)
-        for code in sorted((*_ALWAYS, *errors) if roles else errors)
-    }
+    """A route. RIGHTS says by its name who may use it. `errors` are those beyond the usual."""
 
     def register(function: Callable[..., Any]) -> HTTPRouteHandler:
         name = function.__name__
-        return HTTPRouteHandler(
+        right = RIGHTS[name]
+        told = {
+            code: ResponseSpec(Problem, description=_MEANINGS[code], media_type=MEDIA_TYPE, generate_examples=False)
+            for code in sorted((*_ALWAYS, *errors) if right.roles else errors)
+        }
+        return Route(
             path,
             http_method=method,
             status_code=status,
-            guards=[let_in] if roles else [],
-            opt={"roles": roles, "query": _query_parameters(function)},
+            guards=[let_in] if right.roles else [],
+            opt={"right": right, "query": _query_parameters(function)},
             responses=told,
             operation_id=name,
             summary=name.replace("_", " ").capitalize(),
             tags=[tag],
-            security=[{"token": []}] if roles else [{}],
+            security=[{"token": []}] if right.roles else [{}],
             media_type=media_type,
         )(function)
 
@@ -83,17 +94,19 @@ def route(
 
 
 async def let_in(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Find out who calls, and refuse those who may not: by role, by the topic in the path, by their limits."""
+    """Find out who calls, and refuse those who may not: by role, by topic and group in the path, by their limits."""
     desk: Desk = connection.app.state.desk
     authorization = connection.headers.get("authorization")
     caller = await desk.authenticator.caller(authorization)
     desk.gate.admit(caller.name)
-    caller.check_role(handler.opt["roles"])
+    caller.check(handler.opt["right"])
     _check_query(connection, handler)
     names = {name: _with_slashes(value) for name, value in connection.scope["path_params"].items()}
     connection.scope["path_params"] = names
     if "topic" in names:
         caller.check_topic(names["topic"])
+    if "group" in names:
+        caller.check_group(names["group"])
     connection.state.call = Call(desk, caller, authorization)
 
 

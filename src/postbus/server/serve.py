@@ -73,7 +73,9 @@ class HttpServer:
         webhooks = self._webhooks.run(self._desk.stopping)
         # There may be no other process that looks after leases that end, and after what is no longer needed.
         sweeping = Sweeping(await self._bus.connect(), "serve")
-        beside = [asyncio.create_task(one, name="postbus-http-upkeep") for one in (webhooks, *sweeping.loops(stop))]
+        uses = self._desk.authenticator.uses
+        loops = (webhooks, uses.run(stop), *sweeping.loops(stop))
+        beside = [asyncio.create_task(one, name="postbus-http-upkeep") for one in loops]
         try:
             done, _ = await asyncio.wait([serving, ending, *beside], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -84,6 +86,7 @@ class HttpServer:
                 task.cancel()
             await asyncio.gather(serving, ending, *beside, return_exceptions=True)
             await sweeping.end()
+            await uses.end()
             self._socket.close()
         for task in done - {ending}:
             task.result()

@@ -42,6 +42,10 @@ class JwtSettings:
     """The issuer's keys: an https address, or a file."""
     roles_claim: str = "postbus_roles"
     topics_claim: str = "postbus_topics"
+    groups_claim: str = "postbus_groups"
+    """Where a JWT does not have it, all groups."""
+    payloads_claim: str = "postbus_payloads"
+    """Anything but true is without payloads; where a JWT does not have it, with them."""
 
 
 @dataclass(frozen=True)

@@ -266,6 +266,7 @@ class Seek(Place, kw_only=True):
     }
 
     dry_run: bool = False
+    confirm: Annotated[bool, Meta(description="Whether it is meant: without it the group stays.")] = False
 
 
 class Redrive(Given, kw_only=True):
@@ -290,6 +291,7 @@ class PurgeDeadLetters(Given, kw_only=True):
     EXAMPLE: ClassVar[dict[str, Any]] = {"died_before": "2030-01-31T18:00:00Z"}
 
     ids: list[Id] | None = None
+    group: str | None = None
     died_before: Annotated[datetime, Meta(tz=True)] | None = None
     dry_run: bool = False
 

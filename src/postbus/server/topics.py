@@ -8,6 +8,7 @@ import msgspec
 from litestar.params import FromQuery, JSONBody
 
 from postbus.errors import InvalidOption
+from postbus.server.group_limits import of_topic
 from postbus.server.routing import InCall, TopicName, route
 from postbus.server.shapes import NewTopic, Purge, TopicSettings
 from postbus.server.views import Count, Topics, TopicView, view
@@ -15,13 +16,14 @@ from postbus.server.views import Count, Topics, TopicView, view
 _TAG = "topics"
 
 
-@route("GET", "/v1/topics", "observer", tag=_TAG)
+@route("GET", "/v1/topics", tag=_TAG)
 async def list_topics(call: InCall) -> Topics:
     """All topics that you may see, with their options and what they hold."""
-    return Topics(topics=[view(TopicView, row) for row in await call.admin.topics() if call.caller.sees(row["name"])])
+    found = [row for row in await call.admin.topics() if call.caller.sees(row["name"])]
+    return Topics(topics=[view(TopicView, of_topic(call.caller, row)) for row in found])
 
 
-@route("POST", "/v1/topics", "admin", status=201, errors=(409,), tag=_TAG)
+@route("POST", "/v1/topics", status=201, errors=(409,), tag=_TAG)
 async def create_topic(call: InCall, data: JSONBody[NewTopic]) -> TopicView:
     """Create a topic. Needed only where its options differ from the defaults."""
     call.caller.check_topic(data.name)
@@ -29,13 +31,13 @@ async def create_topic(call: InCall, data: JSONBody[NewTopic]) -> TopicView:
     return await _shown(call, data.name)
 
 
-@route("GET", "/v1/topics/{topic:str}", "observer", errors=(404,), tag=_TAG)
+@route("GET", "/v1/topics/{topic:str}", errors=(404,), tag=_TAG)
 async def show_topic(call: InCall, topic: TopicName) -> TopicView:
     """A topic, with its options and what it holds."""
     return await _shown(call, topic)
 
 
-@route("PATCH", "/v1/topics/{topic:str}", "admin", errors=(404, 409), tag=_TAG)
+@route("PATCH", "/v1/topics/{topic:str}", errors=(404, 409), tag=_TAG)
 async def set_topic(call: InCall, topic: TopicName, data: JSONBody[TopicSettings]) -> TopicView:
     """Change options of a topic: those that are left out stay."""
     given = _given(data)
@@ -45,27 +47,27 @@ async def set_topic(call: InCall, topic: TopicName, data: JSONBody[TopicSettings
     return await _shown(call, topic)
 
 
-@route("DELETE", "/v1/topics/{topic:str}", "admin", status=204, errors=(404, 409), tag=_TAG)
+@route("DELETE", "/v1/topics/{topic:str}", status=204, errors=(404, 409), tag=_TAG)
 async def delete_topic(call: InCall, topic: TopicName, force: FromQuery[bool] = False) -> None:
     """Delete a topic; with force also its messages and groups."""
     await call.admin.delete_topic(topic, force=force)
 
 
-@route("POST", "/v1/topics/{topic:str}/pause", "admin", errors=(404, 409), tag=_TAG)
+@route("POST", "/v1/topics/{topic:str}/pause", errors=(404, 409), tag=_TAG)
 async def pause_topic(call: InCall, topic: TopicName) -> TopicView:
     """Stop delivery of a QUEUE; pushing goes on."""
     await call.admin.pause_topic(topic)
     return await _shown(call, topic)
 
 
-@route("POST", "/v1/topics/{topic:str}/resume", "admin", errors=(404, 409), tag=_TAG)
+@route("POST", "/v1/topics/{topic:str}/resume", errors=(404, 409), tag=_TAG)
 async def resume_topic(call: InCall, topic: TopicName) -> TopicView:
     """Start delivery of a paused QUEUE again."""
     await call.admin.resume_topic(topic)
     return await _shown(call, topic)
 
 
-@route("POST", "/v1/topics/{topic:str}/purge", "admin", errors=(404, 409), tag=_TAG)
+@route("POST", "/v1/topics/{topic:str}/purge", errors=(404, 409), tag=_TAG)
 async def purge_topic(call: InCall, topic: TopicName, data: JSONBody[Purge]) -> Count:
     """Delete what waits in a QUEUE."""
     return Count(count=await call.admin.purge_topic(topic, dry_run=data.dry_run), dry_run=data.dry_run)
@@ -77,7 +79,7 @@ def _given(settings: TopicSettings) -> Any:
 
 
 async def _shown(call: InCall, topic: str) -> TopicView:
-    return view(TopicView, await call.admin.topic(topic))
+    return view(TopicView, of_topic(call.caller, await call.admin.topic(topic)))
 
 
 ROUTES = [list_topics, create_topic, show_topic, set_topic, delete_topic, pause_topic, resume_topic, purge_topic]

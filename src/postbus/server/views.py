@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -21,6 +21,9 @@ V = TypeVar("V", bound=msgspec.Struct)
 
 class View(msgspec.Struct, kw_only=True):
     """The root of all answers."""
+
+    WRITTEN: ClassVar[tuple[str, ...]] = ()
+    """Fields that hold what publishers and handlers have written: null for callers without payloads."""
 
 
 class Problem(View, kw_only=True):
@@ -37,7 +40,7 @@ class Problem(View, kw_only=True):
 class Payload(View, kw_only=True):
     """A payload, in one of three fields: JSON, text, or base64 for all other bytes."""
 
-    content_type: str
+    content_type: str | None
     payload: Annotated[msgspec.Raw | UnsetType, Meta(description="Where the payload is JSON.")] = UNSET
     text: Annotated[str | UnsetType, Meta(description="Where its content type is text/…, and it is UTF-8.")] = UNSET
     base64: Annotated[str | UnsetType, Meta(description="Otherwise.")] = UNSET
@@ -47,7 +50,7 @@ class MessageView(Payload, kw_only=True):
     """What a message is."""
 
     id: Id
-    event_id: Annotated[str, Meta(description="Its identity, on every path and at every delivery.")]
+    event_id: Annotated[str | None, Meta(description="Its identity, on every path and at every delivery.")]
     topic: str
     key: str | None
     headers: dict[str, str]
@@ -55,9 +58,24 @@ class MessageView(Payload, kw_only=True):
     published_at: datetime
 
 
+class Looked(MessageView, kw_only=True):
+    """A message as those see it who only look."""
+
+    WRITTEN: ClassVar[tuple[str, ...]] = ("key", "correlation_id", "content_type")
+    withheld: Annotated[
+        bool | UnsetType,
+        Meta(
+            description="True if your token is without payloads: payload, headers, key, correlation_id, content_type, "
+            "errors and reasons are left out, and event_id where it is one of the headers."
+        ),
+    ] = UNSET
+
+
 class Delivered(MessageView, kw_only=True):
     """A message that is yours until its lease ends."""
 
+    event_id: Annotated[str, Meta(description="Its identity, on every path and at every delivery.")]
+    content_type: str
     token: Annotated[str | None, Meta(description="Settles it; null with auto_ack.")]
     lease_ends_at: datetime | None
     attempt: int
@@ -105,9 +123,10 @@ class Count(View, kw_only=True):
     dry_run: bool
 
 
-class Browsed(MessageView, kw_only=True):
-    """A message as those see it who only look."""
+class Browsed(Looked, kw_only=True):
+    """A message that is still there, and where."""
 
+    WRITTEN: ClassVar[tuple[str, ...]] = (*Looked.WRITTEN, "last_error")
     state: Annotated[str | UnsetType, Meta(description="Of a QUEUE: where it is.")] = UNSET
     at: Annotated[datetime | UnsetType | None, Meta(description="Due, lease ends, finished or died.")] = UNSET
     attempts: int | UnsetType = UNSET
@@ -124,6 +143,7 @@ class Messages(View, kw_only=True):
 class DeliveryView(View, kw_only=True):
     """What became of a message at a group."""
 
+    WRITTEN: ClassVar[tuple[str, ...]] = ("last_error",)
     group_name: str
     status: str
     required: bool
@@ -145,12 +165,13 @@ class Story(Browsed, kw_only=True):
     deliveries: list[DeliveryView] | UnsetType = UNSET
 
 
-class DeadLetterView(MessageView, kw_only=True):
+class DeadLetterView(Looked, kw_only=True):
     """A message that was given up."""
 
+    WRITTEN: ClassVar[tuple[str, ...]] = (*Looked.WRITTEN, "reason", "last_error")
     group_name: str | None
     died_at: datetime
-    reason: str
+    reason: str | None
     last_error: str | None
     attempts: int
     priority: int
@@ -194,11 +215,13 @@ class TopicView(View, kw_only=True):
     namespace: str | None
     task: str | None
     published: int | None
-    groups: int
+    groups: Annotated[int | None, Meta(description="Null if your token is limited to some groups.")]
     waiting: int
     delayed: int
     leased: int
-    dead: int
+    dead: Annotated[
+        int | None, Meta(description="Null if your token is limited to some groups, and the topic is PUB_SUB.")
+    ]
     oldest_at: datetime | None
 
 
@@ -209,6 +232,7 @@ class Topics(View, kw_only=True):
 class GroupView(View, kw_only=True):
     """A group of a topic, with lag and state."""
 
+    WRITTEN: ClassVar[tuple[str, ...]] = ("sink_error",)
     topic: str
     group_name: str
     subscription_id: Id
@@ -271,7 +295,7 @@ class SystemHealth(View, kw_only=True):
 
     healthy: bool
     findings: list[GroupFinding]
-    sweeping: Annotated[SweepHealth | None, Meta(description="For callers who may see all topics.")]
+    sweeping: Annotated[SweepHealth | None, Meta(description="For callers who may see all topics and groups.")]
 
 
 class HealthLimits(View, kw_only=True):
@@ -361,6 +385,27 @@ class CreatedWebhook(WebhookView, kw_only=True):
 
 class Webhooks(View, kw_only=True):
     webhooks: list[WebhookView]
+
+
+class TokenView(View, kw_only=True):
+    """A token, without its secret."""
+
+    id: str
+    name: str
+    roles: list[str]
+    topics: list[str]
+    groups: list[str]
+    payloads: bool
+    state: Annotated[str, Meta(description="valid, revoked or expired.")]
+    created_at: datetime
+    created_by: Annotated[str | None, Meta(description="The database user who made it; null if nobody noted that.")]
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: Annotated[datetime | None, Meta(description="To the minute or so; null if it never was.")]
+
+
+class Tokens(View, kw_only=True):
+    tokens: list[TokenView]
 
 
 class Welcome(msgspec.Struct):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from litestar.params import JSONBody, PathParameter
 
+from postbus._http_admin import no_webhook
 from postbus.errors import InvalidOption, NotServed
 from postbus.relay.webhook import check_secret
 from postbus.server.routing import InCall, route
@@ -18,17 +19,18 @@ _TAG = "webhooks"
 Name = Annotated[str, PathParameter(description="The webhook.")]
 
 
-@route("GET", "/v1/webhooks", "admin", tag=_TAG)
+@route("GET", "/v1/webhooks", tag=_TAG)
 async def list_webhooks(call: InCall) -> Webhooks:
     """All webhooks of topics that you may see."""
     found = await call.admin.webhooks()
-    return Webhooks(webhooks=[view(WebhookView, row) for row in found if call.caller.sees(row["topic"])])
+    return Webhooks(webhooks=[view(WebhookView, row) for row in found if _is_own(call, row)])
 
 
-@route("POST", "/v1/webhooks", "admin", status=201, errors=(409,), tag=_TAG)
+@route("POST", "/v1/webhooks", status=201, errors=(409,), tag=_TAG)
 async def create_webhook(call: InCall, data: JSONBody[NewWebhook]) -> CreatedWebhook:
     """Let the server send a topic's messages to an address. The secret that signs them is told here, once."""
     call.caller.check_topic(data.topic)
+    call.caller.check_group(data.group)
     _check(data.secret)
     secret = await call.admin.create_webhook(
         data.name, data.topic, data.url, group=data.group, secret=data.secret, concurrency=data.concurrency,
@@ -38,13 +40,13 @@ async def create_webhook(call: InCall, data: JSONBody[NewWebhook]) -> CreatedWeb
     return view(CreatedWebhook, await call.admin.webhook(data.name) | {"secret": secret})
 
 
-@route("GET", "/v1/webhooks/{webhook:str}", "admin", errors=(404,), tag=_TAG)
+@route("GET", "/v1/webhooks/{webhook:str}", errors=(404,), tag=_TAG)
 async def show_webhook(call: InCall, webhook: Name) -> WebhookView:
     """A webhook, without its secret."""
     return await _own(call, webhook)
 
 
-@route("PATCH", "/v1/webhooks/{webhook:str}", "admin", errors=(404, 409), tag=_TAG)
+@route("PATCH", "/v1/webhooks/{webhook:str}", errors=(404, 409), tag=_TAG)
 async def set_webhook(call: InCall, webhook: Name, data: JSONBody[WebhookSettings]) -> WebhookView:
     """Change a webhook: what is left out stays. What it is being sent is finished first."""
     await _own(call, webhook)
@@ -57,7 +59,7 @@ async def set_webhook(call: InCall, webhook: Name, data: JSONBody[WebhookSetting
     return await _own(call, webhook)
 
 
-@route("DELETE", "/v1/webhooks/{webhook:str}", "admin", status=204, errors=(404,), tag=_TAG)
+@route("DELETE", "/v1/webhooks/{webhook:str}", status=204, errors=(404,), tag=_TAG)
 async def delete_webhook(call: InCall, webhook: Name) -> None:
     """Remove a webhook. Its group stays, with its place."""
     await _own(call, webhook)
@@ -73,10 +75,18 @@ def _check(secret: str | None) -> None:
 
 
 async def _own(call: InCall, name: str) -> WebhookView:
-    """A webhook of one of the caller's topics."""
+    """A webhook of one of the caller's topics and groups. Of others it is not told that they are there."""
     row = await call.admin.webhook(name)
-    call.caller.check_topic(row["topic"])
+    if not _is_own(call, row):
+        raise no_webhook(name)
     return view(WebhookView, row)
+
+
+def _is_own(call: InCall, row: dict[str, Any]) -> bool:
+    """Whether its topic and its group are the caller's; a consumer of a QUEUE has no group."""
+    group = row["group_name"]
+    is_of_group = call.caller.has_all_groups if group is None else call.caller.sees_group(group)
+    return is_of_group and call.caller.sees(row["topic"])
 
 
 ROUTES = [list_webhooks, create_webhook, show_webhook, set_webhook, delete_webhook]

@@ -29,11 +29,11 @@ begin
         select role.name, f.oid::regprocedure as signature
           from (values
             (array['postbus_producer', 'postbus_consumer', 'postbus_observer', 'postbus_admin'],
-             array['schema_state', 'topic_id', 'check_token', 'source', 'event_id', 'is_event_id']),
+             array['schema_state', 'topic_id', 'check_token', 'note_token_uses', 'source', 'event_id', 'is_event_id']),
             (array['postbus_producer'],
              array['publish', 'publish_many', 'publish_lines', 'ring']),
             (array['postbus_consumer'],
-             array['claim', 'claim_suspects', 'not_alone', 'suspected', 'pop', 'pop_scope', 'extend', 'ack', 'ack_leases', 'retry', 'dead_letter', 'release', 'heartbeat', 'sign_off', 'ring',
+             array['claim', 'claim_suspects', 'not_alone', 'suspected', 'pop', 'pop_scope', 'extend', 'lease_owners', 'ack', 'ack_leases', 'retry', 'dead_letter', 'release', 'heartbeat', 'sign_off', 'ring',
                    'read_log', 'advance', 'note_done', 'put_off', 'claim_retrying', 'prolong_retrying', 'retrying_of', 'settle_retrying', 'lease_lanes', 'release_lanes',
                    'leave_groups', 'hold_lane', 'calm_lane', 'group_heartbeat', 'send_heartbeat', 'report_catch_up',
                    'group_topics', 'scope_news', 'keys_of', 'inbox_once', 'inbox_once_many']),

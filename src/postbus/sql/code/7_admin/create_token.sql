@@ -1,4 +1,5 @@
 -- Adds a token for the HTTP server, of which only a hash is given. Roles are those of the database, without postbus_.
+-- The roles consumer and admin bring payloads, so no token has one of them without payloads.
 --
 -- Writes: token.
 create or replace function postbus.create_token(
@@ -7,7 +8,9 @@ create or replace function postbus.create_token(
     name       text,
     roles      text[],
     topics     text[] default '{*}',
-    expires_in interval default null
+    expires_in interval default null,
+    groups     text[] default '{*}',
+    payloads   boolean default true
 ) returns timestamptz
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -19,21 +22,22 @@ begin
         perform postbus.refuse('PB402', 'a token needs a name', 'say what it is for, in 1 to 200 characters');
     end if;
     select role.name into _wrong from unnest(roles) as role (name)
-     where role.name is null or role.name not in ('producer', 'consumer', 'observer', 'admin') limit 1;
+     where role.name is null or role.name not in ('producer', 'consumer', 'observer', 'operator', 'admin') limit 1;
     if found or coalesce(cardinality(roles), 0) = 0 then
         perform postbus.refuse('PB402', format('role %s is not known', coalesce(quote_literal(_wrong), 'null')),
-            'use one or more of producer, consumer, observer and admin');
+            'use one or more of producer, consumer, observer, operator and admin');
     end if;
-    select pattern.text into _wrong from unnest(topics) as pattern (text)
-     where pattern.text is null or pattern.text !~ '^[A-Za-z0-9_*][A-Za-z0-9_.:/*-]{0,199}$' limit 1;
-    if found or coalesce(cardinality(topics), 0) = 0 then
-        perform postbus.refuse('PB402', format('topic pattern %s is not valid', coalesce(quote_literal(_wrong), 'null')),
-            'give names of topics, in which * stands for any text: orders.*');
+    perform postbus.check_patterns(topics, 'topic');
+    perform postbus.check_patterns(groups, 'group');
+    if payloads is not true and roles && array['consumer', 'admin'] then
+        perform postbus.refuse('PB402', 'the roles consumer and admin bring payloads, and the token would be without them',
+            'without payloads use producer, observer and operator');
     end if;
     if expires_in <= interval '0' then
         perform postbus.refuse('PB402', format('the token would expire after %s', expires_in), 'give a time above zero, such as 90 days');
     end if;
-    insert into postbus.token (id, hash, name, roles, topics, expires_at)
-    values (create_token.id, create_token.hash, create_token.name, create_token.roles, create_token.topics, _expires_at);
+    insert into postbus.token (id, hash, name, roles, topics, expires_at, groups, payloads, created_by)
+    values (create_token.id, create_token.hash, create_token.name, create_token.roles, create_token.topics, _expires_at,
+            create_token.groups, create_token.payloads is true, session_user);
     return _expires_at;
 end $$;

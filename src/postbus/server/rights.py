@@ -1,0 +1,104 @@
+"""Rights: which role each route takes, and what limits of a token it obeys. The one place that says so.
+
+docs/security.md shows this table to people, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+ROLES = ("producer", "consumer", "observer", "operator", "admin")
+"""In the order in which people read them."""
+
+_INCLUDED = {"operator": frozenset({"observer"}), "admin": frozenset({"observer", "operator"})}
+_GET_PAYLOADS = frozenset({"consumer", "admin"})
+"""Roles that bring payloads: by pops, and by webhooks."""
+
+
+class Right(msgspec.Struct, frozen=True):
+    """What a route takes of its caller."""
+
+    roles: tuple[str, ...]
+    """One of them is enough; without any, nobody is asked."""
+    all_groups: bool = False
+    """It concerns more than the groups that a token may be limited to."""
+    all_topics: bool = False
+    """It concerns more than the topics that a token may be limited to."""
+
+
+_EVERYBODY = Right(())
+_PUSH = Right(("producer",))
+_CONSUME = Right(("consumer",))
+_CONSUME_MANY = Right(("consumer",), all_topics=True)
+_LOOK = Right(("observer",))
+_OPERATE = Right(("operator",))
+_OPERATE_TOPIC = Right(("operator",), all_groups=True)
+_ADMINISTER = Right(("admin",))
+_ADMINISTER_TOPIC = Right(("admin",), all_groups=True)
+_ADMINISTER_ALL = Right(("admin",), all_groups=True, all_topics=True)
+
+RIGHTS: dict[str, Right] = {
+    "welcome": _EVERYBODY,
+    "livez": _EVERYBODY,
+    "readyz": _EVERYBODY,
+    "push": _PUSH,
+    "pop": _CONSUME,
+    "pop_scope": _CONSUME_MANY,
+    "heartbeat": _CONSUME,
+    "heartbeat_scope": _CONSUME_MANY,
+    "ack": _CONSUME,
+    "retry": _CONSUME,
+    "dead_letter": _CONSUME,
+    "release": _CONSUME,
+    "extend": _CONSUME,
+    "transaction": Right(("consumer", "producer")),  # which of them, depends on what is in it
+    "subscribe_group": Right(("consumer", "admin")),
+    "browse_messages": _LOOK,
+    "show_message": _LOOK,
+    "follow_topic": _LOOK,
+    "list_topics": _LOOK,
+    "show_topic": _LOOK,
+    "list_all_groups": _LOOK,
+    "list_groups": _LOOK,
+    "show_group": _LOOK,
+    "group_metrics": _LOOK,
+    "list_catch_ups": _LOOK,
+    "group_catch_ups": _LOOK,
+    "list_all_dead_letters": _LOOK,
+    "list_dead_letters": _LOOK,
+    "show_dead_letter": _LOOK,
+    "show_health": _LOOK,
+    "show_health_limits": _LOOK,
+    "pause_topic": _OPERATE_TOPIC,
+    "resume_topic": _OPERATE_TOPIC,
+    "pause_group": _OPERATE,
+    "resume_group": _OPERATE,
+    "seek_group": _OPERATE,
+    "resurrect_group": _OPERATE,  # without what it missed: admin
+    "resume_catch_up": _OPERATE,
+    "redrive_dead_letters": _OPERATE,
+    "cancel_group": _ADMINISTER,
+    "remove_group": _ADMINISTER,
+    "cancel_catch_up": _ADMINISTER,
+    "purge_dead_letters": _ADMINISTER,
+    "set_health_limits": _ADMINISTER,
+    "create_topic": _ADMINISTER_TOPIC,
+    "set_topic": _ADMINISTER_TOPIC,
+    "delete_topic": _ADMINISTER_TOPIC,
+    "purge_topic": _ADMINISTER_TOPIC,
+    "list_webhooks": _ADMINISTER,
+    "create_webhook": _ADMINISTER,
+    "show_webhook": _ADMINISTER,
+    "set_webhook": _ADMINISTER,
+    "delete_webhook": _ADMINISTER,
+    "list_tokens": _ADMINISTER_ALL,
+}
+
+
+def held_by(roles: frozenset[str], *, sees_payloads: bool) -> frozenset[str]:
+    """The roles that somebody has who was given these: admins are operators too, and operators observers.
+
+    Without payloads nobody is a consumer or an admin: these roles bring them.
+    """
+    given = roles if sees_payloads else roles - _GET_PAYLOADS
+    return given.union(*(_INCLUDED.get(role, frozenset()) for role in given))

@@ -1,0 +1,58 @@
+"""When tokens were last used: written in the background, and seldom."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from postbus._loop import repeat
+from postbus._store import Store
+from postbus.errors import PostbusError
+
+_APART = 60.0  # seconds between two notes of one token by one process
+_EVERY = 5.0  # seconds between two writes
+_MOST = 10_000
+_PATIENCE = 1.0  # seconds
+
+
+class TokenUses:
+    """Collects which tokens work, and tells the database. What is not written yet when a process dies is not told."""
+
+    def __init__(self, store: Callable[[], Awaitable[Store]]) -> None:
+        self._store = store
+        self._noted: dict[str, float] = {}
+        self._waiting: dict[str, bytes] = {}
+
+    def note(self, token_id: str, digest: bytes) -> None:
+        """A token has just been found to work."""
+        now = time.monotonic()
+        if now - self._noted.get(token_id, float("-inf")) < _APART:
+            return
+        if len(self._noted) >= _MOST:
+            self._noted = {one: at for one, at in self._noted.items() if now - at < _APART}
+        if len(self._noted) < _MOST:  # else the next request with it tries again
+            self._noted[token_id] = now
+            self._waiting[token_id] = digest
+
+    async def write(self) -> None:
+        """Write down what was noted. While the database is away it waits here."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, {}
+        try:
+            await (await self._store()).note_token_uses(waiting)
+        except BaseException:
+            self._waiting = waiting | self._waiting
+            raise
+
+    async def end(self) -> None:
+        """Write down what is left, if that goes quickly."""
+        with suppress(PostbusError, TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                await self.write()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Write every few seconds, until `stop` is set."""
+        await repeat(self.write, name="token-uses", every=_EVERY, stop=stop)

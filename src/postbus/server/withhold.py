@@ -1,0 +1,49 @@
+"""Answers for callers without payloads: nothing in them was written by those who publish or handle messages."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+from litestar.response import Stream
+from msgspec import UNSET
+
+from postbus._identity import EVENT_ID
+from postbus.server.views import GroupFinding, GroupView, Looked, View
+
+A = TypeVar("A")
+
+
+def without_payloads(answer: A) -> A:
+    """A copy of what a route answers, and of all that is in it, without what its type says was WRITTEN by others."""
+    if isinstance(answer, list):
+        return [without_payloads(one) for one in answer]  # type: ignore[return-value]
+    if not isinstance(answer, msgspec.Struct):
+        if answer is None or isinstance(answer, Stream):  # which withholds by itself
+            return answer
+        raise TypeError(f"{type(answer).__name__} cannot be shown without payloads")
+    changes: dict[str, Any] = {
+        name: without_payloads(value)
+        for name in answer.__struct_fields__
+        if isinstance(value := getattr(answer, name), msgspec.Struct) or _is_list_of_structs(value)
+    }
+    if isinstance(answer, View):
+        changes |= {name: None for name in answer.WRITTEN if getattr(answer, name) is not UNSET}
+    if isinstance(answer, Looked):
+        changes |= _of_message(answer)
+    elif isinstance(answer, GroupView) and answer.sink_error and answer.sink_error in (answer.problem or ""):
+        changes["problem"] = f"its sink {answer.sink} is away"
+    elif isinstance(answer, GroupFinding) and answer.kind == "sink":
+        changes["text"] = "its sink is away"
+    return msgspec.structs.replace(answer, **changes)
+
+
+def _of_message(answer: Looked) -> dict[str, Any]:
+    changes: dict[str, Any] = {"payload": UNSET, "text": UNSET, "base64": UNSET, "headers": {}, "withheld": True}
+    if EVENT_ID in answer.headers:
+        changes["event_id"] = None
+    return changes
+
+
+def _is_list_of_structs(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(one, msgspec.Struct) for one in value)
