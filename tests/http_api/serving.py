@@ -35,9 +35,9 @@ async def client(url: str, token: str | None = None) -> AsyncIterator[httpx.Asyn
         yield opened
 
 
-async def new_token(bus: Bus, *roles: str, topics: tuple[str, ...] = ("*",)) -> str:
+async def new_token(bus: Bus, *roles: str, topics: tuple[str, ...] = ("*",), **limits: Any) -> str:
     """A token with these roles."""
-    return (await bus.admin.create_token("test", list(roles), topics=list(topics))).token
+    return (await bus.admin.create_token("test", list(roles), topics=list(topics), **limits)).token
 
 
 def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:

@@ -149,6 +149,10 @@ async def test_jwts_of_an_issuer_are_taken(cli: Cli, tmp_path: Path, bus: Bus) -
         "roles",
         "--jwt-topics-claim",
         "topics",
+        "--jwt-groups-claim",
+        "groups",
+        "--jwt-payloads-claim",
+        "payloads",
     ) as (_, url):
         good = {
             "iss": "https://id.example.org", "aud": "postbus", "sub": "ada", "exp": time.time() + 60,
@@ -166,6 +170,14 @@ async def test_jwts_of_an_issuer_are_taken(cli: Cli, tmp_path: Path, bus: Bus) -
         assert (await push(signed(good), "bills")).status_code == 201
         problem(await push(signed(good), "secret"), 403, "PB441")
         problem(await push(signed(good | {"roles": ["observer"]})), 403, "PB441")
+        looks = good | {"roles": ["observer", "consumer"], "topics": "*", "groups": ["audit"], "payloads": False}
+        async with client(url, signed(looks)) as http:
+            assert [one["withheld"] for one in (await http.get("/v1/topics/bills/messages")).json()["messages"]] == [
+                True
+            ]
+            problem(await http.get("/v1/topics/bills/groups/mail"), 403, "PB441")
+            told = problem(await http.post("/v1/topics/bills/pop", json={"group": "audit"}), 403, "PB441")
+            assert "without payloads" in told["detail"]
         without_exp = {name: value for name, value in good.items() if name != "exp"}
         as_password = jwt.encode(good, "x" * 32, algorithm="HS256", headers={"kid": "one"})
         for bad in (

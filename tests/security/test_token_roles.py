@@ -132,6 +132,14 @@ def test_a_producer_acks_nothing_by_a_transaction(house: Standing, tokens: dict[
     problem(house.ask(tokens["producer"], "POST", "/v1/transaction", body), 403, "PB441")
 
 
+@pytest.mark.parametrize("digest", [b"", b"guess", b"\\x00" * 32, None])
+def test_a_use_of_a_token_is_not_noted_by_who_does_not_know_it(house: Standing, digest: bytes | None) -> None:
+    """A role of SQL may call the function; it takes the hash of the token's secret."""
+    made = house.token("observer").split("_")[1]
+    house.sql("select postbus.note_token_uses(array[$1], array[$2::bytea])", made, digest)
+    assert house.sql("select last_used_at from postbus.token where id = $1", made) == [{"last_used_at": None}]
+
+
 @pytest.mark.parametrize("roles", [["king"], ["Admin"], ["admin "], ["postbus_admin"], ["*"], [""], []])
 def test_no_token_has_a_role_that_there_is_not(house: Standing, roles: list[str]) -> None:
     """Roles are words of a list, as they are."""
