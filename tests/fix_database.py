@@ -79,9 +79,9 @@ async def client_program(server: EmbeddedPostgres) -> Callable[[str], str]:
     return find
 
 
-@pytest.fixture
-async def dsn(server: EmbeddedPostgres) -> AsyncIterator[str]:
-    """A database of the test's own, with the schema. Nothing of ours may be connected to it afterwards."""
+@asynccontextmanager
+async def fresh_database(server: EmbeddedPostgres) -> AsyncIterator[str]:
+    """A database with the schema. Nothing of ours may be connected to it afterwards."""
     root: Any = await asyncpg.connect(server.dsn())
     name = f"test_{secrets.token_hex(8)}"
     try:
@@ -101,6 +101,13 @@ async def dsn(server: EmbeddedPostgres) -> AsyncIterator[str]:
     finally:
         await root.execute(f"drop database if exists {name} with (force)")
         await root.close()
+
+
+@pytest.fixture
+async def dsn(server: EmbeddedPostgres) -> AsyncIterator[str]:
+    """A database of the test's own, with the schema."""
+    async with fresh_database(server) as dsn:
+        yield dsn
 
 
 async def _make_template(root: Any, server: EmbeddedPostgres) -> None:

@@ -205,13 +205,15 @@ async def put_off(conn: Any, lane: Lane, piece: Piece, *kinds: str, **options: A
 async def claim_retrying(
     conn: Any, lane: Lane, count: int = 10, *, as_of: datetime | None = None, is_alone: bool = False
 ) -> list[Any]:
+    """What is due to be tried again in a lane; with `as_of`, as if this came then."""
+    function = "claim_retrying" if as_of is None else "claim_retrying_as_of"
+    named = "" if as_of is None else ", as_of => $4"
     rows: list[Any] = await conn.fetch(
-        "select * from postbus.claim_retrying(array[$1::uuid], $2, coalesce($3, clock_timestamp()), $4) "
-        "order by position, id",
+        f"select * from postbus.{function}(array[$1::uuid], $2, is_alone => $3{named}) order by position, id",
         lane.token,
         count,
-        as_of,
         is_alone,
+        *([] if as_of is None else [as_of]),
     )
     return rows
 
@@ -253,7 +255,9 @@ async def pass_all(conn: Any, group: int, worker: str = "w", *, topic: str = "t"
 
 async def sweep(conn: Any, storage: int, later: timedelta = timedelta(0)) -> Any:
     """One call of sweep_log, as if `later`."""
-    return await conn.fetchrow("select * from postbus.sweep_log($1, clock_timestamp() + $2)", storage, later)
+    if not later:
+        return await conn.fetchrow("select * from postbus.sweep_log($1)", storage)
+    return await conn.fetchrow("select * from postbus.sweep_log_as_of($1, clock_timestamp() + $2)", storage, later)
 
 
 async def let_die(conn: Any, storage: int, later: timedelta = timedelta(minutes=6)) -> int:

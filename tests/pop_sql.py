@@ -25,13 +25,23 @@ class Pop:
 
 
 async def pop(conn: Any, count: int = 1, *, topic: str = "t", group: str | None = "g", **options: Any) -> Pop:
-    """One call of pop, as whoever."""
+    """One call of pop, as whoever; with `as_of`, as if it came then."""
+    if "as_of" in options:
+        return await _pop_as_of(conn, count, topic, group, options)
     named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 4))
     return as_pop(
         await conn.fetch(
             f"select * from postbus.pop($1, $2, max_count => $3{named})", topic, group, count, *options.values()
         )
     )
+
+
+async def _pop_as_of(conn: Any, count: int, topic: str, group: str | None, options: dict[str, Any]) -> Pop:
+    """The part of pop that knows the time: see pop_group."""
+    given = {"member": "somebody", "lease": None, "key": None, "auto_ack": False, "floor": None, "max_bytes": 1 << 24}
+    given |= {"topic": topic, "group_name": group, "max_count": count, **options}
+    named = ", ".join(f"{name} => ${place}" for place, name in enumerate(given, 1))
+    return as_pop(await conn.fetch(f"select * from postbus.pop_group({named})", *given.values()))
 
 
 def as_pop(rows: list[Any]) -> Pop:

@@ -14,9 +14,11 @@ async def publish(conn: Any, *payloads: str, topic: str = "t", **options: Any) -
 
 
 async def claim(conn: Any, count: int = 10, *, topic: str = "t", member: str = "a", **options: Any) -> Any:
+    """One claim; with `as_of`, as if it came then."""
     named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 4))
+    function = "claim_as_of" if "as_of" in options else "claim"
     return await conn.fetchrow(
-        f"select * from postbus.claim($1, $2, $3{named})", topic, member, count, *options.values()
+        f"select * from postbus.{function}($1, $2, $3{named})", topic, member, count, *options.values()
     )
 
 

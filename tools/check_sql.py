@@ -12,6 +12,23 @@ KEYWORDS = re.compile(
     r"\b(SELECT|INSERT|UPDATE|DELETE|FROM|WHERE|CREATE|BEGIN|END|RETURNS|LANGUAGE|DECLARE|PERFORM|JOIN)\b"
 )
 _NOT_ASCII = "has characters that are not in every encoding of a database"
+PARAMETER = re.compile(r"^\s*(?!out\b)(\w+)\s+timestamptz\b", re.MULTILINE)
+# Times that callers may give: when a message is due or was published, where a group starts, what is chosen by age.
+TIMES = {
+    "event_id": {"published_at"},
+    "import_messages": {"published_ats"},
+    "import_retrying": {"published_ats"},
+    "publish": {"deliver_at"},
+    "publish_many": {"deliver_ats"},
+    "purge_dead_letters": {"died_before"},
+    "put_off": {"published_ats"},
+    "redrive": {"died_after", "died_before"},
+    "retained": {"since", "until"},
+    "return_expired": {"since"},
+    "seek": {"start_at"},
+    "subscribe": {"start_at"},
+    "subscribe_scope": {"start_at"},
+}
 CREATED = re.compile(r"^create or replace (function|view) postbus(?:_outbox)?\.(\w+)", re.MULTILINE)
 
 
@@ -47,6 +64,23 @@ def problems_of(path: Path) -> Iterator[str]:
         yield "has a line of more than 150 characters"
 
 
+def problems_of_grants(named: set[str], path: Path) -> Iterator[str]:
+    """What a function gets from its callers though it is one that roles may call: the time is for inner ones."""
+    found = re.search(
+        r"^create or replace function postbus\.(\w+)\s*\((.*?)\)\s*(?:returns|language)",
+        path.read_text("utf-8"),
+        re.M | re.S,
+    )
+    if found is None or found[1] not in named:
+        return
+    name, parameters = found.groups()
+    given = set(PARAMETER.findall(re.sub(r"[,(]", "\n", parameters)))
+    if name.endswith("_as_of") or "as_of" in given:
+        yield "takes the time as a parameter, and roles may call it"
+    elif unknown := given - TIMES.get(name, set()):
+        yield f"takes a time from callers: {', '.join(sorted(unknown))}. If it does not stand for now, name it in TIMES"
+
+
 def main() -> int:
     listed = [
         line for line in (CODE / "contents.txt").read_text("utf-8").splitlines() if line and not line.startswith("#")
@@ -55,6 +89,8 @@ def main() -> int:
     problems = [f"{name}: not in contents.txt" for name in sorted(existing - set(listed))]
     problems += [f"{name}: in contents.txt, but not there" for name in sorted(set(listed) - existing)]
     problems += [f"{name}: {problem}" for name in listed if name in existing for problem in problems_of(CODE / name)]
+    granted = set(re.findall(r"'(\w+)'", (CODE / "9_grants.sql").read_text("utf-8")))
+    problems += [f"{name}: {problem}" for name in listed for problem in problems_of_grants(granted, CODE / name)]
     migrations = (CODE.parent / "migrations").glob("*.sql")
     problems += [f"{file.name}: {_NOT_ASCII}" for file in migrations if not file.read_text("utf-8").isascii()]
     print("\n".join(problems) or "SQL rules: ok")

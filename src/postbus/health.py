@@ -16,7 +16,7 @@ Row = Mapping[str, Any]
 
 _GROUPS = """
     select g.*, g.lost_at > clock_timestamp() - interval '1 day' as lost_lately,
-           g.seen_at <= postbus.alive_since(clock_timestamp()) as is_silent
+           g.seen_at <= clock_timestamp() - postbus.alive_for() as is_silent
       from postbus.groups g where g.state <> 'CANCELLED' order by g.topic, g.group_name
 """
 _START = "start its worker"

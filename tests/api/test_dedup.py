@@ -133,7 +133,7 @@ async def test_a_key_that_ends_while_somebody_waits_is_not_lost(bus: Bus, conn: 
     await asking.execute("begin")
     assert await bus.publish(asking, topic, "second", dedup_key="d") == first_id
 
-    await conn.execute("select postbus.sweep(as_of => clock_timestamp() + interval '2 days')")
+    await conn.execute("select postbus.sweep_as_of(as_of => clock_timestamp() + interval '2 days')")
     again = await bus.publish(asking, topic, "third", dedup_key="d")
     await asking.execute("commit")
 

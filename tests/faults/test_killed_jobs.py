@@ -188,7 +188,7 @@ async def runs(server: EmbeddedPostgres, dsn: str) -> AsyncIterator[Runs]:
     await root.close()
 
 
-_SWEEP_LOG = "select * from postbus.sweep_log(1, clock_timestamp() + $1)"
+_SWEEP_LOG = "select * from postbus.sweep_log_as_of(1, clock_timestamp() + $1)"
 _HEARTBEAT = """
 select * from postbus.group_heartbeat(array[$1::bigint], array[$1::bigint], '{m}', '{1}', '{0}', '{0}', '{0}', '{0}')
 """
@@ -273,8 +273,8 @@ async def test_queues_are_swept(runs: Runs) -> None:
 
     async def work(run: Run) -> None:
         for _ in range(2):
-            await run.do("select * from postbus.sweep(as_of => clock_timestamp() + $1)", 2 * _DAY)
-            await run.do("select postbus.return_expired(as_of => clock_timestamp() + $1) as count", 2 * _DAY)
+            await run.do("select * from postbus.sweep_as_of(as_of => clock_timestamp() + $1)", 2 * _DAY)
+            await run.do("select postbus.return_expired_as_of(as_of => clock_timestamp() + $1) as count", 2 * _DAY)
 
     done = await runs(prepare, work)
     assert [one.get("finished_rows") for one in done.told] == [1, None, 0, None]
@@ -361,7 +361,7 @@ async def test_old_subscriptions_are_removed(runs: Runs) -> None:
 
     async def work(run: Run) -> None:
         for later in (_DAY, 31 * _DAY, 31 * _DAY):
-            await run.do("select postbus.sweep_subscriptions(clock_timestamp() + $1) as count", later)
+            await run.do("select postbus.sweep_subscriptions_as_of(clock_timestamp() + $1) as count", later)
 
     done = await runs(prepare, work)
     assert [one["count"] for one in done.told] == [0, 3, 0]

@@ -212,7 +212,7 @@ async def leave_in_queue(bus: Bus, conn: Any, *, count: int = 2) -> None:
     async with conn.transaction():
         await conn.execute("select postbus.publish('t', n::text) from generate_series(1, $1::integer) as n", count)
         await conn.execute("select token from postbus.claim('t', 'gone', $1, lease => '1 millisecond')", count)
-    await conn.execute("select postbus.return_expired(as_of => clock_timestamp() + interval '1 second')")
+    await conn.execute("select postbus.return_expired_as_of(as_of => clock_timestamp() + interval '1 second')")
     await conn.execute("update postbus.delayed set due_at = due_at - interval '2 minutes' where trial is not null")
 
 

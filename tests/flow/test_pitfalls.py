@@ -48,8 +48,11 @@ _DAY = timedelta(days=1)
 async def beat(conn: Any, group: int, later: timedelta = timedelta(0)) -> list[Any]:
     """A heartbeat of a group, as if `later`. Returns the answer, which tells of groups that were DEAD."""
     answer: list[Any] = await conn.fetch(
-        "select * from postbus.group_heartbeat("
-        "array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}', '{}', clock_timestamp() + $2)",
+        "select * from postbus.group_heartbeat(array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}', '{}')",
+        group,
+    )
+    await conn.execute(
+        "update postbus.subscription set seen_at = seen_at + $2::interval where id = $1 and state = 'ACTIVE'",
         group,
         later,
     )

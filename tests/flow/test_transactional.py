@@ -102,7 +102,9 @@ async def test_a_lost_lease_rolls_the_effect_back(bus: Bus, conn: Any) -> None:
     async with running(bus):
         await bus.send("t", Order(1))
         await begun.wait()
-        returned = await conn.fetchval("select postbus.return_expired(as_of => clock_timestamp() + interval '1 day')")
+        returned = await conn.fetchval(
+            "select postbus.return_expired_as_of(as_of => clock_timestamp() + interval '1 day')"
+        )
         assert returned == 1
         go_on.set()
         await settled(conn)

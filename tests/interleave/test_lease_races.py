@@ -55,7 +55,7 @@ async def test_an_ack_that_comes_while_the_lease_is_returned_is_lost(connect: Co
 
     returning = sweeper.transaction()
     await returning.start()
-    assert await sweeper.fetchval("select postbus.return_expired(as_of => $1)", claimed["ends_at"]) == 1
+    assert await sweeper.fetchval("select postbus.return_expired_as_of(as_of => $1)", claimed["ends_at"]) == 1
     acking = asyncio.create_task(a.fetchval("select postbus.ack($1, $2)", claimed["token"], [one]))
     await waits(sweeper, pid)
     await returning.commit()
@@ -72,7 +72,7 @@ async def test_a_lease_that_is_being_acked_is_not_returned(connect: Connect) -> 
 
     async with a.transaction():
         assert await a.fetchval("select postbus.ack($1, $2)", claimed["token"], [one]) == []
-        assert await sweeper.fetchval("select postbus.return_expired(as_of => $1)", claimed["ends_at"]) == 0
+        assert await sweeper.fetchval("select postbus.return_expired_as_of(as_of => $1)", claimed["ends_at"]) == 0
 
     assert await states(a) == {}
 
@@ -96,7 +96,7 @@ async def test_an_extension_that_comes_while_the_lease_is_returned_is_lost(conne
 
     returning = sweeper.transaction()
     await returning.start()
-    await sweeper.fetchval("select postbus.return_expired(as_of => $1)", claimed["ends_at"])
+    await sweeper.fetchval("select postbus.return_expired_as_of(as_of => $1)", claimed["ends_at"])
     extending = asyncio.create_task(a.fetchval("select postbus.extend(array[$1::uuid], '1 min')", claimed["token"]))
     await waits(sweeper, a.get_server_pid())
     await returning.commit()
@@ -112,9 +112,9 @@ async def test_a_lease_that_is_being_extended_is_not_returned(connect: Connect) 
 
     async with a.transaction():
         await a.fetchval("select postbus.extend(array[$1::uuid], '1 min')", claimed["token"])
-        assert await sweeper.fetchval("select postbus.return_expired(as_of => $1)", claimed["ends_at"]) == 0
+        assert await sweeper.fetchval("select postbus.return_expired_as_of(as_of => $1)", claimed["ends_at"]) == 0
 
-    assert await sweeper.fetchval("select postbus.return_expired(as_of => $1)", claimed["ends_at"]) == 0
+    assert await sweeper.fetchval("select postbus.return_expired_as_of(as_of => $1)", claimed["ends_at"]) == 0
     assert await states(a) == {"leased": 1}
 
 
@@ -125,8 +125,8 @@ async def test_two_sweepers_return_a_lease_once(connect: Connect) -> None:
     claimed = await claim(a)
 
     async with a.transaction():
-        assert await a.fetchval("select postbus.return_expired(as_of => $1)", claimed["ends_at"]) == 1
-        assert await b.fetchval("select postbus.return_expired(as_of => $1)", claimed["ends_at"]) == 0
+        assert await a.fetchval("select postbus.return_expired_as_of(as_of => $1)", claimed["ends_at"]) == 1
+        assert await b.fetchval("select postbus.return_expired_as_of(as_of => $1)", claimed["ends_at"]) == 0
 
     assert await states(a) == {"retrying": 1}
 

@@ -234,7 +234,7 @@ async def test_a_worker_takes_those_of_a_key_one_after_the_other(conn: Any) -> N
     [lane] = await take(conn, "w", group)
 
     claimed = await conn.fetch(
-        "select * from postbus.claim_retrying(array[$1::uuid], 10, clock_timestamp() + $2)", lane.token, LATER
+        "select * from postbus.claim_retrying_as_of(array[$1::uuid], 10, clock_timestamp() + $2)", lane.token, LATER
     )
 
     assert [row["payload"].decode() for row in claimed] == ["a1"]

@@ -281,7 +281,7 @@ async def test_returns_of_what_a_dead_consumer_had_never_wait_for_each_other(con
         await publish(dead, payload)
         await dead.fetch("select * from postbus.claim('t', 'dead', 1, lease => '1 second')")
     later = await dead.fetchval("select clock_timestamp() + interval '2 seconds'")
-    give_back = "select postbus.return_expired(as_of => $1)"
+    give_back = "select postbus.return_expired_as_of(as_of => $1)"
 
     async with b.transaction():
         await b.execute(

@@ -160,7 +160,7 @@ async def test_what_was_done_ahead_before_an_upgrade_is_not_delivered_again(empt
     piece = await read(conn, lane.cursor)
     assert piece.during is not None
     await put_off(conn, lane, piece.after(3), "retry", "dead", "retry", "retry", "retry")
-    await conn.execute("select postbus.claim_retrying(array[$1::uuid], 10, clock_timestamp())", lane.token)
+    await conn.execute("select postbus.claim_retrying(array[$1::uuid], 10)", lane.token)
     assert await settle_retrying(conn, lane, [ids[n] for n in (1, 4, 5)], "done") == ["done"] * 3
     assert await settle_retrying(conn, lane, [ids[3]], "retry") == ["retried"]
     await advance(conn, [lane], (await read(conn, lane.cursor, 2)).during or "", 2, done=piece.places[1])

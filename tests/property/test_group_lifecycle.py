@@ -374,11 +374,17 @@ class Lifecycle(RuleBasedStateMachine):
 
     def _heartbeat(self, ids: list[int], later: timedelta) -> list[Any]:
         nothing = ", ".join(["'{}'"] * 7)
-        sql = f"select * from postbus.group_heartbeat($1, {nothing}, as_of => clock_timestamp() + $2)"
-        return self.world.fetch(sql, ids, later)
+        rows = self.world.fetch(f"select * from postbus.group_heartbeat($1, {nothing})", ids)
+        # As if it had come later.
+        self.world.value(
+            "update postbus.subscription set seen_at = seen_at + $2 where id = any ($1) and state = 'ACTIVE'",
+            ids,
+            later,
+        )
+        return rows
 
     def _sweep(self, later: timedelta) -> None:
-        self.world.fetch("select * from postbus.sweep_log($1, clock_timestamp() + $2)", self.storage, later)
+        self.world.fetch("select * from postbus.sweep_log_as_of($1, clock_timestamp() + $2)", self.storage, later)
         for group in self.groups.values():
             for one in group.catch_ups:
                 if one.status == "IN_PROGRESS" and len(one.at_end) == _LANES:

@@ -91,7 +91,7 @@ class Retries(RuleBasedStateMachine):
             is_behind = key is not None and any(self.keys[other] == key for other in self.waiting)
             kind = "park" if is_behind else kinds[n % len(kinds)]
             if kind != "done":
-                told = self.world.run(put_off(self.world.conn, held, piece.after(n), kind, as_of=self._now()))
+                told = self.world.run(put_off(self.world.conn, held, piece.after(n), kind))
                 assert told == [_TOLD[kind]]
             self.unread.remove(id)
             if kind == "done":
@@ -110,7 +110,7 @@ class Retries(RuleBasedStateMachine):
         """What is due comes, its attempt counted. What was in hand for longer than its lease is suspected."""
         lane = self.lanes[_one_of(self.waiting, first)]
         self._suspect(lane)
-        rows = self.world.fetch("select * from postbus.claim_retrying(array[$1::uuid], $2, $3)",
+        rows = self.world.fetch("select * from postbus.claim_retrying_as_of(array[$1::uuid], $2, $3)",
                                 self.held[lane].token, count, self._now())  # fmt: skip
         suspects = self._due(lane, suspected=True)
         if suspects:
@@ -130,7 +130,7 @@ class Retries(RuleBasedStateMachine):
         """A suspect comes by itself, the first of its key."""
         lane = self.lanes[_one_of(self.waiting, first)]
         self._suspect(lane)
-        rows = self.world.fetch("select * from postbus.claim_retrying(array[$1::uuid], 1, $2, is_alone => true)",
+        rows = self.world.fetch("select * from postbus.claim_retrying_as_of(array[$1::uuid], 1, $2, is_alone => true)",
                                 self.held[lane].token, self._now())  # fmt: skip
         due = {id for id in self._due(lane, suspected=True) if self._is_first(id)}
         assert {row["id"] for row in rows} <= due
@@ -169,8 +169,8 @@ class Retries(RuleBasedStateMachine):
         if outcome in ("done", "dead") or one is None:
             self.tried.remove(id)
         lane = self.held[self.lanes[id]]
-        told = self.world.run(settle_retrying(self.world.conn, lane, [id], outcome, delay=timedelta(hours=wait),
-                                              as_of=self._now()))  # fmt: skip
+        delay = self.now + timedelta(hours=wait)
+        told = self.world.run(settle_retrying(self.world.conn, lane, [id], outcome, delay=delay))
         if one is None:
             assert told == ["lost"]
         elif outcome == "release":
@@ -195,7 +195,7 @@ class Retries(RuleBasedStateMachine):
         former = self.former[which % len(self.former)]
         ids = sorted(self.waiting)
         assert self.world.run(settle_retrying(self.world.conn, former, ids, "done")) == ["lost"] * len(ids)
-        sql = "select count(*) from postbus.claim_retrying(array[$1::uuid], 10, $2)"
+        sql = "select count(*) from postbus.claim_retrying_as_of(array[$1::uuid], 10, $2)"
         assert self.world.value(sql, former.token, self._now()) == 0
 
     @rule()

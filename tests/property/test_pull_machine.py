@@ -98,7 +98,7 @@ class Pulling(RuleBasedStateMachine):
         """What is left in hand of a pop is held from now on for its lease."""
         token = self.pops[which % len(self.pops)].token
         held = [one for one in self.open.values() if token is not None and one.token == token]
-        lost = self.world.value("select postbus.extend(array[$1::uuid], $2, $3)", token, _LEASE, self._at())
+        lost = self.world.value("select postbus.extend(array[$1::uuid], $2)", token, self.now + _LEASE)
         assert lost == ([] if held else [token])
         for one in held:
             one.due = self.now + _LEASE
@@ -235,9 +235,7 @@ class Pulling(RuleBasedStateMachine):
         mine = [id for id in ids if id in self.open and self.open[id].token == token]
         lost = sorted(set(ids) - set(mine))
         if outcome == "retry":
-            rows = self.world.fetch(
-                "select * from postbus.retry($1, $2, $3, as_of => $4)", token, ids, wait, self._at()
-            )
+            rows = self.world.fetch("select * from postbus.retry($1, $2, $3)", token, ids, self.now + wait)
             assert sorted(row["message_id"] for row in rows if row["outcome"] == "lost") == lost
         else:
             given = ["no use"] if outcome == "dead_letter" else []

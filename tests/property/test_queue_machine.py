@@ -135,9 +135,7 @@ class Queue(RuleBasedStateMachine):
     def retry(self, which: int, some: int, delay: timedelta) -> None:
         token = list(self.leases)[which % len(self.leases)]
         ids = sorted(self.leases[token][0])[:some]
-        told = dict(
-            self.world.fetch("select * from postbus.retry($1, $2, $3, as_of => $4)", token, ids, delay, self._at())
-        )
+        told = dict(self.world.fetch("select * from postbus.retry($1, $2, $3)", token, ids, self.now + delay))
         assert told == {id: "retried" if self.messages[id].attempts < _MOST else "dead" for id in ids}
         self._close(token, ids)
         for id in ids:
@@ -169,7 +167,7 @@ class Queue(RuleBasedStateMachine):
     def extend(self, which: int, length: timedelta) -> None:
         token = list(self.leases)[which % len(self.leases)]
         gone = [lost for lost, _ in self.over if lost not in self.leases]
-        told = self.world.value("select postbus.extend($1, $2, $3)", [token, *gone], length, self._at())
+        told = self.world.value("select postbus.extend($1, $2)", [token, *gone], self.now + length)
         assert sorted(told) == sorted(gone)
         self.leases[token] = (self.leases[token][0], self.now + length)
 
@@ -213,7 +211,8 @@ class Queue(RuleBasedStateMachine):
     def _claim(self, count: int, *, with_floor: bool) -> Any:
         """Claim, and compare with what may be claimed. Returns the lease, if there is one."""
         [row] = self.world.fetch(
-            "select * from postbus.claim($1, 'm', $2, lease => $3, floor => $4, as_of => $5, with_suspects => false)",
+            "select * from postbus.claim_as_of($1, 'm', $2, lease => $3, floor => $4, as_of => $5, "
+            "with_suspects => false)",
             self.topic,
             count,
             _LEASE,
@@ -240,7 +239,7 @@ class Queue(RuleBasedStateMachine):
 
     def _claim_suspects(self) -> Any:
         """Claim what is suspected, as one who does nothing else. Returns the lease, if there is one."""
-        sql = "select * from postbus.claim_suspects($1, 'm', lease => $2, is_promised => true, as_of => $3)"
+        sql = "select * from postbus.claim_suspects_as_of($1, 'm', lease => $2, is_promised => true, as_of => $3)"
         [row] = self.world.fetch(sql, self.topic, _LEASE, self._at())
         free = {
             id: one.trial
@@ -317,7 +316,7 @@ class Queue(RuleBasedStateMachine):
         """What is leased for too long is suspected. Only one that was alone is charged, and is dead in the end."""
         ended = [token for token, (_, ends) in self.leases.items() if ends <= self.now]
         count = sum(len(self.leases[token][0]) for token in ended)
-        assert self.world.value("select postbus.return_expired(as_of => $1)", self._at()) == count
+        assert self.world.value("select postbus.return_expired_as_of(as_of => $1)", self._at()) == count
         for token in ended:
             ids = sorted(self.leases[token][0])
             self._close(token, ids)

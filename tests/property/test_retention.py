@@ -201,7 +201,7 @@ class _World:
         return {row["id"] for row in rows}
 
     async def _sweep_at(self, now: datetime) -> Any:
-        swept = await self.conn.fetchrow("select * from postbus.sweep_log($1, $2)", self.storage, now)
+        swept = await self.conn.fetchrow("select * from postbus.sweep_log_as_of($1, $2)", self.storage, now)
         self.thinned += swept["thinned"]
         self.dropped += len(swept["dropped"])
         return swept

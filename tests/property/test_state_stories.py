@@ -422,7 +422,7 @@ class Story:
 
     async def _sweep_subscriptions(self) -> None:
         self._tell("forget subscriptions")
-        await self.conn.execute("select postbus.sweep_subscriptions(clock_timestamp() + interval '400 days')")
+        await self.conn.execute("select postbus.sweep_subscriptions_as_of(clock_timestamp() + interval '400 days')")
 
     async def _rebase(self) -> None:
         self._tell("rebase")

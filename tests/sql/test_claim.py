@@ -27,7 +27,7 @@ async def test_an_expired_lease_is_claimed_by_another_member(conn: Any) -> None:
     await publish(conn, "one")
     first = await claim(conn, member="a")
 
-    await conn.execute("select postbus.return_expired(as_of => $1)", first["ends_at"])
+    await conn.execute("select postbus.return_expired_as_of(as_of => $1)", first["ends_at"])
     second = await claim(conn, member="b")
 
     assert second["ids"] == first["ids"]
@@ -57,9 +57,9 @@ async def test_an_ack_keeps_with_retention(conn: Any, whole: bool) -> None:
         await conn.fetchval("select postbus.ack($1, $2)", claimed["token"], claimed["ids"])
     assert await states(conn) == {"finished": 2}
 
-    await conn.execute("select postbus.sweep(as_of => clock_timestamp() + interval '59 minutes')")
+    await conn.execute("select postbus.sweep_as_of(as_of => clock_timestamp() + interval '59 minutes')")
     assert await states(conn) == {"finished": 2}
-    await conn.execute("select postbus.sweep(as_of => clock_timestamp() + interval '61 minutes')")
+    await conn.execute("select postbus.sweep_as_of(as_of => clock_timestamp() + interval '61 minutes')")
     assert await states(conn) == {}
 
 
@@ -174,7 +174,7 @@ async def test_a_message_that_kills_its_process_becomes_a_dead_letter(conn: Any)
     for _ in range(3):
         claimed = await claim(conn, as_of=now)
         assert claimed["token"] is not None
-        await conn.execute("select postbus.return_expired(as_of => $1)", claimed["ends_at"])
+        await conn.execute("select postbus.return_expired_as_of(as_of => $1)", claimed["ends_at"])
         now = claimed["ends_at"] + timedelta(minutes=1)
 
     assert (await claim(conn, as_of=now))["token"] is None
@@ -185,7 +185,7 @@ async def test_a_settlement_with_a_lost_lease_changes_nothing(conn: Any) -> None
     """Ack, retry, dead-letter, release and extend say so when the lease is lost, and do nothing."""
     (one,) = await publish(conn, "one")
     old = await claim(conn, member="a")
-    await conn.execute("select postbus.return_expired(as_of => $1)", old["ends_at"])
+    await conn.execute("select postbus.return_expired_as_of(as_of => $1)", old["ends_at"])
     new = await claim(conn, member="b")
     token = old["token"]
 
@@ -206,7 +206,7 @@ async def test_an_extended_lease_ends_later(conn: Any) -> None:
 
     assert await conn.fetchval("select postbus.extend(array[$1::uuid], '1 hour')", claimed["token"]) == []
 
-    assert await conn.fetchval("select postbus.return_expired(as_of => $1)", claimed["ends_at"]) == 0
+    assert await conn.fetchval("select postbus.return_expired_as_of(as_of => $1)", claimed["ends_at"]) == 0
     assert await states(conn) == {"leased": 1}
 
 

@@ -35,7 +35,7 @@ async def now(conn: Any) -> datetime:
 async def force(conn: Any, before: datetime, group: str | None = None, *, dry_run: bool = False) -> dict[str, int]:
     """Move groups past what was published before a time. Returns how much of it each skips."""
     rows = await conn.fetch(
-        "select * from postbus.force_complete('t', $1, $2, $3, as_of => $4)", HOUR, group, dry_run, before + HOUR
+        "select * from postbus.force_complete_as_of('t', $1, $2, $3, as_of => $4)", HOUR, group, dry_run, before + HOUR
     )
     return {row["name"]: row["messages"] for row in rows}
 

@@ -16,12 +16,13 @@ from log_sql import refused
 _WINDOW = timedelta(hours=720)
 
 
-async def once(conn: Any, message_id: str = "m", consumer: str = "c", later: timedelta = timedelta(0)) -> bool:
-    return bool(
-        await conn.fetchval(
-            "select postbus.inbox_once($1, $2, as_of => clock_timestamp() + $3)", consumer, message_id, later
-        )
-    )
+async def once(conn: Any, message_id: str = "m", consumer: str = "c") -> bool:
+    return bool(await conn.fetchval("select postbus.inbox_once($1, $2)", consumer, message_id))
+
+
+async def age(conn: Any, by: timedelta) -> None:
+    """Let everything have been noted earlier by this."""
+    await conn.execute("update postbus.inbox set done_at = done_at - $1::interval, expires_at = expires_at - $1", by)
 
 
 async def test_a_message_is_new_once_for_each_consumer(conn: Any) -> None:
@@ -70,24 +71,28 @@ async def test_a_snapshot_that_is_too_old_is_told_to_try_again(connect: Connect)
 async def test_after_its_window_a_message_is_new_again(conn: Any) -> None:
     """A month is remembered by default; a window of its own counts from when it was given."""
     assert await once(conn)
-    assert not await once(conn, later=_WINDOW - timedelta(minutes=1))
-    assert await once(conn, later=_WINDOW + timedelta(minutes=1))
-    assert not await once(conn, later=_WINDOW + timedelta(minutes=2)), "and is known again since"
+    await age(conn, _WINDOW - timedelta(minutes=1))
+    assert not await once(conn)
+    await age(conn, timedelta(minutes=2))
+    assert await once(conn)
+    assert not await once(conn), "and is known again since"
     await conn.execute("select postbus.inbox_once('c', 'short', '1 hour')")
-    assert not await once(conn, "short", later=timedelta(minutes=59))
-    assert await once(conn, "short", later=timedelta(minutes=61))
+    await age(conn, timedelta(minutes=59))
+    assert not await once(conn, "short")
+    await age(conn, timedelta(minutes=2))
+    assert await once(conn, "short")
 
 
 @pytest.mark.parametrize("commits", [True, False])
 async def test_only_one_uses_an_expired_record_again(connect: Connect, commits: bool) -> None:
     """The second waits for the first here too."""
     a, b, observer = await connect(), await connect(), await connect()
-    later = _WINDOW + timedelta(days=1)
     assert await once(a)
+    await age(a, _WINDOW + timedelta(days=1))
     first = a.transaction()
     await first.start()
-    assert await once(a, later=later)
-    second = asyncio.create_task(once(b, later=later))
+    assert await once(a)
+    second = asyncio.create_task(once(b))
     await waits(observer, b.get_server_pid())
     await (first.commit() if commits else first.rollback())
 
@@ -144,7 +149,7 @@ async def test_the_sweep_forgets_what_is_past_its_window(conn: Any) -> None:
     for n in range(3):
         await once(conn, str(n))
     await conn.execute("select postbus.inbox_once('c', 'long', '900 hours')")
-    sweep = "select inbox_records, more from postbus.sweep($1, clock_timestamp() + $2)"
+    sweep = "select inbox_records, more from postbus.sweep_as_of($1, clock_timestamp() + $2)"
     early = await conn.fetchrow(sweep, 2, _WINDOW - timedelta(minutes=1))
     runs = [tuple(await conn.fetchrow(sweep, 2, _WINDOW + timedelta(minutes=1))) for _ in range(2)]
 
@@ -157,15 +162,13 @@ async def test_the_sweep_forgets_what_is_past_its_window(conn: Any) -> None:
 async def test_the_sweep_passes_by_a_record_that_is_used_again(connect: Connect) -> None:
     """It neither waits for it nor removes it."""
     a, sweeper = await connect(), await connect()
-    later = _WINDOW + timedelta(minutes=1)
     assert await once(a)
+    await age(a, _WINDOW + timedelta(minutes=1))
     async with a.transaction():
-        assert await once(a, later=later)
-        swept = await sweeper.fetchval(
-            "select inbox_records from postbus.sweep(as_of => clock_timestamp() + $1)", later
-        )
+        assert await once(a)
+        swept = await sweeper.fetchval("select inbox_records from postbus.sweep()")
     assert swept == 0
-    assert not await once(a, later=later)
+    assert not await once(a)
 
 
 @pytest.mark.parametrize(

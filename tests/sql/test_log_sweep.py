@@ -66,12 +66,11 @@ async def _close(conn: Any, storage: int) -> None:
 
 
 async def _beat(conn: Any, group: int, later: timedelta) -> None:
+    """A heartbeat, as if it came later."""
     await conn.execute(
-        "select postbus.group_heartbeat(array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}', '{}', "
-        "clock_timestamp() + $2)",
-        group,
-        later,
+        "select postbus.group_heartbeat(array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}', '{}')", group
     )
+    await conn.execute("update postbus.subscription set seen_at = seen_at + $2::interval where id = $1", group, later)
 
 
 async def _lost(conn: Any) -> dict[str, int]:

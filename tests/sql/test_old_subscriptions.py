@@ -14,7 +14,7 @@ _DAY = timedelta(days=1)
 
 
 async def remove_old(conn: Any, later: timedelta) -> int:
-    count: int = await conn.fetchval("select postbus.sweep_subscriptions(clock_timestamp() + $1)", later)
+    count: int = await conn.fetchval("select postbus.sweep_subscriptions_as_of(clock_timestamp() + $1)", later)
     return count
 
 

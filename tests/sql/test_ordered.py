@@ -82,7 +82,7 @@ async def test_an_expired_lease_keeps_the_order(conn: Any) -> None:
     for _ in range(3):
         claimed = await claim(conn, as_of=now)
         assert payloads(claimed) == ["a1"]
-        await conn.execute("select postbus.return_expired(as_of => $1)", claimed["ends_at"])
+        await conn.execute("select postbus.return_expired_as_of(as_of => $1)", claimed["ends_at"])
         now = claimed["ends_at"] + timedelta(minutes=1)
 
     assert payloads(await claim(conn, as_of=now)) == ["a2"]
@@ -95,7 +95,7 @@ async def test_a_key_waits_for_its_message_that_died_again(conn: Any) -> None:
     for _ in range(2):
         claimed = await claim(conn, as_of=now)
         now = claimed["ends_at"]
-        await conn.execute("select postbus.return_expired(as_of => $1)", now)
+        await conn.execute("select postbus.return_expired_as_of(as_of => $1)", now)
 
     assert (await claim(conn, as_of=now))["token"] is None
     assert payloads(await claim(conn, as_of=now + timedelta(minutes=1))) == ["a1"]

@@ -109,8 +109,8 @@ async def test_what_is_tried_again_comes_when_it_is_due(conn: Any) -> None:
 
     assert empty.next_due is not None
     assert timedelta(seconds=50) < empty.next_due <= timedelta(minutes=1)
-    soon = await conn.fetchval("select clock_timestamp() + interval '2 minutes'")
-    assert (await pop(conn, as_of=soon)).messages == ["one"]
+    await conn.execute("update postbus.retrying set due_at = due_at - interval '2 minutes'")
+    assert (await pop(conn)).messages == ["one"]
 
 
 async def test_idle_topics_cost_no_transaction(conn: Any) -> None:

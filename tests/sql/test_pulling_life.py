@@ -355,8 +355,8 @@ async def test_long_work_for_a_scope_is_a_sign_of_life_in_all_its_topics(conn: A
     for minutes in range(2, 30, 2):
         later = timedelta(minutes=minutes)
         if how == "extend":
-            now = await conn.fetchval("select clock_timestamp() + $1::interval", later)
-            await conn.execute("select postbus.extend(array[$1::uuid], '3 min', $2)", popped.token, now)
+            until = later + timedelta(minutes=3)
+            await conn.execute("select postbus.extend(array[$1::uuid], $2)", popped.token, until)
         assert [(await sweep(conn, storage, later))["dead"] for storage in storages] == [0, 0]
     await publish_many(conn, "three", topic="b")
     await ack(conn, popped)

@@ -261,7 +261,7 @@ async def test_what_was_cancelled_stays_out(conn: Any) -> None:
 
     assert list(await subscribe_scope(conn, namespace="ns")) == ["b"]
     await conn.execute("""select postbus.set_topic('a', '{"task": "t"}')""")
-    await conn.execute("select postbus.sweep_subscriptions(clock_timestamp() + interval '1 year')")
+    await conn.execute("select postbus.sweep_subscriptions_as_of(clock_timestamp() + interval '1 year')")
     assert list(await subscribe_scope(conn, namespace="ns")) == ["b"]
 
     assert list(await subscribe_scope(conn, topic="a", mode="new")) == ["a"]

@@ -15,14 +15,15 @@ LONG = timedelta(hours=1)
 
 async def lost(conn: Any, claimed: Any) -> datetime:
     """Let a lease end without an answer. Returns when."""
-    await conn.execute("select postbus.return_expired(as_of => $1)", claimed["ends_at"])
+    await conn.execute("select postbus.return_expired_as_of(as_of => $1)", claimed["ends_at"])
     return claimed["ends_at"]  # type: ignore[no-any-return]
 
 
 async def claim_alone(conn: Any, member: str = "w", as_of: datetime | None = None) -> Any:
     """What a worker claims that handles nothing else meanwhile."""
     return await conn.fetchrow(
-        "select * from postbus.claim_suspects('t', $1, is_promised => true, as_of => coalesce($2, clock_timestamp()))",
+        "select * from postbus.claim_suspects_as_of('t', $1, is_promised => true, "
+        "as_of => coalesce($2, clock_timestamp()))",
         member,
         as_of,
     )
@@ -160,7 +161,7 @@ async def test_worker_that_cannot_be_alone_is_charged_nothing(conn: Any) -> None
     """It handles something for a group, of which its leases know nothing."""
     await publish(conn, "a", "b")
     await lost(conn, await work(conn))
-    sql = "select * from postbus.claim_suspects('t', 'w', is_promised => null, as_of => $1)"
+    sql = "select * from postbus.claim_suspects_as_of('t', 'w', is_promised => null, as_of => $1)"
     assert (await conn.fetchrow(sql, await conn.fetchval("select clock_timestamp()")))["token"] is None
     now = await conn.fetchval("select clock_timestamp() + interval '2 minutes'")
     claimed = await conn.fetchrow(sql, now)
@@ -225,7 +226,7 @@ async def test_retries_in_hand_together_are_charged_nothing(conn: Any) -> None:
 
 async def claim_retrying_alone(conn: Any, lane: Any, as_of: Any) -> Any:
     return await conn.fetch(
-        "select * from postbus.claim_retrying(array[$1::uuid], 1, $2, is_alone => true)", lane.token, as_of
+        "select * from postbus.claim_retrying_as_of(array[$1::uuid], 1, $2, is_alone => true)", lane.token, as_of
     )
 
 
@@ -275,9 +276,9 @@ async def test_retry_whose_lease_is_prolonged_is_not_taken_again(conn: Any) -> N
     (lane,) = await take(conn, "w", group)
     await put_off(conn, lane, await read(conn, lane.cursor), "retry")
     (row,) = await log_sql.claim_retrying(conn, lane)
-    later = row["due_at"] + timedelta(seconds=1)
-    await conn.execute("select postbus.prolong_retrying(array[$1::uuid], $2, $3)", lane.token, ids, row["due_at"])
-    assert await log_sql.claim_retrying(conn, lane, as_of=later) == []
+    await conn.execute("update postbus.retrying set due_at = clock_timestamp() + interval '1 second'")
+    await conn.execute("select postbus.prolong_retrying(array[$1::uuid], $2)", lane.token, ids)
+    assert await log_sql.claim_retrying(conn, lane, as_of=row["due_at"]) == []
     assert await conn.fetchval("select attempts from postbus.retrying") == 2
 
 

@@ -36,7 +36,9 @@ async def settings(conn: Any) -> tuple[Any, ...]:
 
 
 async def health(conn: Any, later: timedelta = timedelta(0), max_backlog: int = 1_000_000) -> Any:
-    return await conn.fetchrow("select * from postbus.sweep_health(clock_timestamp() + $1, $2)", later, max_backlog)
+    return await conn.fetchrow(
+        "select * from postbus.sweep_health_as_of(clock_timestamp() + $1, $2)", later, max_backlog
+    )
 
 
 async def job(conn: Any, name: str) -> Any:
@@ -51,7 +53,7 @@ async def finish(conn: Any, *payloads: str) -> None:
 
 async def sweep_queue(conn: Any, later: timedelta = timedelta(0), *, if_due: bool = False) -> Any:
     return await conn.fetchrow(
-        "select * from postbus.sweep(as_of => clock_timestamp() + $1, if_due => $2)", later, if_due
+        "select * from postbus.sweep_as_of(as_of => clock_timestamp() + $1, if_due => $2)", later, if_due
     )
 
 
@@ -66,7 +68,7 @@ async def closed_leaf(conn: Any, *payloads: str, **options: Any) -> int:
 
 async def drops(conn: Any, storage: int, later: timedelta, *names: str) -> None:
     """Wait until a sweep that is due drops these leaves. Transactions of other databases may hold that up."""
-    query = "select dropped from postbus.sweep_log($1, clock_timestamp() + $2, if_due => true)"
+    query = "select dropped from postbus.sweep_log_as_of($1, clock_timestamp() + $2, if_due => true)"
 
     async def are_dropped() -> None:
         assert await conn.fetchval(query, storage, later) == list(names)
@@ -161,7 +163,7 @@ async def test_leaves_are_dropped_once_per_interval_and_all_else_goes_on(conn: A
     )
     await publish_many(conn, "b")
     await conn.execute("update postbus.storage set leaf_bytes = 1")
-    query = "select * from postbus.sweep_log($1, clock_timestamp() + $2, if_due => true)"
+    query = "select * from postbus.sweep_log_as_of($1, clock_timestamp() + $2, if_due => true)"
     swept = [await conn.fetchrow(query, storage, timedelta(seconds=n)) for n in range(4)]
     assert [one["counted"] for one in swept] == [1, 0, 0, 0]
     assert [one["opened"] for one in swept] == [None, 3, None, None]
@@ -187,7 +189,7 @@ async def test_a_drop_that_somebody_blocks_stays_due(conn: Any, connect: Connect
     storage = await closed_leaf(conn, "a")
     await _nothing_is_open(conn)
     reader = await connect()
-    query = "select dropped from postbus.sweep_log($1, clock_timestamp() + $2, if_due => true)"
+    query = "select dropped from postbus.sweep_log_as_of($1, clock_timestamp() + $2, if_due => true)"
     async with reader.transaction():
         await reader.fetch("select count(*) from postbus.segment_1_1")
         for seconds in range(3):
@@ -226,7 +228,7 @@ async def test_jobs_tell_what_they_have_done(conn: Any) -> None:
     await sweep_queue(conn, _DAY)
     await publish(conn, "e", topic="q")
     await claim(conn, topic="q")
-    await conn.execute("select postbus.return_expired(as_of => clock_timestamp() + interval '1 day')")
+    await conn.execute("select postbus.return_expired_as_of(as_of => clock_timestamp() + interval '1 day')")
     await subscribe(conn)
     assert await let_die(conn, storage, _HOUR) == 1
     rows = {row["job"]: row for row in await conn.fetch("select * from postbus.sweep_jobs")}
@@ -351,7 +353,7 @@ async def test_a_job_that_does_not_run_although_processes_are_there_is_unhealthy
     await sweep_queue(conn, later)
     while (await sweep(conn, storage, later))["more"]:
         pass
-    await conn.execute("select postbus.return_expired(as_of => clock_timestamp() + $1::interval)", later)
+    await conn.execute("select postbus.return_expired_as_of(as_of => clock_timestamp() + $1::interval)", later)
     assert (await health(conn, later))["reason"] is None
     await conn.execute("update postbus.worker set seen_at = seen_at + interval '4 hours'")
     reason = (await health(conn, later + 4 * _HOUR))["reason"]

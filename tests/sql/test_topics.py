@@ -204,9 +204,9 @@ async def test_errors_are_truncated(conn: Any) -> None:
 async def test_the_sweep_forgets_dedup_keys_after_their_window(conn: Any) -> None:
     """A deduplication key is forgotten when its window is over, not before."""
     await publish(conn, "one", dedup_key="d")
-    await conn.execute("select postbus.sweep(as_of => clock_timestamp() + interval '23 hours')")
+    await conn.execute("select postbus.sweep_as_of(as_of => clock_timestamp() + interval '23 hours')")
     assert await conn.fetchval("select count(*) from postbus.dedup") == 1
-    await conn.execute("select postbus.sweep(as_of => clock_timestamp() + interval '25 hours')")
+    await conn.execute("select postbus.sweep_as_of(as_of => clock_timestamp() + interval '25 hours')")
     assert await conn.fetchval("select count(*) from postbus.dedup") == 0
 
 
@@ -216,8 +216,8 @@ async def test_one_process_sweeps_at_a_time(connect: Connect) -> None:
     await publish(a, "one", dedup_key="d")
     later = "as_of => clock_timestamp() + interval '25 hours'"
     async with a.transaction():
-        assert await a.fetchval(f"select dedup_keys from postbus.sweep({later})") == 1
-        assert await b.fetchval(f"select dedup_keys from postbus.sweep({later})") == 0
+        assert await a.fetchval(f"select dedup_keys from postbus.sweep_as_of({later})") == 1
+        assert await b.fetchval(f"select dedup_keys from postbus.sweep_as_of({later})") == 0
 
 
 async def test_the_sweep_works_in_pieces(conn: Any) -> None:
@@ -225,8 +225,8 @@ async def test_the_sweep_works_in_pieces(conn: Any) -> None:
     for n in range(5):
         await publish(conn, "one", dedup_key=f"d{n}")
     later = "as_of => clock_timestamp() + interval '25 hours', max_count => 3"
-    assert await conn.fetchval(f"select more from postbus.sweep({later})") is True
-    assert await conn.fetchval(f"select more from postbus.sweep({later})") is False
+    assert await conn.fetchval(f"select more from postbus.sweep_as_of({later})") is True
+    assert await conn.fetchval(f"select more from postbus.sweep_as_of({later})") is False
     assert await conn.fetchval("select count(*) from postbus.dedup") == 0
 
 

@@ -110,7 +110,7 @@ async def _sweep(conn: asyncpg.Connection) -> tuple[int, float]:
     began = time.perf_counter()
     await conn.execute("update postbus.storage set period = '0'")
     for days in range(1, 6):  # a new leaf, the old one closed, and dropped
-        await conn.execute("select postbus.sweep_log($1, now() + make_interval(days => $2))", _STORAGE, days)
+        await conn.execute("select postbus.sweep_log_as_of($1, now() + make_interval(days => $2))", _STORAGE, days)
     seconds = time.perf_counter() - began
     return kept - await conn.fetchval(_KEPT), seconds
 

@@ -168,7 +168,7 @@ def _lacked_and_dropped(watch: LeafWatch, days: _Days) -> list[int]:
 async def _empty(conn: asyncpg.Connection, sizes: Sweeper) -> int:
     """Let all that was published be dropped. Returns the bytes that are left."""
     for days in range(1, 40):  # a new leaf, the old one closed, and all dropped, one by one
-        await conn.execute("select postbus.sweep_log($1, now() + make_interval(days => $2))", STORAGE, days)
+        await conn.execute("select postbus.sweep_log_as_of($1, now() + make_interval(days => $2))", STORAGE, days)
     return await sizes.look()
 
 

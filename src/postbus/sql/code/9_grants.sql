@@ -41,7 +41,7 @@ begin
              array['ensure_topic', 'subscribe', 'subscribe_scope', 'sweep', 'note_sink_away', 'forget_sink_away', 'note_sweeper', 'forget_sweeper', 'sweep_log', 'sweep_subscriptions', 'take_group_events', 'storages', 'return_expired',
                    'note_failure', 'inbox_forget']),
             (array['postbus_observer', 'postbus_admin'],
-             array['sweeping', 'sweep_health', 'alive_since', 'recent_calls', 'health_limits', 'payload_json', 'payloads_of', 'lines_of', 'first_id', 'group_lag', 'group_metrics', 'deliveries_of', 'message_state',
+             array['sweeping', 'sweep_health', 'alive_for', 'recent_calls', 'health_limits', 'payload_json', 'payloads_of', 'lines_of', 'first_id', 'group_lag', 'group_metrics', 'deliveries_of', 'message_state',
                    'fates_of_topic', 'states_of_topic', 'delivery_at', 'settled_at', 'first_wanted', 'last_catch_up', 'log_message', 'copies_of', 'groups_near_timeout', 'stuck_messages',
                    'zero_subscription_messages', 'inconsistencies', 'in_scope', 'pattern_regex', 'retained']),
             (array['postbus_admin'],

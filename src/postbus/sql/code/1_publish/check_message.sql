@@ -30,12 +30,10 @@ begin
     end if;
     if delay is not null and deliver_at is not null then
         perform postbus.refuse('PB402', 'delay and deliver_at are both given', 'give one of them');
-    elsif delay < interval '0' then
-        perform postbus.refuse('PB402', format('delay %s is negative', delay), 'give a delay of zero or more');
-    elsif delay > interval '1000 years' then      -- infinity too
-        perform postbus.refuse('PB402', format('delay %s is longer than 1000 years', delay), 'give a shorter delay');
-    elsif not isfinite(deliver_at) then
-        perform postbus.refuse('PB402', format('deliver_at is %s', deliver_at), 'give a point in time');
+    elsif delay < interval '0' or delay > interval '1000 years' then
+        perform postbus.check_delay(delay);
+    elsif not postbus.is_a_time(deliver_at) then
+        perform postbus.refuse('PB402', format('deliver_at is %s', deliver_at), 'give a point in time between the years 1 and 9999');
     end if;
     if headers is not null and (
         jsonb_typeof(headers) <> 'object'

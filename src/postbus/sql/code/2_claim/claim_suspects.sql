@@ -1,72 +1,15 @@
--- Leases messages of a queue that are suspected of having ended a process, apart from all others: those that were in hand
--- together are tried an eighth at a time, and in the end alone. See return_expired.
+-- Leases messages of a queue that are suspected of having ended a process, apart from all others, now: see claim_suspects_as_of.
 --
--- With is_promised the caller handles nothing else until they are settled; if it is null, the caller does handle other messages. Such a
--- one, and a member that holds other messages, gets one that is to be alone only when that has waited for a minute, and as one that
--- is not alone: if the process ends then, nothing is charged.
---
--- Writes: delayed, lease.  Locks: delayed rows (skip locked).
+-- Writes: see claim_suspects_as_of.
 create or replace function postbus.claim_suspects(
     topic       text,
     member      text,
     max_count   integer default 1000,
     lease       interval default null,
-    is_promised boolean default false,
-    as_of       timestamptz default clock_timestamp(),
-    out token           uuid,
-    out ends_at         timestamptz,
-    out lease_length    interval,
-    out ordered         boolean,
-    out ids             bigint[],
-    out published_ats   timestamptz[],
-    out attempts        integer[],
-    out priorities      smallint[],
-    out keys            text[],
-    out correlation_ids text[],
-    out content_types   text[],
-    out headers         text[],
-    out payloads        bytea[],
-    out outlasted       integer
-)
+    is_promised boolean default false
+) returns postbus.claimed_suspects
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off as $$
-declare
-    _topic    postbus.topic := postbus.topic_options(topic);
-    _first    record;
-    _messages postbus.queue_message[];
-    _is_busy  boolean := case when is_promised then false else is_promised is null or postbus.is_busy(member, as_of) end;
+set search_path = pg_catalog, pg_temp as $$
 begin
-    if _topic.paused_at is not null then
-        return;
-    end if;
-    select d.trial, d.due_at into _first from postbus.delayed d
-     where d.topic_id = _topic.id and d.trial is not null and d.due_at <= as_of order by d.due_at, d.id limit 1 for update skip locked;
-    if not found or (least(_first.trial, max_count) = 1 and _is_busy and _first.due_at > as_of - interval '1 minute') then
-        return;
-    end if;
-    with chosen as (
-        select d.ctid from postbus.delayed d
-         where d.topic_id = _topic.id and d.trial = _first.trial and d.due_at <= as_of
-         order by d.due_at, d.id limit least(_first.trial, max_count) for update skip locked
-    ), taken as (
-        delete from postbus.delayed d using chosen where d.ctid = chosen.ctid returning d.*
-    )
-    select array_agg(t.id order by t.id), array_agg(t.published_at order by t.id), array_agg(t.attempts + 1 order by t.id),
-           array_agg(t.priority order by t.id), array_agg(t.key order by t.id), array_agg(t.correlation_id order by t.id),
-           array_agg(t.content_type order by t.id), array_agg(t.headers::text order by t.id), array_agg(t.payload order by t.id),
-           array_agg(row(t.id, t.published_at, t.attempts + 1, t.priority, t.key, t.correlation_id, t.content_type, t.headers,
-                         t.payload)::postbus.queue_message order by t.id), bool_or(t.ordered), max(t.outlasted)
-      into ids, published_ats, attempts, priorities, keys, correlation_ids, content_types, headers, payloads, _messages, ordered, outlasted
-      from taken t;
-    if ids is null then
-        return;
-    end if;
-    lease_length := coalesce(claim_suspects.lease, _topic.lease);
-    insert into postbus.lease (token, topic_id, member, ends_at, ordered, open_ids, messages, outlasted, alone)
-    values (gen_random_uuid(), _topic.id, claim_suspects.member, as_of + lease_length, ordered, ids, _messages, outlasted,
-            not _is_busy and (is_promised or cardinality(ids) = 1))
-    returning lease.token, lease.ends_at into claim_suspects.token, claim_suspects.ends_at;
+    return postbus.claim_suspects_as_of(topic, member, max_count, lease, is_promised, clock_timestamp());
 end $$;

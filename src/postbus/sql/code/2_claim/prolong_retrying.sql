@@ -1,7 +1,7 @@
 -- Prolongs, by the topic's lease from now, the leases of messages that the holder of lanes tries again.
 --
 -- Writes: retrying.  Locks: lane rows, for share.
-create or replace function postbus.prolong_retrying(tokens uuid[], ids bigint[], as_of timestamptz default clock_timestamp()) returns void
+create or replace function postbus.prolong_retrying(tokens uuid[], ids bigint[]) returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 begin
@@ -9,7 +9,7 @@ begin
         select l.subscription_id, l.lane, (postbus.subscribed_topic(l.subscription_id)).lease
           from postbus.lane l where l.token = any (prolong_retrying.tokens) for share
     )
-    update postbus.retrying r set due_at = as_of + held.lease
+    update postbus.retrying r set due_at = clock_timestamp() + held.lease
       from held
      where r.subscription_id = held.subscription_id and r.lane = held.lane and r.id = any (ids) and r.alone is not null and r.token is null;
 end $$;

@@ -1,9 +1,9 @@
 -- The topics among these, queues, that have suspected messages to be tried: see claim_suspects.
-create or replace function postbus.suspected(topics text[], as_of timestamptz default clock_timestamp()) returns text[]
+create or replace function postbus.suspected(topics text[]) returns text[]
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off as $$
     select array(select one.topic from unnest(topics) as one (topic)
                   where exists (select from postbus.delayed d
-                                 where d.topic_id = postbus.topic_id(one.topic) and d.trial is not null and d.due_at <= as_of))
+                                 where d.topic_id = postbus.topic_id(one.topic) and d.trial is not null and d.due_at <= (select clock_timestamp())))
 $$;

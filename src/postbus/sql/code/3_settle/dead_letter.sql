@@ -6,8 +6,7 @@ create or replace function postbus.dead_letter(
     token  uuid,
     ids    bigint[],
     reason text,
-    error  text default null,
-    as_of  timestamptz default clock_timestamp()
+    error  text default null
 ) returns bigint[]
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -17,6 +16,7 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
+    _now      timestamptz := clock_timestamp();
     _closed   record;
     _lease    postbus.lease;
     _messages postbus.queue_message[];
@@ -26,11 +26,11 @@ begin
     _messages := _closed.messages;
     if _lease.token is null then
         return array(select s.message_id
-                       from postbus.settle_shelved(token, ids, 'dead', null, error, coalesce(reason, 'dead-lettered'), null, as_of) as s
+                       from postbus.settle_shelved(token, ids, 'dead', null, error, coalesce(reason, 'dead-lettered'), null, _now) as s
                       where s.became = 'lost');
     end if;
     if cardinality(_messages) > 0 then
-        perform postbus.bury(_lease.topic_id, _lease.ordered, _messages, coalesce(reason, 'dead-lettered'), error, as_of);
+        perform postbus.bury(_lease.topic_id, _lease.ordered, _messages, coalesce(reason, 'dead-lettered'), error, _now);
     end if;
     return _closed.lost;
 end $$;

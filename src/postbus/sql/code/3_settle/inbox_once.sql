@@ -9,15 +9,16 @@
 create or replace function postbus.inbox_once(
     consumer   text,
     message_id text,
-    keep       interval default '720 hours',
-    as_of      timestamptz default clock_timestamp()
+    keep       interval default '720 hours'
 ) returns boolean
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
+declare
+    _now timestamptz := clock_timestamp();
 begin
     perform postbus.check_inbox(consumer, message_id, keep);
     insert into postbus.inbox (consumer, message_id, done_at, expires_at)
-    values (inbox_once.consumer, inbox_once.message_id, as_of, as_of + keep)
+    values (inbox_once.consumer, inbox_once.message_id, _now, _now + keep)
     on conflict on constraint inbox_pkey do nothing;
     if found then
         return true;
@@ -25,7 +26,7 @@ begin
     -- A record past its window counts as none. One that the sweep, or inbox_forget, removes just now was there a moment ago:
     -- the answer is the one that it would have been then. Nothing is locked where nothing has expired.
     update postbus.inbox i
-       set done_at = as_of, expires_at = as_of + keep
-     where i.consumer = inbox_once.consumer and i.message_id = inbox_once.message_id and i.expires_at <= as_of;
+       set done_at = _now, expires_at = _now + keep
+     where i.consumer = inbox_once.consumer and i.message_id = inbox_once.message_id and i.expires_at <= _now;
     return found;
 end $$;

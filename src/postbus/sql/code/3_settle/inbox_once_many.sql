@@ -7,8 +7,7 @@
 create or replace function postbus.inbox_once_many(
     consumer    text,
     message_ids text[],
-    keep        interval default '720 hours',
-    as_of       timestamptz default clock_timestamp()
+    keep        interval default '720 hours'
 ) returns boolean[]
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -19,7 +18,7 @@ begin
     for _place in
         select one.place from unnest(message_ids) with ordinality as one (id, place) order by one.id collate "C", one.place
     loop
-        _first[_place] := postbus.inbox_once(consumer, message_ids[_place], keep, as_of);
+        _first[_place] := postbus.inbox_once(consumer, message_ids[_place], keep);
     end loop;
     return _first;
 end $$;

@@ -10,8 +10,7 @@ create or replace function postbus.retry(
     ids          bigint[],
     delay        interval default null,
     error        text default null,
-    max_attempts integer default null,
-    as_of        timestamptz default clock_timestamp()
+    max_attempts integer default null
 ) returns table (message_id bigint, outcome text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -21,6 +20,7 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
+    _now      timestamptz := clock_timestamp();
     _closed   record;
     _lease    postbus.lease;
     _messages postbus.queue_message[];
@@ -28,13 +28,13 @@ declare
     _limit    integer;
     _spent    postbus.queue_message[];
 begin
-    if delay < interval '0' then
-        perform postbus.refuse('PB402', format('delay %s is negative', delay), 'give a delay of zero or more');
+    if delay < interval '0' or delay > interval '1000 years' then
+        perform postbus.check_delay(delay);
     end if;
     select * into _closed from postbus.close_messages(token, ids);
     _lease := _closed.lease;
     if _lease.token is null then
-        return query select * from postbus.settle_shelved(token, ids, 'retry', delay, error, null, max_attempts, as_of);
+        return query select * from postbus.settle_shelved(token, ids, 'retry', delay, error, null, max_attempts, _now);
         return;
     end if;
     _messages := _closed.messages;
@@ -42,10 +42,10 @@ begin
     _limit := coalesce(max_attempts, _topic.max_attempts);
     _spent := array(select m from unnest(_messages) as m where m.attempts >= _limit);
     if cardinality(_spent) > 0 then
-        perform postbus.bury(_lease.topic_id, _lease.ordered, _spent, format('failed %s times', _limit), error, as_of);
+        perform postbus.bury(_lease.topic_id, _lease.ordered, _spent, format('failed %s times', _limit), error, _now);
     end if;
     perform postbus.try_later(_lease.topic_id, _lease.ordered, array(select m from unnest(_messages) as m where m.attempts < _limit),
-                              _topic, retry.delay, retry.error, as_of);
+                              _topic, retry.delay, retry.error, _now);
     return query
     select wanted.id, case when m.id is null then 'lost' when m.attempts < _limit then 'retried' else 'dead' end
       from unnest(ids) as wanted (id)

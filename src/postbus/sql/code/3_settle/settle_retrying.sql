@@ -12,12 +12,12 @@ create or replace function postbus.settle_retrying(
     delay           interval default null,
     error           text default null,
     reason          text default null,
-    max_attempts    integer default null,
-    as_of           timestamptz default clock_timestamp()
+    max_attempts    integer default null
 ) returns text[]
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
+    _now   timestamptz := clock_timestamp();
     _topic postbus.topic := postbus.subscribed_topic(subscription_id);
     _most  integer := least(max_attempts, _topic.max_attempts);
     _id    bigint;
@@ -25,6 +25,9 @@ declare
     _ended text[] := array[]::text[];
     _told  text[] := array[]::text[];
 begin
+    if delay < interval '0' or delay > interval '1000 years' then
+        perform postbus.check_delay(delay);
+    end if;
     perform from postbus.lane l
       where l.subscription_id = settle_retrying.subscription_id and l.lane = settle_retrying.lane and l.token = settle_retrying.token
         for share;
@@ -37,12 +40,12 @@ begin
         if _one.id is null then
             _told := _told || 'lost'::text;
         elsif outcome = 'release' then
-            update postbus.retrying r set due_at = as_of, attempts = greatest(r.attempts - 1, 0), alone = null
+            update postbus.retrying r set due_at = _now, attempts = greatest(r.attempts - 1, 0), alone = null
              where r.subscription_id = _one.subscription_id and r.lane = _one.lane and r.id = _id;
             _told := _told || 'released'::text;
         elsif outcome = 'retry' and _one.attempts < _most then
             update postbus.retrying r
-               set due_at = as_of + coalesce(settle_retrying.delay, postbus.backoff(_topic, _one.attempts)), last_error = left(error, 4000),
+               set due_at = _now + coalesce(settle_retrying.delay, postbus.backoff(_topic, _one.attempts)), last_error = left(error, 4000),
                    alone = null, suspected = false, outlasted = null
              where r.subscription_id = _one.subscription_id and r.lane = _one.lane and r.id = _id;
             _told := _told || 'retried'::text;
@@ -54,7 +57,7 @@ begin
             else
                 insert into postbus.dead_letter (id, subscription_id, topic_id, died_at, reason, last_error, published_at, attempts,
                                                  priority, key, correlation_id, content_type, headers, payload, stretch)
-                values (_id, postbus.group_of(_one.subscription_id), _topic.id, as_of,
+                values (_id, postbus.group_of(_one.subscription_id), _topic.id, _now,
                         left(coalesce(reason, format('gave up after %s attempt%s', _one.attempts, case when _one.attempts > 1 then 's' end)), 1000),
                         left(error, 4000),
                         _one.published_at, _one.attempts, 4, _one.key, _one.correlation_id, _one.content_type, _one.headers, _one.payload,
@@ -65,10 +68,10 @@ begin
             perform postbus.note_ahead(subscription_id, lane, array[_id], array[_one.position]);
             perform postbus.keep_receipt(_topic, subscription_id, lane, array[_id], array[_one.position],
                                          array[case when outcome = 'done' then 'COMPLETED' else 'DEAD' end], array[_one.attempts],
-                                         array[coalesce(error, _one.last_error)], null, array[_one.stretch], as_of);
+                                         array[coalesce(error, _one.last_error)], null, array[_one.stretch], _now);
             _ended := _ended || _one.key;
         end if;
     end loop;
-    perform postbus.unpark_retrying(subscription_id, lane, _ended, as_of);
+    perform postbus.unpark_retrying(subscription_id, lane, _ended, _now);
     return _told;
 end $$;

@@ -5,10 +5,11 @@
 -- are waited for, for a moment, or left for later. Looking takes less than a millisecond: after seconds nobody is still at it.
 --
 -- Writes: see add_spare.  Locks: an advisory lock for the transaction, if it is free.
-create or replace function postbus.make_known(storage_id integer, as_of timestamptz default clock_timestamp()) returns boolean
+create or replace function postbus.make_known(storage_id integer) returns boolean
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
+    _now      timestamptz := clock_timestamp();
     _storage  postbus.storage;
     _sequence regclass := to_regclass(format('postbus.%I', format('log_epoch_%s', storage_id)));
     _spare    regclass;
@@ -42,7 +43,7 @@ begin
              where l.pid <> pg_backend_pid() and (_n = 0 or l.virtualtransaction = any (_looking))
                and l.relation in ('postbus.segment'::regclass, 'postbus.segment_shared'::regclass, 'postbus.receipt'::regclass));
         if _looking = '{}' or exists (select from postbus.log_leaf l where l.storage_id = make_known.storage_id
-                                         and l.epoch = 1 and l.opened_at < as_of - interval '5 seconds') then
+                                         and l.epoch = 1 and l.opened_at < _now - interval '5 seconds') then
             perform postbus.add_spare(_storage, 2);
             return true;
         end if;

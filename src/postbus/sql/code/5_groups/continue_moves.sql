@@ -6,16 +6,15 @@
 -- Only a transaction that is REPEATABLE READ, and older than the change, can come later; then its messages go to the heir.
 --
 -- Writes: moving, subscription, busy_key; see hand_over.  Locks: moving rows (skip locked).
-create or replace function postbus.continue_moves(
-    name  text default null,
-    as_of timestamptz default clock_timestamp()
-) returns table (topic text, waiting bigint, retrying bigint, leased bigint, scheduled bigint, transactions integer, ended_at timestamptz)
+create or replace function postbus.continue_moves(name text default null)
+returns table (topic text, waiting bigint, retrying bigint, leased bigint, scheduled bigint, transactions integer, ended_at timestamptz)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
     _move  postbus.moving;
     _topic postbus.topic;
     _now   text[];
+    _at    timestamptz := clock_timestamp();
 begin
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
         return;         -- its snapshot would not show what those have left who have ended
@@ -36,23 +35,23 @@ begin
         end if;
         -- In statements of their own, after that look: who has ended is seen here.
         select l.waiting, l.retrying, l.leased, l.scheduled into waiting, retrying, leased, scheduled
-          from postbus.left_in_queue(_move.topic_id, as_of) as l;
+          from postbus.left_in_queue(_move.topic_id, _at) as l;
         if waiting + retrying > 0 and leased = 0 and (_move.ended_at is not null or (_move.hand_over and _move.users = '{}'))
            and exists (select from postbus.subscription s where s.id = _move.heir and s.state <> 'CANCELLED')
         then
-            perform postbus.hand_over(_topic, _move.heir, _move.first_id, _move.ordered and _move.ended_at is null, as_of);
+            perform postbus.hand_over(_topic, _move.heir, _move.first_id, _move.ordered and _move.ended_at is null, _at);
             perform pg_notify('postbus', _move.topic_id::text);
             select l.waiting, l.retrying, l.leased, l.scheduled into waiting, retrying, leased, scheduled
-              from postbus.left_in_queue(_move.topic_id, as_of) as l;
+              from postbus.left_in_queue(_move.topic_id, _at) as l;
         end if;
         if _move.ended_at is null and _move.users = '{}' and waiting + retrying + leased = 0 then
             update postbus.subscription s
-               set state = 'ACTIVE', waits_for_queue = false, state_changed_at = as_of, seen_at = as_of
+               set state = 'ACTIVE', waits_for_queue = false, state_changed_at = _at, seen_at = _at
              where s.topic_id = _move.topic_id and s.waits_for_queue and s.state = 'PAUSED';
             update postbus.subscription s set waits_for_queue = false where s.topic_id = _move.topic_id and s.waits_for_queue;
-            update postbus.moving m set ended_at = as_of where m.topic_id = _move.topic_id;
+            update postbus.moving m set ended_at = _at where m.topic_id = _move.topic_id;
             delete from postbus.busy_key b where b.topic_id = _move.topic_id;
-            _move.ended_at := as_of;
+            _move.ended_at := _at;
             perform pg_notify('postbus', _move.topic_id::text);
         end if;
         topic := _topic.name;

@@ -12,23 +12,23 @@ create or replace function postbus.group_heartbeat(
     failed           bigint[],
     filtered         bigint[],
     in_flight        bigint[],
-    handling_seconds double precision[],
-    as_of            timestamptz default clock_timestamp()
+    handling_seconds double precision[]
 ) returns table (subscription_id bigint, missed bigint, skipped bigint, catch_up_id bigint)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
+    _now  timestamptz := clock_timestamp();
     _dead bigint[] := array(select s.id from postbus.subscription s where s.id = any (subscription_ids) and s.state = 'DEAD');
 begin
     if _dead <> '{}' then
-        return query select r.subscription_id, r.missed, r.skipped, r.catch_up_id from postbus.resurrect(_dead, true, as_of) as r;
+        return query select r.subscription_id, r.missed, r.skipped, r.catch_up_id from postbus.resurrect(_dead) as r;
     end if;
     with reached as (
         select s.id from postbus.subscription s
          where s.id = any (subscription_ids) and s.state = 'ACTIVE' order by s.id for no key update skip locked)
-    update postbus.subscription s set seen_at = as_of, missed = 0, missed_at = null from reached where s.id = reached.id;
+    update postbus.subscription s set seen_at = _now, missed = 0, missed_at = null from reached where s.id = reached.id;
     insert into postbus.member as known (subscription_id, name, processed, failed, filtered, in_flight, handling_seconds, seen_at)
-    select one.subscription_id, one.name, one.processed, one.failed, one.filtered, one.in_flight, one.handling_seconds, as_of
+    select one.subscription_id, one.name, one.processed, one.failed, one.filtered, one.in_flight, one.handling_seconds, _now
       from unnest(member_of, members, group_heartbeat.processed, group_heartbeat.failed, group_heartbeat.filtered, group_heartbeat.in_flight,
                   group_heartbeat.handling_seconds)
            as one (subscription_id, name, processed, failed, filtered, in_flight, handling_seconds)
@@ -39,7 +39,7 @@ begin
            filtered = known.filtered + excluded.filtered, in_flight = excluded.in_flight,
            handling_seconds = known.handling_seconds + excluded.handling_seconds, seen_at = excluded.seen_at;
     insert into postbus.group_tally (subscription_id, at, handled, failed)
-    select one.subscription_id, as_of, sum(one.handled), sum(one.failed)
+    select one.subscription_id, _now, sum(one.handled), sum(one.failed)
       from unnest(member_of, group_heartbeat.processed, group_heartbeat.failed) as one (subscription_id, handled, failed)
      where exists (select from postbus.subscription s where s.id = one.subscription_id)
      group by one.subscription_id having sum(one.handled + one.failed) > 0;

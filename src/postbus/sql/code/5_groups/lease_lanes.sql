@@ -15,8 +15,7 @@
 create or replace function postbus.lease_lanes(
     worker           text,
     subscription_ids bigint[],
-    tokens           uuid[],
-    as_of            timestamptz default clock_timestamp()
+    tokens           uuid[]
 ) returns table (
     subscription_id bigint,
     action          text,
@@ -32,6 +31,7 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '100ms' as $$
 declare
+    _now   timestamptz := clock_timestamp();
     _group record;
     _lane  record;
 begin
@@ -59,7 +59,7 @@ begin
     for _group in
         select s.id, t.lease, t.storage_id, mine.count as held, share.fair,
                exists (select from postbus.lane l left join postbus.worker w on w.name = l.holder
-                        where l.subscription_id = s.id and (w.seen_at is null or w.seen_at < as_of - t.lease)) as has_free
+                        where l.subscription_id = s.id and (w.seen_at is null or w.seen_at < _now - t.lease)) as has_free
           from unnest(subscription_ids) as wanted (id)
           join postbus.subscription s on s.id = wanted.id and s.state = 'ACTIVE'
           join postbus.topic t on t.id = s.topic_id
@@ -67,7 +67,7 @@ begin
          cross join lateral (select count(*) as count, coalesce(max(one.rank) filter (where one.worker = lease_lanes.worker), 0) as rank
                                from (select g.worker, row_number() over (order by g.joined_at, g.worker) as rank
                                        from postbus.group_worker g join postbus.worker w on w.name = g.worker
-                                      where g.subscription_id = s.id and w.seen_at >= as_of - t.lease) as one) as alive
+                                      where g.subscription_id = s.id and w.seen_at >= _now - t.lease) as one) as alive
          cross join lateral (select t.lanes / greatest(alive.count, 1) + (alive.rank <= t.lanes % greatest(alive.count, 1))::integer
                                     as fair) as share
          where mine.count <> share.fair and alive.rank > 0
@@ -92,13 +92,13 @@ begin
         for _lane in
             select l.lane, l.holder, l.deaths, l.careful_until
               from postbus.lane l left join postbus.worker w on w.name = l.holder
-             where l.subscription_id = _group.id and (w.seen_at is null or w.seen_at < as_of - _group.lease) and l.token <> all (tokens)
+             where l.subscription_id = _group.id and (w.seen_at is null or w.seen_at < _now - _group.lease) and l.token <> all (tokens)
              order by l.lane limit _group.fair - _group.held
                for update of l skip locked
         loop
             -- Looked at again, now that it is locked: somebody else may have taken it just before.
             continue when exists (select from postbus.lane l join postbus.worker w on w.name = l.holder
-                                   where l.subscription_id = _group.id and l.lane = _lane.lane and w.seen_at >= as_of - _group.lease);
+                                   where l.subscription_id = _group.id and l.lane = _lane.lane and w.seen_at >= _now - _group.lease);
             lane := _lane.lane;
             token := gen_random_uuid();
             begin
@@ -110,7 +110,7 @@ begin
                 continue;
             end;
             update postbus.lane l
-               set holder = lease_lanes.worker, token = lease_lanes.token, held_since = as_of, held_number = lease_lanes.number,
+               set holder = lease_lanes.worker, token = lease_lanes.token, held_since = _now, held_number = lease_lanes.number,
                    deaths = case when l.holder is null then l.deaths
                                  when lease_lanes.number - 1 > l.held_number then 1
                                  else l.deaths + 1 end,

@@ -7,8 +7,7 @@
 create or replace function postbus.leave_groups(
     worker           text,
     subscription_ids bigint[],
-    is_stop          boolean default false,
-    as_of            timestamptz default clock_timestamp()
+    is_stop          boolean default false
 ) returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -20,6 +19,6 @@ begin
      where l.subscription_id = any (subscription_ids) and l.holder = leave_groups.worker;
     delete from postbus.group_worker g where g.subscription_id = any (subscription_ids) and g.worker = leave_groups.worker;
     if is_stop then
-        perform postbus.note_stop(subscription_ids, worker, as_of);
+        perform postbus.note_stop(subscription_ids, worker, clock_timestamp());
     end if;
 end $$;

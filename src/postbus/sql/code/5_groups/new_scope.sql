@@ -11,8 +11,9 @@ language plpgsql as $$
 begin
     if mode is null or mode not in ('new', 'all', 'timestamp', 'message') then
         perform postbus.refuse('PB402', format('mode %s is not known', coalesce(quote_literal(mode), 'null')), 'use new, all, timestamp or message');
-    elsif (mode = 'timestamp') <> (start_at is not null) or not isfinite(start_at) then
-        perform postbus.refuse('PB402', 'mode timestamp and start_at go together', 'give both of them, with a finite time, or neither');
+    elsif (mode = 'timestamp') <> (start_at is not null) or not postbus.is_a_time(start_at) then
+        perform postbus.refuse('PB402', 'mode timestamp and start_at go together',
+            'give both of them, with a time between the years 1 and 9999, or neither');
     elsif (mode = 'message') <> (start_id is not null) then
         perform postbus.refuse('PB402', 'mode message and start_id go together', 'give both of them, or neither');
     elsif start_id is not null and scope.topic is null then

@@ -12,7 +12,7 @@ declare
 begin
     _dead := array(select s.id from postbus.subscription s where s.id = any (subscription_ids) and s.state = 'DEAD');
     if _dead <> '{}' and pg_current_xact_id_if_assigned() is null then
-        return query select r.subscription_id, r.missed, r.skipped, r.place from postbus.resurrect(_dead, as_of => note_life.as_of) as r;
+        return query select r.subscription_id, r.missed, r.skipped, r.place from postbus.resurrect(_dead) as r;
     end if;
     with reached as (
         select s.id from postbus.subscription s

@@ -7,5 +7,5 @@ begin
     update postbus.subscription s set stopped_at = greatest(as_of, s.seen_at), stopped_by = note_stop.stopped_by
      where s.id = any (subscription_ids) and s.state = 'ACTIVE'
        and not exists (select from postbus.group_worker g join postbus.worker w on w.name = g.worker
-                        where g.subscription_id = s.id and w.seen_at > postbus.alive_since(as_of));
+                        where g.subscription_id = s.id and w.seen_at > as_of - postbus.alive_for());
 end $$;

@@ -14,8 +14,7 @@ create or replace function postbus.pop(
     key        text default null,
     auto_ack   boolean default false,
     floor      text default null,
-    max_bytes  bigint default 16777216,
-    as_of      timestamptz default clock_timestamp()
+    max_bytes  bigint default 16777216
 ) returns setof postbus.popped
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -26,12 +25,12 @@ begin
     perform postbus.check_pop(max_count, lease);
     if group_name is not null then
         perform postbus.check_cluster();
-        return query select * from postbus.pop_group(topic, group_name, member, max_count, lease, key, auto_ack, floor, max_bytes, as_of);
+        return query select * from postbus.pop_group(topic, group_name, member, max_count, lease, key, auto_ack, floor, max_bytes, clock_timestamp());
         return;
     elsif key is not null then
         perform postbus.refuse('PB402', 'a key is for groups', 'leave it out: messages of a queue are popped in their order');
     end if;
-    select * into _claimed from postbus.claim(topic, member, max_count, lease, floor, max_bytes, as_of);
+    select * into _claimed from postbus.claim_as_of(topic, member, max_count, lease, floor, max_bytes, clock_timestamp());
     if _claimed.token is not null then
         if auto_ack then
             perform postbus.ack_leases(array[_claimed.token]);

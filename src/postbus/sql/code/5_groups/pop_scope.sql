@@ -14,12 +14,12 @@ create or replace function postbus.pop_scope(
     max_count  integer default 1,
     lease      interval default null,
     auto_ack   boolean default false,
-    max_bytes  bigint default 16777216,
-    as_of      timestamptz default clock_timestamp()
+    max_bytes  bigint default 16777216
 ) returns setof postbus.popped
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
+    _now   timestamptz := clock_timestamp();
     _scope postbus.scope;
     _topic record;
     _row   postbus.popped;
@@ -44,12 +44,12 @@ begin
                       join postbus.subscription s on s.id = f.subscription_id
                       join postbus.topic t on t.id = s.topic_id
                      where f.state = 'DEAD'
-                        or f.state = 'ACTIVE' and (s.seen_at < as_of - t.heartbeat_interval / 2 or s.stopped_at >= s.seen_at));
+                        or f.state = 'ACTIVE' and (s.seen_at < _now - t.heartbeat_interval / 2 or s.stopped_at >= s.seen_at));
     if exists (select from postbus.subscription s where s.id = any (_quiet) and s.state = 'DEAD') then
         perform postbus.check_fresh();
     end if;
     if _quiet <> '{}' then
-        select coalesce(jsonb_object_agg(n.subscription_id, n.place), '{}') into _dead from postbus.note_life(_quiet, as_of) as n;
+        select coalesce(jsonb_object_agg(n.subscription_id, n.place), '{}') into _dead from postbus.note_life(_quiet, _now) as n;
     end if;
     for _topic in
         select f.topic_name, f.subscription_id, shelf.due_at, waiting.since
@@ -57,15 +57,15 @@ begin
           left join lateral (select r.due_at from postbus.retrying r
                               where r.subscription_id = f.subscription_id and not r.parked order by r.due_at limit 1) as shelf on true
          cross join lateral (select case when _dead ? f.subscription_id::text then '-infinity'
-                                         when f.state = 'ACTIVE' then least(case when shelf.due_at <= as_of then shelf.due_at end,
+                                         when f.state = 'ACTIVE' then least(case when shelf.due_at <= _now then shelf.due_at end,
                                                                             postbus.news_since(f.subscription_id)) end as since) as waiting
          where waiting.since is not null or shelf.due_at is not null
          order by waiting.since nulls last
     loop
-        _end.next_due := least(_end.next_due, case when _topic.due_at > as_of then _topic.due_at - as_of end);
+        _end.next_due := least(_end.next_due, case when _topic.due_at > _now then _topic.due_at - _now end);
         continue when _topic.since is null;
         for _row in
-            select * from postbus.pop_group(_topic.topic_name, group_name, member, max_count, lease, null, auto_ack, null, max_bytes, as_of,
+            select * from postbus.pop_group(_topic.topic_name, group_name, member, max_count, lease, null, auto_ack, null, max_bytes, _now,
                                             _dead ->> _topic.subscription_id::text)
         loop
             if _row.ids is null then

@@ -7,12 +7,12 @@
 create or replace function postbus.resurrect(
     subscription_ids bigint[],
     with_catch_up    boolean default true,
-    as_of            timestamptz default clock_timestamp(),
     catch_up         jsonb default null
 ) returns table (subscription_id bigint, missed bigint, skipped bigint, catch_up_id bigint, place text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
+    _now       timestamptz := clock_timestamp();
     _positions jsonb;
     _place     postbus.log_place;
     _cursor    postbus.log_cursor;
@@ -35,7 +35,7 @@ begin
         _topic := postbus.subscribed_topic(_found.id);
         _found.catch_up := coalesce(resurrect.catch_up, _found.catch_up);
         _place.position := _positions -> _topic.storage_id::text;
-        update postbus.subscription s set state = 'ACTIVE', state_changed_at = as_of, seen_at = as_of, missed = 0, missed_at = null,
+        update postbus.subscription s set state = 'ACTIVE', state_changed_at = _now, seen_at = _now, missed = 0, missed_at = null,
                catch_up = case when s.id = _found.id then _found.catch_up else s.catch_up end
          where s.id = _found.id or (s.catch_up_of = _found.id and s.state = 'DEAD');
         perform postbus.note_return(part.id)
@@ -63,8 +63,8 @@ begin
             end if;
         end if;
         insert into postbus.group_event (at, name, topic, group_name, fields)
-        values (as_of, 'group.resurrected', _topic.name, _found.group_name,
-                jsonb_build_object('missed', missed, 'skipped', skipped, 'silent_seconds', round(extract(epoch from as_of - _found.seen_at)),
+        values (_now, 'group.resurrected', _topic.name, _found.group_name,
+                jsonb_build_object('missed', missed, 'skipped', skipped, 'silent_seconds', round(extract(epoch from _now - _found.seen_at)),
                                    'after', case when _found.stopped_at >= _found.seen_at then 'stop' else 'silence' end));
         perform pg_notify('postbus', _topic.id::text);
         return next;

@@ -15,12 +15,12 @@ create or replace function postbus.send_heartbeat(
     namespace  text default null,
     task       text default null,
     pattern    text default null,
-    as_of      timestamptz default clock_timestamp(),
     stopped_by text default null
 ) returns table (topic_name text, state text, missed bigint, skipped bigint)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
+    _now   timestamptz := clock_timestamp();
     _scope postbus.scope;
     _ids   bigint[];
 begin
@@ -34,11 +34,11 @@ begin
     end if;
     if stopped_by is not null then
         perform from postbus.subscription s where s.id = any (_ids) order by s.id for no key update;
-        perform postbus.note_stop(_ids, left(stopped_by, 200), as_of);
+        perform postbus.note_stop(_ids, left(stopped_by, 200), _now);
     end if;
     return query
     with back as materialized (
-        select n.subscription_id, n.missed, n.skipped from postbus.note_life(_ids, send_heartbeat.as_of) as n where stopped_by is null
+        select n.subscription_id, n.missed, n.skipped from postbus.note_life(_ids, _now) as n where stopped_by is null
     )
     select t.name, case when b.subscription_id is null then s.state else 'ACTIVE' end, b.missed, b.skipped
       from unnest(_ids) as one (id)

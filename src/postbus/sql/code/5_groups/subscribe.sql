@@ -34,6 +34,9 @@ declare
 begin
     perform postbus.check_group(group_name, on_failure, catch_up);
     perform postbus.check_is_log(_topic, topic, group_name);
+    if not postbus.is_a_time(start_at) then
+        perform postbus.refuse('PB402', format('start_at is %s', start_at), 'give a point in time between the years 1 and 9999');
+    end if;
     is_new := false;
     lease := _topic.lease;
     heartbeat := _topic.heartbeat_interval;

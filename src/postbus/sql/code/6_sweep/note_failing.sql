@@ -10,7 +10,7 @@ begin
                calls.failed >= 5 and calls.failed >= limits.failed_share * (calls.handled + calls.failed) as fails
           from postbus.subscription s
           join postbus.topic t on t.id = s.topic_id
-         cross join lateral postbus.recent_calls(s.id, as_of) as calls
+         cross join lateral postbus.recent_calls(s.id) as calls
          cross join lateral postbus.health_limits(t.name, s.group_name) as limits
          where t.storage_id = note_failing.storage_id and s.state <> 'CANCELLED' and s.catch_up_of is null
            and (s.failing_since is not null or exists (select from postbus.group_tally one where one.subscription_id = s.id))

@@ -2,7 +2,6 @@
 -- messages that were popped and settled.
 create or replace function postbus.recent_calls(
     subscription_id bigint,
-    as_of           timestamptz,
     out handled bigint,
     out failed  bigint
 )
@@ -10,5 +9,5 @@ language sql stable security definer
 set search_path = pg_catalog, pg_temp as $$
     select coalesce(sum(t.handled), 0)::bigint, coalesce(sum(t.failed), 0)::bigint
       from postbus.group_tally t
-     where t.subscription_id = recent_calls.subscription_id and t.at > recent_calls.as_of - interval '5 minutes'
+     where t.subscription_id = recent_calls.subscription_id and t.at > (select clock_timestamp()) - interval '5 minutes'
 $$;

@@ -17,7 +17,7 @@ language sql stable as $$
                        from (select w.started_at, w.seen_at from postbus.worker w
                               union all
                              select w.started_at, w.seen_at from postbus.sweeper w) as p
-                      where p.seen_at > postbus.alive_since(as_of)) as work
+                      where p.seen_at > as_of - postbus.alive_for()) as work
     )
     select format('%s failed: %s', name, error) from job
      where failed_at > coalesce(started_at, '-infinity')

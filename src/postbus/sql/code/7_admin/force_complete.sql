@@ -1,52 +1,14 @@
--- Moves the live groups of a topic, or one of them, past all messages that were published longer ago than older_than:
--- for messages that wait for a group which will not handle them. Each group does not get what it has not settled of
--- these; deliveries then say SKIPPED. What it tries again after a failure stays. To be called in a transaction of its own.
--- Returns how many messages each group skips, of those that skip any; with dry_run nothing changes.
+-- Moves the live groups of a topic, or one of them, past all messages that were published longer ago than older_than, now: see
+-- force_complete_as_of.
 --
--- Writes: see skip_older.  Locks: subscription rows, lane rows.
+-- Writes: see force_complete_as_of.
 create or replace function postbus.force_complete(
     topic      text,
     older_than interval,
     group_name text default null,
-    dry_run    boolean default false,
-    as_of      timestamptz default clock_timestamp()
+    dry_run    boolean default false
 ) returns table (name text, messages bigint)
-language plpgsql security definer
+language sql security definer
 set search_path = pg_catalog, pg_temp as $$
-declare
-    _topic  postbus.topic := postbus.topic_options(topic);
-    _place  postbus.log_place;
-    _group  postbus.subscription;
-    _part   bigint;
-begin
-    if _topic.storage_id is null then
-        perform postbus.refuse('PB432', format('topic %L is a QUEUE', topic),
-            'it has no groups to move on; to delete all that waits in it, whatever its age: postbus topics purge ' || topic);
-    elsif older_than is null or older_than < interval '0' then
-        perform postbus.refuse('PB402', format('older_than %s is not a duration', coalesce(older_than::text, 'null')), 'such as 7 days');
-    end if;
-    _place := postbus.here(_topic.storage_id);
-    if group_name is not null then
-        perform postbus.existing_subscription(topic, group_name);
-    end if;
-    for _group in
-        select * from postbus.subscription s
-         where s.topic_id = _topic.id and s.catch_up_of is null and s.state in ('ACTIVE', 'PAUSED')
-           and (force_complete.group_name is null or s.group_name = force_complete.group_name)
-         order by s.id for no key update
-    loop
-        name := _group.group_name;
-        messages := 0;
-        for _part in
-            select s.id from postbus.subscription s where s.id = _group.id or (s.catch_up_of = _group.id and s.state <> 'CANCELLED') order by s.id
-        loop
-            messages := messages + postbus.skip_older(_part, _topic, _place, as_of - older_than, dry_run);
-        end loop;
-        if messages > 0 then
-            return next;
-        end if;
-    end loop;
-    if not dry_run then
-        perform pg_notify('postbus', _topic.id::text);
-    end if;
-end $$;
+    select * from postbus.force_complete_as_of(topic, older_than, group_name, dry_run, clock_timestamp())
+$$;

@@ -9,7 +9,6 @@ create or replace function postbus.remove_group(
     topic       text,
     group_name  text,
     force       boolean default false,
-    as_of       timestamptz default clock_timestamp(),
     out removed boolean,
     out held    bigint
 )
@@ -17,6 +16,7 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '2s' as $$
 declare
+    _now   timestamptz := clock_timestamp();
     _topic postbus.topic := postbus.topic_options(topic);
     _ids   bigint[];
 begin
@@ -26,9 +26,9 @@ begin
         perform postbus.refuse('PB406', format('group %L has no subscription to topic %L', group_name, topic), 
             'list those that are: postbus groups list ' || topic);
     end if;
-    update postbus.subscription s set state = 'PAUSED', state_changed_at = as_of where s.id = any (_ids) and s.state = 'ACTIVE';
+    update postbus.subscription s set state = 'PAUSED', state_changed_at = _now where s.id = any (_ids) and s.state = 'ACTIVE';
     held := (select count(*) from postbus.lane l join postbus.worker w on w.name = l.holder
-              where l.subscription_id = any (_ids) and w.seen_at >= as_of - _topic.lease);
+              where l.subscription_id = any (_ids) and w.seen_at >= _now - _topic.lease);
     removed := held = 0 or force;
     if removed then
         begin

@@ -28,7 +28,7 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
   left join lateral postbus.group_lag(s.id) as before on s.state <> 'CANCELLED'
  cross join lateral (select count(w.name) as held, array_agg(distinct w.name) filter (where w.name is not null) as workers
                        from postbus.lane l
-                       left join postbus.worker w on w.name = l.holder and w.seen_at > postbus.alive_since(clock_timestamp())
+                       left join postbus.worker w on w.name = l.holder and w.seen_at > clock_timestamp() - postbus.alive_for()
                       where l.subscription_id = s.id) as lanes
  cross join lateral (select sum(c.passed)::bigint as passed, max(c.at) as progressed_at
                        from postbus.current_cursor c where c.subscription_id = s.id) as progress
@@ -46,7 +46,7 @@ select t.name as topic, s.group_name, s.id as subscription_id, s.state, s.start,
                             case when s.stopped_at >= s.seen_at and s.state in ('ACTIVE', 'DEAD') then s.stopped_by end as by) as stop
  left join lateral (select a.sink, a.since, a.error from postbus.sinks_away a
                      where a.topic = t.name and a.group_name = s.group_name order by a.since limit 1) as away on true
- cross join lateral postbus.recent_calls(s.id, clock_timestamp()) as calls
+ cross join lateral postbus.recent_calls(s.id) as calls
  cross join lateral postbus.health_limits(t.name, s.group_name) as limits
  cross join lateral (
     select case when s.waits_for_queue and s.state_changed_at < clock_timestamp() - t.heartbeat_timeout then

@@ -2,4 +2,4 @@
 create or replace view postbus.sinks_away as
 select a.topic, nullif(a.group_name, '') as group_name, a.process, a.sink, a.since, a.told_at, a.error
   from postbus.sink_away a
- where a.told_at > postbus.alive_since(clock_timestamp());
+ where a.told_at > clock_timestamp() - postbus.alive_for();

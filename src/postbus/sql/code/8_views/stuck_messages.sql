@@ -1,7 +1,7 @@
 -- Topics that have messages which were published longer ago than older_than, and which a live group has not settled,
 -- though it was subscribed all that time. Cheap: it asks for lags and the oldest message of each group, and looks at none.
 -- So messages is what the group that is furthest behind has before it, with younger ones, and what it tries again.
-create or replace function postbus.stuck_messages(older_than interval default '1 hour', as_of timestamptz default clock_timestamp())
+create or replace function postbus.stuck_messages(older_than interval default '1 hour')
 returns table (topic text, groups text[], messages bigint, oldest_at timestamptz)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -12,7 +12,7 @@ set search_path = pg_catalog, pg_temp as $$
      cross join lateral postbus.group_lag(s.id) as before
      cross join lateral (select count(*) as count, min(r.published_at) as oldest_at
                            from postbus.retrying r where r.subscription_id = s.id) as waiting
-     where s.state in ('ACTIVE', 'PAUSED') and s.catch_up_of is null and s.subscribed_at < as_of - older_than
-       and least(before.oldest_at, waiting.oldest_at) < as_of - older_than
+     where s.state in ('ACTIVE', 'PAUSED') and s.catch_up_of is null and s.subscribed_at < clock_timestamp() - older_than
+       and least(before.oldest_at, waiting.oldest_at) < clock_timestamp() - older_than
      group by t.name order by t.name
 $$;

@@ -1,0 +1,144 @@
+-- Leases up to max_count due messages of a topic to one member, and at most max_bytes of payload and headers
+-- (but one message always). A lease is one row, so it has at most 10,000 messages and 64 MiB, whatever is asked for:
+-- see append_many.
+--
+-- The messages come as arrays, one element each; the token is null where there is nothing to do.
+-- floor is to be handed back with the member's next claim of the same topic on this server.
+-- more says that asking again at once is worth it; next_due tells, where nothing was found, how long it is
+-- until something is expected.
+--
+-- Of a queue that became PUB_SUB what is left is claimed; moved says so.
+--
+-- A claim that finds nothing writes nothing. Each message taken counts its attempt: it begins now. If the process ends, the count
+-- is taken back, unless the message was alone: see return_expired. What was in hand with others then comes first, and apart: see
+-- claim_suspects. Without with_suspects, as workers claim, these are left to whoever asks for them, and nothing is taken for alone.
+--
+-- Writes: queued, delayed, lease, busy_key.  Locks: queued and delayed rows (skip locked), busy_key.
+create or replace function postbus.claim_as_of(
+    topic     text,
+    member    text,
+    max_count integer,
+    lease     interval default null,
+    floor     text default null,
+    max_bytes bigint default 16777216,
+    as_of     timestamptz default clock_timestamp(),
+    with_suspects boolean default true,
+    out token           uuid,
+    out ends_at         timestamptz,
+    out lease_length    interval,
+    out next_floor      text,
+    out more            boolean,
+    out ordered         boolean,
+    out next_due        interval,
+    out moved           boolean,
+    out ids             bigint[],
+    out published_ats   timestamptz[],
+    out attempts        integer[],
+    out priorities      smallint[],
+    out keys            text[],
+    out correlation_ids text[],
+    out content_types   text[],
+    out headers         text[],
+    out payloads        bytea[]
+)
+language plpgsql
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off as $$
+declare
+    _topic     postbus.topic := postbus.topic_options(topic);
+    -- The digit tells the format: a floor of another version of Postbus is none.
+    _floor     postbus.queue_floor := case when floor like '2%' then substr(floor, 2)::postbus.queue_floor end;
+    _snapshot  pg_snapshot := pg_current_snapshot();
+    -- What this transaction has done before is in no snapshot of its own: then the floor stays where it is.
+    _is_used   boolean := pg_current_xact_id_if_assigned() is not null;
+    _promoted  timestamptz;
+    _found     tid[];
+    _chosen    tid[];
+    _is_left   boolean;
+    _messages  postbus.queue_message[];
+begin
+    -- Each expression costs time once per transaction, so there are few of them on the way to a message.
+    if (max_count >= 1 and (lease is null or lease > interval '0' and lease <= interval '1000 years') and _topic.paused_at is null
+        and _topic.storage_id is null and max_count <= 10000 and max_bytes <= 67108864) is not true then
+        if max_count is null or max_count < 1 then
+            perform postbus.refuse('PB402', format('max_count %s is less than 1', max_count), 'claim one message or more');
+        elsif lease <= interval '0' or lease > interval '1000 years' then
+            perform postbus.check_lease(lease);
+        elsif _topic.storage_id is not null then
+            select true, m.ordered into moved, _topic.ordered from postbus.moving m where m.topic_id = _topic.id;
+            if moved is null then
+                perform postbus.refuse('PB432', format('topic %L is PUB_SUB', topic), 
+                    'name the group that the messages are for: group=NAME in Python, --group NAME, "group" over HTTP, group_name in SQL');
+            end if;
+        end if;
+        max_count := least(max_count, 10000);
+        max_bytes := least(max_bytes, 67108864);
+        if _topic.paused_at is not null then
+            more := false;
+            ordered := _topic.ordered;
+            next_floor := floor;
+            return;
+        end if;
+    end if;
+
+    if with_suspects and exists (select from postbus.delayed d where d.topic_id = _topic.id and d.trial is not null and d.due_at <= as_of) then
+        select c.token, c.ends_at, c.lease_length, c.ordered, c.ids, c.published_ats, c.attempts, c.priorities, c.keys, c.correlation_ids,
+               c.content_types, c.headers, c.payloads
+          into token, ends_at, lease_length, ordered, ids, published_ats, attempts, priorities, keys, correlation_ids, content_types, headers,
+               payloads
+          from postbus.claim_suspects_as_of(topic, member, max_count, lease, false, as_of) as c;
+        if token is not null then
+            more := true;
+            next_floor := floor;
+            return;
+        end if;
+    end if;
+    _promoted := postbus.promote_delayed(_topic.id, _floor, as_of);
+    if _topic.ordered then
+        -- Many are looked at, since all of a key that is in hand are only parked.
+        select f.tids, f.more into _found, more from postbus.find_queued(_topic.id, greatest(max_count, 500), 1 << 30, _floor) as f;
+        select c.heads, c.is_left into _chosen, _is_left from postbus.choose_heads(_topic.id, _found, max_count, max_bytes) as c;
+        more := more or cardinality(_chosen) = max_count;
+    else
+        select f.tids, f.more into _chosen, more from postbus.find_queued(_topic.id, max_count, max_bytes, _floor) as f;
+    end if;
+
+    ordered := _topic.ordered;
+    if _chosen is not null then
+        -- In the order of what was chosen, which a nested loop keeps.
+        select array_agg(q.id), array_agg(q.published_at), array_agg(q.attempts + 1), array_agg(q.priority), array_agg(q.key),
+               array_agg(q.correlation_id), array_agg(q.content_type), array_agg(q.headers::text), array_agg(q.payload),
+               array_agg(row(q.id, q.published_at, q.attempts + 1, q.priority, q.key, q.correlation_id, q.content_type, q.headers,
+                             q.payload)::postbus.queue_message)
+          into ids, published_ats, attempts, priorities, keys, correlation_ids, content_types, headers, payloads, _messages
+          from unnest(_chosen) as chosen (tid)
+          join postbus.queued q on q.ctid = chosen.tid;
+        lease_length := coalesce(claim_as_of.lease, _topic.lease);
+        with taken as (
+            delete from postbus.queued q where q.ctid = any (_chosen)
+        )
+        insert into postbus.lease (token, topic_id, member, ends_at, ordered, open_ids, messages, alone)
+        values (gen_random_uuid(), _topic.id, claim_as_of.member, as_of + lease_length, _topic.ordered, ids, _messages,
+                case when not with_suspects then false end)
+        returning lease.token, lease.ends_at into token, ends_at;
+    elsif _is_left then
+        more := false;
+        next_due := interval '10 ms';
+    else
+        select d.due_at - as_of into next_due
+          from postbus.delayed d where d.topic_id = _topic.id and d.due_at > as_of order by d.due_at limit 1;
+    end if;
+
+    -- Stepping over a few more rows costs less than looking for the new floor: not every time.
+    _floor.used := _floor.used + 1 + coalesce(cardinality(_chosen), 0);
+    if _is_used then
+        next_floor := floor;
+    elsif _floor.used < 50 then
+        next_floor := '2' || _floor::text;
+    else
+        next_floor := '2' || postbus.raise_floor(_floor, _topic.id, _snapshot, _promoted)::text;
+    end if;
+end $$;
