@@ -159,9 +159,10 @@ async def advance(
 ) -> list[int]:
     """Move lanes on; the answer names those that are lost, by their place from 1 on."""
     lost: list[int] = await conn.fetchval(
-        "select postbus.advance($1, $2, $3, $4, $5, $6, $7)",
+        "select postbus.advance($1, $2, $3, $4, $5, $6, $7, $8)",
         [lane.subscription for lane in lanes],
         [lane.lane for lane in lanes],
+        [lane.token for lane in lanes],
         [lane.number for lane in lanes],
         [cursor] * len(lanes),
         [done[0] if done else None] * len(lanes),
@@ -177,23 +178,16 @@ async def advance(
 
 async def put_off(conn: Any, lane: Lane, piece: Piece, *kinds: str, **options: Any) -> list[str] | None:
     """Put off the first messages of a piece, one for each of `kinds`."""
-    named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 16))
+    named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 10))
     count = len(kinds)
-    now = await conn.fetchval("select clock_timestamp()")
     told: list[str] | None = await conn.fetchval(
-        f"select postbus.put_off($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15{named})",
+        f"select postbus.put_off($1, $2, $3, $4, $5, $6, $7, $8, $9{named})",
         lane.subscription,
         lane.lane,
         lane.token,
         list(kinds),
         piece.ids[:count],
         [position for position, _ in piece.places[:count]],
-        [now] * count,
-        piece.keys[:count],
-        [None] * count,
-        ["text/plain"] * count,
-        [None] * count,
-        [message.encode() for message in piece.messages[:count]],
         [timedelta(0)] * count,
         ["it failed"] * count,
         [None] * count,

@@ -42,9 +42,12 @@ _PUBLISH = (
     "select postbus.publish_many('orders', array_fill('{\"n\":1}'::bytea, array[$1::int])) from generate_series(1, $2)"
 )
 _ADVANCE = (
-    "select postbus.advance(array[$1::bigint], array[$2::int], array[$3::bigint], array[$4], array[null::bigint], "
-    "array[null::int], array[$5::bigint])"
+    "select postbus.advance(subscription_ids => array[$1::bigint], lanes => array[$2::int], "
+    "numbers => array[$3::bigint], cursors => array[$4], done_positions => array[null::bigint], "
+    "done_indexes => array[null::int], passed => array[$5::bigint]{})"
 )
+_TOKENS = ", tokens => array[$6::uuid]"
+"""What newer functions ask for."""
 
 
 async def load(dsn: str, messages: int, batch: int) -> None:
@@ -71,6 +74,8 @@ async def _work(conn: Any, group: int, messages: int) -> None:
     """Let a group settle about as many messages, of all lanes alike."""
     await conn.execute("select postbus.heartbeat('w', 'host', 1, '{}')")
     rows = await conn.fetch("select * from postbus.lease_lanes('w', array[$1::bigint], '{}')", group)
+    asks = await conn.fetchval("select 'tokens' = any (proargnames) from pg_proc where proname = 'advance'")
+    advance = _ADVANCE.format(_TOKENS if asks else "")
     for row in rows:
         cursor, number, done = row["cursor"], row["number"], 0
         while row["action"] == "take" and done < messages / _LANES:
@@ -80,7 +85,8 @@ async def _work(conn: Any, group: int, messages: int) -> None:
             count = sum(one["count"] - one["first_index"] for one in found)
             if not count:
                 break
-            await conn.execute(_ADVANCE, group, row["lane"], number, end["next_cursor"], count)
+            token = [row["token"]] if asks else []
+            await conn.execute(advance, group, row["lane"], number, end["next_cursor"], count, *token)
             cursor, number, done = end["next_cursor"], number + 1, done + count
     await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", group)
 

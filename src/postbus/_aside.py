@@ -94,14 +94,14 @@ class Aside:
         strand.is_putting_off = True
         if kind not in ("park", "dead") and self.waiting.is_behind(message):  # failed together with one before it
             kind = "park"
-        put_off = PutOff(kind, message, segment.position, delay, error, reason)
+        put_off = PutOff(kind, message.id, segment.position, delay, error, reason)
         told = await patiently(
             lambda: self._store.put_off(self._subscription_id, lane.lane, lane.token, [put_off], max_attempts)
         )
         if told is None:
             self._lose(strand, TAKEN)
             return
-        if told[0] != "dead" and not strand.is_lost:  # else it is for whoever has the lane now
+        if told[0] not in ("dead", "gone") and not strand.is_lost:  # else it is for whoever has the lane now
             self.waiting.add(message.id, message.key, lane.lane)
         if told[0] in ("retried", "released", "suspected"):
             self.comes_back(delay)
@@ -116,6 +116,9 @@ class Aside:
             self.is_due.set()
 
     def tell(self, outcome: str, message: Message, error: str | None) -> None:
-        if outcome in ("retried", "dead"):
+        if outcome == "gone":
+            event(logging.WARNING, "message.gone", topic=message.topic, group=self._group.name, id=message.id,
+                  error=last_line(error))  # fmt: skip
+        elif outcome in ("retried", "dead"):
             event(logging.ERROR if outcome == "dead" else logging.WARNING, f"message.{outcome}", topic=message.topic,
                   group=self._group.name, id=message.id, attempt=message.attempt, error=last_line(error))  # fmt: skip

@@ -10,6 +10,7 @@ import asyncio
 import os
 import secrets
 import socket
+import uuid
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -95,6 +96,10 @@ def process_name(name: str | None = None) -> str:
     One that is started again under the same name is not the one before: what that one held is not its own.
     """
     return f"{name or f'{socket.gethostname()}:{os.getpid()}'}:{secrets.token_hex(3)}"
+
+
+SECRET = uuid.uuid4()
+"""Known to this process and the database alone: it proves who speaks for a process of this one's names."""
 
 
 def given_name(process_name: str) -> str:

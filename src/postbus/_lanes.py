@@ -175,9 +175,9 @@ class LaneKeeper:
     async def _report_histories(self) -> None:
         for consumer in self.consumers.values():
             consumer.share_out()
-            if consumer.throttle is not None and consumer.throttle.p95 is not None:
+            if consumer.throttle is not None and consumer.throttle.p95 is not None and consumer.tokens:
                 allowed = consumer.throttle.allowed_rate
-                await self._store.report_catch_up(consumer.subscription_id, allowed, consumer.throttle.p95)
+                await self._store.report_catch_up(consumer.tokens[0], allowed, consumer.throttle.p95)
 
     async def _follow(self, taken: dict[int, list[Any]], given_up: dict[int, list[Any]]) -> float:
         """Give up lanes, beside other work, and take lanes."""

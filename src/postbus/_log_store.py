@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from postbus._commit import fetch_marked
+from postbus._connect import SECRET
 from postbus._database import RELAXED, Database, clean
 from postbus._segment import NO_HEADERS, Part, Piece
 from postbus._translate import may_have_crashed
@@ -32,9 +33,9 @@ _READ_LOG = (
     f"case when r.position is null then {RELAXED} end "
     "from postbus.read_log($1, $2, $3, $4, $5, $6, true) as r"
 )
-_ADVANCE = f"select postbus.advance($1, $2, $3, $4, $5, $6, $7) where {_SERVER} = all ($8)"
+_ADVANCE = f"select postbus.advance($1, $2, $3, $4, $5, $6, $7, $8) where {_SERVER} = all ($9)"
 _NOTE_DONE = f"select postbus.note_done($1, $2, $3, $4, $5) where {_SERVER} = $6"
-_LEASE_LANES = f"select l.*, {_SERVER} as server from postbus.lease_lanes($1, $2, $3) as l"
+_LEASE_LANES = f"select l.*, {_SERVER} as server from postbus.lease_lanes($1, $2, $3, secret => $4) as l"
 
 
 class SubscriptionInfo(NamedTuple):
@@ -65,6 +66,7 @@ class Step(NamedTuple):
 
     subscription_id: int
     lane: int
+    token: UUID
     number: int
     cursor: str
     done_position: int | None
@@ -79,7 +81,7 @@ class PutOff(NamedTuple):
 
     kind: str
     """retry, park, release, suspect or dead."""
-    message: Message
+    message_id: int
     position: int
     delay: timedelta | None = None
     error: str | None = None
@@ -129,22 +131,27 @@ class LogStore(Database):
         )
 
     async def resurrect(self, subscription_ids: Sequence[int]) -> list[Resurrected]:
-        """Bring groups that are DEAD back; those that somebody else is bringing back are left to that."""
+        """Bring groups that are DEAD back; those that somebody else is bringing back are left to that.
+
+        By a heartbeat, which consumers may send: `resurrect` is for administrators.
+        """
+        sql = (
+            "select subscription_id, missed, skipped "
+            "from postbus.group_heartbeat($1, '{}', '{}', '{}', '{}', '{}', '{}', '{}')"
+        )
         async with self.connection() as conn:
-            rows = await conn.fetch(
-                "select subscription_id, missed, skipped from postbus.resurrect($1)", subscription_ids
-            )
+            rows = await conn.fetch(sql, subscription_ids)
         return [Resurrected(row["subscription_id"], row["missed"], row["skipped"]) for row in rows]
 
-    async def report_catch_up(self, subscription_id: int, allowed_rate: float | None, p95: float | None) -> None:
+    async def report_catch_up(self, token: UUID, allowed_rate: float | None, p95: float | None) -> None:
         async with self.connection() as conn:
             await conn.execute(
-                "select postbus.report_catch_up($1, $2, make_interval(secs => $3))", subscription_id, allowed_rate, p95
+                "select postbus.report_catch_up($1, $2, make_interval(secs => $3))", token, allowed_rate, p95
             )
 
     async def lease_lanes(self, worker: str, subscription_ids: Sequence[int], tokens: Sequence[UUID]) -> list[Any]:
         async with self.connection() as conn:
-            return list(await conn.fetch(self._of_server(_LEASE_LANES), worker, subscription_ids, tokens))
+            return list(await conn.fetch(self._of_server(_LEASE_LANES), worker, subscription_ids, tokens, SECRET))
 
     async def release_lanes(self, tokens: Sequence[UUID]) -> None:
         async with self.connection() as conn:
@@ -152,7 +159,8 @@ class LogStore(Database):
 
     async def leave_groups(self, worker: str, subscription_ids: Sequence[int], *, is_stop: bool = False) -> None:
         async with self.connection() as conn:
-            await conn.execute("select postbus.leave_groups($1, $2, $3)", worker, subscription_ids, is_stop)
+            sql = "select postbus.leave_groups($1, $2, $3, secret => $4)"
+            await conn.execute(sql, worker, subscription_ids, is_stop, SECRET)
 
     async def hold_lane(self, token: UUID, conn: Any) -> bool:
         return bool(await conn.fetchval("select postbus.hold_lane($1)", token))
@@ -211,19 +219,13 @@ class LogStore(Database):
         """Take messages out of a group's way. What became of each, or None if the lane is lost."""
         async with self.connection() as conn:
             told = await conn.fetchval(
-                "select postbus.put_off($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+                "select postbus.put_off($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
                 subscription_id,
                 lane,
                 token,
                 [one.kind for one in put_off],
-                [one.message.id for one in put_off],
+                [one.message_id for one in put_off],
                 [one.position for one in put_off],
-                [one.message.published_at for one in put_off],
-                [one.message.key for one in put_off],
-                [one.message.correlation_id for one in put_off],
-                [one.message.content_type for one in put_off],
-                [json.dumps(dict(one.message.headers)) if one.message.headers else None for one in put_off],
-                [one.message.payload for one in put_off],
                 [one.delay for one in put_off],
                 [clean(one.error) for one in put_off],
                 [clean(one.reason) for one in put_off],

@@ -175,6 +175,7 @@ class Strand:
         return Step(
             self.subscription_id,
             lane.lane,
+            lane.token,
             lane.number,
             entry.cursor,
             None if is_last else entry.position,
@@ -223,6 +224,7 @@ class Strand:
             Step(
                 self.subscription_id,
                 one.lane,
+                one.token,
                 one.number,
                 cursor,
                 position,

@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
+from postbus._connect import SECRET
 from postbus._database import RELAXED, Database, clean
 from postbus._log_store import Resurrected
 from postbus._translate import DRIVER_ERRORS
@@ -17,7 +18,7 @@ _GROUP_HEARTBEAT = (
     f"select beat.* from (select {RELAXED} offset 0) as relaxed "
     "cross join lateral postbus.group_heartbeat($1, $2, $3, $4, $5, $6, $7, $8) as beat"
 )
-_HEARTBEAT = f"select postbus.heartbeat($1, $2, $3, $4), {RELAXED}"
+_HEARTBEAT = f"select postbus.heartbeat($1, $2, $3, $4, $5), {RELAXED}"
 
 
 class UpkeepStore(Database):
@@ -25,7 +26,7 @@ class UpkeepStore(Database):
 
     async def heartbeat(self, name: str, host: str, pid: int, topics: Sequence[str]) -> None:
         async with self.connection() as conn:
-            await conn.execute(_HEARTBEAT, name, host, pid, topics)
+            await conn.execute(_HEARTBEAT, name, host, pid, topics, SECRET)
 
     async def group_heartbeat(
         self, subscription_ids: Sequence[int], counts: Sequence[Sequence[Any]]
@@ -38,16 +39,16 @@ class UpkeepStore(Database):
 
     async def sign_off(self, name: str) -> None:
         async with self.connection() as conn:
-            await conn.execute("select postbus.sign_off($1)", name)
+            await conn.execute("select postbus.sign_off($1, $2)", name, SECRET)
 
     async def note_sweeper(self, name: str, host: str, pid: int) -> None:
         """Show that this process sweeps."""
         async with self.connection() as conn:
-            await conn.execute(f"select postbus.note_sweeper($1, $2, $3), {RELAXED}", name, host, pid)
+            await conn.execute(f"select postbus.note_sweeper($1, $2, $3, $4), {RELAXED}", name, host, pid, SECRET)
 
     async def forget_sweeper(self, name: str) -> None:
         async with self.connection() as conn:
-            await conn.execute("select postbus.forget_sweeper($1)", name)
+            await conn.execute("select postbus.forget_sweeper($1, $2)", name, SECRET)
 
     async def return_expired(self, since: datetime | None = None) -> tuple[int, datetime]:
         """How many messages came back, and the database's time."""
@@ -75,10 +76,11 @@ class UpkeepStore(Database):
 
     async def note_sink_away(self, topic: str, group: str | None, process: str, sink: str, error: str) -> None:
         """Tell that a relay cannot reach its sink."""
-        await self._run("select postbus.note_sink_away($1, $2, $3, $4, $5)", topic, group, process, sink, clean(error))
+        sql = "select postbus.note_sink_away($1, $2, $3, $4, $5, $6)"
+        await self._run(sql, topic, group, process, sink, clean(error), SECRET)
 
     async def forget_sink_away(self, topic: str, group: str | None, process: str) -> None:
-        await self._run("select postbus.forget_sink_away($1, $2, $3)", topic, group, process)
+        await self._run("select postbus.forget_sink_away($1, $2, $3, $4)", topic, group, process, SECRET)
 
     async def take_group_events(self) -> list[dict[str, Any]]:
         """What happened to groups and is to be logged: no other process gets it."""

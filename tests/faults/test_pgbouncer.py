@@ -311,7 +311,9 @@ async def test_a_crash_behind_a_pooler_is_noticed(server: Server, dsn: str, topi
         joined = await store.subscribe(topic, "g", Start.NOW, "block")
         await store.heartbeat("worker", "host", 1, [topic])
         lane = (await store.lease_lanes("worker", [joined.id], []))[0]
-        place = Step(joined.id, lane["lane"], lane["number"], lane["cursor"], None, None, 0, lane["server"])
+        place = Step(
+            joined.id, lane["lane"], lane["token"], lane["number"], lane["cursor"], None, None, 0, lane["server"]
+        )
         assert await store.advance([place]) == set()
         assert await store.advance([place._replace(number=place.number + 1)]) == set()
 

@@ -137,8 +137,10 @@ async def test_a_key_is_added_while_a_worker_settles(connect: Connect) -> None:
     settling = worker.transaction()
     await settling.start()
     await worker.execute(
-        "select postbus.advance(array[$1::bigint], '{0}', array[$2::bigint], array[$3], '{null}', '{null}', '{2}')",
+        "select postbus.advance(array[$1::bigint], '{0}', array[$2::uuid], array[$3::bigint], array[$4], "
+        "'{null}', '{null}', '{2}')",
         group,
+        lane["token"],
         lane["number"],
         piece,
     )

@@ -508,7 +508,7 @@ async def test_every_way_in_is_refused_until_a_restored_database_is_rebased(
         "subscribe_scope('g', topic => 't')",
         f"lease_lanes('w2', {array}, '{{}}')",
         f"read_log('t', array[0], '{cursor}', 10)",
-        f"advance({array}, array[0], array[1::bigint], array['{cursor}'], '{{null}}', '{{null}}', array[0::bigint])",
+        f"advance({array}, '{{0}}', '{{{lane.token}}}', '{{1}}', array['{cursor}'], '{{null}}', '{{null}}', '{{0}}')",
         "seek('t', 'g', 'FROM_BEGINNING')",
         "pop('t', 'g')",
         "pop('t', 'dead')",

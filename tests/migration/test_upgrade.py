@@ -13,16 +13,14 @@ import pytest
 from eventually import eventually
 from grouping import collect, has
 from log_sql import (
-    advance,
     create_topic,
-    pass_all,
     publish_many,
-    put_off,
     read,
     settle_retrying,
     subscribe,
     take,
 )
+from migration.released_sql import advance, pass_all, put_off
 from migration.test_migrate import everything
 from postbus import Bus, Start
 from postbus._migrate import migrate

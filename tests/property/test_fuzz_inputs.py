@@ -31,9 +31,15 @@ def test_a_cursor_that_is_none_is_refused(world: World, data: st.DataObject) -> 
     text = data.draw(_storable | _changed(cursor))
     refused = world.refusal("select * from postbus.read_log($1, '{0}', $2)", topic, text)
     assert refused is None or refused[:2] in _MALFORMED, refused
-    advance = "select postbus.advance('{1}', '{0}', '{1}', array[$1], '{null}', '{null}', '{0}')"
-    refused = world.refusal(advance, text)
+    advance = """
+        select postbus.advance(array[l.subscription_id], array[l.lane], array[l.token], array[c.number], array[$1],
+                               '{null}', '{null}', '{0}')
+          from postbus.lane l join postbus.current_cursor c on c.subscription_id = l.subscription_id and c.lane = l.lane
+         where l.subscription_id = $2 and l.lane = 0
+    """
+    refused = world.refusal(advance, text, world.value("select max(id) from postbus.subscription"))
     assert refused is None or refused[:2] in _MALFORMED, refused
+    assert world.value("select messages from postbus.group_lag((select max(id) from postbus.subscription))") >= 0
     assert world.run(read(world.conn, cursor, topic=topic)).messages == ["a", "b", "c"]
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
+from eventually import eventually
+from grouping import has
 from log_sql import (
     advance,
     claim_retrying,
@@ -20,7 +24,9 @@ from log_sql import (
     sweep,
     take,
 )
+from postbus import Bus
 from queue_sql import claim, payloads, publish
+from running import running
 
 AsRole = Callable[[str], Awaitable[Any]]
 
@@ -77,9 +83,8 @@ _GROUPS = [
     "select postbus.keys_of(1)",
     "select * from postbus.pop_scope('g', pattern => '#')",
     "select * from postbus.read_log('log', '{0}', '(\"(1,3,3:3:)\",,,,,,,,)')",
-    "select postbus.advance('{}', '{}', '{}', '{}', '{}', '{}', '{}')",
-    "select postbus.put_off(1, 0, gen_random_uuid(), "
-    "'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}')",
+    "select postbus.advance('{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}')",
+    "select postbus.put_off(1, 0, gen_random_uuid(), '{}', '{}', '{}', '{}', '{}', '{}')",
     "select * from postbus.claim_retrying('{}', 1)",
     "select * from postbus.retrying_of('{}')",
     "select postbus.settle_retrying(1, 0, gen_random_uuid(), '{}', 'done')",
@@ -282,6 +287,42 @@ async def test_roles_share_the_work_of_a_log(conn: Any, as_role: AsRole) -> None
     assert await admin.fetchval("select postbus.redrive('log', group_name => 'g')") == 1
     assert await admin.fetchval("select lag from postbus.groups") == 1
     await admin.execute("select postbus.delete_topic('log', true)")
+
+
+async def test_a_consumers_process_brings_its_group_back(conn: Any, dsn: str, as_role: AsRole) -> None:
+    """It needs no more than the roles that it consumes with."""
+    await create_topic(conn, "log")
+    user = await (await as_role("postbus_consumer, postbus_observer")).fetchval("select current_user")
+    got: list[str] = []
+
+    async def is_alive() -> None:
+        assert await conn.fetchval("select state from postbus.groups") == "ACTIVE"
+
+    async with Bus.open(dsn.replace("postgres@", f"{user}@")) as bus:
+
+        @bus.subscribe("log", group="g")
+        async def handle(text: str) -> None:
+            got.append(text)
+
+        async with running(bus):
+            await eventually(is_alive)
+            await conn.execute("update postbus.subscription set state = 'DEAD', state_changed_at = clock_timestamp()")
+            await eventually(is_alive)
+            await publish(conn, "one", topic="log")
+            await has(got, 1)
+
+
+async def test_the_page_says_of_each_function_what_proves_the_right_to_call_it(conn: Any) -> None:
+    """docs/security.md names every function that a role may call, in one row, and none that nobody may."""
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text("utf-8")
+    section = page.partition("## What proves a caller's right in SQL")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?`) \|", section, re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    granted = await conn.fetch(
+        "select distinct p.proname from pg_proc p, aclexplode(p.proacl) as acl "
+        "where p.pronamespace = 'postbus'::regnamespace and acl.grantee <> p.proowner"
+    )
+    assert sorted(named) == sorted(row["proname"] for row in granted)
 
 
 async def test_planted_objects_fool_nobody(conn: Any, as_role: AsRole) -> None:

@@ -90,7 +90,7 @@ async def _popped(
     call.desk.gate.check_batch(data.count)
     popping = call.bus.pop(
         topic, group=data.group, batch=data.count, wait=data.wait, lease=data.lease, key=data.key,
-        member=call.caller.name, auto_ack=data.auto_ack, look_back=data.look_back,
+        member=call.caller.name[:300], auto_ack=data.auto_ack, look_back=data.look_back,
         namespace=namespace, task=task, start=_first_place(data),
         mode=None if data.message_id is not None else data.mode,
     ).for_others()  # fmt: skip

@@ -65,14 +65,17 @@ async def reads(dsn: str, count: int) -> list[float]:
 
 async def _read(conn: asyncpg.Connection) -> bool:
     row = await conn.fetchrow(
-        "select number, cursor::text from postbus.cursor "
-        "where subscription_id = 1 and lane = 0 order by number desc limit 1"
+        "select c.number, c.cursor::text, l.token "
+        "from postbus.cursor c join postbus.lane l using (subscription_id, lane) "
+        "where c.subscription_id = 1 and c.lane = 0 order by c.number desc limit 1"
     )
     assert row is not None
     rows = await conn.fetch("select * from postbus.read_log($1, '{0}', $2, $3)", TOPIC, row["cursor"], BATCH)
     end = rows[-1]
     await conn.execute(
-        "select postbus.advance('{1}', '{0}', array[$1::bigint], array[$2::text], '{null}', '{null}', '{1000}')",
+        "select postbus.advance('{1}', '{0}', array[$1::uuid], array[$2::bigint], array[$3::text], "
+        "'{null}', '{null}', '{1000}')",
+        row["token"],
         row["number"],
         end["next_cursor"],
     )

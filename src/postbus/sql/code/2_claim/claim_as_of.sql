@@ -62,7 +62,8 @@ declare
 begin
     -- Each expression costs time once per transaction, so there are few of them on the way to a message.
     if (max_count >= 1 and (lease is null or lease > interval '0' and lease <= interval '1000 years') and _topic.paused_at is null
-        and _topic.storage_id is null and max_count <= 10000 and max_bytes <= 67108864) is not true then
+        and _topic.storage_id is null and max_count <= 10000 and max_bytes <= 67108864 and length(member) <= 300) is not true then
+        perform postbus.check_member(member);
         if max_count is null or max_count < 1 then
             perform postbus.refuse('PB402', format('max_count %s is less than 1', max_count), 'claim one message or more');
         elsif lease <= interval '0' or lease > interval '1000 years' then

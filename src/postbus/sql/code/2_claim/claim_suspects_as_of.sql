@@ -38,6 +38,7 @@ declare
     _messages postbus.queue_message[];
     _is_busy  boolean := case when is_promised then false else is_promised is null or postbus.is_busy(member, as_of) end;
 begin
+    perform postbus.check_member(member);
     perform postbus.check_lease(lease);
     if _topic.paused_at is not null then
         return;

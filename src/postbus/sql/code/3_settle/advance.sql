@@ -1,14 +1,17 @@
--- Moves cursors of lanes: group by group, lane by lane, all in one statement. `numbers` are those of the rows
+-- Moves cursors of lanes: group by group, lane by lane, all in one statement. `tokens` are those of the lanes: they prove that the
+-- caller holds them. `numbers` are those of the rows
 -- that the caller appended, or got with the lane, last; each is followed by the next.
 -- A cursor that has a done position gets that of the last message that the group is done with.
 -- passed are the messages that the group is done with since then.
 --
--- Returns the places in the arrays of lanes that are lost: somebody else has them, and nothing was changed.
+-- Returns the places in the arrays of lanes that are lost: somebody else has them, and nothing was changed. Refuses cursors that
+-- go back, or to a place that is still to come: see follows. A snapshot names the transactions that were open, thousands at most.
 --
 -- Writes: cursor. Waits for a transaction that has appended the same number and is still open.
 create or replace function postbus.advance(
     subscription_ids bigint[],
     lanes            integer[],
+    tokens           uuid[],
     numbers          bigint[],
     cursors          text[],
     done_positions   bigint[],
@@ -22,31 +25,54 @@ set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
-    _lost integer[];
+    _lost  integer[];
+    _wrong integer[];
 begin
     if (split_part(current_setting('postbus.cluster', true), '/', 2) = 'postbus.cluster'::regclass::oid::text) is not true then
         perform postbus.check_cluster();
     end if;
-    with given as materialized (
-        select g.n, g.subscription_id, g.lane, g.number, (g.cursor)::postbus.log_cursor as cursor, g.done_position, g.done_index, g.passed
-          from unnest(subscription_ids, lanes, numbers, cursors, done_positions, done_indexes, advance.passed)
-               with ordinality as g (subscription_id, lane, number, cursor, done_position, done_index, passed, n)
-    ), advanced as (
-        insert into postbus.cursor (subscription_id, lane, number, cursor, passed, worker)
-        select g.subscription_id, g.lane, g.number + 1,
+    with last as materialized (
+        select coalesce(pg_sequence_last_value('postbus.log_position'), 0) as number, pg_current_xact_id() as xid
+    ), given as materialized (
+        select g.n, g.subscription_id, g.lane, g.token, g.number, g.done_position, g.done_index, g.passed,
+               octet_length(g.cursor) as size, (g.cursor)::postbus.log_cursor as cursor
+          from unnest(subscription_ids, lanes, tokens, numbers, cursors, done_positions, done_indexes, advance.passed)
+               with ordinality as g (subscription_id, lane, token, number, cursor, done_position, done_index, passed, n)
+    ), held as materialized (
+        select g.n, g.subscription_id, g.lane, g.number, g.passed, g.size, before.passed as passed_before, before.worker, before.cursor as before,
                row((g.cursor).seen, (g.cursor).target, coalesce(g.done_position, (g.cursor).done_position),
                    coalesce(g.done_index, (g.cursor).done_index), (g.cursor).since_bound, (g.cursor).since_at,
-                   (g.cursor).since_id, (g.cursor).until, (g.cursor).since_snapshot)::postbus.log_cursor,
-               before.passed + g.passed, before.worker
+                   (g.cursor).since_id, (g.cursor).until, (g.cursor).since_snapshot)::postbus.log_cursor as cursor
           from given g
+          join postbus.lane l on l.subscription_id = g.subscription_id and l.lane = g.lane and l.token = g.token
           join postbus.cursor before
             on before.subscription_id = g.subscription_id and before.lane = g.lane and before.number = g.number
-         order by g.subscription_id, g.lane
+    ), judged as materialized (
+        select h.*, postbus.follows(h.cursor, h.before, last.number, last.xid)
+                    and h.size <= 1000000 and h.passed >= 0 and h.passed <= (last.number + 1) * 1024
+                    and (postbus.last_epoch(h.cursor) <= postbus.last_epoch(h.before)
+                         or postbus.last_epoch(h.cursor) <= (select postbus.epoch(t.storage_id)
+                                                               from postbus.subscription s join postbus.topic t on t.id = s.topic_id
+                                                              where s.id = h.subscription_id)) as is_good
+          from held h
+         cross join last
+    ), advanced as (
+        insert into postbus.cursor (subscription_id, lane, number, cursor, passed, worker)
+        select j.subscription_id, j.lane, j.number + 1, j.cursor, j.passed_before + j.passed, j.worker
+          from judged j
+         where j.is_good
+         order by j.subscription_id, j.lane
         on conflict do nothing
         returning subscription_id, lane
     )
-    select array_agg(g.n::integer order by g.n) into _lost
-      from given g
-     where not exists (select from advanced a where a.subscription_id = g.subscription_id and a.lane = g.lane);
+    select (select array_agg(g.n::integer order by g.n)
+              from given g
+             where not exists (select from advanced a where a.subscription_id = g.subscription_id and a.lane = g.lane)),
+           (select array_agg(j.n::integer order by j.n) from judged j where j.is_good is not true)
+      into _lost, _wrong;
+    if _wrong is not null then
+        perform postbus.refuse('PB402', format('cursor %s cannot come after the one of its lane', _wrong[1]),
+            'advance to a cursor that read_log gave for this lane');
+    end if;
     return coalesce(_lost, array[]::integer[]);
 end $$;

@@ -1,6 +1,7 @@
 -- Remembers what the holder of lanes is done with although their cursors are not past it: parts of segments, from an index up to
 -- another one. The holder leaves the lanes, and the next one must not handle these messages again. Lanes that are no longer the
--- holder's are passed over, and so is what was put off: it is out of the way, but not settled.
+-- holder's are passed over, and so is what was put off: it is out of the way, but not settled. So is what is no part of a segment of
+-- the lane's topic in that lane.
 --
 -- Writes: settled_ahead.  Locks: lane rows in the order of lanes, for share.
 create or replace function postbus.note_done(tokens uuid[], lanes integer[], positions bigint[], starts integer[], stops integer[])
@@ -9,12 +10,24 @@ language sql security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off as $$
     with held as materialized (
-        select l.subscription_id, l.lane from postbus.lane l where l.token = any (tokens) order by l.lane for share
+        select l.subscription_id, l.lane, t.id as topic_id, t.storage_id
+          from postbus.lane l
+          join postbus.subscription s on s.id = l.subscription_id
+          join postbus.topic t on t.id = s.topic_id
+         where l.token = any (tokens) order by l.lane for share of l
+    ), place as materialized (
+        select held.subscription_id, held.lane, segment.position, segment.count
+          from held
+          join (select part.lane, array_agg(distinct part.position) as positions
+                  from unnest(lanes, positions) as part (lane, position) group by part.lane) as asked on asked.lane = held.lane
+         cross join lateral postbus.counts_at(held.storage_id, held.topic_id, held.lane, asked.positions) as segment
     ), done as (
-        select held.subscription_id, held.lane, part.position, range_agg(int4range(part.start, part.stop)) as indexes
+        select place.subscription_id, place.lane, place.position,
+               range_agg(int4range(greatest(part.start, 0), least(part.stop, place.count))) as indexes
           from unnest(lanes, positions, starts, stops) as part (lane, position, start, stop)
-          join held on held.lane = part.lane
-         group by held.subscription_id, held.lane, part.position
+          join place on place.lane = part.lane and place.position = part.position
+         where greatest(part.start, 0) < least(part.stop, place.count)
+         group by place.subscription_id, place.lane, place.position
     ), settled as (
         select d.subscription_id, d.lane, d.position, d.indexes - put_off.indexes as indexes
           from done d

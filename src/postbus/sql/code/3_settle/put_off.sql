@@ -1,7 +1,9 @@
 -- Takes messages that a group read from the log out of its way: to be tried again ('retry'), to wait behind
 -- another one of their key ('park'), to be tried at once, since they were not ('release'), to be tried alone ('suspect'), or given up
--- ('dead').
--- Returns what became of each: 'retried', 'parked' or 'dead'; nothing at all if the lane is lost.
+-- ('dead'). The lane's token proves that the caller may. What the messages are is read from the log: the caller says which they are,
+-- and at which positions.
+-- Returns what became of each: 'retried', 'parked', 'released', 'suspected', 'dead', or 'gone' if the group does not have it before it
+-- any more, or the log has no such message; nothing at all if the lane is lost.
 --
 -- Writes: retrying, settled_ahead, dead_letter, receipt.  Locks: the lane's row, for share.
 create or replace function postbus.put_off(
@@ -11,65 +13,74 @@ create or replace function postbus.put_off(
     kinds           text[],
     ids             bigint[],
     positions       bigint[],
-    published_ats   timestamptz[],
-    keys            text[],
-    correlation_ids text[],
-    content_types   text[],
-    headers         text[],
-    payloads        bytea[],
     delays          interval[],
     errors          text[],
     reasons         text[],
     max_attempts    integer default null
 ) returns text[]
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp as $$
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan as $$
 declare
-    _now   timestamptz := clock_timestamp();
-    _topic postbus.topic := postbus.subscribed_topic(subscription_id);
-    _most  integer := least(max_attempts, _topic.max_attempts);
-    _stretch bigint := postbus.stretch_of(subscription_id, lane);
+    _now     timestamptz := clock_timestamp();
+    _topic   postbus.topic;
+    _most    integer;
+    _stretch bigint;
+    _told    text[];
+    _parked  text[];        -- keys
+    _dead    bigint[];
+    _places  bigint[];      -- the positions of these, ...
+    _reasons text[];        -- ... and what is told of them
 begin
-    if interval '0' > any (delays) or interval '1000 years' < any (delays) then
-        perform postbus.check_delay(one.delay) from unnest(delays) as one (delay);
-    end if;
     perform from postbus.lane l
       where l.subscription_id = put_off.subscription_id and l.lane = put_off.lane and l.token = put_off.token for share;
     if not found then
         return null;
     end if;
-    kinds := array(select case when one.kind = 'retry' and _most <= 1 then 'dead' else one.kind end
-                     from unnest(kinds) with ordinality as one (kind, n) order by one.n);
-    insert into postbus.retrying as known (subscription_id, lane, id, position, parked, due_at, attempts, suspected, last_error, published_at,
-                                  key, correlation_id, content_type, headers, payload, stretch)
-    select put_off.subscription_id, put_off.lane, one.id, one.position, one.kind = 'park',
-           _now + coalesce(one.delay, case when one.kind in ('release', 'suspect') then interval '0' else postbus.backoff(_topic, 1) end),
-           case when one.kind = 'retry' then 1 else 0 end, one.kind = 'suspect', left(one.error, 4000),
-           one.published_at, one.key, one.correlation_id, one.content_type, one.headers::jsonb, one.payload, _stretch
-      from unnest(kinds, ids, positions, published_ats, keys, correlation_ids, content_types, put_off.headers, payloads, delays, errors)
-           as one (kind, id, position, published_at, key, correlation_id, content_type, headers, payload, delay, error)
-     where one.kind <> 'dead'
-    on conflict on constraint retrying_pkey do nothing;
-    insert into postbus.dead_letter (id, subscription_id, topic_id, died_at, reason, last_error, published_at, attempts, priority, key,
-                                     correlation_id, content_type, headers, payload, stretch)
-    select one.id, postbus.group_of(put_off.subscription_id), _topic.id, _now,
-           left(coalesce(one.reason, 'gave up after 1 attempt'), 1000),
-           left(one.error, 4000), one.published_at, 1, 4, one.key, one.correlation_id, one.content_type, one.headers::jsonb, one.payload,
-           _stretch
-      from unnest(kinds, ids, published_ats, keys, correlation_ids, content_types, put_off.headers, payloads, errors, reasons)
-           as one (kind, id, published_at, key, correlation_id, content_type, headers, payload, error, reason)
-     where one.kind = 'dead'
-    on conflict do nothing;
-    perform postbus.note_ahead(subscription_id, lane, array_agg(one.id), array_agg(one.position))
-       from unnest(kinds, ids, positions) as one (kind, id, position) where one.kind = 'dead' having count(*) > 0;
-    perform postbus.keep_receipt(_topic, subscription_id, lane, array_agg(one.id), array_agg(one.position), array_agg('DEAD'::text),
-                                 array_agg(1), array_agg(coalesce(one.error, one.reason)), null, array_agg(_stretch), _now)
-       from unnest(kinds, ids, positions, errors, reasons) as one (kind, id, position, error, reason)
-      where one.kind = 'dead' having count(*) > 0;
+    perform postbus.check_put_off(kinds, delays);
+    _topic := postbus.subscribed_topic(subscription_id);
+    _most := least(max_attempts, _topic.max_attempts);
+    _stretch := postbus.stretch_of(subscription_id, lane);
+    with given as materialized (
+        select one.n, case when one.id is null then 'gone' when one.kind = 'retry' and _most <= 1 then 'dead' else one.kind end as kind,
+               one.delay, left(one.error, 4000) as error, left(one.reason, 1000) as reason, one.id, one.position, one.published_at, one.key,
+               one.correlation_id, one.content_type, one.headers, one.payload
+          from rows from (unnest(kinds, delays, errors, reasons), postbus.messages_ahead(subscription_id, lane, _topic, ids, positions))
+               with ordinality as one (kind, delay, error, reason, id, position, published_at, key, correlation_id, content_type, headers,
+                                       payload, n)
+    ), kept as (
+        insert into postbus.retrying (subscription_id, lane, id, position, parked, due_at, attempts, suspected, last_error, published_at,
+                                      key, correlation_id, content_type, headers, payload, stretch)
+        select put_off.subscription_id, put_off.lane, g.id, g.position, g.kind = 'park',
+               _now + coalesce(g.delay, case when g.kind in ('release', 'suspect') then interval '0' else postbus.backoff(_topic, 1) end),
+               case when g.kind = 'retry' then 1 else 0 end, g.kind = 'suspect', g.error,
+               g.published_at, g.key, g.correlation_id, g.content_type, g.headers, g.payload, _stretch
+          from given g where g.kind not in ('dead', 'gone')
+        on conflict on constraint retrying_pkey do nothing
+    ), buried as (
+        insert into postbus.dead_letter (id, subscription_id, topic_id, died_at, reason, last_error, published_at, attempts, priority, key,
+                                         correlation_id, content_type, headers, payload, stretch)
+        select g.id, postbus.group_of(put_off.subscription_id), _topic.id, _now, coalesce(g.reason, 'gave up after 1 attempt'), g.error,
+               g.published_at, 1, 4, g.key, g.correlation_id, g.content_type, g.headers, g.payload, _stretch
+          from given g where g.kind = 'dead'
+        on conflict do nothing
+    )
+    select array_agg(case g.kind when 'retry' then 'retried' when 'park' then 'parked' when 'release' then 'released'
+                                 when 'suspect' then 'suspected' else g.kind end order by g.n),
+           array_agg(distinct g.key) filter (where g.kind = 'park'), array_agg(g.id order by g.n) filter (where g.kind = 'dead'),
+           array_agg(g.position order by g.n) filter (where g.kind = 'dead'),
+           array_agg(coalesce(g.error, g.reason) order by g.n) filter (where g.kind = 'dead')
+      into _told, _parked, _dead, _places, _reasons
+      from given g;
+    if _dead is not null then
+        perform postbus.note_ahead(subscription_id, lane, _dead, _places);
+        perform postbus.keep_receipt(_topic, subscription_id, lane, _dead, _places, array_fill('DEAD'::text, array[cardinality(_dead)]),
+                                     array_fill(1, array[cardinality(_dead)]), _reasons, null, array_fill(_stretch, array[cardinality(_dead)]),
+                                     _now);
+    end if;
     -- What they were to wait behind may have ended since.
-    perform postbus.unpark_retrying(subscription_id, lane, array(
-        select distinct one.key from unnest(kinds, keys) as one (kind, key) where one.kind = 'park'), _now);
-    return array(select case one.kind when 'retry' then 'retried' when 'park' then 'parked' when 'release' then 'released'
-                                         when 'suspect' then 'suspected' else 'dead' end
-                   from unnest(kinds) with ordinality as one (kind, n) order by one.n);
+    if _parked is not null then
+        perform postbus.unpark_retrying(subscription_id, lane, _parked, _now);
+    end if;
+    return coalesce(_told, array[]::text[]);
 end $$;

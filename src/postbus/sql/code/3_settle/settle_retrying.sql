@@ -34,6 +34,10 @@ begin
     if not found then
         return array(select 'lost' from unnest(ids));
     end if;
+    if (outcome in ('done', 'retry', 'dead', 'release')) is not true then
+        perform postbus.refuse('PB402', format('a message cannot be settled as %s', coalesce(quote_literal(postbus.in_line(outcome, 40)), 'null')),
+            'use done, retry, dead or release');
+    end if;
     foreach _id in array ids loop
         select * into _one from postbus.retrying r
          where r.subscription_id = settle_retrying.subscription_id and r.lane = settle_retrying.lane and r.id = _id for update;

@@ -18,6 +18,8 @@ declare
 begin
     if options is null or jsonb_typeof(options) <> 'object' then
         perform postbus.refuse('PB402', 'the options of a catch-up are not a JSON object', 'give {"option": value, ...}');
+    elsif pg_column_size(options) > 2000 then
+        perform postbus.refuse('PB402', 'the options of a catch-up have more than 2000 bytes', 'write numbers and durations without spaces');
     elsif _options is null then
         perform postbus.refuse('PB402', format('a catch-up has no preset %L', _preset), 'use conservative, default or aggressive');
     end if;

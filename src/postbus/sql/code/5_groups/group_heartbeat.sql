@@ -1,5 +1,5 @@
 -- Tells that groups have a process that works for them, in one statement for all of them. Counters of members are
--- added up. A group that is DEAD lives again: what it missed comes back, see resurrect.
+-- added up; a process tells only what is not negative. A group that is DEAD lives again: what it missed comes back, see resurrect.
 --
 -- A group whose row somebody has locked is left for the next time: it must not hold up the heartbeats of others.
 --
@@ -20,6 +20,14 @@ declare
     _now  timestamptz := clock_timestamp();
     _dead bigint[] := array(select s.id from postbus.subscription s where s.id = any (subscription_ids) and s.state = 'DEAD');
 begin
+    if exists (select from unnest(members, group_heartbeat.processed, group_heartbeat.failed, group_heartbeat.filtered,
+                                  group_heartbeat.in_flight, group_heartbeat.handling_seconds)
+                           as one (name, processed, failed, filtered, in_flight, handling_seconds)
+                where (one.processed between 0 and 1e12 and one.failed between 0 and 1e12 and one.filtered between 0 and 1e12
+                       and one.in_flight between 0 and 1e12 and one.handling_seconds between 0 and 1e12) is not true) then
+        perform postbus.refuse('PB402', 'a counter of a member is negative, too large or no number', 'count from 0 on');
+    end if;
+    perform postbus.check_label(one.name) from unnest(members) as one (name);
     if _dead <> '{}' then
         return query select r.subscription_id, r.missed, r.skipped, r.catch_up_id from postbus.resurrect(_dead) as r;
     end if;

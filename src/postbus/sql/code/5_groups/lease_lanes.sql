@@ -8,14 +8,16 @@
 -- appends to the ledger, so that what the other still sends is refused. A lane in which the other is just about to
 -- settle something is left for the next call.
 --
--- The caller has sent a heartbeat before; if the clock was set forward since, this has to wait for the next one, or it would
+-- The caller has sent a heartbeat before, and gives the secret that it gave with that: nobody takes lanes in the name of another
+-- process. If the clock was set forward since, this has to wait for the next one, or it would
 -- take its own lanes from itself. A call that changes nothing writes nothing.
 --
 -- Writes: lane, cursor, group_worker.  Locks: lane rows (skip locked).
 create or replace function postbus.lease_lanes(
     worker           text,
     subscription_ids bigint[],
-    tokens           uuid[]
+    tokens           uuid[],
+    secret           uuid default null
 ) returns table (
     subscription_id bigint,
     action          text,
@@ -36,6 +38,8 @@ declare
     _lane  record;
 begin
     perform postbus.check_cluster();
+    perform postbus.check_label(worker);
+    perform postbus.check_process(worker, secret);
     insert into postbus.group_worker (subscription_id, worker)
     select wanted.id, lease_lanes.worker from unnest(subscription_ids) as wanted (id)
      where not exists (select from postbus.group_worker g where g.subscription_id = wanted.id and g.worker = lease_lanes.worker)

@@ -1,5 +1,5 @@
 -- A process works for groups no longer: its lanes are free. With is_stop, a group for which no other living process works
--- is stopped from now on, by this process.
+-- is stopped from now on, by this process. It gives the secret that its heartbeats give.
 --
 -- Two processes that leave together wait for each other: the later one finds that it is the last.
 --
@@ -7,11 +7,13 @@
 create or replace function postbus.leave_groups(
     worker           text,
     subscription_ids bigint[],
-    is_stop          boolean default false
+    is_stop          boolean default false,
+    secret           uuid default null
 ) returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 begin
+    perform postbus.check_process(worker, secret);
     if is_stop then
         perform from postbus.subscription s where s.id = any (subscription_ids) order by s.id for no key update;
     end if;

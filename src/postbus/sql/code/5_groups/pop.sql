@@ -2,7 +2,7 @@
 -- leased to `member`, and settled by ack, retry, dead_letter or release with their token. With auto_ack they are settled at
 -- once: then each is delivered at most once.
 --
--- One row for each lease, and a last one that tells how to go on: see popped.
+-- At most 10,000 messages and 64 MiB, whatever is asked for. One row for each lease, and a last one that tells how to go on: see popped.
 --
 -- Writes: see claim and pop_group.
 create or replace function postbus.pop(
@@ -24,8 +24,11 @@ declare
 begin
     perform postbus.check_pop(max_count, lease);
     if group_name is not null then
+        perform postbus.check_member(member);
         perform postbus.check_cluster();
-        return query select * from postbus.pop_group(topic, group_name, member, max_count, lease, key, auto_ack, floor, max_bytes, clock_timestamp());
+        return query
+        select * from postbus.pop_group(topic, group_name, member, least(max_count, 10000), lease, key, auto_ack, floor,
+                                        least(max_bytes, 67108864), clock_timestamp());
         return;
     elsif key is not null then
         perform postbus.refuse('PB402', 'a key is for groups', 'leave it out: messages of a queue are popped in their order');

@@ -29,7 +29,10 @@ declare
 begin
     perform postbus.check_cluster();
     perform postbus.check_scope(null, null, namespace, task, pattern);
+    perform postbus.check_member(member);
     perform postbus.check_pop(max_count, lease);
+    max_count := least(max_count, 10000);
+    max_bytes := least(max_bytes, 67108864);
     _scope := postbus.as_scope(group_name, null, null, namespace, task, pattern);
     if _scope.id is null then
         perform postbus.refuse('PB406', format('group %L has no subscription to %s', group_name,

@@ -1,8 +1,13 @@
--- Tells that a process no longer sweeps.
+-- Tells that a process no longer sweeps. It gives the secret that it gave when it began.
 --
 -- Writes: sweeper.
-create or replace function postbus.forget_sweeper(name text) returns void
-language sql security definer
+create or replace function postbus.forget_sweeper(name text, secret uuid default null) returns void
+language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
-    delete from postbus.sweeper known where known.name = forget_sweeper.name
-$$;
+begin
+    delete from postbus.sweeper known
+     where known.name = forget_sweeper.name and (known.secret is null or known.secret = forget_sweeper.secret);
+    if not found and exists (select from postbus.sweeper known where known.name = forget_sweeper.name) then
+        perform postbus.refuse_process(name);
+    end if;
+end $$;

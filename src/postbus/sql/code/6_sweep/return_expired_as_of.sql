@@ -38,7 +38,7 @@ begin
     loop
         delete from postbus.lease l where l.token = _lease.token;
         select * into _topic from postbus.topic t where t.id in (_lease.topic_id, 0) order by t.id = 0 limit 1;
-        _held := format('last held by %s', _lease.member);
+        _held := format('last held by %s', postbus.in_line(_lease.member, 300));
         _open := array(select m from unnest(_lease.messages) as m where m.id = any (_lease.open_ids));
         if cardinality(_open) <> 1 or not coalesce(_lease.alone, postbus.was_alone(_lease.member)) then
             perform postbus.suspect(_lease.topic_id, _lease.ordered, _open,

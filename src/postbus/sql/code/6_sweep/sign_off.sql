@@ -1,8 +1,10 @@
--- Tells that a process has stopped.
+-- Tells that a process has stopped. It gives the secret that its heartbeats gave.
 --
 -- Writes: worker.
-create or replace function postbus.sign_off(name text) returns void
-language sql security definer
+create or replace function postbus.sign_off(name text, secret uuid default null) returns void
+language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
-    delete from postbus.worker known where known.name = sign_off.name
-$$;
+begin
+    perform postbus.check_process(name, secret);
+    delete from postbus.worker known where known.name = sign_off.name;
+end $$;

@@ -1,0 +1,34 @@
+-- Whether a cursor may come after another one of its lane: read_log gave it, or it is as harmless as if it had. It has seen what the one
+-- before had, it is at no place that is still to come, and it leaves out no messages of later. last_number is that of the
+-- last segment, and xid the last transaction. Leaves are looked at elsewhere: see last_epoch.
+--
+-- Positions and transaction ids may go back, since groups that read up to the same place stand there afterwards: see next_place.
+create or replace function postbus.follows(cursor postbus.log_cursor, before postbus.log_cursor, last_number bigint, xid xid8)
+returns boolean
+language sql stable parallel safe
+return (
+    ((cursor).seen).position >= 0
+    and pg_snapshot_xmax(((cursor).seen).snapshot) >= pg_snapshot_xmax(((before).seen).snapshot)
+    and ((cursor).seen).txid <= xid
+    and pg_snapshot_xmax(((cursor).seen).snapshot) <= xid
+    and ((cursor).seen).position & 8796093022207 <= last_number
+    and case
+            when (cursor).done_position is null then true
+            else (cursor).done_position & 8796093022207 <= last_number and (cursor).done_position >= 0 and (cursor).done_index >= -1
+        end
+    and case
+            when (cursor).target is null then true
+            else ((cursor).target).position & 8796093022207 <= last_number
+                 and ((cursor).target).position >= 0
+                 and ((cursor).target).txid <= xid
+                 and pg_snapshot_xmax(((cursor).target).snapshot) <= xid
+        end
+    and ((cursor).since_bound is null or (cursor).since_bound = (before).since_bound)
+    and ((cursor).since_at is null or (cursor).since_at = (before).since_at)
+    and (cursor).since_id is not distinct from (before).since_id
+    and ((cursor).since_snapshot is null or (cursor).since_snapshot::text = (before).since_snapshot::text)
+    and case
+            when (before).until is null then (cursor).until is null
+            else (cursor).until::text = (before).until::text
+        end
+) is true;

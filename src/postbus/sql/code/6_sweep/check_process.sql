@@ -1,0 +1,10 @@
+-- Refuses to speak for a process that has given a secret with its heartbeats, without that secret. One that has given none, or is not
+-- known, proves nothing, and cannot be protected.
+create or replace function postbus.check_process(name text, secret uuid) returns void
+language plpgsql as $$
+begin
+    if exists (select from postbus.worker w
+                where w.name = check_process.name and w.secret is not null and (w.secret = check_process.secret) is not true) then
+        perform postbus.refuse_process(name);
+    end if;
+end $$;
