@@ -44,7 +44,7 @@ LAYERS = [
     ["options"],
     ["_translate"],
     ["_log", "_event_loop", "message"],
-    ["errors", "_version", "_identity"],
+    ["errors", "_version", "_identity", "_content_type", "_address"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

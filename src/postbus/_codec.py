@@ -16,17 +16,13 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from postbus._content_type import BYTES, JSON, TEXT, is_json
 from postbus._identity import EVENT_ID, is_event_id
 from postbus.errors import InvalidOption, InvalidPayload, PayloadNotDecodable, PayloadNotSerializable, PayloadTooDeep
 
-JSON = "application/json"
-TEXT = "text/plain; charset=utf-8"
-_TEXTS = frozenset(
-    f"application/{name}" for name in ("xml", "yaml", "toml", "sql", "javascript", "x-www-form-urlencoded")
-)
-BYTES = "application/octet-stream"
-
 MAX_DEPTH = 100
+MAX_HEADERS = 65536
+"""Bytes in UTF-8 of the names and values of a message's headers. The same as the SQL function check_message."""
 
 
 class Decoder:
@@ -255,6 +251,7 @@ def encode_headers(headers: Mapping[str, str] | None) -> str | None:
         return None
     if not isinstance(headers, Mapping):
         raise InvalidOption(f"headers {headers!r} are not a mapping", remedy='give {"name": "text", …} or nothing')
+    size = 0
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidOption(f"header {name!r} is not a pair of strings", remedy="convert it to str")
@@ -262,6 +259,11 @@ def encode_headers(headers: Mapping[str, str] | None) -> str | None:
             raise InvalidOption(
                 f"header {name!r} holds a NUL character or a lone surrogate", remedy="put it into the payload"
             )
+        size += len(name.encode()) + len(value.encode())
+    if size > MAX_HEADERS:
+        raise InvalidOption(
+            f"the headers have {size} bytes, more than {MAX_HEADERS}", remedy="put the data into the payload"
+        )
     if EVENT_ID in headers and not is_event_id(headers[EVENT_ID]):
         raise InvalidOption(
             f"header {EVENT_ID} {headers[EVENT_ID]!r:.220} is not an identity",
@@ -369,19 +371,6 @@ def _finite(number: str) -> float:
 
 def _refuse_number(number: str) -> NoReturn:
     raise ValueError(f"{number} is not a number of JSON")
-
-
-def is_json(content_type: str) -> bool:
-    """Whether a content type says that a payload is JSON."""
-    return content_type.startswith(JSON) or content_type.partition(";")[0].endswith("+json")
-
-
-def is_text(content_type: str) -> bool:
-    """Whether a content type says that a payload is text in UTF-8, which is what text is unless it names a charset."""
-    kind, _, parameters = content_type.lower().partition(";")
-    _, _, charset = parameters.partition("charset=")
-    is_kind = kind.startswith("text/") or kind.strip() in _TEXTS or kind.strip().endswith(("+xml", "+yaml"))
-    return is_kind and charset.strip(' "') in ("", "utf-8", "utf8")
 
 
 def is_pydantic(kind: Any) -> bool:

@@ -8,11 +8,14 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from postbus._codec import encode, encode_headers, encode_lines, encode_many, is_storable
+from postbus._content_type import MAX_LENGTH, is_content_type
 from postbus.errors import InvalidOption, InvalidTopicName
 from postbus.message import Outgoing
 from postbus.options import as_timedelta
 
 DEFAULT_PRIORITY = 4
+MAX_CORRELATION_ID = 500
+"""Characters. The same as the SQL function check_message."""
 NAME_RULE = "a name has 1 to 200 letters, digits or . _ - : / and starts with a letter, a digit or _"
 _IN_FUTURE = "use datetime.now(timezone.utc) + …"
 
@@ -160,6 +163,15 @@ def _check_options(message: Outgoing) -> None:
                 f"{name} {value!r} is not a text without NUL characters and lone surrogates",
                 remedy="give such a str",
             )
+    if message.correlation_id is not None and len(message.correlation_id) > MAX_CORRELATION_ID:
+        raise InvalidOption(
+            f"correlation_id has more than {MAX_CORRELATION_ID} characters", remedy="use a shorter one, or its hash"
+        )
+    if message.content_type and not is_content_type(message.content_type):
+        raise InvalidOption(
+            f"content_type {message.content_type!r:.220} is not one of at most {MAX_LENGTH} characters",
+            remedy="give type/subtype, and parameters if it has any, such as text/plain; charset=utf-8",
+        )
 
 
 def outgoing(

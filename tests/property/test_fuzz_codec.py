@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postbus import InvalidOption, InvalidPayload, PayloadNotDecodable
-from postbus._codec import BYTES, JSON, TEXT, decoder_for, encode, encode_many
+from postbus._codec import decoder_for, encode, encode_many
+from postbus._content_type import BYTES, JSON, TEXT
 from postbus.options import as_timedelta
 from property.settings import examples
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from naming import steady
 from postbus import PayloadNotDecodable
-from postbus._codec import BYTES, JSON, TEXT, decoder_for, encode
+from postbus._codec import decoder_for, encode
+from postbus._content_type import BYTES, JSON, TEXT
 
 
 class Colour(enum.Enum):

@@ -16,7 +16,8 @@ import pytest
 
 from naming import steady
 from postbus import InvalidPayload, PayloadNotSerializable, PayloadTooDeep
-from postbus._codec import BYTES, JSON, MAX_DEPTH, TEXT, encode, encode_lines, encode_many
+from postbus._codec import MAX_DEPTH, encode, encode_lines, encode_many
+from postbus._content_type import BYTES, JSON, TEXT
 
 
 @dataclasses.dataclass

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from postbus._codec import BYTES, JSON, TEXT, encode
+from postbus._codec import encode
+from postbus._content_type import BYTES, JSON, TEXT
 from postbus.cli._exits import refusal, usage_error
 from postbus.errors import InvalidOption, InvalidPayload, PayloadTooDeep
 from postbus.message import Outgoing

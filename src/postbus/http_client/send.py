@@ -14,7 +14,8 @@ from uuid import uuid4
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from postbus._codec import JSON, TEXT, encode
+from postbus._codec import encode
+from postbus._content_type import JSON, TEXT
 from postbus._send import SendLane, Waiting
 from postbus.errors import InvalidInput, InvalidOption
 from postbus.http_client.wire import Answer, Wire, path_of

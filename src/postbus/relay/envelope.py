@@ -7,10 +7,12 @@ import hashlib
 import json
 import string
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from postbus._codec import is_json
+from postbus._codec import holds_json
+from postbus._content_type import told_content_type
 from postbus._identity import EVENT_ID, own_identity
 from postbus.errors import InvalidOption
 from postbus.message import Message
@@ -81,7 +83,7 @@ class Envelope:
         """A message on its way. Raises Unfit."""
         headers = message.headers
         key = message.key if message.key is not None else headers.get(AGGREGATE_ID)
-        body, content_type = message.payload, message.content_type
+        body, content_type = message.payload, told_content_type(message.content_type)
         told = {name: value for name, value in headers.items() if name not in _NOT_TOLD} if headers else {}
         event_id = message.event_id
         if self._form is Form.ATTRIBUTES:
@@ -151,14 +153,17 @@ class Envelope:
         return {name: value for name, value in told.items() if value}
 
     def _structured(self, message: Message, key: str | None) -> bytes:
-        told = self._cloud_event(message, key) | {"datacontenttype": message.content_type}
+        content_type = told_content_type(message.content_type)
+        told = self._cloud_event(message, key) | {"datacontenttype": content_type}
         told |= {name: message.headers[name] for name in _TRACE if name in message.headers}
         head = json.dumps(told)[:-1].encode()
-        if is_json(message.content_type):  # as it is, so that no number changes
+        # As it is, so that no number changes. What only says that it is JSON could close the object and forge the rest.
+        if holds_json(message.payload, content_type):
             return head + b', "data": ' + message.payload + b"}"
-        if message.content_type.startswith("text/"):
-            text = message.payload.decode("utf-8", "surrogatepass")
-            return head + b', "data": ' + json.dumps(text).encode() + b"}"
+        if content_type.startswith("text/"):
+            with suppress(UnicodeDecodeError):
+                text = message.payload.decode("utf-8", "surrogatepass")
+                return head + b', "data": ' + json.dumps(text).encode() + b"}"
         return head + b', "data_base64": "' + base64.b64encode(message.payload) + b'"}'
 
 

@@ -10,7 +10,8 @@ from litestar.params import FromQuery, HeaderParameter, JSONBody
 from litestar.response import Stream
 from msgspec import UNSET, UnsetType
 
-from postbus._codec import BYTES, JSON, TEXT, check_json, is_json
+from postbus._codec import check_json
+from postbus._content_type import BYTES, JSON, TEXT, is_json
 from postbus.errors import InvalidPayload
 from postbus.message import Outgoing
 from postbus.options import as_timedelta

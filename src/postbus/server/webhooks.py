@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+from postbus._content_type import told_content_type
 from postbus._log import event
 from postbus._loop import Backoff, pause
 from postbus._store import Store
@@ -54,7 +55,7 @@ class Webhook:
             source="postbus",
             key=message.key,
             body=message.payload,
-            content_type=message.content_type,
+            content_type=told_content_type(message.content_type),
             headers={name: value for name, value in told.items() if value is not None},
             message=message,
         )

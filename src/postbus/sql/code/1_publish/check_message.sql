@@ -40,8 +40,8 @@ begin
         or exists (select from jsonb_each(headers) as header where jsonb_typeof(header.value) <> 'string')
     ) then
         perform postbus.refuse('PB402', 'headers are not an object of strings', 'give {"name": "text", ...} or nothing');
-    elsif pg_column_size(headers) > 65536 then
-        perform postbus.refuse('PB402', format('the headers have %s bytes, more than 65536', pg_column_size(headers)),
+    elsif (pg_column_size(headers) > 65536 or pg_column_compression(headers) is not null) and postbus.headers_bytes(headers) > 65536 then
+        perform postbus.refuse('PB402', format('the headers have %s bytes, more than 65536', postbus.headers_bytes(headers)),
             'put the data into the payload');
     elsif headers ? 'event-id' and not postbus.is_event_id(headers ->> 'event-id') then
         perform postbus.refuse('PB402', format('header event-id %L is not an identity', left(headers ->> 'event-id', 220)),
@@ -57,9 +57,9 @@ begin
         perform postbus.refuse('PB402', 'key has more than 1000 characters or 2000 bytes', 'use a shorter one, or its hash');
     elsif length(dedup_key) > 1000 or octet_length(dedup_key) > 2000 then
         perform postbus.refuse('PB402', 'dedup_key has more than 1000 characters or 2000 bytes', 'use a shorter one, or its hash');
-    elsif octet_length(correlation_id) > 2000 then       -- else many of them would make a row too large: see append_many
-        perform postbus.refuse('PB402', 'correlation_id has more than 2000 bytes', 'use a shorter one, or its hash');
-    elsif octet_length(content_type) > 2000 then
-        perform postbus.refuse('PB402', 'content_type has more than 2000 bytes', 'use a media type such as application/json');
+    elsif length(correlation_id) > 500 then     -- without a limit many of them would make a row too large: see append_many
+        perform postbus.refuse('PB402', 'correlation_id has more than 500 characters', 'use a shorter one, or its hash');
+    elsif not postbus.is_content_type(content_type) then
+        perform postbus.refuse_content_type(content_type);
     end if;
 end $$;

@@ -34,7 +34,8 @@ begin
      where t.id = postbus.topic_id(publish.topic) and t.name = publish.topic and not t.block_writes_on_zero_subscriptions
        and length(publish.payload) <= t.max_payload_bytes and publish.priority = 4
        and num_nonnulls(publish.headers, publish.delay, publish.deliver_at, publish.dedup_key) = 0
-       and octet_length(concat(publish.correlation_id, publish.content_type)) <= 2000
+       and (publish.correlation_id is null or length(publish.correlation_id) <= 500)
+       and (publish.content_type is null or postbus.is_content_type(publish.content_type))
        and case when publish.key is null then not (t.ordered or t.named_lanes) else length(publish.key) <= 500 end;
     if found then
         _told := postbus.tell(_plain.id, _plain.notify);

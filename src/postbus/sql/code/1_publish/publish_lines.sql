@@ -24,6 +24,8 @@ declare
 begin
     if lines is null or _count < 0 then
         perform postbus.refuse('PB402', 'lines is null, or count is negative', 'give the lines, and how many of them there are');
+    elsif not postbus.is_content_type(_type) then
+        perform postbus.refuse_content_type(_type);
     end if;
     if _topic.storage_id is not null and not _topic.named_lanes and _count between 2 and _topic.segment_size
        and length(lines) <= least(_topic.max_payload_bytes, 16777216)       -- see append_many

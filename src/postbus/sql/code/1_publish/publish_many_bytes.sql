@@ -31,8 +31,8 @@ declare
 begin
     if _count = 0 then
         return array[]::bigint[];
-    elsif octet_length(_type) > 2000 then
-        perform postbus.refuse('PB402', 'content_type has more than 2000 bytes', 'use a media type such as application/json');
+    elsif not postbus.is_content_type(_type) then
+        perform postbus.refuse_content_type(_type);
     end if;
     if not _plain and exists (
         select from unnest(array[cardinality(keys), cardinality(headers), cardinality(priorities), cardinality(delays),
@@ -66,7 +66,7 @@ begin
              or (one.priority is not null and one.priority not between 0 and 9)
              or (one.priority <> 4 and _topic.storage_id is not null)
              or one.headers is not null or one.delay is not null or one.deliver_at is not null
-             or octet_length(one.key) > 1000 or octet_length(one.correlation_id) > 2000 or octet_length(one.content_type) > 2000
+             or octet_length(one.key) > 1000 or length(one.correlation_id) > 500 or not postbus.is_content_type(one.content_type)
              or ((_topic.ordered or _topic.named_lanes) and one.key is null);
     end if;
     if _topic.name is null then

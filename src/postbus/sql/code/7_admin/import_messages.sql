@@ -33,11 +33,14 @@ declare
     _times  timestamptz[] := array(select coalesce(given.at, clock_timestamp())
                                      from unnest(published_ats) with ordinality as given (at, n) order by n);
 begin
+    if not postbus.is_content_type(content_type) then
+        perform postbus.refuse_content_type(content_type);
+    end if;
     _topic.block_writes_on_zero_subscriptions := false;     -- its groups are carried over as well
     _places := array(
         select given.n
-          from unnest(source_ids, payloads, keys, headers) with ordinality as given (id, payload, key, headers, n)
-         where postbus.import_problem(_topic, given.payload, given.key, given.headers) is null
+          from unnest(source_ids, payloads, keys, headers, correlation_ids) with ordinality as given (id, payload, key, headers, correlation_id, n)
+         where postbus.import_problem(_topic, given.payload, given.key, given.headers, given.correlation_id) is null
            and not exists (select from postbus.imported i
                             where i.source = import_messages.source and i.source_id = given.id and i.message_id is not null)
          order by given.n);
@@ -78,7 +81,7 @@ begin
         select source_ids[one.n], one.id, null, one.n = any (_dead) from unnest(_ids || _buried, _places || _dead) as one (id, n)
         union all
         select given.id, null, found.problem, false
-          from unnest(source_ids, payloads, keys, headers) as given (id, payload, key, headers)
-         cross join lateral postbus.import_problem(_topic, given.payload, given.key, given.headers) as found (problem)
+          from unnest(source_ids, payloads, keys, headers, correlation_ids) as given (id, payload, key, headers, correlation_id)
+         cross join lateral postbus.import_problem(_topic, given.payload, given.key, given.headers, given.correlation_id) as found (problem)
          where found.problem is not null;
 end $$;

@@ -29,6 +29,9 @@ declare
     _ids   bigint[];        -- of these
     _line  record;
 begin
+    if not postbus.is_content_type(content_type) then
+        perform postbus.refuse_content_type(content_type);
+    end if;
     headers := array(select postbus.import_headers(source, given.id, given.headers, given.at)
                        from unnest(source_ids, import_retrying.headers, published_ats) with ordinality as given (id, headers, at, n) order by n);
     select coalesce(array_agg(given.n order by given.n), '{}'), array_agg(i.message_id order by given.n) into _dead, _ids

@@ -1,0 +1,15 @@
+-- Whether a text is a content type: type/subtype, then parameters, in at most 255 printable characters of ASCII. So it is one
+-- line wherever a relay or a webhook sends it. The same as Python's postbus._content_type.
+--
+-- Every message is asked for it. So the usual ones come first, then all without parameters: a regular expression costs ten
+-- microseconds, and to take away all letters that are allowed one.
+create or replace function postbus.is_content_type(given text) returns boolean
+language sql immutable parallel safe
+return given in ('application/json', 'application/octet-stream', 'text/plain; charset=utf-8')
+    or (length(given) <= 255 and case
+        when translate(given, 'abcdefghijklmnopqrstuvwxyz-.+ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_!#$%&''*^`|~', '') = '/'
+        then given not like '/%' and given not like '%/'
+        else given collate "C" ~ (
+            '^[!#$%&''*+.^_`|~0-9A-Za-z-]+/[!#$%&''*+.^_`|~0-9A-Za-z-]+'
+            || '(?: *;(?: *[!#$%&''*+.^_`|~0-9A-Za-z-]+=(?:[!#$%&''*+.^_`|~0-9A-Za-z-]+|"(?:[ !#-\[\]-~]|\\[ -~])*"))?)*$')
+        end);
