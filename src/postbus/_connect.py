@@ -14,15 +14,19 @@ import uuid
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qs, parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
-from postbus._translate import translate
-from postbus.errors import DatabaseUnavailable
+from postbus._address import is_port, why_no_address
+from postbus._translate import DSN_REMEDY, translate
+from postbus.errors import DatabaseUnavailable, InvalidInput
 
 TIMEOUT = 10.0  # seconds
+PROGRAM = ContextVar("program", default="postbus")
+"""What our connections are called: the application_name, where the DSN has none. Commands set their own name."""
 _NEXT_AFTER = 1.0  # seconds that a host has for itself, before the next one is tried beside it
 
 # A peer that is gone is noticed after half a minute; by default it takes a quarter of an hour, or hours.
@@ -66,6 +70,7 @@ async def connect(
     if not caches:
         options["statement_cache_size"] = 0
     hosts = one_by_one(dsn)
+    options["server_settings"] = _named(dsn) | options.get("server_settings", {})
     if len(hosts) == 1:
         conn = await asyncpg.connect(dsn, timeout=timeout, **options)
     else:
@@ -80,6 +85,12 @@ async def connect(
         conn.terminate()
         raise
     return conn
+
+
+def _named(dsn: str) -> dict[str, str]:
+    """What tells our sessions from others, in pg_stat_activity and in the server's log, unless the DSN has a name."""
+    is_given = "application_name" in parse_qs(urlsplit(dsn).query, keep_blank_values=True)
+    return {} if is_given else {"application_name": os.environ.get("PGAPPNAME") or PROGRAM.get()}
 
 
 async def _make_ours(conn: Any, timeout: float) -> None:
@@ -125,17 +136,21 @@ def origin_of(conn: Any) -> str:
 async def is_deposed(origin: str, dsn: str) -> bool:
     """Whether a host of a DSN takes no connections, while another one is a primary that does."""
     with suppress(*_REFUSED):
-        (await asyncpg.connect(origin, timeout=TIMEOUT)).terminate()
+        (await _probe(origin)).terminate()
         return False
     for other in one_by_one(dsn):
         with suppress(*_REFUSED):
-            probe: Any = await asyncpg.connect(other, timeout=TIMEOUT) if other != origin else None
+            probe = await _probe(other) if other != origin else None
             if probe is not None:
                 try:
                     return not await _is_standby(probe)
                 finally:
                     probe.terminate()
     return False
+
+
+async def _probe(dsn: str) -> Any:
+    return await asyncpg.connect(dsn, timeout=TIMEOUT, server_settings=_named(dsn))
 
 
 async def _is_standby(conn: Any) -> bool:
@@ -192,8 +207,25 @@ def _telling(errors: Sequence[BaseException]) -> BaseException:
     return next(passing, errors[0])
 
 
+def check_dsn(dsn: str) -> None:
+    """Refuse a DSN that cannot be read, without a word of what it says."""
+    problem = why_no_address(dsn, ("postgresql", "postgres")) or _why_no_options(dsn)
+    if problem is not None:
+        raise InvalidInput(f"bad DSN: {problem}", remedy=DSN_REMEDY)
+
+
+def _why_no_options(dsn: str) -> str | None:
+    query = urlsplit(dsn).query
+    with suppress(ValueError):
+        given = parse_qs(query, keep_blank_values=True, strict_parsing=True) if query else {}
+        ports = given.get("port", [""])[-1].split(",")
+        return None if all(map(is_port, ports)) else "a port of it is not a number from 1 to 65535"
+    return "its options cannot be read: they look like ?sslmode=require&application_name=shop"
+
+
 def one_by_one(dsn: str) -> list[str]:
     """A DSN for each host of a DSN."""
+    check_dsn(dsn)
     address = urlsplit(dsn)
     options = parse_qsl(address.query, keep_blank_values=True)
     given = dict(options)

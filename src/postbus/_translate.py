@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import asyncpg
 
+from postbus._address import ENCODE
 from postbus.errors import (
     AccessDenied,
     DatabaseUnavailable,
@@ -22,7 +23,7 @@ DRIVER_ERRORS = (asyncpg.PostgresError, *LOST)
 """All that talking to the server may raise."""
 
 MIGRATE = "run, with the DSN of this database: postbus migrate --dsn DSN"
-_DSN_REMEDY = "it looks like postgresql://user@host:5432/database"
+DSN_REMEDY = f"it looks like postgresql://user:password@host:5432/database; {ENCODE}"
 _AWAY = (
     asyncpg.PostgresConnectionError,
     OSError,
@@ -68,7 +69,7 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[PostbusError], str,
         "the database cannot be reached: {}",
         "check that the server runs and that the DSN (--dsn, POSTBUS_DSN) is right",
     ),
-    ((asyncpg.exceptions.ClientConfigurationError,), InvalidInput, "bad DSN: {}", _DSN_REMEDY),
+    ((asyncpg.exceptions.ClientConfigurationError,), InvalidInput, "bad DSN: {}", DSN_REMEDY),
     (
         (asyncpg.exceptions.DataError,),
         InvalidInput,
@@ -135,4 +136,4 @@ def dsn_errors() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise InvalidInput(f"bad DSN: {error}", remedy=_DSN_REMEDY) from error
+        raise InvalidInput(f"bad DSN: {error}", remedy=DSN_REMEDY) from error

@@ -301,6 +301,7 @@ async def test_worker_behind_a_pooler_runs_under_another_default_isolation(
             await conn.close()
     finally:
         await _session_defaults(server)
+        await eventually(lambda: _answers(dsn))
 
 
 async def test_a_crash_behind_a_pooler_is_noticed(server: Server, dsn: str, topic: str) -> None:

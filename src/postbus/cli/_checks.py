@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -49,7 +49,7 @@ class Finding:
 class Patient:
     """What the checks look at."""
 
-    dsn: str
+    dsn: str = field(repr=False)
     conn: Any
 
 

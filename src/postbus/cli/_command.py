@@ -8,12 +8,13 @@ import os
 import sys
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
+from postbus._connect import PROGRAM
 from postbus.bus import Bus
 from postbus.cli._exits import OK, report, usage_error
 
@@ -48,7 +49,7 @@ JsonOption = Annotated[
 class Cli:
     """What all commands are told: which database, and how to write."""
 
-    dsn: str | None = None
+    dsn: str | None = field(default=None, repr=False)
     data_dir: Path | None = None
     as_json: bool = False
 
@@ -160,6 +161,7 @@ class _Command(WithOptions):
 
 def run_command(ctx: typer.Context, cli: Cli, function: Callable[[Cli], Any]) -> None:
     """Run a function, async or not, as a command with these options, and tell its errors."""
+    PROGRAM.set(ctx.command_path)
     earlier: Cli = ctx.obj or Cli()
     code = _run(lambda: function(cli.over(earlier)), earlier.as_json or cli.as_json)
     if code != OK:

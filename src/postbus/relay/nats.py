@@ -14,7 +14,7 @@ from postbus.errors import InvalidOption, SinkUnavailable
 from postbus.message import Ack, DeadLetter, Outcome, Release, Retry
 from postbus.options import Duration, as_timedelta
 from postbus.relay.fields import HTTP, encoded
-from postbus.relay.sink import NotNow, Parcel, client
+from postbus.relay.sink import NotNow, Parcel, check_address, client
 
 _OWN = "nats-"  # headers that begin so mean something to the server
 _TOO_LARGE = 10054  # error code of JetStream: message size exceeds maximum allowed
@@ -43,6 +43,16 @@ class NatsSink:
         timeout: Duration = 10.0,
     ) -> None:
         """`url` may be several, with commas. `stream` refuses subjects of others; `credentials` names a file."""
+        for one in url.split(","):
+            check_address(
+                one if "://" in one else f"nats://{one}",
+                "nats",
+                "tls",
+                "ws",
+                "wss",
+                of="NATS",
+                example="nats://host:4222",
+            )
         self._nats: Any = client("nats", "nats")
         self._url = url
         self._stream = stream

@@ -10,7 +10,9 @@ from postbus.errors import InvalidOption, SinkUnavailable
 from postbus.message import Ack, DeadLetter, Outcome, Release, Retry
 from postbus.options import Duration, as_timedelta
 from postbus.relay.envelope import CLOUD_EVENTS_PREFIX
-from postbus.relay.sink import NotNow, Parcel, client
+from postbus.relay.sink import NotNow, Parcel, check_address, client
+
+_SHORT = 255  # bytes of a short string of AMQP
 
 
 class RabbitSink:
@@ -28,6 +30,7 @@ class RabbitSink:
         """`exchange` has to exist; without one messages go to the queue that their target names."""
         if not isinstance(exchange, str):
             raise InvalidOption(f"exchange {exchange!r} is not a name", remedy="give the name of an exchange")
+        check_address(url, "amqp", "amqps", of="RabbitMQ", example="amqp://host/")
         self._pika: Any = client("aio_pika", "rabbitmq")
         self._url = url
         self._exchange_name = exchange
@@ -91,11 +94,16 @@ class RabbitSink:
             headers=told,
             content_type=parcel.content_type,
             message_id=parcel.id,
-            correlation_id=message.correlation_id,
+            correlation_id=_short(message.correlation_id),
             timestamp=message.published_at,
-            type=parcel.headers.get("event_type"),
+            type=_short(parcel.headers.get("event_type")),
             delivery_mode=self._pika.DeliveryMode.PERSISTENT,
         )
+
+
+def _short(text: str | None) -> str | None:
+    """A text, where AMQP has room for it: 255 bytes. The headers have it as well, in any length."""
+    return text if text is None or len(text.encode()) <= _SHORT else None
 
 
 def _is_ours(task: asyncio.Task[Any] | None) -> bool:

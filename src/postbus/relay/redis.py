@@ -8,7 +8,7 @@ from typing import Any
 from postbus.errors import InvalidOption, SinkUnavailable
 from postbus.message import Ack, Outcome, Retry
 from postbus.options import Duration, as_timedelta
-from postbus.relay.sink import NotNow, Parcel, client, one_by_one
+from postbus.relay.sink import NotNow, Parcel, check_address, client, one_by_one
 
 _NOT_NOW = ("OOM", "READONLY", "MISCONF", "NOREPLICAS", "BUSY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
 """Answers of a server that takes nothing at the moment."""
@@ -34,6 +34,8 @@ class RedisSink:
         """`max_length` lets the server drop the oldest messages of a stream that has about so many."""
         if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
             raise InvalidOption(f"max_length {max_length!r} is not 1 or more", remedy="give a number, or leave it out")
+        if not url.startswith("unix://"):
+            check_address(url, "redis", "rediss", of="Redis", example="redis://host:6379/0")
         self._redis: Any = client("redis", "redis")
         self._max_length = max_length
         known = self._redis.exceptions

@@ -1,0 +1,37 @@
+"""Addresses with passwords in them: what is wrong with one, without a word of what it says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+_BEFORE_PORT = re.compile(r"(\[[^\]]*\]|[^:]*):?")
+
+ENCODE = "in user and password write %25 for %, %2F for /, %23 for #, %3F for ?, %40 for @ and %3A for :"
+
+
+def why_no_address(address: str, schemes: Collection[str]) -> str | None:
+    """What is wrong with an address, if something is.
+
+    Any part of one that cannot be read may be a part of the password, and libraries repeat such parts in their errors.
+    So addresses are looked at here, before a library gets them.
+    """
+    scheme, separator, _ = address.partition("://")
+    if not separator or scheme.lower() not in schemes:
+        return f"it does not begin with {' or '.join(f'{one}://' for one in schemes)}"
+    with suppress(ValueError):
+        parts = urlsplit(address)
+        hosts = parts.netloc.rpartition("@")[2].split(",")
+        if parts.fragment or ("@" in parts.path and "@" not in parts.netloc):
+            return "what comes before its host is cut off by one of / ? #"
+        if not all(is_port(_BEFORE_PORT.sub("", host, count=1)) for host in hosts):
+            return "a port of it is not a number from 1 to 65535"
+        return None
+    return "its host cannot be read"
+
+
+def is_port(text: str) -> bool:
+    """Whether a text is a port, or left out."""
+    return text == "" or (text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65536 and len(text) < 6)
