@@ -8,7 +8,7 @@ BIN    := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 help: ## print this
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 setup: .venv/ready ## make the virtual environment .venv with all that the other targets need
 
@@ -40,6 +40,12 @@ PEER_PACKAGES := postgresql-15-pgq3 redis-server rabbitmq-server
 peers: .venv/ready ## install what `postbus bench peers` measures beside Postbus
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --group peers
 	@$(call install,$(PEER_PACKAGES),some peers are absent)
+
+attacks: .venv/ready server-$(PG) test-servers ## attack everything, and write the table of attacks into docs/security.md
+	@PG=$(PG) $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -q --table-of-attacks docs/security.md tests/security
+
+audit-dependencies: .venv/ready ## ask whether a pinned dependency has a known vulnerability; exit code 3: nobody could be asked
+	@$(BIN)/python tools/audit_dependencies.py
 
 lock: .venv/ready ## pin the newest versions of all dependencies in requirements.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
@@ -112,4 +118,4 @@ faults: .venv/ready server-$(PG) ## hurt a running system in every way we know; 
 faults-servers: ## install what some faults need: gcc for clocks that jump, and pgbouncer
 	@$(call install,$(FAULTS_PACKAGES),faults that need them stay out)
 
-.PHONY: help setup run test check format bench peers lock clean relay faults faults-servers test-servers
+.PHONY: help setup run test check format bench peers attacks audit-dependencies lock clean relay faults faults-servers test-servers
