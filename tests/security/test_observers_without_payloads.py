@@ -23,7 +23,20 @@ pytestmark = pytest.mark.attack("tokens without payloads")
 _BIRD = "k4n4ry"
 PLANTED = {
     what: f"{_BIRD}-{what}"
-    for what in ("payload", "text", "bytes", "header", "key", "correlation", "error", "reason", "event", "kind", "sink")
+    for what in (
+        "payload",
+        "text",
+        "bytes",
+        "header",
+        "key",
+        "correlation",
+        "error",
+        "reason",
+        "event",
+        "kind",
+        "sink",
+        "sweep",
+    )
 }
 _WRITTEN_BY_OTHERS = {"kind": f"application/{PLANTED['kind']}"}
 
@@ -42,7 +55,10 @@ def house(server: EmbeddedPostgres) -> Iterator[House]:
         stood.__class__ = House
         assert isinstance(stood, House)
         stood.run(_furnish(stood))
-        stood.sql("update postbus.sink_away set told_at = clock_timestamp() + interval '1 day' returning 1")
+        for table, column in (("sweep_job", "failed_at"), ("sink_away", "told_at")):  # or they were over soon
+            stood.sql(
+                f"update postbus.{table} set {column} = clock_timestamp() + interval '1 day' where error is not null"
+            )
         stood.sql(
             "delete from postbus.segment where position = (select min(position) from postbus.segment) returning 1"
         )
@@ -95,6 +111,7 @@ async def _furnish(house: House) -> None:
         elif settle == "done":
             await popped.ack()
     store = await bus.connect()
+    await store.note_failure("sweep", 0, PLANTED["sweep"])
     await store.note_sink_away("events", "mail", "process", "kafka", PLANTED["sink"])
     house.names = {
         "topic": ["events", "jobs"],

@@ -9,9 +9,10 @@ from litestar.response import Stream
 from msgspec import UNSET
 
 from postbus._identity import EVENT_ID
-from postbus.server.views import GroupFinding, GroupView, Looked, View
+from postbus.server.views import GroupFinding, GroupView, Looked, SweepHealth, View
 
 A = TypeVar("A")
+_FAILED = " failed: "  # and behind it the error: see sweep_problems.sql
 
 
 def without_payloads(answer: A) -> A:
@@ -35,6 +36,8 @@ def without_payloads(answer: A) -> A:
         changes["problem"] = f"its sink {answer.sink} is away"
     elif isinstance(answer, GroupFinding) and answer.kind == "sink":
         changes["text"] = "its sink is away"
+    elif isinstance(answer, SweepHealth) and _FAILED in (answer.reason or ""):
+        changes["reason"] = "a job of sweeping has failed"
     return msgspec.structs.replace(answer, **changes)
 
 
