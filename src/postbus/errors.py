@@ -292,7 +292,7 @@ class NotAuthenticated(NotServed):
 
 
 class NotAllowed(NotServed):
-    """The caller has not the role, or its topics are others."""
+    """The token lacks the role, the topic or the group."""
 
     code = "PB441"
 

@@ -55,6 +55,7 @@ def house(server: EmbeddedPostgres) -> Iterator[House]:
         stood.__class__ = House
         assert isinstance(stood, House)
         stood.run(_furnish(stood))
+        stood.sql("select postbus.note_failure('sweep', 0, $1)", PLANTED["sweep"])
         for table, column in (("sweep_job", "failed_at"), ("sink_away", "told_at")):  # or they were over soon
             stood.sql(
                 f"update postbus.{table} set {column} = clock_timestamp() + interval '1 day' where error is not null"
@@ -111,7 +112,6 @@ async def _furnish(house: House) -> None:
         elif settle == "done":
             await popped.ack()
     store = await bus.connect()
-    await store.note_failure("sweep", 0, PLANTED["sweep"])
     await store.note_sink_away("events", "mail", "process", "kafka", PLANTED["sink"])
     house.names = {
         "topic": ["events", "jobs"],

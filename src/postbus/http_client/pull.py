@@ -19,7 +19,7 @@ from postbus._held import Held
 from postbus._holder import Holder, Wish
 from postbus._queue_store import PulledLease
 from postbus._settlements import How
-from postbus.errors import InvalidInput, LeaseLost, PostbusError
+from postbus.errors import InvalidInput, LeaseLost, NotAllowed, PostbusError
 from postbus.http_client.send import as_outgoing, as_wire
 from postbus.http_client.wire import Answer, Wire, path_of
 from postbus.message import Message
@@ -94,7 +94,7 @@ class HttpPuller(Holder):
         with suppress(PostbusError, TimeoutError):
             async with asyncio.timeout(_GOODBYE):
                 for scope, group in self._popped_for:
-                    with suppress(InvalidInput):  # the group or the topic has gone
+                    with suppress(InvalidInput, NotAllowed):  # the group or the topic has gone, or is not ours
                         await self.heartbeat(scope, group, last=True)
         self._popped_for.clear()
 
