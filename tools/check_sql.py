@@ -21,7 +21,6 @@ TIMES = {
     "publish": {"deliver_at"},
     "publish_many": {"deliver_ats"},
     "purge_dead_letters": {"died_before"},
-    "put_off": {"published_ats"},
     "redrive": {"died_after", "died_before"},
     "retained": {"since", "until"},
     "return_expired": {"since"},
