@@ -33,7 +33,7 @@ LAYERS = [
     ["_held"],
     ["_settle", "_send", "_wake", "_handle", "_waiting", "_heartbeat"],
     ["_store", "_old_outbox"],
-    ["_queue_store", "_upkeep_store", "_admin_store", "_scope_store", "_http_store"],
+    ["_queue_store", "_upkeep_store", "_admin_store", "_audit_store", "_scope_store", "_http_store"],
     ["_log_store", "_settle_sql"],
     ["_database", "_old_table", "group"],
     ["_migrate", "subscription", "embedded", "_drivers"],
@@ -43,7 +43,7 @@ LAYERS = [
     ["_codec", "_commit", "_loop", "_watch", "_connect", "_floor", "retry", "middleware", "start"],
     ["options"],
     ["_translate"],
-    ["_log", "_event_loop", "message"],
+    ["_log", "_event_loop", "_actor", "message"],
     ["errors", "_version", "_identity", "_content_type", "_address"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -25,18 +25,18 @@ class AdminStore(Database):
             await conn.execute("select postbus.ensure_topic($1)", name)
 
     async def create_topic(self, name: str, options: Mapping[str, Any]) -> None:
-        storage = await self._run("select storage_id from postbus.create_topic($1, $2)", name, json.dumps(options))
+        storage = await self._act("select storage_id from postbus.create_topic($1, $2)", name, json.dumps(options))
         with suppress(PostbusError):  # what is left of this, and is not urgent, the next sweep does
             if storage is not None and await self._run("select postbus.make_known($1)", storage):
                 await self._run("select postbus.make_known($1)", storage)
 
     async def set_topic(self, name: str, options: Mapping[str, Any]) -> None:
-        await self._run("select postbus.set_topic($1, $2)", name, json.dumps(options))
+        await self._act("select postbus.set_topic($1, $2)", name, json.dumps(options))
 
     async def move_topic(
         self, name: str, groups: Sequence[str], options: Mapping[str, Any], *, hand_over: bool, dry_run: bool
     ) -> dict[str, Any]:
-        rows = await self._rows(
+        rows = await self._act_rows(
             "select * from postbus.move_topic($1, $2, $3, $4, $5)",
             name,
             groups,
@@ -52,16 +52,16 @@ class AdminStore(Database):
         return rows[0] if rows else None
 
     async def pause_topic(self, name: str) -> None:
-        await self._run("select postbus.pause_topic($1)", name)
+        await self._act("select postbus.pause_topic($1)", name)
 
     async def resume_topic(self, name: str) -> None:
-        await self._run("select postbus.resume_topic($1)", name)
+        await self._act("select postbus.resume_topic($1)", name)
 
     async def delete_topic(self, name: str, *, force: bool) -> None:
-        await self._run("select postbus.delete_topic($1, $2)", name, force)
+        await self._act("select postbus.delete_topic($1, $2)", name, force)
 
     async def purge_topic(self, name: str, *, dry_run: bool) -> int:
-        return int(await self._run("select postbus.purge_topic($1, $2)", name, dry_run))
+        return int(await self._act("select postbus.purge_topic($1, $2)", name, dry_run))
 
     async def topics(
         self, name: str | None = None, *, namespace: str | None = None, task: str | None = None
@@ -128,14 +128,14 @@ class AdminStore(Database):
     async def redrive(self, topic: str, filters: Mapping[str, Any]) -> int:
         named = ", ".join(f"{name} => ${place}" for place, name in enumerate(filters, 2))
         return int(
-            await self._run(f"select postbus.redrive($1{', ' if named else ''}{named})", topic, *filters.values())
+            await self._act(f"select postbus.redrive($1{', ' if named else ''}{named})", topic, *filters.values())
         )
 
     async def purge_dead_letters(
         self, topic: str, *, ids: Sequence[int] | None, died_before: datetime | None, dry_run: bool, group: str | None
     ) -> int:
         sql = "select postbus.purge_dead_letters($1, $2, $3, $4, $5)"
-        return int(await self._run(sql, topic, ids, died_before, dry_run, group))
+        return int(await self._act(sql, topic, ids, died_before, dry_run, group))
 
     # groups and the log
 
@@ -154,13 +154,13 @@ class AdminStore(Database):
         )
 
     async def set_group_state(self, topic: str, group: str, state: str) -> None:
-        await self._run("select postbus.set_group_state($1, $2, $3)", topic, group, state)
+        await self._act("select postbus.set_group_state($1, $2, $3)", topic, group, state)
 
     async def seek(
         self, topic: str, group: str, start: str, start_at: datetime | None, start_id: int | None, *, dry_run: bool
     ) -> int:
         return int(
-            await self._run(
+            await self._act(
                 "select postbus.seek($1, $2, $3, $4, $5, $6)", topic, group, start, start_at, start_id, dry_run
             )
         )
@@ -174,10 +174,10 @@ class AdminStore(Database):
         )
 
     async def set_catch_up(self, topic: str, group: str, *, is_wanted: bool) -> None:
-        await self._run("select postbus.set_catch_up($1, $2, $3)", topic, group, is_wanted)
+        await self._act("select postbus.set_catch_up($1, $2, $3)", topic, group, is_wanted)
 
     async def resurrect_group(self, topic: str, group: str, *, catch_up: bool) -> list[dict[str, Any]]:
-        return await self._rows(
+        return await self._act_rows(
             "select r.missed, r.skipped from postbus.groups g "
             "cross join lateral postbus.resurrect(array[g.subscription_id], $3) as r "
             "where g.topic = $1 and g.group_name = $2 and g.state = 'DEAD'",
@@ -198,13 +198,13 @@ class AdminStore(Database):
         return row
 
     async def remove_group(self, topic: str, group: str, *, force: bool) -> dict[str, Any]:
-        [row] = await self._rows("select * from postbus.remove_group($1, $2, $3)", topic, group, force)
+        [row] = await self._act_rows("select * from postbus.remove_group($1, $2, $3)", topic, group, force)
         return row
 
     async def force_complete(
         self, topic: str, older_than: timedelta, group: str | None, *, dry_run: bool
     ) -> list[dict[str, Any]]:
-        return await self._rows(
+        return await self._act_rows(
             "select * from postbus.force_complete($1, $2, $3, $4)", topic, older_than, group, dry_run
         )
 
@@ -227,7 +227,7 @@ class AdminStore(Database):
         return as_limits(row)
 
     async def set_health_limits(self, topic: str | None, group: str | None, limits: Mapping[str, Any]) -> None:
-        await self._run("select postbus.set_health_limits($1, $2, $3)", json.dumps(limits), topic, group)
+        await self._act("select postbus.set_health_limits($1, $2, $3)", json.dumps(limits), topic, group)
 
     async def inconsistencies(self) -> list[dict[str, Any]]:
         return await self._rows("select * from postbus.inconsistencies()")
@@ -243,7 +243,7 @@ class AdminStore(Database):
         return await self._rows("select * from postbus.messages where topic = $1 and id = $2", topic, message_id)
 
     async def rebase(self, *, as_copy: bool) -> int:
-        count = int(await self._run("select postbus.rebase($1)", as_copy))
+        count = int(await self._act("select postbus.rebase($1)", as_copy))
         self.source = await self._run("select postbus.source()::text")
         return count
 
@@ -279,7 +279,7 @@ class AdminStore(Database):
         return row
 
     async def set_sweeping(self, options: Mapping[str, Any]) -> None:
-        await self._run("select postbus.set_sweeping($1)", json.dumps(options))
+        await self._act("select postbus.set_sweeping($1)", json.dumps(options))
 
     async def sweep_health(self) -> dict[str, Any]:
         [row] = await self._rows("select * from postbus.sweep_health()")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from typing import Any, Self, overload
 import asyncpg
 
 from postbus import _migrate
+from postbus._actor import SAY_ACTOR
 from postbus._commit import begin, commit, is_lost, roll_back
 from postbus._connect import connect
 from postbus._pool import IDLE, Connections, Use
@@ -31,16 +33,17 @@ _RESET = 5  # seconds
 class Database:
     """Connections to one database."""
 
-    def __init__(self, pool: asyncpg.Pool, connections: Connections, source: str) -> None:
-        self.source = source
-        """The identity of the database: see `Message.event_id`. A rebase of a copy changes it."""
+    def __init__(self, pool: asyncpg.Pool, connections: Connections, source: str, actor: str = "") -> None:
+        self._identity = {"source": source}
+        self.actor = actor
+        """Who acts, for the audit log; empty if that is not known."""
         self._pool = pool
         """For transactions of users."""
         self._connections = connections
         connections.watch.on_deposed.append(lambda _: pool.expire_connections())
 
     @classmethod
-    async def open(cls, dsn: str, *, size: int = 10) -> Self:
+    async def open(cls, dsn: str, *, size: int = 10, actor: str = "") -> Self:
         """Connect. Refuses a database whose schema does not fit."""
         with translated_errors(), dsn_errors():
             connections = Connections(dsn, size)
@@ -65,7 +68,22 @@ class Database:
             except BaseException:
                 await connections.close()
                 raise
-        return cls(pool, connections, source)
+        return cls(pool, connections, source, actor)
+
+    def acting_as(self, actor: str) -> Self:
+        """The same connections, for statements of somebody else."""
+        other = copy.copy(self)
+        other.actor = actor
+        return other
+
+    @property
+    def source(self) -> str:
+        """The identity of the database: see `Message.event_id`. A rebase of a copy changes it."""
+        return self._identity["source"]
+
+    @source.setter
+    def source(self, source: str) -> None:
+        self._identity["source"] = source
 
     @property
     def tells_crashes(self) -> bool:
@@ -129,6 +147,25 @@ class Database:
         finally:
             with contextlib.suppress(*DRIVER_ERRORS):
                 await self._pool.release(conn)
+
+    @asynccontextmanager
+    async def acting(self) -> AsyncIterator[Connection]:
+        """A connection for an action, which the audit log shows with who acts, if that is known."""
+        async with self.connection() as conn:
+            if not self.actor:
+                yield conn
+                return
+            async with committed(conn):
+                await conn.execute(SAY_ACTOR, self.actor)
+                yield conn
+
+    async def _act(self, sql: str, *args: Any) -> Any:
+        async with self.acting() as conn:
+            return await conn.fetchval(sql, *args)
+
+    async def _act_rows(self, sql: str, *args: Any) -> list[dict[str, Any]]:
+        async with self.acting() as conn:
+            return [dict(row) for row in await conn.fetch(sql, *args)]
 
     async def _run(self, sql: str, *args: Any) -> Any:
         async with self.connection() as conn:

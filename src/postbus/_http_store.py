@@ -24,7 +24,7 @@ class HttpStore(Database):
         *,
         payloads: bool,
     ) -> datetime | None:
-        expires_at: datetime | None = await self._run(
+        expires_at: datetime | None = await self._act(
             "select postbus.create_token($1, $2, $3, $4, $5, $6, $7, $8)",
             token_id,
             digest,
@@ -41,7 +41,7 @@ class HttpStore(Database):
         return await self._rows("select * from postbus.tokens order by created_at, id")
 
     async def revoke_token(self, token_id: str) -> None:
-        await self._run("select postbus.revoke_token($1)", token_id)
+        await self._act("select postbus.revoke_token($1)", token_id)
 
     async def check_token(self, token_id: str, digest: bytes) -> dict[str, Any] | None:
         """None for a token that does not work."""
@@ -53,13 +53,13 @@ class HttpStore(Database):
         await self._run("select postbus.note_token_uses($1, $2)", list(uses), list(uses.values()))
 
     async def create_webhook(self, given: Mapping[str, Any]) -> None:
-        await self._run(f"select postbus.create_webhook({_named(given)})", *given.values())
+        await self._act(f"select postbus.create_webhook({_named(given)})", *given.values())
 
     async def set_webhook(self, given: Mapping[str, Any]) -> None:
-        await self._run(f"select postbus.set_webhook({_named(given)})", *given.values())
+        await self._act(f"select postbus.set_webhook({_named(given)})", *given.values())
 
     async def delete_webhook(self, name: str) -> None:
-        await self._run("select postbus.delete_webhook($1)", name)
+        await self._act("select postbus.delete_webhook($1)", name)
 
     async def webhooks(self, name: str | None = None) -> list[dict[str, Any]]:
         return await self._rows(

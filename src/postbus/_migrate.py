@@ -15,6 +15,7 @@ from importlib.resources import files
 
 import asyncpg
 
+from postbus._actor import SAY_ACTOR
 from postbus._commit import begin, commit, is_lost, roll_back
 from postbus._translate import MIGRATE
 from postbus._version import VERSION
@@ -114,14 +115,16 @@ def _as_numbers(version_text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version_text.split(".") if part.isdigit())
 
 
-async def migrate(conn: asyncpg.Connection) -> list[str]:
+async def migrate(conn: asyncpg.Connection, actor: str = "") -> list[str]:
     """Bring the database up to date. Returns the names of what was applied, in order.
+
+    `actor` is who the audit log shows beside the database user.
 
     Any number of processes may do so at once: the first does the work, the others wait for it.
     """
     await begin(conn)
     try:
-        applied = await _apply(conn)
+        applied = await _apply(conn, actor)
     except BaseException:
         if not is_lost(conn):
             await roll_back(conn)
@@ -130,13 +133,14 @@ async def migrate(conn: asyncpg.Connection) -> list[str]:
     return applied
 
 
-async def _apply(conn: asyncpg.Connection) -> list[str]:
+async def _apply(conn: asyncpg.Connection, actor: str) -> list[str]:
     await conn.execute(_LOCK)
     state = await read_state(conn) or SchemaState()
     if state.breaking > migrations()[-1].number:
         await check(conn)
     if state.is_current:
         return []
+    await conn.execute(SAY_ACTOR, actor)
     applied = []
     for name, sql in _steps(state):
         await conn.execute(sql)
@@ -158,7 +162,7 @@ def _steps(state: SchemaState) -> Iterator[tuple[str, str]]:
             # Together: a number that is only reserved has no statement of its own, which asyncpg cannot execute.
             yield f"migration {step.number:04d}_{step.name}", f"{step.sql.rstrip()}\n{_noted(step)}\n"
     yield from code()
-    yield "note of the functions", _installed()
+    yield "note of the functions", _installed(state)
 
 
 def _noted(step: Migration) -> str:
@@ -168,10 +172,17 @@ def _noted(step: Migration) -> str:
     )
 
 
-def _installed() -> str:
+def _installed(before: SchemaState) -> str:
     return (
         "insert into postbus.installed (code_version, code_checksum) "
         f"values ('{VERSION}', '{code_checksum()}') on conflict (only_row) do update "
         "set code_version = excluded.code_version, code_checksum = excluded.code_checksum, "
-        "installed_at = clock_timestamp();"
+        "installed_at = clock_timestamp();\n"
+        "do $$ begin perform postbus.note_action('schema.migrate', "
+        f"before => {_in_audit(before.migrations, before.code_version)}, "
+        f"after => {_in_audit(migrations()[-1].number, VERSION)}); end $$;"
     )
+
+
+def _in_audit(migration: int, version: str) -> str:
+    return f"jsonb_build_object('migration', {migration}, 'version', '{version}')" if migration else "null"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
+from postbus._actor import checked_actor
 from postbus._store import Store
 from postbus.catch_up import CatchUp
 from postbus.options import Duration
@@ -26,6 +27,15 @@ class ScopeAdmin:
         self._store = store
         self._default = default
         self._halt = halt
+
+    def acting_as(self, actor: str) -> Self:
+        """The same for somebody else: the audit log shows `actor` beside the database user. For servers of your own."""
+        known = checked_actor(actor)
+
+        async def store() -> Store:
+            return (await self._store()).acting_as(known)
+
+        return type(self)(store, self._default, self._halt)
 
     async def subscribe_group(
         self,

@@ -49,7 +49,7 @@ class ScopeStore(Database):
 
         A group that is subscribed keeps what is not given.
         """
-        rows = await self._rows(
+        rows = await self._act_rows(
             f"select * from postbus.subscribe_scope($1, {_SCOPE}, mode => $7, start_at => $8, look_back => $9, "
             "on_failure => $10, catch_up => $11, start_id => $12)",
             group,
@@ -108,11 +108,11 @@ class ScopeStore(Database):
 
     async def forget_scope(self, group: str, scope: Scope, *, cancel: bool) -> int:
         return int(
-            await self._run(f"select postbus.forget_scope($1, {_SCOPE}, cancel => $7)", group, *_parts(scope), cancel)
+            await self._act(f"select postbus.forget_scope($1, {_SCOPE}, cancel => $7)", group, *_parts(scope), cancel)
         )
 
     async def set_scope_state(self, group: str, scope: Scope, state: str) -> int:
-        return int(await self._run(f"select postbus.set_scope_state($1, $7, {_SCOPE})", group, *_parts(scope), state))
+        return int(await self._act(f"select postbus.set_scope_state($1, $7, {_SCOPE})", group, *_parts(scope), state))
 
 
 def _parts(scope: Scope) -> tuple[str | None, ...]:

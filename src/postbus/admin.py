@@ -141,6 +141,34 @@ class Admin(GroupAdmin, HttpAdmin):
         is_well = sweeping["healthy"] and all(one.level == "info" for one in findings)
         return {"healthy": is_well, "findings": findings, "sweeping": sweeping}
 
+    async def audit(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        actor: str | None = None,
+        action: str | None = None,
+        topic: str | None = None,
+        group: str | None = None,
+        topics: Sequence[str] | None = None,
+        groups: Sequence[str] | None = None,
+        after_id: int = 0,
+        before_id: int | None = None,
+        limit: int = 100,
+        newest: bool = True,
+    ) -> list[dict[str, Any]]:
+        """The audit log: who did what. The newest entries first, or the oldest.
+
+        `actor` is a part of a login, a role or an actor; `action` is one, such as topic.set, or topic for all of that
+        kind; `topics` and `groups` are patterns, in which * stands for any text. A page goes on at `before_id`, or at
+        `after_id`.
+        """
+        return await (await self._store()).audit(
+            since=since, until=until, actor=actor, action=action, topic=topic, group=group,
+            topics=None if topics is None else _names(topics), groups=None if groups is None else _names(groups),
+            after_id=after_id, before_id=before_id, limit=limit, newest=newest,
+        )  # fmt: skip
+
     async def workers(self) -> list[dict[str, Any]]:
         """The processes that consume."""
         return await (await self._store()).workers()

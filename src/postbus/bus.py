@@ -14,6 +14,7 @@ from uuid import UUID
 import asyncpg
 
 from postbus import _migrate
+from postbus._actor import checked_actor
 from postbus._connect import process_name
 from postbus._database import connected
 from postbus._drivers import AsyncConnection
@@ -55,8 +56,10 @@ class Bus:
         migrate: bool = False,
         pool_size: int = 10,
         default_mode: str | None = None,
+        actor: str | None = None,
     ) -> None:
         self.dsn = dsn
+        self._actor = "" if actor is None else checked_actor(actor)
         self.default = Default(default_mode)
         self._server = server
         self._migrate = migrate
@@ -83,21 +86,29 @@ class Bus:
         migrate: bool | None = None,
         pool_size: int = 10,
         default_mode: str | None = None,
+        actor: str | None = None,
     ) -> Self:
         """Open a bus on the server of `dsn`, of POSTBUS_DSN, or on an embedded PostgreSQL.
 
         An embedded server keeps its data in `data_dir`, and is migrated by itself. Other databases are
         migrated only if `migrate` says so. `default_mode`, or POSTBUS_DEFAULT_SUBSCRIPTION_MODE, is where groups start
-        that do not say so: new or all.
+        that do not say so: new or all. `actor` is who the audit log shows beside the database user.
         """
         dsn = dsn or os.environ.get("POSTBUS_DSN") or None
         if dsn is not None:
-            return cls(dsn, migrate=bool(migrate), pool_size=pool_size, default_mode=default_mode)
+            return cls(dsn, migrate=bool(migrate), pool_size=pool_size, default_mode=default_mode, actor=actor)
         from postbus.embedded import EmbeddedPostgres
 
         server = EmbeddedPostgres.start(data_dir, version=version)
         is_migrated = migrate is not False
-        return cls(server.dsn(), server=server, migrate=is_migrated, pool_size=pool_size, default_mode=default_mode)
+        return cls(
+            server.dsn(),
+            server=server,
+            migrate=is_migrated,
+            pool_size=pool_size,
+            default_mode=default_mode,
+            actor=actor,
+        )
 
     # publishing
 
@@ -461,8 +472,8 @@ class Bus:
     async def _connect(self) -> None:
         if self._migrate:
             async with connected(self.dsn) as conn:
-                await _migrate.migrate(conn)
-        store = await Store.open(self.dsn, size=self._pool_size)
+                await _migrate.migrate(conn, self._actor)
+        store = await Store.open(self.dsn, size=self._pool_size, actor=self._actor)
         self._publisher.connected(store)
         self._puller = Puller(self.dsn, store, self._bells, self._publisher.ring)
         self._store = store

@@ -34,6 +34,7 @@ Progress = Callable[[int, int], None]
 
 _BATCH = 1000
 _LOCK = "hashtext('postbus.import')"
+_SAY_ACTOR = "select set_config('postbus.actor', $1, false)"  # of the session: it runs in many transactions
 _ARRAYS = ", ".join(
     f"array_agg(m.{column} order by m.n) as {column}"
     for column in ("id", "payload", "key", "headers", "correlation_id", "published_at", "attempts", "error")
@@ -110,7 +111,7 @@ async def import_outbox(
             "an import cannot pass a connection pooler, which gives its lock to somebody else",
             remedy="give it a DSN that goes to the server itself",
         )
-    async with store.connection() as conn, _alone(conn):
+    async with store.connection() as conn, _alone(conn, store.actor):
         outbox = await open_outbox(conn, table, layout, topic=topic, semantics=semantics)
         topics = await outbox.topics(conn, only)
         run = _Run(conn, outbox, as_json(options or {}), progress or (lambda done, total: None))
@@ -132,15 +133,17 @@ async def import_outbox(
 
 
 @asynccontextmanager
-async def _alone(conn: Any) -> AsyncIterator[None]:
+async def _alone(conn: Any, actor: str) -> AsyncIterator[None]:
     """One import at a time: groups are subscribed between messages, so two of them would mix them up."""
     if not await conn.fetchval(f"select pg_try_advisory_lock({_LOCK})"):
         raise InvalidInput("another import is under way", remedy="wait until it has ended")
     try:
+        await conn.execute(_SAY_ACTOR, actor)
         yield
     finally:
         if not is_lost(conn):
             with suppress(*DRIVER_ERRORS):
+                await conn.execute(_SAY_ACTOR, "")
                 await conn.execute(f"select pg_advisory_unlock({_LOCK})")
 
 

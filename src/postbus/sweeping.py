@@ -23,6 +23,8 @@ class SweepingOptions(TypedDict, total=False):
     """The default of new topics: how long without a heartbeat makes a group DEAD (300 seconds)."""
     subscription_retention: Duration
     """How long DEAD and CANCELLED subscriptions are kept (30 days)."""
+    audit_retention: Duration
+    """How long entries of the audit log are kept (90 days), at least 30 days. No preset changes it."""
 
 
 DURATIONS = tuple(name for name in SweepingOptions.__annotations__ if name != "batch_size")

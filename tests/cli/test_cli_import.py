@@ -39,6 +39,9 @@ async def test_it_tells_what_was_carried_over(cli: Cli, outbox: Any) -> None:
         ["carried", "over", "13", "messages", "of", "public.outbox"],
     ]
     assert "note: group gone of t is DEAD" in first.err
+    noted = (await cli.quick("audit", "--json", "--action", "import")).done().json
+    assert noted
+    assert all(one["actor"].startswith("os:") for one in noted)
     assert second.out.splitlines()[-1] == "carried over 0 messages of public.outbox"
 
 

@@ -17,11 +17,12 @@ async def test_settings_are_shown_and_set(cli: Cli, bus: Bus) -> None:
     """A preset, single values, and both together; what is left out stays."""
     shown = (await cli.quick("sweep", "set", "--preset", "high-throughput", "--interval", "90s", "--json")).done().json
     assert (shown["interval"], shown["batch_size"], shown["subscription_retention"]) == (90, 50_000, 7 * 86400)
-    given = ("--detection-interval", "30s", "--heartbeat-timeout", "10m", "--subscription-retention", "2d")
+    given = ("--detection-interval", "30s", "--heartbeat-timeout", "10m", "--subscription-retention", "2d",
+             "--audit-retention", "40d")  # fmt: skip
     text = (await cli.quick("sweep", "set", "--batch-size", "77", *given)).done().out
     assert text.split() == [
         "interval", "1m", "30s", "batch_size", "77", "detection_interval", "30s", "heartbeat_timeout", "10m",
-        "subscription_retention", "2d",
+        "subscription_retention", "2d", "audit_retention", "40d",
     ]  # fmt: skip
     assert (await bus.admin.sweeping())["batch_size"] == 77
     assert (await bus.admin.set_sweeping("critical", batch_size=5))["batch_size"] == 5

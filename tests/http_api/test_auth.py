@@ -73,6 +73,7 @@ TABLE: dict[str, tuple[str, str, Any, set[str]]] = {
     "set_webhook": ("PATCH", "/v1/webhooks/none", {"enabled": False}, A),
     "delete_webhook": ("DELETE", "/v1/webhooks/none", None, A),
     "list_tokens": ("GET", "/v1/tokens", None, A),
+    "list_audit": ("GET", "/v1/audit", None, A),
     "show_health": ("GET", "/v1/health", None, OA),
     "show_health_limits": ("GET", "/v1/health/limits", None, OA),
     "set_health_limits": ("PATCH", "/v1/health/limits", {"lag": 1}, A),

@@ -111,6 +111,8 @@ _LOOKS = [
     f"{_T}/dead-letters/{{dead}}",
     "/v1/webhooks/to-billing",
     "/v1/webhooks/of-queue",
+    "/v1/audit",
+    "/v1/audit?action=group&limit=1000",
     "/openapi.json",
     "/",
 ]

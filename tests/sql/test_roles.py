@@ -149,6 +149,7 @@ _VIEW_NAMES = (
     "sweep_jobs",
     "scopes",
     "inbox",
+    "audit",
 )
 _LAG = "select * from postbus.group_lag(1)"
 _LOOKS = [
@@ -208,6 +209,7 @@ _TABLES = [
     "catch_up",
     "token",
     "webhook",
+    "audit_entry",
 ]
 _DIRECT = [f"select * from postbus.{table}" for table in _TABLES] + [
     f"delete from postbus.{table}" for table in _TABLES

@@ -32,7 +32,7 @@ async def set_sweeping(conn: Any, **options: Any) -> None:
 
 
 async def settings(conn: Any) -> tuple[Any, ...]:
-    return tuple(await conn.fetchrow("select * from postbus.sweeping()"))
+    return tuple(await conn.fetchrow("select * from postbus.sweeping()"))[:-1]
 
 
 async def health(conn: Any, later: timedelta = timedelta(0), max_backlog: int = 1_000_000) -> Any:
@@ -110,6 +110,7 @@ async def test_each_value_is_set_alone_or_with_a_preset(conn: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "remedy"),
     [
+        ({"audit_retention": "29 days"}, "30 days"),
         ({"preset": "reckless"}, "high_throughput"),
         ({"speed": 3}, "batch_size"),
         ({"interval": None}, "interval"),

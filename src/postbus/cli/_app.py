@@ -28,6 +28,7 @@ _COMMANDS = {
     "messages": ["messages"],
     "dead-letters": ["dead_letters"],
     "sweep": ["sweep"],
+    "audit": ["audit"],
     "events": ["events"],
     "relay": ["relay", "relay_admin"],
     "worker": ["worker"],

@@ -17,6 +17,7 @@ import typer
 from postbus._connect import PROGRAM
 from postbus.bus import Bus
 from postbus.cli._exits import OK, report, usage_error
+from postbus.cli._who import os_actor
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -75,11 +76,11 @@ class Cli:
     def open_bus(self) -> Bus:
         """A bus that is not connected yet. Starts the embedded server where it is needed."""
         if self.server_dsn is not None:
-            return Bus.open(self.server_dsn)
+            return Bus.open(self.server_dsn, actor=os_actor())
         from postbus.embedded import EmbeddedPostgres
 
         server = EmbeddedPostgres.start(self.data_dir)
-        return Bus(server.dsn(), server=server, migrate=True)
+        return Bus(server.dsn(), server=server, migrate=True, actor=os_actor())
 
     def note(self, text: str) -> None:
         """Tell a person who looks on something that is no part of the result."""

@@ -11,6 +11,7 @@ from postbus._connect import connect
 from postbus._translate import translated_errors
 from postbus.cli._command import Cli
 from postbus.cli._render import write_json
+from postbus.cli._who import os_actor
 
 
 async def migrate(
@@ -41,7 +42,7 @@ async def _apply(cli: Cli) -> tuple[list[str], _migrate.SchemaState]:
         with translated_errors():
             conn = await connect(bus.dsn)
             try:
-                applied = await _migrate.migrate(conn)
+                applied = await _migrate.migrate(conn, os_actor())
                 return applied, await _migrate.read_state(conn) or _migrate.SchemaState()
             finally:
                 await conn.close()

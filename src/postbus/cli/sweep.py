@@ -32,6 +32,7 @@ _OPTIONS = (
     option("detection_interval", str, "How often groups without heartbeats are looked for."),
     option("heartbeat_timeout", str, "Of new topics: how long without a heartbeat makes a group DEAD."),
     option("subscription_retention", str, "How long DEAD and CANCELLED subscriptions are kept: 30d."),
+    option("audit_retention", str, "How long entries of the audit log are kept: 90d, and at least 30d."),
 )
 _FIGURES = (
     "backlog", "finished_rows", "finished_messages", "leaves", "leaf_messages", "published_rate", "swept_rate",

@@ -16,6 +16,7 @@ import postbus
 from postbus.bus import Bus
 from postbus.errors import PostbusError
 from postbus.server import (
+    audit,
     consume,
     dead_letters,
     groups,
@@ -32,7 +33,7 @@ from postbus.server.limits import Gate
 from postbus.server.routing import Body, FrontDoor, RawSchema
 from postbus.server.settings import Settings
 
-PARTS = (messages, consume, topics, groups, dead_letters, webhook_routes, token_routes, health)
+PARTS = (messages, consume, topics, groups, dead_letters, webhook_routes, token_routes, audit, health)
 _ABOUT = (
     "Transactional messaging inside PostgreSQL. Ids are texts, since they have up to 64 bits, which JavaScript's "
     "numbers do not; durations are seconds, or texts such as 30s when they are given."

@@ -29,6 +29,8 @@ class Caller(msgspec.Struct, frozen=True):
     """Patterns: * stands for any text."""
     groups: tuple[str, ...]
     """Patterns, too."""
+    actor: str
+    """What the audit log shows."""
     sees_payloads: bool
     """Whether it is shown what publishers and handlers have written: payloads, headers, keys, errors."""
 
@@ -105,7 +107,7 @@ class Caller(msgspec.Struct, frozen=True):
             )
 
 
-EVERYBODY = Caller("everybody", frozenset(ROLES), ("*",), ("*",), sees_payloads=True)
+EVERYBODY = Caller("everybody", frozenset(ROLES), ("*",), ("*",), "http:everybody", sees_payloads=True)
 """Who calls a server that asks nobody."""
 
 
@@ -164,7 +166,12 @@ class Authenticator:
         if row is None:
             raise _unknown()
         caller = Caller(
-            parts[0], frozenset(row["roles"]), tuple(row["topics"]), tuple(row["groups"]), sees_payloads=row["payloads"]
+            parts[0],
+            frozenset(row["roles"]),
+            tuple(row["topics"]),
+            tuple(row["groups"]),
+            f"token:{parts[0]} {row['name']}",
+            sees_payloads=row["payloads"],
         )
         self.uses.note(*parts)
         remaining = _REMEMBERED if row["remaining"] is None else min(_REMEMBERED, row["remaining"].total_seconds())

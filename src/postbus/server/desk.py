@@ -10,6 +10,8 @@ from uuid import UUID
 
 from litestar import Request
 
+from postbus._actor import shown_actor
+from postbus._store import Store
 from postbus.admin import Admin
 from postbus.bus import Bus
 from postbus.errors import NotAllowed
@@ -74,7 +76,12 @@ class Call:
 
     @property
     def admin(self) -> Admin:
-        return self.desk.bus.admin
+        """For what the audit log shows as done by the caller."""
+        return self.desk.bus.admin.acting_as(shown_actor(self.caller.actor))
+
+    async def store(self) -> Store:
+        """The same, below `admin`."""
+        return (await self.desk.bus.connect()).acting_as(shown_actor(self.caller.actor))
 
 
 def call_of(request: Request[Any, Any, Any]) -> Call:

@@ -45,7 +45,7 @@ async def list_groups(call: InCall, topic: TopicName) -> Groups:
 @route("PUT", _GROUP, errors=(404, 409), tag=_TAG)
 async def subscribe_group(call: InCall, topic: TopicName, group: GroupName, data: JSONBody[Subscribe]) -> Subscribed:
     """Register a group on a PUB_SUB topic. One that exists keeps its place; one that is DEAD comes back."""
-    store = await call.bus.connect()
+    store = await call.store()
     info = await store.subscribe(topic, group, _start(data), data.on_failure)
     return Subscribed(
         subscription_id=str(info.id), state=info.state, is_new=info.is_new, missed=info.missed, skipped=info.skipped

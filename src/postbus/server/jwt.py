@@ -54,6 +54,7 @@ def caller_of(claims: dict[str, Any], settings: JwtSettings) -> Caller:
         frozenset(_texts(claims.get(settings.roles_claim))).intersection(ROLES),
         tuple(_texts(claims.get(settings.topics_claim))),
         tuple(_texts(claims.get(settings.groups_claim, "*"))),
+        f"jwt:{claims['sub']}",
         sees_payloads=claims.get(settings.payloads_claim, True) is True,
     )
 

@@ -92,6 +92,7 @@ RIGHTS: dict[str, Right] = {
     "set_webhook": _ADMINISTER,
     "delete_webhook": _ADMINISTER,
     "list_tokens": _ADMINISTER_ALL,
+    "list_audit": _ADMINISTER,
 }
 
 

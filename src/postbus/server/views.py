@@ -409,6 +409,30 @@ class Tokens(View, kw_only=True):
     tokens: list[TokenView]
 
 
+class AuditEntryView(View, kw_only=True):
+    """Something that somebody did to a topic, a group, a token or a setting."""
+
+    id: Id
+    at: datetime
+    login: Annotated[str, Meta(description="The user who logged in to the database.")]
+    role: Annotated[str | None, Meta(description="The role that this session had taken.")]
+    actor: Annotated[str | None, Meta(description="Who acted, as told by whoever has the login.")]
+    program: str | None
+    address: str | None
+    action: Annotated[str, Meta(examples=["topic.set"])]
+    topic: str | None
+    group_name: str | None
+    target: Annotated[str | None, Meta(description="What else it was done to: a token, a webhook, a scope.")]
+    affected: Annotated[int | None, Meta(description="Messages, or rows.")]
+    given: Annotated[dict[str, Any] | None, Meta(description="What these were chosen by.")]
+    before: Annotated[dict[str, Any] | None, Meta(description="Of what was changed.")]
+    after: dict[str, Any] | None
+
+
+class AuditEntries(View, kw_only=True):
+    entries: list[AuditEntryView]
+
+
 class Welcome(msgspec.Struct):
     """What somebody finds who opens the address in a browser."""
 

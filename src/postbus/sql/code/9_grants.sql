@@ -62,7 +62,8 @@ begin
     foreach _role in array array['postbus_observer', 'postbus_admin'] loop
         if exists (select from pg_roles where rolname = _role) then
             foreach _view in array array['topics', 'messages', 'dead_letters', 'workers', 'log', 'groups', 'members', 'catch_ups', 'deliveries', 'message_states',
-                                         'imported', 'imported_group', 'sweep_jobs', 'scopes', 'inbox', 'sinks_away'] loop
+                                         'imported', 'imported_group', 'sweep_jobs', 'scopes', 'inbox', 'sinks_away',
+                                         'audit'] loop
                 execute format('grant select on postbus.%I to %I', _view, _role);
             end loop;
             execute format('grant usage on schema postbus_outbox to %I', _role);

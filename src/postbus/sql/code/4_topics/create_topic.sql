@@ -1,12 +1,13 @@
 -- Creates a topic with options, such as {"ordered": true, "lease": "1 minute"}. Groups into whose scopes it comes are subscribed.
 -- Refuses one that exists, and one whose name is in use and would change its order.
 --
--- Writes: topic; see storage_for and join_scopes.
+-- Writes: topic; see storage_for, join_scopes and note_action.
 create or replace function postbus.create_topic(name text, options jsonb default '{}') returns postbus.topic
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
-    _topic postbus.topic := postbus.topic_options(name);
+    _topic    postbus.topic := postbus.topic_options(name);
+    _defaults jsonb := postbus.options_of(_topic);
 begin
     if _topic.name is not null then
         perform postbus.refuse('PB409', format('topic %L exists', name), 'change it: postbus topics set ' || name);
@@ -28,5 +29,6 @@ begin
         perform postbus.refuse('PB409', format('topic %L exists', name), 'change it: postbus topics set ' || name);
     end;
     perform postbus.join_scopes(_topic, row(0, '2', '3:3:')::postbus.log_place);        -- nothing is there yet
+    perform postbus.note_action('topic.create', name, after => postbus.differing(postbus.options_of(_topic), _defaults));
     return _topic;
 end $$;

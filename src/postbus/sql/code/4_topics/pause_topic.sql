@@ -1,6 +1,6 @@
 -- Pauses a topic: what is published waits, nothing more is claimed. Pausing twice changes nothing.
 --
--- Writes: topic.
+-- Writes: topic; see note_action.
 create or replace function postbus.pause_topic(name text) returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -11,4 +11,7 @@ begin
         perform postbus.refuse('PB432', format('topic %L is PUB_SUB', name), 'pause its groups: postbus groups pause ' || name || ' GROUP');
     end if;
     update postbus.topic t set paused_at = clock_timestamp() where t.id = _topic.id and t.paused_at is null;
+    if found then
+        perform postbus.note_action('topic.pause', name);
+    end if;
 end $$;

@@ -1,7 +1,7 @@
 -- Deletes the messages of a topic that wait to be claimed, now or later. What is leased goes on.
 -- Returns how many there are; with dry_run it only counts.
 --
--- Writes: queued, delayed, busy_key.  Locks: the rows it deletes (skip locked), then busy_key rows.
+-- Writes: queued, delayed, busy_key; see note_action.  Locks: the rows it deletes (skip locked), then busy_key rows.
 create or replace function postbus.purge_topic(name text, dry_run boolean default false) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -32,6 +32,9 @@ begin
             and not exists (select from postbus.lease l where l.topic_id = _topic.id and b.head_id = any (l.open_ids))
             and not exists (select from postbus.queued q where q.topic_id = _topic.id and q.key = b.key and q.id = b.head_id)
             and not exists (select from postbus.delayed d where d.topic_id = _topic.id and d.id = b.head_id);
+    end if;
+    if _count > 0 then
+        perform postbus.note_action('topic.purge', name, affected => _count);
     end if;
     return _count;
 end $$;

@@ -1,7 +1,7 @@
 -- Changes options of a topic. Groups into whose scopes it comes by that are subscribed. Whatever its retention becomes, a topic
 -- stays in the storage that it was created in; leaves of a storage of its own last accordingly.
 --
--- Writes: storage; see save_topic, storage_for, begin_move and join_scopes.  Locks: the topic's row.
+-- Writes: storage; see save_topic, storage_for, begin_move, join_scopes and note_change.  Locks: the topic's row.
 create or replace function postbus.set_topic(name text, options jsonb) returns postbus.topic
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -34,5 +34,6 @@ begin
     if (_after.namespace, _after.task, _after.semantics) is distinct from (_before.namespace, _before.task, _before.semantics) then
         perform postbus.join_scopes(_after);
     end if;
+    perform postbus.note_change('topic.set', postbus.options_of(_before), postbus.options_of(_after), name);
     return _after;
 end $$;

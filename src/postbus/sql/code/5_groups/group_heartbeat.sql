@@ -1,5 +1,5 @@
 -- Tells that groups have a process that works for them, in one statement for all of them. Counters of members are
--- added up; a process tells only what is not negative. A group that is DEAD lives again: what it missed comes back, see resurrect.
+-- added up; a process tells only what is not negative. A group that is DEAD lives again: what it missed comes back, see bring_back.
 --
 -- A group whose row somebody has locked is left for the next time: it must not hold up the heartbeats of others.
 --
@@ -29,7 +29,7 @@ begin
     end if;
     perform postbus.check_label(one.name) from unnest(members) as one (name);
     if _dead <> '{}' then
-        return query select r.subscription_id, r.missed, r.skipped, r.catch_up_id from postbus.resurrect(_dead) as r;
+        return query select r.subscription_id, r.missed, r.skipped, r.catch_up_id from postbus.bring_back(_dead) as r;
     end if;
     with reached as (
         select s.id from postbus.subscription s

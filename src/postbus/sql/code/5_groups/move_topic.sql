@@ -6,7 +6,7 @@
 -- the queue, and how much of it uses what a log does not have. With dry_run nothing changes. It may be repeated while the
 -- queue is worked off: see repeat_move.
 --
--- Writes: topic; see begin_subscription, join_scopes, storage_for, begin_move and repeat_move.  Locks: the topic's row.
+-- Writes: topic; see begin_subscription, join_scopes, storage_for, begin_move, repeat_move and note_action.  Locks: the topic's row.
 create or replace function postbus.move_topic(
     name        text,
     group_names text[] default '{}',
@@ -63,5 +63,9 @@ begin
     end loop;
     perform postbus.join_scopes(_after, _start);
     perform postbus.begin_move(_topic, _heir, hand_over);
+    perform postbus.note_action('topic.move', name, affected => waiting + retrying + leased,
+                                given => jsonb_build_object('groups', group_names[:100], 'hand_over', hand_over),
+                                before => postbus.differing(postbus.options_of(_topic), postbus.options_of(_after)),
+                                after => postbus.differing(postbus.options_of(_after), postbus.options_of(_topic)));
     perform pg_notify('postbus', _topic.id::text);
 end $$;

@@ -1,9 +1,9 @@
 -- Notes a sign of life of groups that pull. An ACTIVE group is seen now; since its row must not become a hot one, that is
 -- written twice per heartbeat interval at most, and at once if the group was said to be stopped. A DEAD group comes back: the
--- answer tells what it missed, see resurrect. In a transaction that has written a DEAD group cannot come back; its next pop
+-- answer tells what it missed, see bring_back. In a transaction that has written a DEAD group cannot come back; its next pop
 -- brings it back.
 --
--- Writes: subscription; see resurrect.  Locks: subscription rows (skip locked), in the order of their ids.
+-- Writes: subscription; see bring_back.  Locks: subscription rows (skip locked), in the order of their ids.
 create or replace function postbus.note_life(subscription_ids bigint[], as_of timestamptz)
 returns table (subscription_id bigint, missed bigint, skipped bigint, place text)
 language plpgsql as $$
@@ -12,7 +12,7 @@ declare
 begin
     _dead := array(select s.id from postbus.subscription s where s.id = any (subscription_ids) and s.state = 'DEAD');
     if _dead <> '{}' and pg_current_xact_id_if_assigned() is null then
-        return query select r.subscription_id, r.missed, r.skipped, r.place from postbus.resurrect(_dead) as r;
+        return query select r.subscription_id, r.missed, r.skipped, r.place from postbus.bring_back(_dead) as r;
     end if;
     with reached as (
         select s.id from postbus.subscription s

@@ -48,7 +48,7 @@ begin
         return next _end;
         return;
     elsif _group.state = 'DEAD' then
-        select r.place into place from postbus.resurrect(array[_group.id]) as r;
+        select r.place into place from postbus.bring_back(array[_group.id]) as r;
         _group.seen_at := as_of;
     end if;
     lease := coalesce(lease, _topic.lease);

@@ -1,7 +1,7 @@
 -- move_topic once more, while the queue is not worked off yet: the groups are those that were named then, and what is left can
 -- still be handed over, to the first group that is named if there is no heir. Refuses a topic that does not move.
 --
--- Writes: moving.  Locks: the moving row, and then those of subscriptions, as continue_moves does.
+-- Writes: moving; see note_action.  Locks: the moving row, and then those of subscriptions, as continue_moves does.
 create or replace function postbus.repeat_move(topic postbus.topic, group_names text[], hand_over boolean) returns void
 language plpgsql as $$
 declare
@@ -17,6 +17,9 @@ begin
         _named := _named || (postbus.existing_subscription(topic.name, _group)).id;
     end loop;
     if hand_over then
+        if not _move.hand_over then
+            perform postbus.note_action('topic.move', topic.name, given => jsonb_build_object('groups', group_names[:100], 'hand_over', true));
+        end if;
         _move.heir := coalesce((select s.id from postbus.subscription s where s.id = _move.heir and s.state <> 'CANCELLED'), _named[1]);
         if _move.heir is null then
             perform postbus.refuse('PB402', 'there is no group to hand the queue over to',

@@ -4,7 +4,7 @@
 -- Returns how many messages the group has before it then.
 -- To be called in a transaction of its own.
 --
--- Writes: cursor, lane, stretch, joining, receipt, retrying, settled_ahead, catch_up.  Locks: the subscription's row, lane rows.
+-- Writes: cursor, lane, stretch, joining, receipt, retrying, settled_ahead, catch_up; see note_action.  Locks: the subscription's row, lane rows.
 create or replace function postbus.seek(
     topic      text,
     group_name text,
@@ -22,6 +22,8 @@ declare
     _found   postbus.subscription;
     _history bigint;
     _waiting tid[];
+    _before  jsonb;
+    _count   bigint;
 begin
     if _topic.storage_id is null then
         perform postbus.refuse('PB432', format('topic %L is a QUEUE', topic),
@@ -31,6 +33,7 @@ begin
     _cursor := postbus.start_cursor(_topic, start, start_at, start_id, _place);
     _found := postbus.existing_subscription(topic, group_name);
     if not dry_run then
+        _before := postbus.place_of_group(_found.id);
         perform postbus.note_joining(_topic);
         for _history in
             select s.id from postbus.subscription s join postbus.catch_up c on c.subscription_id = s.id
@@ -56,5 +59,11 @@ begin
         perform postbus.set_passed_before(_found.id, _topic, _cursor, _place);
         perform pg_notify('postbus', _topic.id::text);
     end if;
-    return postbus.count_unseen(_topic, _cursor, _place);
+    _count := postbus.count_unseen(_topic, _cursor, _place);
+    if not dry_run then
+        perform postbus.note_action('group.seek', topic, group_name, affected => _count, before => _before,
+            after => jsonb_strip_nulls(jsonb_build_object('start', start, 'start_at', start_at, 'start_id', start_id))
+                     || postbus.place_of_group(_found.id));
+    end if;
+    return _count;
 end $$;

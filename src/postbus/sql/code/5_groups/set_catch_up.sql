@@ -1,7 +1,7 @@
 -- Cancels the catch-up of a group, or lets one that was cancelled go on where it stopped, with what is still there.
 -- The group itself goes on meanwhile. Processes finish what they have in hand. Returns the catch-up's subscription.
 --
--- Writes: subscription, catch_up, stretch, joining.  Locks: the subscription's row.
+-- Writes: subscription, catch_up, stretch, joining; see note_action.  Locks: the subscription's row.
 create or replace function postbus.set_catch_up(topic text, group_name text, is_wanted boolean) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -34,6 +34,7 @@ begin
                state_changed_at = case when is_wanted and _group.state = 'DEAD' then _group.state_changed_at else clock_timestamp() end
          where s.id = _found.subscription_id;
         perform pg_notify('postbus', _group.topic_id::text);
+        perform postbus.note_action(case when is_wanted then 'catch_up.resume' else 'catch_up.cancel' end, topic, group_name);
     end if;
     return _found.subscription_id;
 end $$;

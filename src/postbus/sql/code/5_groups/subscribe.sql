@@ -7,7 +7,9 @@
 -- FROM_NOW: every message whose transaction commits after this has returned, also of transactions that are open
 -- already. FROM_BEGINNING: all that is retained. FROM_TIMESTAMP, FROM_MESSAGE_ID: from start_at or start_id on.
 --
--- Writes: subscription; see begin_subscription.
+-- For the audit log this is an action if one who may manage groups subscribes a group that is new, brings one back, or changes it.
+--
+-- Writes: subscription; see begin_subscription and note_action.
 create or replace function postbus.subscribe(
     topic      text,
     group_name text,
@@ -31,6 +33,7 @@ declare
     _topic  postbus.topic := postbus.topic_options(topic);
     _place  postbus.log_place;
     _new    postbus.subscription;
+    _before jsonb;
 begin
     perform postbus.check_group(group_name, on_failure, catch_up);
     perform postbus.check_is_log(_topic, topic, group_name);
@@ -56,16 +59,27 @@ begin
           from postbus.begin_subscription(_topic, _new, postbus.start_cursor(_topic, start, start_at, start_id, _place)) as b;
         is_new := subscription_id is not null;
         if is_new then
+            if postbus.is_manager() then
+                perform postbus.note_action('group.subscribe', topic, group_name, after => jsonb_strip_nulls(jsonb_build_object(
+                    'start', start, 'start_at', start_at, 'start_id', start_id, 'on_failure', on_failure, 'catch_up', catch_up)));
+            end if;
             return;
         end if;
         select s.id, s.state into subscription_id, subscribe.state from postbus.subscription s
          where s.topic_id = _topic.id and s.group_name = subscribe.group_name and s.state <> 'CANCELLED' and s.catch_up_of is null;
-    elsif state = 'DEAD' then
+    end if;
+    _before := (select jsonb_build_object('state', s.state, 'on_failure', s.on_failure, 'catch_up', s.catch_up)
+                  from postbus.subscription s where s.id = subscribe.subscription_id);
+    if state = 'DEAD' then
         select r.missed, r.skipped, r.catch_up_id into missed, skipped, subscribe.catch_up_id
-          from postbus.resurrect(array[subscription_id], catch_up => subscribe.catch_up) as r;
+          from postbus.bring_back(array[subscription_id], catch_up => subscribe.catch_up) as r;
     end if;
     update postbus.subscription s
        set seen_at = clock_timestamp(), on_failure = subscribe.on_failure, catch_up = subscribe.catch_up, missed = 0, missed_at = null
      where s.id = subscribe.subscription_id
     returning s.state into subscribe.state;
+    if postbus.is_manager() then
+        perform postbus.note_change('group.subscribe', _before, jsonb_build_object('state', state, 'on_failure', on_failure, 'catch_up', catch_up),
+                                    topic, group_name);
+    end if;
 end $$;

@@ -7,7 +7,9 @@
 -- timestamp: what was published at start_at or later, and all that is committed later; message: the message with start_id, and
 -- those with a higher id, of one topic or of one key of it.
 --
--- Writes: scope, subscription; see join_topic and resurrect.  Locks: an advisory lock for the transaction, for the first call.
+-- For the audit log this is an action as subscribe is.
+--
+-- Writes: scope, subscription; see join_topic, bring_back and note_action.  Locks: an advisory lock for the transaction, for the first call.
 create or replace function postbus.subscribe_scope(
     group_name text,
     topic      text default null,
@@ -39,6 +41,7 @@ set search_path = pg_catalog, pg_temp as $$
 declare
     _scope     postbus.scope;
     _is_new    boolean;
+    _is_other  boolean := false;    -- than the record was
     _dead      bigint[];
     _positions jsonb;
     _place     postbus.log_place;
@@ -69,7 +72,7 @@ begin
     end if;
     if _dead <> '{}' then
         select coalesce(jsonb_object_agg(r.subscription_id, jsonb_build_array(false, r.missed, r.skipped)), '{}') into _told
-          from postbus.resurrect(_dead, catch_up => subscribe_scope.catch_up) as r;
+          from postbus.bring_back(_dead, catch_up => subscribe_scope.catch_up) as r;
     end if;
     if _is_new then
         perform pg_advisory_xact_lock(hashtext('postbus.scope'));       -- see join_scopes
@@ -87,6 +90,7 @@ begin
          where c.id = _scope.id
            and (c.on_failure, c.catch_up)
                <> (coalesce(subscribe_scope.on_failure, c.on_failure), coalesce(subscribe_scope.catch_up, c.catch_up));
+        _is_other := found;
     end if;
     for _topic in
         select t.* from postbus.topics_in_scope(_scope) as f join postbus.topic t on t.id = f.topic_id
@@ -99,6 +103,12 @@ begin
             _told := _told || jsonb_build_object(_joined.subscription_id, jsonb_build_array(true, _joined.missed, _joined.skipped));
         end if;
     end loop;
+    if (_is_new or _is_other or _told <> '{}') and postbus.is_manager() then
+        perform postbus.note_action('group.subscribe', topic, group_name, postbus.scope_target(_scope),
+            (select count(*) from jsonb_object_keys(_told)), after => jsonb_strip_nulls(jsonb_build_object(
+                'mode', _scope.mode, 'start_at', _scope.start_at, 'start_id', _scope.start_id, 'on_failure', _scope.on_failure,
+                'catch_up', _scope.catch_up)));
+    end if;
     return query
     with known as (
         update postbus.subscription s

@@ -1,7 +1,7 @@
 -- Sets from when on groups count as being in trouble: all groups, those of a topic, one name of a group on all topics, or one
 -- group of one topic. What is left out stays as it is. 'off': never; null: as the less specific limits say. See health_limits.
 --
--- Writes: health_limit.  Locks: its row.
+-- Writes: health_limit; see note_change.  Locks: its row.
 create or replace function postbus.set_health_limits(options jsonb, topic text default null, group_name text default null) returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -9,6 +9,7 @@ declare
     _limit postbus.health_limit;
     _one   record;
     _value double precision;
+    _before jsonb;
 begin
     if jsonb_typeof(options) is distinct from 'object' then
         perform postbus.refuse('PB402', 'the health limits are not a JSON object', 'give {"limit": value, ...}');
@@ -17,6 +18,7 @@ begin
     on conflict do nothing;
     select * into _limit from postbus.health_limit l
      where l.topic = coalesce(set_health_limits.topic, '') and l.group_name = coalesce(set_health_limits.group_name, '') for update;
+    _before := jsonb_strip_nulls(to_jsonb(_limit) - array['topic', 'group_name']);
     for _one in select option.key as name, option.value #>> '{}' as value from jsonb_each(options) as option order by 1 loop
         if _one.name not in ('failed_share', 'lag', 'lag_age', 'stopped_for') then
             perform postbus.refuse('PB402', format('there is no health limit %L', _one.name),
@@ -45,6 +47,8 @@ begin
     update postbus.health_limit l
        set failed_share = _limit.failed_share, lag = _limit.lag, lag_seconds = _limit.lag_seconds, stopped_seconds = _limit.stopped_seconds
      where l.topic = _limit.topic and l.group_name = _limit.group_name;
+    perform postbus.note_change('health.set', _before, jsonb_strip_nulls(to_jsonb(_limit) - array['topic', 'group_name']),
+                                set_health_limits.topic, set_health_limits.group_name);
     delete from postbus.health_limit l
      where l.failed_share is null and l.lag is null and l.lag_seconds is null and l.stopped_seconds is null;
 end $$;

@@ -5,8 +5,10 @@
 --   detection_interval      how often groups without heartbeats are looked for, at least five times per heartbeat_timeout
 --   heartbeat_timeout       how long without a heartbeat makes a group DEAD: the default of new topics
 --   subscription_retention  how long DEAD and CANCELLED subscriptions are kept
+--   audit_retention         how long entries of the audit log are kept, at least 30 days: so nobody who may set it gets rid of what was
+--                           just noted. No preset changes it.
 --
--- Writes: sweep_setting, topic (the defaults).
+-- Writes: sweep_setting, topic (the defaults); see note_change.
 create or replace function postbus.set_sweeping(options jsonb) returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -25,6 +27,7 @@ declare
     _setting  postbus.sweep_setting;
     _defaults postbus.topic;
     _wrong    text;
+    _before   jsonb := (select to_jsonb(s) from postbus.sweeping() as s);
 begin
     if jsonb_typeof(options) is distinct from 'object' then
         perform postbus.refuse('PB402', 'the options of sweeping are not a JSON object', 'give {"option": value, ...}');
@@ -34,11 +37,11 @@ begin
     _values := _values || (options - 'preset');
     select option.key into _wrong from jsonb_each(_values) as option
      where option.value = 'null'
-        or option.key not in ('interval', 'batch_size', 'detection_interval', 'heartbeat_timeout', 'subscription_retention')
+        or option.key not in ('interval', 'batch_size', 'detection_interval', 'heartbeat_timeout', 'subscription_retention', 'audit_retention')
      order by 1 limit 1;
     if _wrong is not null then
         perform postbus.refuse('PB402', format('sweeping has no option %L, or it is null', _wrong),
-            'it has preset, interval, batch_size, detection_interval, heartbeat_timeout and subscription_retention');
+            'it has preset, interval, batch_size, detection_interval, heartbeat_timeout, subscription_retention and audit_retention');
     end if;
     begin
         _setting := jsonb_populate_record((select s from postbus.sweep_setting s), _values - 'heartbeat_timeout');
@@ -50,7 +53,9 @@ begin
         when _setting.batch_size not between 1 and 1000000 then 'batch_size goes from 1 to 1000000'
         when _setting.detection_interval not between interval '5 seconds' and interval '1 hour' then
             'detection_interval goes from 5 seconds to 1 hour'
-        when _setting.subscription_retention < interval '1 hour' then 'subscription_retention is 1 hour or more' end;
+        when _setting.subscription_retention < interval '1 hour' then 'subscription_retention is 1 hour or more'
+        when _setting.audit_retention not between interval '30 days' and interval '1000 years' then
+            'audit_retention goes from 30 days to 1000 years' end;
     if _wrong is not null then
         perform postbus.refuse('PB402', 'bad option of sweeping', _wrong);
     end if;
@@ -61,5 +66,6 @@ begin
     end if;
     update postbus.sweep_setting s
        set interval = _setting.interval, batch_size = _setting.batch_size, detection_interval = _setting.detection_interval,
-           subscription_retention = _setting.subscription_retention;
+           subscription_retention = _setting.subscription_retention, audit_retention = _setting.audit_retention;
+    perform postbus.note_change('sweeping.set', _before, (select to_jsonb(s) from postbus.sweeping() as s));
 end $$;

@@ -1,10 +1,10 @@
 -- Removes what is no longer needed: finished messages past their retention, deduplication keys and records of the inbox past
--- their window, processes that have not been seen for a day. One at a time; a second caller returns
+-- their window, entries of the audit log past theirs, processes that have not been seen for a day. One at a time; a second caller returns
 -- at once, and so does one that asks whether it is due before the interval of set_sweeping has passed. Works in pieces of
 -- max_count rows, or of batch_size; returns what it removed, and whether more is left. Each time, due or not, it goes on
 -- with queues that became PUB_SUB: see continue_moves.
 --
--- Writes: finished, dedup, inbox, crowded, sink_away, worker, sweeper, topic_seen, sweep_job, sweep_sample; see continue_moves.
+-- Writes: finished, dedup, inbox, audit_entry, crowded, sink_away, worker, sweeper, topic_seen, sweep_job, sweep_sample; see continue_moves.
 -- Locks: an advisory lock for the transaction; dedup and inbox rows (skip locked).
 create or replace function postbus.sweep_as_of(
     max_count integer default null,
@@ -20,6 +20,7 @@ language plpgsql as $$
 declare
     _began   timestamptz := clock_timestamp();
     _setting postbus.sweep_setting;
+    _entries bigint;
 begin
     finished_rows := 0;
     dedup_keys := 0;
@@ -56,6 +57,8 @@ begin
                                 order by old.expires_at limit max_count for update skip locked));
     get diagnostics inbox_records = row_count;
 
+    _entries := postbus.sweep_audit(max_count);
+
     -- What a member had in hand has been taken from it, all of it.
     delete from postbus.crowded c
      where not exists (select from postbus.lease l where l.member = c.member)
@@ -69,9 +72,9 @@ begin
     delete from postbus.topic_seen s
      where exists (select from postbus.topic t where t.id = s.topic_id)
         or exists (select from postbus.topic_seen twin where twin.topic_id = s.topic_id and twin.ctid < s.ctid);
-    more := greatest(finished_rows, dedup_keys, inbox_records) >= max_count;
+    more := greatest(finished_rows, dedup_keys, inbox_records, _entries) >= max_count;
     if postbus.is_due('sweep', 0, _setting.interval, as_of) then
         perform postbus.sample_sweeping(as_of);
     end if;
-    perform postbus.note_run('sweep', 0, finished_rows + dedup_keys + inbox_records, _setting.interval, _began, as_of);
+    perform postbus.note_run('sweep', 0, finished_rows + dedup_keys + inbox_records + _entries, _setting.interval, _began, as_of);
 end $$;

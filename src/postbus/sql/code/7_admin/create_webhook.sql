@@ -1,6 +1,6 @@
 -- Adds a webhook: the HTTP servers send it what the group, or the queue, has to deliver.
 --
--- Writes: webhook.
+-- Writes: webhook; see note_action.
 create or replace function postbus.create_webhook(
     name        text,
     topic       text,
@@ -24,4 +24,5 @@ begin
         perform postbus.refuse('PB446', format('a webhook %L, or of the same consumer, exists already', create_webhook.name),
             'change that one, or name another group');
     end;
+    perform postbus.note_action('webhook.create', topic, group_name, create_webhook.name, after => postbus.webhook_facts(_webhook));
 end $$;

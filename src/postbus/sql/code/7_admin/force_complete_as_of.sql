@@ -3,7 +3,7 @@
 -- these; deliveries then say SKIPPED. What it tries again after a failure stays. To be called in a transaction of its own.
 -- Returns how many messages each group skips, of those that skip any; with dry_run nothing changes.
 --
--- Writes: see skip_older.  Locks: subscription rows, lane rows.
+-- Writes: see skip_older and note_action.  Locks: subscription rows, lane rows.
 create or replace function postbus.force_complete_as_of(
     topic      text,
     older_than interval,
@@ -17,6 +17,8 @@ declare
     _place  postbus.log_place;
     _group  postbus.subscription;
     _part   bigint;
+    _by     jsonb := '{}';      -- messages, by group
+    _total  bigint := 0;
 begin
     if _topic.storage_id is null then
         perform postbus.refuse('PB432', format('topic %L is a QUEUE', topic),
@@ -42,10 +44,16 @@ begin
             messages := messages + postbus.skip_older(_part, _topic, _place, as_of - older_than, dry_run);
         end loop;
         if messages > 0 then
+            _by := _by || jsonb_build_object(name, messages);
+            _total := _total + messages;
             return next;
         end if;
     end loop;
     if not dry_run then
+        if _total > 0 then
+            perform postbus.note_action('group.force_complete', topic, group_name, affected => _total,
+                                        given => jsonb_build_object('older_than', older_than), after => jsonb_build_object('skipped', _by));
+        end if;
         perform pg_notify('postbus', _topic.id::text);
     end if;
 end $$;

@@ -1,7 +1,7 @@
 -- Forgets a group's record of a scope: no further topics join by it, and who subscribes again is recorded anew. What it is
 -- subscribed to stays, at its place; with `cancel` that is CANCELLED. Returns how many subscriptions are in the scope.
 --
--- Writes: scope; see set_group_state.
+-- Writes: scope; see change_group_state and note_action.
 create or replace function postbus.forget_scope(
     group_name text,
     topic      text default null,
@@ -18,8 +18,10 @@ declare
     _names text[] := array(select f.topic_name from postbus.topics_in_scope(_scope) as f where f.subscription_id is not null);
 begin
     if cancel then
-        perform postbus.set_group_state(one.name, forget_scope.group_name, 'CANCELLED') from unnest(_names) as one (name);
+        perform postbus.change_group_state(one.name, forget_scope.group_name, 'CANCELLED') from unnest(_names) as one (name);
     end if;
     delete from postbus.scope c where c.id = _scope.id;
+    perform postbus.note_action('scope.forget', topic, group_name, postbus.scope_target(_scope), case when cancel then cardinality(_names) end,
+                                given => jsonb_build_object('cancel', cancel));
     return cardinality(_names);
 end $$;

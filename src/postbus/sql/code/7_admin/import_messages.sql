@@ -7,7 +7,7 @@
 -- group, and a redrive names the one that gets them. With to_log false, messages of a PUB_SUB topic get an id only: for those
 -- that some groups must not get, see import_retrying.
 --
--- Writes: imported; queued or segment; dead_letter.
+-- Writes: imported; queued or segment; dead_letter; see note_action.
 create or replace function postbus.import_messages(
     source          text,
     topic           text,
@@ -76,6 +76,7 @@ begin
         select import_messages.source, source_ids[one.n], one.id from unnest(_ids || _buried, _places || _dead) as one (id, n)
         on conflict on constraint imported_pkey do update set message_id = excluded.message_id where known.message_id is null;
         perform pg_notify('postbus', _topic.id::text);
+        perform postbus.note_action('import.messages', topic, target => source, affected => cardinality(_places) + cardinality(_dead));
     end if;
     return query
         select source_ids[one.n], one.id, null, one.n = any (_dead) from unnest(_ids || _buried, _places || _dead) as one (id, n)

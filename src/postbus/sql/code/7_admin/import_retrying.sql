@@ -2,7 +2,8 @@
 -- had. They are due now, one after the other where they have a key. Those that were tried as often as the topic allows become
 -- dead letters of the group. Returns how many these are.
 --
--- Writes: retrying, dead_letter, receipt.  Locks: the group's lane rows, so that a message which ends just now does not leave one parked.
+-- Writes: retrying, dead_letter, receipt; see note_action.
+-- Locks: the group's lane rows, so that a message which ends just now does not leave one parked.
 create or replace function postbus.import_retrying(
     source          text,
     topic           text,
@@ -62,5 +63,6 @@ begin
         perform postbus.unpark_retrying(_group, _line.lane, _line.keys, clock_timestamp());
     end loop;
     perform pg_notify('postbus', _topic.id::text);
+    perform postbus.note_action('import.retrying', topic, group_name, source, cardinality(source_ids));
     return cardinality(_dead);
 end $$;

@@ -1,7 +1,7 @@
 -- Deletes dead letters of a topic for good: those with the given ids, those that died before a time,
 -- or all; of one group, where one is named. Returns how many; with dry_run it only counts.
 --
--- Writes: dead_letter.  Locks: dead_letter rows.
+-- Writes: dead_letter; see note_action.  Locks: dead_letter rows.
 create or replace function postbus.purge_dead_letters(
     topic       text,
     ids         bigint[] default null,
@@ -29,9 +29,11 @@ begin
         perform postbus.refuse('PB405', format('no dead letter %s in topic %L', _gone, topic),
             'list them: postbus dead-letters list ' || topic);
     end if;
-    if not dry_run then
+    if not dry_run and cardinality(_chosen) > 0 then
         delete from postbus.dead_letter d
          where d.topic_id = _topic.id and d.id = any (_chosen) and (_for is null or d.subscription_id = _for);
+        perform postbus.note_action('dead_letters.purge', topic, group_name, affected => cardinality(_chosen), given => jsonb_build_object(
+            'ids', purge_dead_letters.ids[:100], 'died_before', died_before));
     end if;
     return cardinality(_chosen);
 end $$;

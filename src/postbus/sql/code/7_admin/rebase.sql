@@ -7,7 +7,7 @@
 -- one: for a copy that runs while the original goes on.
 --
 -- Writes: segment, receipt, cursor, lane, stretch, joining, log_leaf, leaf_topic, topic_count, storage_count, subscription, scope, queued,
--- cluster.
+-- cluster; see note_action.
 -- Locks: segment, cursor and lane, in exclusive mode.
 create or replace function postbus.rebase(as_copy boolean default false) returns bigint
 language plpgsql security definer
@@ -19,6 +19,7 @@ declare
     _place   postbus.log_place;
     _last    bigint;
     _count   bigint := 0;
+    _source  uuid := postbus.source();
 begin
     lock table postbus.segment, postbus.cursor, postbus.lane in exclusive mode;
     perform postbus.check_fresh();
@@ -122,5 +123,7 @@ begin
     exception when insufficient_privilege then
         null;
     end;
+    perform postbus.note_action('database.rebase', affected => _count, given => jsonb_build_object('as_copy', as_copy),
+                                before => jsonb_build_object('source', _source), after => jsonb_build_object('source', postbus.source()));
     return _count;
 end $$;

@@ -5,7 +5,7 @@
 -- With a rate they come back spread over time: `rate` messages per second.
 -- Refuses ids that are not dead letters of the topic, and then puts none back.
 --
--- Writes: dead_letter, receipt, queued, delayed or retrying.  Locks: dead_letter rows.
+-- Writes: dead_letter, receipt, queued, delayed or retrying; see note_action.  Locks: dead_letter rows.
 create or replace function postbus.redrive(
     topic       text,
     ids         bigint[] default null,
@@ -61,6 +61,11 @@ begin
         return cardinality(_chosen);
     end if;
 
+    if cardinality(_chosen) > 0 then
+        perform postbus.note_action('dead_letters.redrive', topic, group_name, affected => cardinality(_chosen), given => jsonb_build_object(
+            'ids', redrive.ids[:100], 'reason_like', left(reason_like, 200), 'died_after', died_after, 'died_before', died_before,
+            'key', left(redrive.key, 200), 'max_count', max_count, 'rate', rate));
+    end if;
     if _for <> 0 then
         _parts := array(select distinct st.subscription_id from postbus.stretch st where st.topic_id = _topic.id and st.group_id = _for);
         -- Where it was given up: it may have been by a subscription that read the group's history.

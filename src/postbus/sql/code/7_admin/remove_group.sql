@@ -4,7 +4,7 @@
 -- With force they are not: what processes have in hand is still handled then, but not settled. A lane in which a
 -- transaction is just settling is waited for, two seconds.
 --
--- Writes: subscription and all that belongs to it, scope.  Locks: the group's subscription rows, lane rows.
+-- Writes: subscription and all that belongs to it, scope; see note_action.  Locks: the group's subscription rows, lane rows.
 create or replace function postbus.remove_group(
     topic       text,
     group_name  text,
@@ -19,6 +19,7 @@ declare
     _now   timestamptz := clock_timestamp();
     _topic postbus.topic := postbus.topic_options(topic);
     _ids   bigint[];
+    _had   jsonb;
 begin
     _ids := array(select s.id from postbus.subscription s where s.topic_id = _topic.id and s.group_name = remove_group.group_name
                    order by s.id for update);
@@ -27,13 +28,20 @@ begin
             'list those that are: postbus groups list ' || topic);
     end if;
     update postbus.subscription s set state = 'PAUSED', state_changed_at = _now where s.id = any (_ids) and s.state = 'ACTIVE';
+    if found then
+        perform postbus.note_action('group.pause', topic, group_name, given => '{"to": "remove"}');
+    end if;
     held := (select count(*) from postbus.lane l join postbus.worker w on w.name = l.holder
               where l.subscription_id = any (_ids) and w.seen_at >= _now - _topic.lease);
     removed := held = 0 or force;
     if removed then
+        _had := jsonb_build_object('dead_letters', (select count(*) from postbus.dead_letter d
+                                                     where d.topic_id = _topic.id and d.subscription_id = any (_ids)),
+                                   'retrying', (select count(*) from postbus.retrying r where r.subscription_id = any (_ids)));
         begin
             perform postbus.forget_subscriptions(_ids);
             delete from postbus.scope c where c.group_name = remove_group.group_name and c.topic = remove_group.topic;
+            perform postbus.note_action('group.remove', topic, group_name, given => jsonb_build_object('force', force), before => _had);
         exception when lock_not_available then
             removed := false;
         end;

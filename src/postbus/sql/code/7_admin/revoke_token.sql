@@ -1,17 +1,18 @@
 -- Ends a token for good. One that is revoked stays so; one that is not there is refused.
 --
--- Writes: token.
+-- Writes: token; see note_action.  Locks: its row.
 create or replace function postbus.revoke_token(id text) returns timestamptz
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
-    _revoked_at timestamptz;
+    _token postbus.token;
 begin
-    update postbus.token t set revoked_at = coalesce(t.revoked_at, clock_timestamp())
-     where t.id = revoke_token.id
-    returning t.revoked_at into _revoked_at;
+    select * into _token from postbus.token t where t.id = revoke_token.id for update;
     if not found then
         perform postbus.refuse('PB444', format('there is no token %L', revoke_token.id), 'list them: postbus tokens list');
+    elsif _token.revoked_at is null then
+        update postbus.token t set revoked_at = clock_timestamp() where t.id = revoke_token.id returning t.* into _token;
+        perform postbus.note_action('token.revoke', target => _token.id, before => jsonb_build_object('name', _token.name));
     end if;
-    return _revoked_at;
+    return _token.revoked_at;
 end $$;

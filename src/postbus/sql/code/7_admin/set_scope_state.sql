@@ -1,7 +1,7 @@
 -- Pauses, or lets go on, a group in all topics of a scope: ACTIVE becomes PAUSED, PAUSED becomes ACTIVE; others stay as they are.
 -- Returns how many have that state then.
 --
--- Writes: see set_group_state.
+-- Writes: see change_group_state and note_action.
 create or replace function postbus.set_scope_state(
     group_name text,
     state      text,
@@ -17,10 +17,17 @@ declare
     _scope postbus.scope := postbus.existing_scope(group_name, topic, key, namespace, task, pattern);
     _names text[] := array(select f.topic_name from postbus.topics_in_scope(_scope) as f
                             where f.state in ('ACTIVE', 'PAUSED') and not f.waits_for_queue);
+    _count bigint;
 begin
     if (set_scope_state.state in ('ACTIVE', 'PAUSED')) is not true then
         perform postbus.refuse('PB433', format('a scope cannot become %s', coalesce(state, 'null')), 'use PAUSED or ACTIVE, or forget_scope');
     end if;
-    perform postbus.set_group_state(one.name, set_scope_state.group_name, set_scope_state.state) from unnest(_names) as one (name);
+    select count(*) filter (where changed.before <> set_scope_state.state) into _count
+      from unnest(_names) as one (name)
+     cross join lateral postbus.change_group_state(one.name, set_scope_state.group_name, set_scope_state.state) as changed (before);
+    if _count > 0 then
+        perform postbus.note_action(case state when 'PAUSED' then 'group.pause' else 'group.resume' end, topic, group_name,
+                                    postbus.scope_target(_scope), _count, after => jsonb_build_object('state', state));
+    end if;
     return cardinality(_names);
 end $$;

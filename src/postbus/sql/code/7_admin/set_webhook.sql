@@ -1,6 +1,6 @@
 -- Changes a webhook: what is null stays as it is.
 --
--- Writes: webhook.  Locks: its row.
+-- Writes: webhook; see note_change.  Locks: its row.
 create or replace function postbus.set_webhook(
     name        text,
     url         text default null,
@@ -13,11 +13,13 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
     _webhook postbus.webhook;
+    _before  postbus.webhook;
 begin
     select * into _webhook from postbus.webhook w where w.name = set_webhook.name for update;
     if not found then
         perform postbus.refuse('PB445', format('there is no webhook %L', set_webhook.name), 'list them: GET /v1/webhooks');
     end if;
+    _before := _webhook;
     _webhook.url := coalesce(set_webhook.url, _webhook.url);
     _webhook.secret := coalesce(set_webhook.secret, _webhook.secret);
     _webhook.concurrency := coalesce(set_webhook.concurrency, _webhook.concurrency);
@@ -28,4 +30,9 @@ begin
        set url = _webhook.url, secret = _webhook.secret, concurrency = _webhook.concurrency, timeout = _webhook.timeout,
            enabled = _webhook.enabled, changed_at = clock_timestamp()
      where w.name = set_webhook.name;
+    perform postbus.note_change(
+        'webhook.set', postbus.webhook_facts(_before),
+        postbus.webhook_facts(_webhook) || case when _webhook.url <> _before.url then '{"new_url": true}' else '{}' end::jsonb
+            || case when _webhook.secret <> _before.secret then '{"new_secret": true}' else '{}' end::jsonb,
+        _webhook.topic, _webhook.group_name, _webhook.name);
 end $$;

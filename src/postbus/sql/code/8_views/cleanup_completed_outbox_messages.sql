@@ -1,7 +1,7 @@
 -- Removes messages that all are done with and whose retention is over, as the processes do that consume. Returns how many
 -- messages of the log went, and rows of finished ones of queues.
 --
--- Writes: see drop_leaves and sweep.  Locks: an advisory lock for each storage, which another sweep may hold: then that is left out.
+-- Writes: see drop_leaves, sweep and note_action.  Locks: an advisory lock for each storage, which another sweep may hold: then that is left out.
 create or replace function postbus_outbox.cleanup_completed_outbox_messages() returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -18,5 +18,8 @@ begin
             _gone := _gone + _swept.messages;
         end loop;
     end loop;
+    if _gone > 0 then
+        perform postbus.note_action('sweep.cleanup', affected => _gone);
+    end if;
     return _gone;
 end $$;

@@ -1,0 +1,37 @@
+"""Who types commands, for the audit log."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from postbus._actor import shown_actor
+
+try:
+    import pwd
+except ModuleNotFoundError:  # another system than Unix
+    pwd = None  # type: ignore[assignment]
+
+
+def os_actor() -> str:
+    """The account that this process belongs to, and whoever logged in, if that is another one: by sudo, for example."""
+    account = _account()
+    login = _login() or account
+    text = f"os:{account}@{socket.gethostname()}"
+    return shown_actor(text if login == account else f"{text} login {login}")
+
+
+def _account() -> str:
+    if pwd is None:
+        return _login() or "unknown"
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's account that has no name
+        return str(os.getuid())
+
+
+def _login() -> str | None:
+    try:
+        return os.getlogin()
+    except OSError:  # no terminal
+        return None

@@ -1,0 +1,115 @@
+"""postbus audit"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from postbus.admin import Admin
+from postbus.cli._command import Cli
+from postbus.cli._inputs import as_past_moment
+from postbus.cli._render import printable, write_json, write_table
+from postbus.errors import DatabaseUnavailable
+
+_EVERY = 1.0  # seconds
+_AGAIN = 1000  # the newest ids, which are looked at again: an entry comes when its transaction commits
+
+
+async def audit(
+    cli: Cli,
+    since: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="What was done since this time, or less long ago than 2h, 7d.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="What was done before this time, or longer ago than 2h, 7d.")
+    ] = None,
+    actor: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="By whom: a part of the login, the role or the actor.")
+    ] = None,
+    action: Annotated[
+        str | None, typer.Option(metavar="ACTION", help="What: topic.set, or topic for all of that kind.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="To this topic.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="NAME", help="To this group.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="The newest ones, at most this many.")] = 50,
+    before_id: Annotated[int | None, typer.Option(min=1, max=2**62, help="Those before this id: older ones.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is done now, until Ctrl-C.")] = False,
+) -> None:
+    """Show who did what: administrative actions from the command line, HTTP, Python and SQL.
+
+    What was refused, or changed nothing, is not there.
+    """
+    filters: dict[str, Any] = {
+        "since": as_past_moment(since, name="--since"), "until": as_past_moment(until, name="--until"),
+        "actor": actor, "action": action, "topic": topic, "group": group,
+    }  # fmt: skip
+    async with cli.open_bus() as bus:
+        found = await bus.admin.audit(**filters, before_id=before_id, limit=limit)
+        found.reverse()
+        if follow:
+            await _follow(cli, bus.admin, filters, found)
+        elif cli.as_json:
+            write_json(found)
+        elif not found:
+            cli.note("no entries")
+        else:
+            write_table(_COLUMNS, [_cells(one) for one in found], right=("count",), whole=("when",))
+            if len(found) >= limit:
+                cli.note(f"there may be older ones: --before-id {found[0]['id']}")
+
+
+async def _follow(cli: Cli, admin: Admin, filters: Mapping[str, Any], found: list[dict[str, Any]]) -> None:
+    """Write entries as they come, each once."""
+    seen: set[int] = set()
+    first = found[0]["id"] - 1 if found else 0
+    while True:
+        for one in found:
+            if one["id"] not in seen:
+                write_json(one) if cli.as_json else print(_line(one), flush=True)
+                seen.add(one["id"])
+        last = max(seen, default=0)
+        seen = {one for one in seen if one > last - _AGAIN}
+        await asyncio.sleep(_EVERY)
+        try:
+            found = await admin.audit(**filters, after_id=max(first, last - _AGAIN), limit=2 * _AGAIN, newest=False)
+        except DatabaseUnavailable as error:
+            cli.note(f"{error.message}; trying again")
+            found = []
+
+
+_COLUMNS = ("when", "who", "action", "on", "count", "change")
+
+
+def _cells(entry: Mapping[str, Any]) -> list[Any]:
+    group = None if entry["group_name"] is None else f"group {entry['group_name']}"
+    on = ", ".join(one for one in (entry["topic"], group, entry["target"]) if one)
+    return [entry["at"], _who(entry), entry["action"], on, entry["affected"], _change(entry)]
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    return "  ".join(printable(one) for one in _cells(entry) if one not in (None, ""))
+
+
+def _who(entry: Mapping[str, Any]) -> str:
+    """The login always, and whoever it acts for."""
+    login = entry["login"] if entry["role"] is None else f"{entry['login']} as {entry['role']}"
+    return login if entry["actor"] is None else f"{entry['actor']} ({login})"
+
+
+def _change(entry: Mapping[str, Any]) -> str:
+    before, after = entry["before"] or {}, entry["after"] or {}
+    told = [f"{name} {_short(value)}" for name, value in (entry["given"] or {}).items()]
+    told += [f"{name} was {_short(value)}" for name, value in before.items() if name not in after]
+    told += [
+        f"{name} {_short(before[name])} -> {_short(value)}" if name in before else f"{name} {_short(value)}"
+        for name, value in after.items()
+    ]
+    return ", ".join(told)
+
+
+def _short(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,71 @@
+-- Brings groups that are DEAD back to life. Each goes on where it stood, with what is still there; what that is comes
+-- back as missed, and is kept within the bounds of its catch-up. Without a catch-up it goes on with what is published
+-- from now on. To be called in a transaction of its own. catch_up, if given, are the options that it has from now on.
+-- place is the place of now that was taken for this: the same transaction can read the log up to it, see shelve.
+--
+-- Writes: subscription, stretch, joining, group_event; see bound_catch_up.  Locks: subscription rows (skip locked).
+create or replace function postbus.bring_back(
+    subscription_ids bigint[],
+    with_catch_up    boolean default true,
+    catch_up         jsonb default null
+) returns table (subscription_id bigint, missed bigint, skipped bigint, catch_up_id bigint, place text)
+language plpgsql as $$
+declare
+    _now       timestamptz := clock_timestamp();
+    _positions jsonb;
+    _place     postbus.log_place;
+    _cursor    postbus.log_cursor;
+    _found     postbus.subscription;
+    _topic     postbus.topic;
+begin
+    perform postbus.check_cluster();
+    perform postbus.check_fresh();
+    -- A place of each storage, as in `here`: positions first, then the snapshot, then an own transaction id.
+    select jsonb_object_agg(used.id, postbus.last_position(used.id)) into _positions
+      from (select distinct t.storage_id as id from postbus.subscription s join postbus.topic t on t.id = s.topic_id
+             where s.id = any (subscription_ids)) as used;
+    _place.snapshot := pg_current_snapshot();
+    _place.txid := pg_current_xact_id();
+    for _found in
+        select * from postbus.subscription s
+         where s.id = any (subscription_ids) and s.state = 'DEAD' and s.catch_up_of is null order by s.id
+           for no key update skip locked        -- whom somebody else is just bringing back
+    loop
+        _topic := postbus.subscribed_topic(_found.id);
+        _found.catch_up := coalesce(bring_back.catch_up, _found.catch_up);
+        _place.position := _positions -> _topic.storage_id::text;
+        update postbus.subscription s set state = 'ACTIVE', state_changed_at = _now, seen_at = _now, missed = 0, missed_at = null,
+               catch_up = case when s.id = _found.id then _found.catch_up else s.catch_up end
+         where s.id = _found.id or (s.catch_up_of = _found.id and s.state = 'DEAD');
+        perform postbus.note_return(part.id)
+           from postbus.subscription part
+          where part.id = _found.id and with_catch_up       -- else it is set elsewhere: see begin_stretch
+             or part.catch_up_of = _found.id and part.state <> 'CANCELLED';
+        subscription_id := _found.id;
+        place := _place::text;
+        if with_catch_up then
+            select b.missed, b.skipped, b.catch_up_id into missed, skipped, catch_up_id
+              from postbus.bound_catch_up(_found, _topic, _place, 'resurrection') as b;
+            perform postbus.note_joining(_topic, _found.id);
+            perform postbus.join_stretches(_found.id);
+        else
+            missed := (select c.messages from postbus.count_before(_found.id, _topic, _place, null) as c)
+                      + postbus.clear_shelf(_found.id);
+            skipped := missed;
+            catch_up_id := null;
+            _cursor.seen := _place;
+            perform postbus.tell_ahead(_topic, _found.id);
+            perform postbus.move_cursors(_found.id, _cursor, 'skip');
+            perform postbus.set_passed_before(_found.id, _topic, _cursor, _place);
+            if exists (select from postbus.subscription part where part.catch_up_of = _found.id and part.state = 'ACTIVE') then
+                perform postbus.note_joining(_topic, _found.id);        -- that goes on where it stood
+            end if;
+        end if;
+        insert into postbus.group_event (at, name, topic, group_name, fields)
+        values (_now, 'group.resurrected', _topic.name, _found.group_name,
+                jsonb_build_object('missed', missed, 'skipped', skipped, 'silent_seconds', round(extract(epoch from _now - _found.seen_at)),
+                                   'after', case when _found.stopped_at >= _found.seen_at then 'stop' else 'silence' end));
+        perform pg_notify('postbus', _topic.id::text);
+        return next;
+    end loop;
+end $$;

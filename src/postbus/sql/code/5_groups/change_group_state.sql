@@ -1,0 +1,41 @@
+-- Changes the state of a subscription: ACTIVE to PAUSED and back, and any to CANCELLED, which is final.
+-- A change to the state that it has changes nothing; others are refused. Its catch-up goes along.
+-- A CANCELLED one is out of the topic, also where a wider scope of its group has it; the topic's own records are forgotten.
+-- Returns the state that it had.
+--
+-- Writes: subscription; for CANCELLED also scope, and see end_subscription.  Locks: the subscription's row.
+create or replace function postbus.change_group_state(topic text, group_name text, state text) returns text
+language plpgsql as $$
+declare
+    _found   postbus.subscription := postbus.existing_subscription(topic, group_name);
+    _history bigint;
+begin
+    if _found.state = change_group_state.state then
+        return _found.state;
+    elsif (change_group_state.state = 'CANCELLED'
+           or (_found.state, change_group_state.state) in (('ACTIVE', 'PAUSED'), ('PAUSED', 'ACTIVE'))) is not true then
+        perform postbus.refuse('PB433', format('a subscription that is %s cannot become %s', _found.state,
+                                               coalesce(change_group_state.state, 'null')),
+            case _found.state when 'DEAD' then format('start its worker, or: postbus groups resurrect %s %s; or cancel it', topic, group_name)
+                              else 'ACTIVE becomes PAUSED, PAUSED becomes ACTIVE, and each can be cancelled' end);
+    elsif _found.waits_for_queue and change_group_state.state = 'ACTIVE' then
+        perform postbus.refuse('PB433', format('group %L waits until the queue of topic %L is worked off', group_name, topic),
+            'let its consumers do that, or a group: postbus topics migrate ' || topic || ' --to PUB_SUB --hand-over');
+    end if;
+    -- Seen now: members of a paused group send no heartbeats, and it must not be taken for DEAD when it goes on.
+    update postbus.subscription s
+       set state = change_group_state.state, state_changed_at = clock_timestamp(), seen_at = clock_timestamp(), missed = 0, missed_at = null
+     where s.id = _found.id or (s.catch_up_of = _found.id and s.state <> 'CANCELLED');
+    if change_group_state.state = 'CANCELLED' then
+        perform postbus.end_subscription(_found.id);
+        delete from postbus.scope c where c.group_name = _found.group_name and c.topic = change_group_state.topic;
+        for _history in
+            select s.id from postbus.subscription s join postbus.catch_up c on c.subscription_id = s.id
+             where s.catch_up_of = _found.id and c.status <> 'COMPLETED'
+        loop
+            perform postbus.end_subscription(_history, 'CANCELLED');
+        end loop;
+    end if;
+    perform pg_notify('postbus', _found.topic_id::text);
+    return _found.state;
+end $$;

@@ -1,0 +1,8 @@
+-- Whether the caller may manage groups. What consumers may do as well is an action for the audit log only if such a caller does it:
+-- nobody else can fill the log.
+create or replace function postbus.is_manager() returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp as $$
+    select has_function_privilege(coalesce(nullif(current_setting('role'), 'none'), session_user::text),
+                                  'postbus.set_group_state(text, text, text)', 'execute')
+$$;

@@ -1,0 +1,8 @@
+-- The audit log: who did what, on what, and what it changed. Only those who may look at tokens see what was done to tokens, webhooks
+-- and grants, and from which addresses people came.
+create or replace view postbus.audit with (security_barrier) as
+select e.id, e.at, e.login, e.role, e.actor, e.program, case when reader.sees_all then e.address end as address,
+       e.action, e.topic, e.group_name, e.target, e.affected, e.given, e.before, e.after
+  from postbus.audit_entry e
+ cross join (select has_table_privilege('postbus.tokens', 'select') as sees_all offset 0) as reader
+ where reader.sees_all or split_part(e.action, '.', 1) not in ('token', 'webhook', 'grant');

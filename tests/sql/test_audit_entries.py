@@ -1,0 +1,126 @@
+"""The audit log: each action leaves one entry, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from audited import ACTS, UNCHANGED, Act, make_world, role_of
+
+_ENTRIES = """
+    select action, topic, group_name, target, affected, given, before, after, login, role, actor
+      from postbus.audit where id > $1 order by id
+"""
+
+
+async def entries_of(conn: Any, *statements: str) -> list[dict[str, Any]]:
+    """What statements leave in the audit log. They are rolled back."""
+    before = await conn.fetchval("select coalesce(max(id), 0) from postbus.audit_entry")
+    transaction = conn.transaction()
+    await transaction.start()
+    try:
+        for statement in statements:
+            await conn.fetch(statement)
+        rows = [dict(row) for row in await conn.fetch(_ENTRIES, before)]
+    finally:
+        await transaction.rollback()
+    return [row | {name: json.loads(row[name] or "null") for name in ("given", "before", "after")} for row in rows]
+
+
+async def test_each_action_leaves_one_entry(conn: Any) -> None:
+    """It says what was done, on what, to how many, and what was there before and after."""
+    await make_world(conn)
+    login = await conn.fetchval("select session_user")
+    for act in ACTS:
+        [entry] = await entries_of(conn, act.sql)
+        for name in ("action", "topic", "group_name", "target", "affected"):
+            assert entry[name] == getattr(act, name), (act.sql, entry)
+        for name in ("given", "before", "after"):
+            assert getattr(act, name) in (None, entry[name]), (act.sql, entry)
+        assert (entry["login"], entry["role"], entry["actor"]) == (login, None, None)
+
+
+async def test_what_changes_nothing_leaves_no_entry(conn: Any) -> None:
+    """Dry runs, states that things are in already, and background work."""
+    await make_world(conn)
+    for statement in UNCHANGED:
+        assert await entries_of(conn, statement) == [], statement
+
+
+@pytest.mark.parametrize("act", [one for one in ACTS if one.function in ("seek", "purge_topic", "create_token")])
+async def test_an_action_that_is_rolled_back_leaves_no_entry(conn: Any, act: Act) -> None:
+    """An entry stands for something that has happened."""
+    await make_world(conn)
+    before = await conn.fetchval("select count(*) from postbus.audit")
+
+    assert await entries_of(conn, act.sql)
+
+    assert await conn.fetchval("select count(*) from postbus.audit") == before
+
+
+async def test_a_removed_group_has_an_entry_when_it_is_paused_and_one_when_it_is_gone(conn: Any) -> None:
+    """Asking again until it is gone leaves no others."""
+    await make_world(conn)
+    await conn.execute("select postbus.heartbeat('w', 'host', 1, '{}')")
+    await conn.execute(
+        "select postbus.lease_lanes('w', array[(select id from postbus.subscription where group_name = 'g')], '{}')"
+    )
+    remove = "select postbus.remove_group('log', 'g')"
+
+    told = await entries_of(conn, remove, remove, remove, "select postbus.remove_group('log', 'g', force => true)")
+
+    assert [one["action"] for one in told] == ["group.pause", "group.remove"]
+    assert told[0]["given"] == {"to": "remove"}
+    assert told[1]["before"] == {"dead_letters": 1, "retrying": 0}
+
+
+async def test_a_seek_tells_where_the_group_was(conn: Any) -> None:
+    """So that it can be taken back."""
+    await make_world(conn)
+    ids = [row["id"] for row in await conn.fetch("select id from postbus.log order by id")]
+    to_last = "select postbus.seek('log', 'g', 'FROM_MESSAGE_ID', start_id => $1)"
+    for place in (to_last.replace("$1", str(ids[-1])), "select postbus.seek('log', 'g', 'FROM_NOW')"):
+        await conn.execute(place)
+
+    [told] = await entries_of(conn, to_last.replace("$1", str(ids[0])))
+
+    assert (told["affected"], told["after"]["start_id"]) == (len(ids), ids[0])
+    assert told["before"]["lowest_id"] == told["before"]["highest_id"] >= ids[-1] // 1024 * 1024, "it had read all"
+
+
+async def test_migrating_is_an_action(conn: Any) -> None:
+    """The first one, which made the schema, too."""
+    row = await conn.fetchrow("select action, before, after from postbus.audit order by id limit 1")
+    assert (row["action"], row["before"]) == ("schema.migrate", None)
+    assert json.loads(row["after"])["migration"] == await conn.fetchval("select max(number) from postbus.migration")
+
+
+async def test_entries_go_when_they_are_past_their_retention(conn: Any) -> None:
+    """In pieces, the oldest first, as other things do."""
+    await conn.execute(
+        "insert into postbus.audit_entry (at, login, action) "
+        "select now() - n * interval '1 day', 'x', n::text from generate_series(85, 94) n"
+    )
+
+    async def left() -> list[str]:
+        return [row[0] for row in await conn.fetch("select action from postbus.audit where login = 'x' order by at")]
+
+    assert await conn.fetchval("select more from postbus.sweep(2)") is True
+    assert await left() == [str(n) for n in range(92, 84, -1)]
+    await conn.execute("select postbus.sweep()")
+    assert await left() == ["89", "88", "87", "86", "85"]
+    await conn.execute('select postbus.set_sweeping(\'{"audit_retention": "87 days"}\')')
+    await conn.execute("select postbus.sweep()")
+    assert await left() == ["86", "85"]
+
+
+async def test_a_role_that_was_taken_is_shown_beside_the_login(conn: Any) -> None:
+    """And a program's name, if it gives one."""
+    admin = await role_of(conn, "admin")
+    await conn.execute(f"set application_name = 'the shop'; set postbus.actor = 'alice'; set role \"{admin}\"")
+    await conn.execute("select postbus.create_topic('t')")
+    row = await conn.fetchrow("select login, role, actor, program from postbus.audit order by id desc limit 1")
+    await conn.execute("reset role")
+    assert tuple(row) == (await conn.fetchval("select session_user"), admin, "alice", "the shop")
