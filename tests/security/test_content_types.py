@@ -14,6 +14,7 @@ from postbus import InvalidOption, Message, Outgoing
 from postbus._content_type import is_content_type
 from postbus.embedded import EmbeddedPostgres
 from postbus.publish import publish_many, publish_one
+from postbus.relay import RabbitSink
 from postbus.relay.envelope import Envelope, Form
 from postbus.relay.webhook import WebhookSink
 from postbus.server.webhooks import Webhook
@@ -190,6 +191,24 @@ async def test_webhooks_and_sinks_send_it_as_bytes() -> None:
     for got in receiver.received:
         assert got.headers["content-type"] == "application/octet-stream"
         assert "x-injected" not in got.headers
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        _message("text/" + "x" * 250),
+        _message("a/b", correlation_id="x" * 500),
+        _message("a/b", correlation_id="ä" * 500),
+        _message("a/b", headers={"event-type": "x" * 300}),
+        _message("a/b", headers={"a": "x" * 65_535}, key="k" * 1000),
+    ],
+    ids=["content type", "correlation id", "wide correlation id", "event type", "header"],
+)
+def test_a_message_up_to_its_limits_can_be_written_as_amqp(message: Message) -> None:
+    """AMQP has texts of 255 bytes: what is longer is told in a header, and is no reason to give the message up."""
+    sent = RabbitSink("amqp://127.0.0.1/")._message(Envelope("q", source="/s").parcel(message))
+    assert sent.properties.marshal()
+    assert sent.headers.get("correlation_id") == message.correlation_id
 
 
 FORGING = {
