@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,12 @@ number = 7
 
 
 @pytest.fixture
-def folder(cli: Cli) -> Path:
-    """Where commands run: with a module that has a sink."""
+def folder(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where commands run, also those within this process: with a module that has a sink."""
     (cli.cwd / "own.py").write_text(SINK)
+    monkeypatch.chdir(cli.cwd)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "own", raising=False)
     return cli.cwd
 
 
@@ -129,7 +133,7 @@ async def test_replay(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
 
     async def replayed(*which: str) -> list[str]:
         (folder / "lines").unlink(missing_ok=True)
-        told = (await cli("relay", "replay", *route, *which, "--yes", "--json")).done().json
+        told = (await cli.quick("relay", "replay", *route, *which, "--yes", "--json")).done().json
         assert told["sent"] == told["found"] == len(lines(folder))
         return [one["body"] for one in lines(folder)]
 
@@ -142,9 +146,9 @@ async def test_replay(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
     again = lines(folder)[0]
     assert again["id"].startswith(f"{sent[0]['id']}/replay-")
     assert again["headers"]["event_id"] == sent[0]["headers"]["event_id"]
-    told = (await cli("relay", "replay", *route, "--all", "--dry-run")).done()
+    told = (await cli.quick("relay", "replay", *route, "--all", "--dry-run")).done()
     assert told.out == "would send 4 messages of orders again\n"
-    refused = await cli("relay", "replay", *route, "--all", "--yes", "--sink-option", 'refuse="2"')
+    refused = await cli.quick("relay", "replay", *route, "--all", "--yes", "--sink-option", 'refuse="2"')
     assert "unwanted" in refused.failed(1).out
     await is_through(conn, "relay-lines", "orders", passed=4)
 
@@ -162,7 +166,7 @@ async def test_replay_of_a_queue(cli: Cli, bus: Bus, conn: Any, folder: Path) ->
     await eventually(finished, within=30)
     process.send_signal(signal.SIGTERM)
     (await finish(process)).done()
-    await cli("relay", "replay", "--topic", "orders", "--sink", "own:Lines", "--all", "-y")
+    await cli.quick("relay", "replay", "--topic", "orders", "--sink", "own:Lines", "--all", "-y")
     assert sorted(one["body"] for one in lines(folder)) == ["0", "0", "1", "1", "2", "2"]
 
 
@@ -171,9 +175,13 @@ async def test_rewind(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
     await publish_events(bus)
     route = ("--topic", "orders", "--sink", "own:Lines", "--group", "relay-lines")
     await relayed(cli, conn, *route, passed=4)
-    told = await cli("relay", "rewind", "--topic", "orders", "--group", "relay-lines", "--to", "beginning", "--dry-run")
+    told = await cli.quick(
+        "relay", "rewind", "--topic", "orders", "--group", "relay-lines", "--to", "beginning", "--dry-run"
+    )
     assert "would go on from the beginning, with 4 messages" in told.done().out
-    (await cli("relay", "rewind", "--topic", "orders", "--group", "relay-lines", "--to", "beginning", "--yes")).done()
+    (
+        await cli.quick("relay", "rewind", "--topic", "orders", "--group", "relay-lines", "--to", "beginning", "--yes")
+    ).done()
     await relayed(cli, conn, *route)
     assert [one["body"] for one in lines(folder)] == ["0", "1", "2", "3"] * 2
 
@@ -181,20 +189,20 @@ async def test_rewind(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
 async def test_status_and_alerts(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
     """What is not sent, since when, and what was given up; above a threshold the exit code is 1."""
     await publish_events(bus)
-    missing = await cli("relay", "status", "--topic", "orders", "--group", "relay-lines", "--json")
+    missing = await cli.quick("relay", "status", "--topic", "orders", "--group", "relay-lines", "--json")
     assert missing.failed(1).json["relays"][0]["alerts"] == [
         "it has never run: postbus relay run --topic orders --group relay-lines --sink URL, or --config FILE"
     ]
     route = ("--topic", "orders", "--sink", "own:Lines", "--group", "relay-lines", "--sink-option", 'refuse="3"')
     await relayed(cli, conn, *route, passed=4, dead=1)
-    told = (await cli("relay", "status", "--json")).failed(1).json
+    told = (await cli.quick("relay", "status", "--json")).failed(1).json
     [one] = told["relays"]
     assert (one["topic"], one["group"], one["backlog"], one["dead"]) == ("orders", "relay-lines", 0, 1)
     assert one["alerts"] == ["1 messages are dead letters (max_dead 0)"]
-    assert "relay-lines" in (await cli("relay", "status", "--max-dead", "1")).done().out
+    assert "relay-lines" in (await cli.quick("relay", "status", "--max-dead", "1")).done().out
 
     await bus.send("orders", 9)
-    late = await cli("relay", "status", "--max-dead", "1", "--max-backlog", "0", "--max-age", "1ms", "--json")
+    late = await cli.quick("relay", "status", "--max-dead", "1", "--max-backlog", "0", "--max-age", "1ms", "--json")
     [one] = late.failed(1).json["relays"]
     assert one["note"].startswith("no process works for it: stopped as planned by")
     alerts = " ".join(one["alerts"])
@@ -212,12 +220,12 @@ async def test_topic_for_a_long_retention_is_created_as_told(cli: Cli, bus: Bus,
 
 async def test_status_of_another_name_tells_which_relays_there_are(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
     """Without its sink a relay's group is not known; to run one of that name would begin anew beside it."""
-    nowhere = (await cli("relay", "status", "--topic", "orders", "--json")).failed(1).json["relays"]
+    nowhere = (await cli.quick("relay", "status", "--topic", "orders", "--json")).failed(1).json["relays"]
     assert "postbus topics create orders --semantics PUB_SUB --retention 2592000s" in nowhere[0]["alerts"][0]
     await publish_events(bus)
     await relayed(cli, conn, "--topic", "orders", "--sink", "own:Lines", "--group", "relay-lines", passed=4)
 
-    [one] = (await cli("relay", "status", "--topic", "orders", "--json")).failed(1).json["relays"]
+    [one] = (await cli.quick("relay", "status", "--topic", "orders", "--json")).failed(1).json["relays"]
 
     assert one["alerts"] == ["it has never run, but there is relay-lines: name that by --group"]
 
@@ -225,7 +233,7 @@ async def test_status_of_another_name_tells_which_relays_there_are(cli: Cli, bus
 async def test_status_of_a_queue_and_of_a_short_retention(cli: Cli, bus: Bus) -> None:
     """A QUEUE has a backlog too; a topic that keeps messages for less than the relay wants is an alert."""
     await bus.send("orders", 1)
-    told = await cli("relay", "status", "--topic", "orders", "--json")
+    told = await cli.quick("relay", "status", "--topic", "orders", "--json")
     [one] = told.failed(1).json["relays"]
     assert (one["state"], one["backlog"]) == ("QUEUE", 1)
     assert one["alerts"] == [
@@ -241,11 +249,11 @@ async def test_status_says_that_no_process_works_also_without_a_backlog(
     """A relay that vanished is an alert, one that was stopped as planned is told of."""
     await publish_events(bus)
     await relayed(cli, conn, "--topic", "orders", "--sink", "own:Lines", "--group", "relay-lines", passed=4)
-    [one] = (await cli("relay", "status", "--json")).done().json["relays"]
+    [one] = (await cli.quick("relay", "status", "--json")).done().json["relays"]
     assert (one["backlog"], one["alerts"]) == (0, [])
     assert one["note"].startswith("no process works for it: stopped as planned by")
     await conn.execute("update postbus.subscription set stopped_at = null")
-    vanished = (await cli("relay", "status", "--json")).failed(1).json["relays"]
+    vanished = (await cli.quick("relay", "status", "--json")).failed(1).json["relays"]
     [alert] = vanished[0]["alerts"]
     assert alert.startswith("no process works for it: postbus relay run --topic orders --group relay-lines --sink URL")
 
