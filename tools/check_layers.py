@@ -37,7 +37,7 @@ LAYERS = [
     ["_log_store", "_settle_sql"],
     ["_database", "_old_table", "group"],
     ["_migrate", "subscription", "embedded", "_drivers"],
-    ["_throttle", "_alone", "scope", "events"],
+    ["_throttle", "_alone", "scope", "events", "_binaries"],
     ["publish", "_keeper", "_segment", "catch_up", "sweeping", "health"],
     ["_pool"],
     ["_codec", "_commit", "_loop", "_watch", "_connect", "_floor", "retry", "middleware", "start"],
@@ -45,6 +45,7 @@ LAYERS = [
     ["_translate"],
     ["_log", "_event_loop", "_actor", "message"],
     ["errors", "_version", "_identity", "_content_type", "_address"],
+    ["_visible"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

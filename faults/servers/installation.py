@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from postbus import embedded
+from postbus._binaries import find_binaries, reachable_binaries
 from postbus._keeper.home import Home
 from postbus._keeper.programs import Account, clean_environment, spawn
 
@@ -38,10 +39,10 @@ class Installation:
     def find(cls, folder: Path, version: int | None = None) -> Installation:
         """The programs that PG names in the environment (18 if it does not), for servers below `folder`."""
         version = version or int(os.environ.get("PG", "18"))
-        binaries = embedded._find_binaries(version, bin_dir(version))
-        account = embedded._server_account(Home(folder))
+        binaries = find_binaries(version, bin_dir(version))
+        account = embedded._server_account(Home(folder), guarded=False)
         embedded._check_entrance(folder, account)
-        return cls(embedded._reachable_binaries(binaries, account), binaries.version, account)
+        return cls(reachable_binaries(binaries, account), binaries.version, account)
 
     def own(self, path: Path) -> None:
         """Give a file or folder to the account."""

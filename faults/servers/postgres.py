@@ -69,7 +69,7 @@ class Server:
         self.installation = installation
         self._env = dict(env or {})
         self._socket_dir = embedded._socket_dir(self.home, installation.account)
-        embedded._make_private(self._socket_dir, installation.account)
+        embedded._make_private(self._socket_dir, self.home, installation.account, guarded=False)
         self._process: subprocess.Popen[bytes] | None = None
         self.at_removal: list[Callable[[], None]] = []
 

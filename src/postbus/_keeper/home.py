@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .folders import read_text
 from .locks import EXCLUSIVE, SHARED, Lock
 
 
@@ -53,7 +54,7 @@ class State:
 def postmaster_status(home: Home) -> tuple[int, str]:
     """The pid and the status ("starting", "ready", "stopping") that PostgreSQL writes down."""
     try:
-        lines = (home.pgdata / "postmaster.pid").read_text().splitlines()
+        lines = read_text(home.pgdata / "postmaster.pid").splitlines()
         return int(lines[0]), lines[7].strip()
     except (FileNotFoundError, IndexError, ValueError):
         return 0, ""
@@ -73,7 +74,7 @@ def has_users(home: Home) -> bool:
 
 def read_state(home: Home) -> State | None:
     try:
-        return State(**json.loads(home.state.read_text()))
+        return State(**json.loads(read_text(home.state)))
     except FileNotFoundError:
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import time
 from pathlib import Path
 
@@ -69,10 +70,21 @@ def open_ours(path: Path, flags: int) -> int:
     try:
         fd = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
-        return os.open(path, flags | os.O_NOFOLLOW)
+        return _open_existing(path, flags)
     if os.geteuid() == 0:
         owner = path.parent.stat()
         os.fchown(fd, owner.st_uid, owner.st_gid)
+    return fd
+
+
+def _open_existing(path: Path, flags: int) -> int:
+    """Open what is there, if it is a plain file; in somebody else's folder no file that has a name elsewhere too."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    found = os.fstat(fd)
+    is_shared = os.geteuid() == 0 and path.parent.stat().st_uid != 0 and found.st_nlink != 1
+    if not stat.S_ISREG(found.st_mode) or is_shared:
+        os.close(fd)
+        raise PermissionError(f"{path} is no plain file of its own")
     return fd
 
 

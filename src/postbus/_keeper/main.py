@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
+import pwd
 import signal
 import subprocess
 import sys
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from .folders import close_to_others, make_folder, remove, unlink
 from .home import Home, State, postmaster_status
 from .locks import EXCLUSIVE, POLL, Lock, open_ours, sync_folder
 from .programs import Account, clean_environment, spawn
@@ -50,6 +51,8 @@ class Plan:
     version: int
     socket_dir: str
     account: Account | None
+    guarded: bool
+    """Whether root, and the group of the account, are all who may enter the home folder."""
     settings: Mapping[str, str]
 
     def to_json(self) -> str:
@@ -73,6 +76,8 @@ class Keeper:
 
     def run(self) -> None:
         self._wait_for_predecessor()
+        if self._plan.account and self._plan.guarded:
+            close_to_others(self._home.path, self._plan.account.gid)
         if not self._home.pgdata.exists():
             self._make_cluster()
         server = self._start_server()
@@ -91,19 +96,18 @@ class Keeper:
             raise KeeperError(f"processes of an earlier server (pid {pid}) are still alive: end them")
         # Nothing of the earlier server is alive, so a pid file is left from a crash. PostgreSQL would
         # take it for valid if the pid belongs to another process by now.
-        (self._home.pgdata / "postmaster.pid").unlink(missing_ok=True)
+        if self._home.pgdata.exists():
+            unlink(self._home.pgdata / "postmaster.pid")
 
     def _make_cluster(self) -> None:
         """Build it beside its place and rename: a cluster in its place is always complete."""
         draft = self._home.path / "pgdata.draft"
-        if draft.exists():
-            shutil.rmtree(draft)
-        draft.mkdir(0o700)
-        if self._plan.account:
-            os.chown(draft, self._plan.account.uid, self._plan.account.gid)
+        remove(draft)
+        account = self._plan.account
+        make_folder(draft, 0o700, owner=(account.uid, account.gid) if account else None)
         initdb = self._spawn("initdb", *self._initdb_options(draft), death_signal=signal.SIGKILL)
         if code := initdb.wait():
-            shutil.rmtree(draft)
+            remove(draft)
             raise KeeperError(f"initdb ended with status {code}")
         draft.rename(self._home.pgdata)
         sync_folder(self._home.path)
@@ -112,17 +116,31 @@ class Keeper:
         options = ["-D", str(folder), "-U", "postgres", "--encoding=UTF8", "--locale=C"]
         if self._plan.version >= 17:
             options += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-        # Only the server's account and root can reach the socket, see _private_folder in embedded.py.
+        # Only the server's account and root can reach the socket, see _make_private in embedded.py. Where others use
+        # that account, the group of the folders keeps them out, and the server asks who connects.
         return [*options, "--auth-local=trust", "--auth-host=reject"]
 
     def _start_server(self) -> subprocess.Popen[bytes]:
-        settings = {**LOCAL_BUS_SETTINGS, **self._plan.settings}
+        settings = {**LOCAL_BUS_SETTINGS, **self._who_may_connect(), **self._plan.settings}
         quoted = self._plan.socket_dir.replace('"', '""')
         settings["unix_socket_directories"] = f'"{quoted}"'
         if "default_toast_compression" not in settings and self._has_lz4():
             settings["default_toast_compression"] = "lz4"
         # An immediate shutdown, since nobody would be left to end one that hangs.
         return self._spawn("postgres", *self._server_options(settings), death_signal=signal.SIGQUIT)
+
+    def _who_may_connect(self) -> dict[str, str]:
+        """Root, as whatever role: the server asks the kernel who connects. PostgreSQL 15 has no word for every role."""
+        account = self._plan.account
+        if account is None or not self._plan.guarded or self._plan.version < 16:
+            return {}
+        rules = {
+            "hba_file": "local all all peer map=only_root\nlocal replication all peer map=only_root\n",
+            "ident_file": f"only_root {pwd.getpwuid(0).pw_name} all\n",
+        }
+        for name, text in rules.items():
+            self._write(self._home.path / f"{name}.conf", text, group=account.gid)
+        return {name: str(self._home.path / f"{name}.conf") for name in rules}
 
     def _server_options(self, settings: Mapping[str, str]) -> list[str]:
         chosen = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
@@ -165,11 +183,18 @@ class Keeper:
     def _publish_state(self, pid: int) -> None:
         plan = self._plan
         state = State(pid, os.getpid(), plan.version, plan.socket_dir, plan.settings)
-        draft = self._home.state.with_suffix(".draft")
+        self._write(self._home.state, json.dumps(asdict(state)))
+
+    def _write(self, path: Path, text: str, *, group: int | None = None) -> None:
+        """Write a file of ours, which this group may read. It is there as a whole, or not at all."""
+        draft = path.with_suffix(".draft")
         draft.unlink(missing_ok=True)
         with os.fdopen(open_ours(draft, os.O_WRONLY), "w") as file:
-            json.dump(asdict(state), file)
-        draft.rename(self._home.state)
+            if group is not None:
+                os.fchown(file.fileno(), 0, group)
+                os.fchmod(file.fileno(), 0o640)
+            file.write(text)
+        draft.rename(path)
 
     def _tidy(self) -> None:
         self._home.state.unlink(missing_ok=True)
