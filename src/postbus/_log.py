@@ -5,11 +5,16 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from postbus._visible import visible
+
 _logger = logging.getLogger("postbus")
 
 
-def event(level: int, name: str, **fields: Any) -> None:
-    """Log an event. Its name and fields are on the record too, as `event` and `fields`."""
+def event(level: int, name: str, *, exc_info: BaseException | None = None, **fields: Any) -> None:
+    """Log an event. Its name and fields are on the record too, as `event` and `fields`.
+
+    Its text is one line, whatever the fields hold.
+    """
     if _logger.isEnabledFor(level):
-        text = " ".join(f"{key}={value}" for key, value in fields.items())
-        _logger.log(level, "%s %s", name, text, extra={"event": name, "fields": fields})
+        text = " ".join(f"{key}={visible(str(value))}" for key, value in fields.items())
+        _logger.log(level, "%s %s", name, text, exc_info=exc_info, extra={"event": name, "fields": fields})

@@ -30,7 +30,7 @@ async def test_a_message_of_the_log(cli: Cli, bus: Bus) -> None:
     assert heading.split()[:3] == ["group", "status", "required"]
     assert (mail.split()[:3], mail.endswith("ValueError: no")) == (["mail", "DEAD", "yes"], True)
     assert stock_line.split() == ["stock", "PENDING", "yes", "0", "reader"]
-    assert payload == "1\n"
+    assert payload == "payload\n  1\n"
     assert (as_json["id"], as_json["payload"], as_json["status"]) == (id, 1, "PROCESSING")
     assert {one["group_name"]: one["status"] for one in as_json["deliveries"]} == {"mail": "DEAD", "stock": "PENDING"}
     assert "txid" not in as_json
@@ -47,7 +47,7 @@ async def test_a_message_of_a_queue(cli: Cli, bus: Bus, conn: Any) -> None:
     facts, payload = shown.split("\n\n")
     for line in ("state         leased", "by            worker-1", "headers       tenant=acme", "lease ends    20"):
         assert f"\n{line}" in facts
-    assert payload == '{\n  "n": 1\n}\n'
+    assert payload == 'payload\n  {\n    "n": 1\n  }\n'
     assert (as_json["state"], as_json["member"], as_json["headers"]) == ("leased", "worker-1", {"tenant": "acme"})
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from postbus.cli._render import duration, payload_line, payload_text, printable, write_json
+from postbus.cli._render import duration, payload_line, payload_lines, printable, write_json
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ def test_payloads() -> None:
     assert payload_line(b'{"a":\n1}', "application/json") == '{"a":\\n1}'
     assert payload_line(b"{bad", "application/json") == "base64:e2JhZA=="
     assert payload_line(b"\xff", "text/plain") == "base64:/w=="
-    assert payload_text(b"[1]", "application/json") == "[\n  1\n]"
-    assert payload_text(b"a\nb\x07", "text/plain") == "a\nb\\x07"
+    assert payload_lines(b"[1]", "application/json") == ["[", "  1", "]"]
+    assert payload_lines(b"a\nb\x07", "text/plain") == ["a", "b\\x07"]
 
 
 def test_json_of_what_has_no_utf8(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,5 +42,5 @@ def test_json_of_what_has_no_utf8(capsys: pytest.CaptureFixture[str]) -> None:
     write_json({"a": "\ud800", "b": "grün"})
 
     line = capsys.readouterr().out
-    assert line.isascii()
+    assert line.encode()
     assert json.loads(line) == {"a": "\ud800", "b": "grün"}

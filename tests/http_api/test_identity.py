@@ -65,7 +65,7 @@ async def test_every_path_tells_the_same_identity(
     told["story"] = (await bus.admin.message("t", number))["event_id"]
     told["cli tail"] = (await cli.quick("tail", "t", "--once", "--json")).done().json["event_id"]
     shown = (await cli.quick("messages", "show", "t", str(number))).done().out
-    told["cli show"] = dict(line.split(maxsplit=1) for line in shown.splitlines() if " " in line)["event_id"]
+    told["cli show"] = dict(line.split(maxsplit=1) for line in shown.partition("\n\n")[0].splitlines())["event_id"]
     named = ["--group", "g"] if group else []
     told["cli pop"] = (await cli.quick("pop", "t", "--json", "--lease", "1s", *named)).done().json["event_id"]
     assert set(told.values()) == {expected}, told

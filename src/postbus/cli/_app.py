@@ -114,5 +114,6 @@ _UsageError: Any = typer.BadParameter.__base__
 
 def _tell_usage(error: Any, *, as_json: bool) -> int:
     path = error.ctx.command_path if error.ctx else "postbus"
-    tell("usage", error.format_message(), f"see {path} --help", as_json=as_json)
+    message = " ".join(error.format_message().split())  # Typer breaks lines
+    tell("usage", message, f"see {path} --help", as_json=as_json)
     return USAGE

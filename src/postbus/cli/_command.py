@@ -18,6 +18,7 @@ from postbus._connect import PROGRAM
 from postbus.bus import Bus
 from postbus.cli._exits import OK, report, usage_error
 from postbus.cli._who import os_actor
+from postbus.cli._say import say
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -85,7 +86,7 @@ class Cli:
     def note(self, text: str) -> None:
         """Tell a person who looks on something that is no part of the result."""
         if not self.as_json:
-            print(text, file=sys.stderr, flush=True)
+            say(text, to=sys.stderr)
 
 
 def group(name: str, help: str) -> typer.Typer:

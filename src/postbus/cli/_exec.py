@@ -8,7 +8,9 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from typing import TextIO
 
+from postbus._visible import visible
 from postbus.cli._render import write_json
 from postbus.message import Ack, DeadLetter, Message, Outcome, Retry
 
@@ -32,7 +34,8 @@ class Executor:
         process = await asyncio.create_subprocess_shell(
             self._command,
             stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE if self._as_json else None,
+            # A terminal gets what the command writes from us, since messages may be in it.
+            stdout=asyncio.subprocess.PIPE if self._as_json or sys.stdout.isatty() else None,
             stderr=asyncio.subprocess.PIPE,
             env=os.environ | _environment(message),
             start_new_session=True,  # Ctrl-C is for us: the command may finish
@@ -44,8 +47,9 @@ class Executor:
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
             raise
-        sys.stderr.buffer.write(complaints)
-        sys.stderr.flush()
+        _pass_on(complaints, sys.stderr)
+        if not self._as_json:
+            _pass_on(output or b"", sys.stdout)
         assert process.returncode is not None
         error = complaints.decode("utf-8", "replace")[-_KEPT:]
         outcome = self._outcome(process.returncode, error)
@@ -62,6 +66,16 @@ class Executor:
         if code == _DATA_ERROR:
             return DeadLetter(reason=error.strip().rpartition("\n")[2] or f"the command {told}", error=error)
         return Retry(error=f"{error.rstrip()}\nthe command {told}".strip())
+
+
+def _pass_on(written: bytes, to: TextIO) -> None:
+    """Write what a command wrote: as it is, but on a terminal without anything that the terminal would obey."""
+    if not to.isatty():
+        to.buffer.write(written)
+    elif written:
+        lines = written.decode("utf-8", "replace").expandtabs().split("\n")
+        to.write("\n".join(map(visible, lines)))
+    to.flush()
 
 
 def _ended(code: int) -> str:

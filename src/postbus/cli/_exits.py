@@ -7,11 +7,13 @@ import json
 import os
 import select
 import sys
+import textwrap
 import traceback
 
 import asyncpg
 
 from postbus._translate import translate
+from postbus._visible import visible, visible_lines
 from postbus.errors import (
     AccessDenied,
     DatabaseUnavailable,
@@ -91,26 +93,40 @@ def report(error: BaseException, *, as_json: bool) -> int:
         tell(error.code, error.message, error.remedy, as_json=as_json)
         return error.exit_code
     if isinstance(error, PostbusError):
-        tell(error.code, error.message, error.remedy, as_json=as_json)
+        message, log = _parted(error)
+        tell(error.code, message, error.remedy, as_json=as_json, log=log)
         return exit_code_of(error)
     if isinstance(error, asyncpg.PostgresError):
         message = getattr(error, "message", None) or str(error)
         tell(error.sqlstate or "database", f"the database refused: {message}", error.hint or "", as_json=as_json)
         return FAILED
     if os.environ.get("POSTBUS_DEBUG"):
-        traceback.print_exception(error)
+        for line in visible_lines("".join(traceback.format_exception(error))):
+            print(f"    {line}", file=sys.stderr)
     last_line = traceback.format_exception_only(error)[-1].strip()
     tell("unexpected", last_line, "set POSTBUS_DEBUG=1 to see where, and report it", as_json=as_json)
     return FAILED
 
 
-def tell(code: str, message: str, remedy: str, *, as_json: bool) -> None:
+def tell(code: str, message: str, remedy: str, *, as_json: bool, log: str = "") -> None:
+    """Write an error on stderr: a line for it, the log that it comes with, indented, and a line for the remedy."""
     if as_json:
-        print(json.dumps({"error": {"code": code, "message": message, "remedy": remedy}}), file=sys.stderr)
+        whole = f"{message}\n{log}" if log else message
+        print(json.dumps({"error": {"code": code, "message": whole, "remedy": remedy}}), file=sys.stderr)
         return
-    print(f"error: {message.rstrip()}", file=sys.stderr)
+    print(f"error: {visible(message.rstrip())}", file=sys.stderr)
+    for line in visible_lines(log) if log else ():
+        print(f"    {line}", file=sys.stderr)
     if remedy:
-        print(f"remedy: {remedy}", file=sys.stderr)
+        print(f"remedy: {visible(remedy)}", file=sys.stderr)
+
+
+def _parted(error: PostbusError) -> tuple[str, str]:
+    """The message, and the last lines of a log: the embedded server's errors may end with them."""
+    if not isinstance(error, EmbeddedError):
+        return error.message, ""
+    message, _, log = error.message.partition("\n")
+    return message, textwrap.dedent(log)
 
 
 def _nobody_reads_stdout() -> bool:

@@ -12,7 +12,9 @@ import msgspec
 
 from postbus._codec import encode
 from postbus._content_type import BYTES, JSON, TEXT
+from postbus._visible import visible
 from postbus.cli._exits import refusal, usage_error
+from postbus.cli._say import say
 from postbus.errors import InvalidOption, InvalidPayload, PayloadTooDeep
 from postbus.message import Outgoing
 from postbus.options import as_timedelta
@@ -133,10 +135,11 @@ def as_duration(given: str | None, *, name: str) -> timedelta | None:
 
 def confirm(question: str) -> None:
     """Go on only if a person says yes."""
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    sys.stderr.write(f"{visible(question)} [y/N] ")
+    sys.stderr.flush()
     answer = sys.stdin.readline()
     if not answer:
-        print(file=sys.stderr)
+        say(to=sys.stderr)
     if answer.strip().lower() not in ("y", "yes"):
         raise refusal("not confirmed, nothing was done", remedy="answer y, or add --yes")
 

@@ -8,6 +8,8 @@ import sys
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from postbus._visible import visible, visible_lines
+
 
 class LogFormat(StrEnum):
     TEXT = "text"
@@ -29,8 +31,13 @@ def configure_logging(level: str, form: LogFormat) -> None:
 
 
 class _Text(logging.Formatter):
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(message)s")
+    """A line per record. A traceback follows in lines that are indented, so that no error's text begins a record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        lines = [f"{self.formatTime(record)} {record.levelname:<7} {visible(record.getMessage())}"]
+        if record.exc_info:
+            lines += (f"    {line}" for line in visible_lines(self.formatException(record.exc_info)))
+        return "\n".join(lines)
 
 
 class _Json(logging.Formatter):

@@ -16,6 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from postbus._codec import decoder_for
+from postbus._visible import replaced, visible, visible_lines
+from postbus.cli._say import say
 from postbus.errors import PayloadNotDecodable
 
 _UNLIMITED = 1_000_000  # columns, where no terminal sets a limit
@@ -34,9 +36,10 @@ def console() -> Console:
 
 
 def write_json(value: Any) -> None:
-    """One JSON value on a line of its own."""
-    # Lone surrogates, which a payload may hold, have no UTF-8: they stay escapes.
-    text = json.dumps(value, default=_plain, ensure_ascii=False)
+    """One JSON value on a line of its own: ASCII on a terminal, and nowhere anything that a terminal would obey."""
+    text = json.dumps(value, default=_plain, ensure_ascii=sys.stdout.isatty())
+    if not text.isprintable():  # then it is in strings, lone surrogates too
+        text = replaced(text, lambda one: json.dumps(one)[1:-1])
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -113,9 +116,10 @@ def write_lines(table: Table) -> None:
 
 def write_facts(facts: Mapping[str, Any]) -> None:
     """Names and values, one per line."""
-    width = max(map(len, facts))
-    for name, value in facts.items():
-        print(f"{name:<{width}}  {printable(value)}".rstrip())
+    named = {visible(name): value for name, value in facts.items()}
+    width = max(map(len, named))
+    for name, value in named.items():
+        say(f"{name:<{width}}  {printable(value)}".rstrip(), flush=False)
 
 
 def printable(value: Any) -> str:
@@ -128,12 +132,7 @@ def printable(value: Any) -> str:
         return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, timedelta):
         return duration(value)
-    text = value if isinstance(value, str) else str(value)
-    return text if text.isprintable() else "".join(one if one.isprintable() else _escaped(one) for one in text)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    return visible(str(value))
 
 
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60))
@@ -170,19 +169,19 @@ def payload_line(payload: bytes, content_type: str) -> str:
     return printable(payload.decode("utf-8", "backslashreplace").strip())
 
 
-def payload_text(payload: bytes, content_type: str) -> str:
+def payload_lines(payload: bytes, content_type: str) -> list[str]:
     """A payload to be read: JSON indented."""
     value = decoded(payload, content_type)
     if isinstance(value, bytes):
-        return "base64:" + base64.b64encode(value).decode()
+        return ["base64:" + base64.b64encode(value).decode()]
     if isinstance(value, str):
-        return "\n".join(printable(line) for line in value.splitlines())
-    return json.dumps(value, indent=2, ensure_ascii=True)
+        return list(visible_lines(value))
+    return json.dumps(value, indent=2, ensure_ascii=True).splitlines()
 
 
 def message_line(*, message_id: int, at: datetime, key: str | None, remark: str, payload: str) -> str:
     """A message on one line; cut only on a terminal, to its width."""
-    line = f"{message_id:>8}  {at.astimezone():%H:%M:%S}  {remark:<9}  {printable(key) or '-':<12}  {payload}"
+    line = visible(f"{message_id:>8}  {at.astimezone():%H:%M:%S}  {remark:<9}  {printable(key) or '-':<12}  {payload}")
     out = console()
     if out.is_terminal and cell_len(line) > out.width:
         return set_cell_size(line, out.width - 1) + "…"

@@ -12,7 +12,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 from postbus.bus import Bus
 from postbus.cli._command import Cli, command
 from postbus.cli._inputs import only_one
-from postbus.cli._render import console, counted, duration, write_json
+from postbus.cli._render import console, counted, duration, printable, write_json
+from postbus.cli._say import say
 from postbus.cli.groups import Group, Topic, app
 from postbus.errors import InvalidGroup
 
@@ -68,11 +69,15 @@ async def _follow_in_lines(cli: Cli, bus: Bus, row: _Row) -> None:
 
 
 async def _follow_with_bar(bus: Bus, row: _Row) -> None:
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[told]}", markup=False),
+    )
     with Progress(*columns, console=console(), auto_refresh=False) as progress:
-        bar = progress.add_task(row["group_name"], total=row["total"], told="")
+        bar = progress.add_task(printable(row["group_name"]), total=row["total"], told="")
         while True:
-            progress.update(bar, total=row["total"], completed=row["processed"], told=told_state(row))
+            progress.update(bar, total=row["total"], completed=row["processed"], told=printable(told_state(row)))
             progress.refresh()
             if row["status"] != "IN_PROGRESS":
                 return
@@ -84,7 +89,7 @@ def _write(cli: Cli, row: _Row) -> None:
     if cli.as_json:
         write_json(row)
     else:
-        print(f"{row['group_name']} on {row['topic']}: {told_state(row)}", flush=True)
+        say(f"{row['group_name']} on {row['topic']}: {told_state(row)}")
 
 
 def told_state(row: _Row) -> str:

@@ -20,6 +20,7 @@ from postbus.cli._exits import INTERRUPTED, OK, CommandError, refusal, usage_err
 from postbus.cli._inputs import as_duration, as_start
 from postbus.cli._logging import LogFormat, configure_logging
 from postbus.cli._render import counted, decoded, message_line, payload_line, write_json
+from postbus.cli._say import say
 from postbus.cli.groups import told_start
 from postbus.cli.scopes import scope_of
 from postbus.errors import TopicNotFound
@@ -299,7 +300,7 @@ class Printer:
         line = message_line(
             message_id=message.id, at=message.published_at, key=message.key, remark=remark, payload=payload
         )
-        print(line, flush=True)
+        say(line)
 
 
 def as_json(message: Message) -> dict[str, object]:

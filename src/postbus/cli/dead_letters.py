@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from postbus._visible import visible_lines
 from postbus.admin import Admin
 from postbus.cli._command import Cli, command, group
 from postbus.cli._exits import usage_error
@@ -13,12 +14,12 @@ from postbus.cli._inputs import as_past_moment
 from postbus.cli._render import (
     counted,
     message_json,
-    payload_text,
-    printable,
+    payload_lines,
     write_facts,
     write_json,
     write_table,
 )
+from postbus.cli._say import say, say_block
 
 app = group("dead-letters", "Look at dead letters, put them back, delete them.")
 
@@ -127,14 +128,13 @@ async def show(
         del facts["priority"]  # groups have none
     facts |= {f"header {name}": value for name, value in shown["headers"].items()}
     write_facts({name: value for name, value in facts.items() if value is not None})
-    print(f"\npayload\n{_indented(payload_text(row['payload'], row['content_type']))}")
+    say()
+    say("payload")
+    say_block(payload_lines(row["payload"], row["content_type"]))
     if row["last_error"]:
-        lines = (printable(line) for line in row["last_error"].rstrip().splitlines())
-        print("\nlast error\n" + _indented("\n".join(lines)))
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.splitlines())
+        say()
+        say("last error")
+        say_block([*visible_lines(row["last_error"])])
 
 
 @command(app, "redrive")
@@ -204,4 +204,4 @@ def _tell(cli: Cli, topic: str, count: int, verb: str, *, past: str, dry_run: bo
         write_json({"topic": topic, **of_group, "count": count, "dry_run": dry_run})
     else:
         whose = topic if group is None else f"{group} on {topic}"
-        print(f"{f'would {verb}' if dry_run else past} {counted(count, 'dead letter')} of {whose}")
+        say(f"{f'would {verb}' if dry_run else past} {counted(count, 'dead letter')} of {whose}")

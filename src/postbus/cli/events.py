@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from postbus.cli._command import Cli, command, group
 from postbus.cli._exits import FAILED, OK, CommandError, usage_error
 from postbus.cli._load import load
 from postbus.cli._render import counted, headers_of, write_json, write_table
+from postbus.cli._say import say
 from postbus.errors import TopicNotFound, UnreadableEvent
 from postbus.events import Registry, asyncapi, breaking_changes, json_schema
 from postbus.message import Message
@@ -69,15 +71,19 @@ def export(
     """Export a registry, as JSON Schema (for `check --against`, and for validators) or as AsyncAPI 3.0."""
     registry = load_registry(target)
     document = asyncapi(registry) if format is Format.ASYNCAPI else json_schema(registry)
-    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    text = _document(document)
     if output is None:
-        print(text, end="")
+        sys.stdout.write(text if text.isascii() or not sys.stdout.isatty() else _document(document, is_ascii=True))
         return
     try:
         output.write_text(text, "utf-8")
     except OSError as error:
         raise CommandError(f"cannot write {output}: {error.strerror}", remedy="write elsewhere") from error
     cli.note(f"wrote {counted(len(registry.types), 'event type')} to {output}")
+
+
+def _document(document: Any, *, is_ascii: bool = False) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=is_ascii) + "\n"
 
 
 @command(app, "check")
@@ -108,7 +114,7 @@ async def check(
         )
     else:
         for problem in problems:
-            print(problem)
+            say(problem)
         told = "" if looked_at is None else f", {counted(looked_at, 'message')}"
         cli.note(f"{counted(len(registry.types), 'event type')}{told}: {counted(len(problems), 'problem')}")
     return FAILED if problems else OK

@@ -12,6 +12,7 @@ from postbus.cli._command import Cli, command, option
 from postbus.cli._exits import FAILED, OK
 from postbus.cli._inputs import as_duration, confirm
 from postbus.cli._render import counted, printable, write_facts, write_json, write_table
+from postbus.cli._say import say
 from postbus.cli.groups import Topic, Yes, app
 
 _Row = dict[str, Any]
@@ -49,7 +50,7 @@ async def check(
         write_json({"ok": is_well, "findings": [msgspec.to_builtins(one) for one in findings], **details})
     else:
         if is_well:
-            print("all is well with the groups")
+            say("all is well with the groups")
         if findings:
             columns = ["level", "topic", "group", "finding", "what to do"]
             write_table(columns, [[one.level, one.topic, one.group, one.text, one.remedy] for one in findings])
@@ -120,6 +121,6 @@ async def force_complete(
         write_json({"topic": topic, "older_than": oldest, "skipped": told, "dry_run": dry_run})
     elif told:
         for name, count in told.items():
-            print(f"{name} on {topic} {'would skip' if dry_run else 'skips'} {counted(count, 'message')}")
+            say(f"{name} on {topic} {'would skip' if dry_run else 'skips'} {counted(count, 'message')}")
     else:
-        print(f"no group on {topic} has messages before it that are older than {printable(oldest)}")
+        say(f"no group on {topic} has messages before it that are older than {printable(oldest)}")

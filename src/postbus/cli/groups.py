@@ -12,6 +12,7 @@ from postbus.cli._command import Cli, command, group
 from postbus.cli._exits import FAILED, OK
 from postbus.cli._inputs import as_duration, as_start, confirm
 from postbus.cli._render import counted, duration, printable, write_facts, write_json, write_table
+from postbus.cli._say import say
 from postbus.start import Start
 
 app = group("groups", "Look after groups of PUB_SUB topics; pause, resume, move, resurrect and remove them.")
@@ -142,7 +143,7 @@ async def show(cli: Cli, topic: Topic, name: Group) -> None:
     }
     write_facts({fact: value for fact, value in facts.items() if value is not None and value != ""})
     if members:
-        print()
+        say()
         counts = ("processed", "failed", "filtered", "in_flight")
         write_table(
             ["member", *counts, "handling", "seen"],
@@ -216,9 +217,9 @@ async def remove(
     if cli.as_json:
         write_json({"topic": topic, "group": name, **told})
     elif not told["removed"]:
-        print(f"{name} on {topic} is paused, but not removed: a transaction is going on in one of its lanes")
+        say(f"{name} on {topic} is paused, but not removed: a transaction is going on in one of its lanes")
     else:
-        print(f"removed {name} from {topic}")
+        say(f"removed {name} from {topic}")
         if told["held"]:
             cli.note(f"{counted(told['held'], 'lane')} of it had messages in hand, which are handled and not settled")
     return OK if told["removed"] else FAILED
@@ -251,9 +252,7 @@ async def resurrect(
     if cli.as_json:
         write_json({"topic": topic, "group": name, **told, "catching_up": catching_up})
         return
-    print(
-        f"resurrected {name} on {topic}: it missed {counted(told['missed'], 'message')}, {told['skipped']} are skipped"
-    )
+    say(f"resurrected {name} on {topic}: it missed {counted(told['missed'], 'message')}, {told['skipped']} are skipped")
     if catching_up:
         cli.note(f"the history comes beside what is published now: postbus groups catch-up {topic} {name}")
 
@@ -286,11 +285,11 @@ async def seek(
         write_json({"topic": topic, "group": name, "to": to, "count": count, "dry_run": dry_run})
     else:
         does = "would go" if dry_run else "goes"
-        print(f"{name} on {topic} {does} on {place}, with {counted(count, 'message')} before it")
+        say(f"{name} on {topic} {does} on {place}, with {counted(count, 'message')} before it")
 
 
 def _tell(cli: Cli, row: _Row, done: str) -> None:
     if cli.as_json:
         write_json(_plain(row))
     else:
-        print(done)
+        say(done)

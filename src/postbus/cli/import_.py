@@ -14,6 +14,7 @@ import typer
 from postbus.cli._command import Cli
 from postbus.cli._exits import OK, REFUSED, usage_error
 from postbus.cli._render import counted, printable, write_json, write_table
+from postbus.cli._say import say
 from postbus.importing import ImportResult, NotImported, Progress
 
 _MOST_TOLD = 20
@@ -101,7 +102,7 @@ def _show(cli: Cli, result: ImportResult) -> None:
             ["topic", "semantics", "group", "state", "messages", "retrying"], rows, right=("messages", "retrying")
         )
     verb = "would carry over" if result.dry_run else "carried over"
-    print(f"{verb} {counted(result.messages, 'message')} of {result.table}")
+    say(f"{verb} {counted(result.messages, 'message')} of {result.table}")
     for note in result.notes:
         cli.note(f"note: {printable(note)}")
     for one in result.not_imported[:_MOST_TOLD]:

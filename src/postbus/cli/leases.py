@@ -11,6 +11,7 @@ from postbus._held import lease_lost
 from postbus.cli._command import Cli, command, group
 from postbus.cli._inputs import as_duration
 from postbus.cli._render import counted, write_json
+from postbus.cli._say import say
 from postbus.errors import LeaseLost
 from postbus.pull import check_lease
 
@@ -57,7 +58,7 @@ async def retry(
         outcomes = await (await bus.connect()).retry(token, ids, delay=wait, error=error)
     for message_id, outcome in outcomes.items():
         if outcome != "lost":
-            write_json({"id": message_id, "outcome": outcome}) if cli.as_json else print(message_id, outcome)
+            write_json({"id": message_id, "outcome": outcome}) if cli.as_json else say(f"{message_id} {outcome}")
     if lost := [message_id for message_id, outcome in outcomes.items() if outcome == "lost"]:
         raise lease_lost(lost)
 

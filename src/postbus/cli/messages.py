@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from postbus.cli._command import Cli, command, group
-from postbus.cli._render import message_json, payload_text, write_facts, write_json, write_table
+from postbus.cli._render import message_json, payload_lines, write_facts, write_json, write_table
+from postbus.cli._say import say, say_block
 
 app = group("messages", "Look at single messages: where each is, who has it, who is done with it.")
 
@@ -29,10 +30,11 @@ async def show(
     facts = _of_log(row) if "deliveries" in row else _of_queue(row)
     write_facts({name: value for name, value in facts.items() if value is not None and value != ""})
     if row.get("deliveries"):
-        print()
+        say()
         _write_deliveries(row["deliveries"])
-    print()
-    print(payload_text(row["payload"], row["content_type"]))
+    say()
+    say("payload")
+    say_block(payload_lines(row["payload"], row["content_type"]))
 
 
 def _common(row: dict[str, Any]) -> dict[str, Any]:

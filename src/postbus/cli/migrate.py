@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from postbus._translate import translated_errors
 from postbus.cli._command import Cli
 from postbus.cli._render import write_json
 from postbus.cli._who import os_actor
+from postbus.cli._say import say
 
 
 async def migrate(
@@ -22,7 +24,7 @@ async def migrate(
 ) -> None:
     """Bring the database's schema up to date. Safe to run again, and from many processes at once."""
     if print_script:
-        write_json({"script": _migrate.script()}) if cli.as_json else print(_migrate.script(), end="")
+        write_json({"script": _migrate.script()}) if cli.as_json else sys.stdout.write(_migrate.script())
         return
     applied, state = await _apply(cli)
     migrations = [name.removeprefix("migration ") for name in applied if name.startswith("migration ")]
@@ -30,10 +32,10 @@ async def migrate(
         write_json({"applied": applied, "migrations": migrations, "migration": state.migrations})
         return
     for name in migrations:
-        print(f"applied migration {name}")
+        say(f"applied migration {name}")
     if applied:
-        print(f"installed the functions of postbus {state.code_version}")
-    print(f"the schema is {'now ' if applied else ''}up to date, at migration {state.migrations}")
+        say(f"installed the functions of postbus {state.code_version}")
+    say(f"the schema is {'now ' if applied else ''}up to date, at migration {state.migrations}")
 
 
 async def _apply(cli: Cli) -> tuple[list[str], _migrate.SchemaState]:

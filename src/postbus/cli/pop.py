@@ -9,6 +9,7 @@ import typer
 from postbus.cli._command import Cli
 from postbus.cli._inputs import as_duration, first_place
 from postbus.cli._render import duration, message_line, payload_line, write_json
+from postbus.cli._say import say
 from postbus.cli.consume import as_json
 from postbus.pull import Delivery, PopOptions, Popped
 
@@ -74,11 +75,11 @@ def _print(cli: Cli, popped: Popped) -> None:
     for one in popped:
         if one.token is not None and _token(one) != token:
             token = _token(one) or ""
-            print(f"lease {token}, for {duration(one.remaining)}")
+            say(f"lease {token}, for {duration(one.remaining)}")
         message = one.message
         remark = "" if message.attempt == 1 else f"attempt {message.attempt}"
         payload = payload_line(message.payload, message.content_type)
-        print(
+        say(
             message_line(
                 message_id=message.id, at=message.published_at, key=message.key, remark=remark, payload=payload
             )

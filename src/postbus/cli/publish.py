@@ -13,11 +13,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from postbus._visible import visible
 from postbus.bus import Bus
 from postbus.cli._command import Cli
 from postbus.cli._exits import CommandError, exit_code_of, leave_pipe, usage_error
 from postbus.cli._inputs import Form, as_duration, as_headers, as_moment, as_payload, only_one
 from postbus.cli._render import counted, write_json
+from postbus.cli._say import say
 from postbus.errors import InvalidInput, PostbusError
 from postbus.message import Outgoing
 
@@ -117,7 +119,7 @@ async def _publish(bus: Bus, topic: str, messages: list[Outgoing]) -> list[int]:
 def _print_ids(cli: Cli, topic: str, ids: list[int]) -> None:
     try:
         for one in ids:
-            write_json({"id": one, "topic": topic}) if cli.as_json else print(one)
+            write_json({"id": one, "topic": topic}) if cli.as_json else say(one, flush=False)
         sys.stdout.flush()
     except BrokenPipeError:
         leave_pipe()  # that nobody wants the ids is no reason to publish only some of the messages
@@ -176,7 +178,7 @@ def _batches(source: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:
 def _progress(topic: str) -> Iterator[Callable[[int], None]]:
     """How many were published so far, on stderr, and only if a person sees it."""
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # Stdout is left alone: it may lead elsewhere.
     with Progress(
         *columns,
@@ -186,5 +188,5 @@ def _progress(topic: str) -> Iterator[Callable[[int], None]]:
         redirect_stdout=False,
         redirect_stderr=False,
     ) as progress:
-        task = progress.add_task(f"publishing to {topic}", total=None)
+        task = progress.add_task(visible(f"publishing to {topic}"), total=None)
         yield lambda published: progress.update(task, completed=published)

@@ -9,6 +9,7 @@ import typer
 from postbus.cli._command import Cli
 from postbus.cli._inputs import confirm
 from postbus.cli._render import counted, write_json
+from postbus.cli._say import say
 
 
 async def rebase(
@@ -34,6 +35,4 @@ async def rebase(
     if cli.as_json:
         write_json({"cursors": count, "source": source})
     else:
-        print(
-            f"rebased {counted(count, 'cursor')}; messages have {'a new' if as_copy else 'the same'} source, {source}"
-        )
+        say(f"rebased {counted(count, 'cursor')}; messages have {'a new' if as_copy else 'the same'} source, {source}")

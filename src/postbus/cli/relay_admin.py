@@ -11,6 +11,7 @@ from postbus.cli._command import Cli, command, option
 from postbus.cli._exits import FAILED, OK, usage_error
 from postbus.cli._inputs import as_past_moment, confirm
 from postbus.cli._render import counted, printable, write_json, write_table
+from postbus.cli._say import say
 from postbus.cli.groups import To, Yes, seek
 from postbus.cli.relay import (
     ROUTE_OPTIONS,
@@ -109,9 +110,9 @@ async def replay(
             {"topic": route.topic, "group": route.group, "found": told.found, "sent": told.sent, "refused": refused}
         )
     else:
-        print(f"sent {counted(told.sent, 'message')} of {route.topic} again")
+        say(f"sent {counted(told.sent, 'message')} of {route.topic} again")
         for message_id, why in told.refused:
-            print(f"refused {message_id}: {printable(why)}")
+            say(f"refused {message_id}: {printable(why)}")
     return FAILED if told.refused else OK
 
 
@@ -143,7 +144,7 @@ def _tell_count(cli: Cli, route: Route, count: int) -> None:
     if cli.as_json:
         write_json({"topic": route.topic, "group": route.group, "found": count, "dry_run": True})
     else:
-        print(f"would send {counted(count, 'message')} of {route.topic} again")
+        say(f"would send {counted(count, 'message')} of {route.topic} again")
 
 
 @command(app, "rewind")

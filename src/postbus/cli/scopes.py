@@ -10,6 +10,7 @@ import typer
 from postbus.cli._command import Cli, command, option
 from postbus.cli._inputs import confirm, first_place
 from postbus.cli._render import counted, write_json, write_table
+from postbus.cli._say import say
 from postbus.cli.groups import Yes, app
 from postbus.scope import Scope
 
@@ -46,7 +47,7 @@ async def subscribe(cli: Cli, group: _Group, topic: _Topic = None, **options: An
     if cli.as_json:
         write_json({"group": group, "topics": topics})
     else:
-        print(f"subscribed {group} to {counted(len(topics), 'topic')}{': ' if topics else ''}{', '.join(topics)}")
+        say(f"subscribed {group} to {counted(len(topics), 'topic')}{': ' if topics else ''}{', '.join(topics)}")
 
 
 @command(app, "heartbeat", options=SCOPE[1:])
@@ -60,7 +61,7 @@ async def heartbeat(cli: Cli, group: _Group, topic: _Topic = None, **scope: Any)
         return
     for one in told:
         back = "" if one.missed is None else f", back with {counted(one.missed, 'message')} before it"
-        print(f"{group} on {one.topic}: {one.state}{back}")
+        say(f"{group} on {one.topic}: {one.state}{back}")
 
 
 @command(app, "scopes")
@@ -106,7 +107,7 @@ async def forget(
         write_json({"group": group, "subscriptions": count, "cancelled": cancel})
     else:
         stay = "are cancelled" if cancel else "stay as they are"
-        print(f"forgot a scope of {group}; {counted(count, 'subscription')} {stay}")
+        say(f"forgot a scope of {group}; {counted(count, 'subscription')} {stay}")
 
 
 def scope_of(row: dict[str, Any]) -> Scope:

@@ -22,6 +22,7 @@ from postbus.cli._exits import usage_error
 from postbus.cli._inputs import as_duration
 from postbus.cli._logging import LogFormat, configure_logging
 from postbus.cli._render import write_facts, write_json, write_table
+from postbus.cli._say import say
 from postbus.sweeping import DURATIONS, PRESETS
 
 app = typer.Typer(name="sweep", help="Look at the jobs that remove what is no longer needed, set them, and run them.")
@@ -87,7 +88,7 @@ async def show(cli: Cli) -> None:
     figures = {name: health[name] for name in _FIGURES if health[name] is not None}
     write_facts({"state": state} | setting | {name: _rounded(value) for name, value in figures.items()})
     if health["jobs"]:
-        print()
+        say()
         columns = {"job": "job", "runs": "runs", "last start": "started_at", "took": "took", "removed": "removed"}
         columns |= {"in total": "removed_total"}
         write_table(

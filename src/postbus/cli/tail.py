@@ -10,6 +10,7 @@ import typer
 from postbus._follow import Follower
 from postbus.cli._command import Cli
 from postbus.cli._render import message_json, message_line, payload_line, write_json
+from postbus.cli._say import say
 from postbus.errors import DatabaseUnavailable
 
 _EVERY = 0.25
@@ -49,4 +50,4 @@ def _write(cli: Cli, row: dict[str, Any]) -> None:
     payload = payload_line(row["payload"], row["content_type"])
     remark = row["state"] if "state" in row else f"lane {row['lane']}"
     line = message_line(message_id=row["id"], at=row["published_at"], key=row["key"], remark=remark, payload=payload)
-    print(line, flush=True)
+    say(line)

@@ -9,6 +9,7 @@ import typer
 from postbus.cli._command import Cli, command, group
 from postbus.cli._inputs import as_duration
 from postbus.cli._render import write_facts, write_json, write_table
+from postbus.cli._say import say
 
 app = group("tokens", "Make, list and revoke tokens for the HTTP server.")
 
@@ -94,4 +95,4 @@ async def revoke(
     if cli.as_json:
         write_json({"revoked": token_id})
     else:
-        print(f"revoked {token_id}")
+        say(f"revoked {token_id}")

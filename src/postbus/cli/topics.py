@@ -13,6 +13,7 @@ from postbus.cli._command import Cli, command, group, option
 from postbus.cli._exits import usage_error
 from postbus.cli._inputs import as_duration, confirm
 from postbus.cli._render import age, counted, write_facts, write_json, write_table
+from postbus.cli._say import say
 from postbus.options import DURATIONS
 
 app = group("topics", "List, create and change topics.")
@@ -172,7 +173,7 @@ def _show(cli: Cli, topic: dict[str, Any], done: str) -> None:
     if cli.as_json:
         write_json(topic)
     else:
-        print(done)
+        say(done)
 
 
 @command(app, "pause")
@@ -209,7 +210,7 @@ async def delete(
     if cli.as_json:
         write_json({"deleted": name})
     else:
-        print(f"deleted {name}{_with_it(topic)}")
+        say(f"deleted {name}{_with_it(topic)}")
 
 
 def _with_it(topic: dict[str, Any]) -> str:
@@ -227,7 +228,7 @@ async def purge(cli: Cli, name: Name, dry_run: DryRun = False) -> None:
     if cli.as_json:
         write_json({"topic": name, "count": count, "dry_run": dry_run})
     else:
-        print(f"{'would delete' if dry_run else 'deleted'} {counted(count, 'waiting message')} of {name}")
+        say(f"{'would delete' if dry_run else 'deleted'} {counted(count, 'waiting message')} of {name}")
 
 
 @command(app, "migrate")
@@ -277,7 +278,7 @@ async def migrate(
     if cli.as_json:
         write_json({"topic": name, "dry_run": dry_run, "left": left, "ended_at": ended})
     elif ended:
-        print(f"moved {name}: its queue is empty, and {counted(begun, 'group')} went on")
+        say(f"moved {name}: its queue is empty, and {counted(begun, 'group')} went on")
 
 
 async def _track(cli: Cli, bus: Bus, name: str, tracking: str, *, dry_run: bool) -> None:
@@ -286,7 +287,7 @@ async def _track(cli: Cli, bus: Bus, name: str, tracking: str, *, dry_run: bool)
     if cli.as_json:
         write_json({"topic": name, "dry_run": dry_run, "tracking": tracking})
     else:
-        print(f"{'would track' if dry_run else 'tracks'} {name}: {tracking}")
+        say(f"{'would track' if dry_run else 'tracks'} {name}: {tracking}")
 
 
 def _check_move(topic: dict[str, Any], to: str | None, tracking: str | None) -> None:

@@ -8,6 +8,7 @@ import postbus
 from postbus import _migrate
 from postbus.cli._command import Cli
 from postbus.cli._render import write_json
+from postbus.cli._say import say
 
 
 def version(cli: Cli) -> None:
@@ -16,4 +17,4 @@ def version(cli: Cli) -> None:
         schema = _migrate.migrations()[-1].number
         write_json({"postbus": postbus.__version__, "schema": schema, "python": platform.python_version()})
     else:
-        print(f"postbus {postbus.__version__}")
+        say(f"postbus {postbus.__version__}")

@@ -16,6 +16,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from postbus._visible import visible
 from postbus.demo.shop import EVENTS, GROUPS, TOPICS
 from postbus.demo.stage import View
 from postbus.demo.tally import Event, Tally
@@ -94,7 +95,8 @@ class LiveView(AbstractContextManager[None]):
 
     def __init__(self, console: Console, title: str, target: str) -> None:
         self._console = console
-        self._headline = f"{title}\nin another terminal: postbus topics list{target}, postbus groups list{target}"
+        commands = f"postbus topics list{target}, postbus groups list{target}"
+        self._headline = f"{visible(title)}\nin another terminal: {visible(commands)}"
         self._live = Live(console=console, screen=True, auto_refresh=False)
 
     def __enter__(self) -> None:
@@ -172,7 +174,7 @@ def _groups(tally: Tally) -> Table:
 
 
 def _workers(tally: Tally) -> Panel:
-    lines = [f"{one['name']}  pid {one['pid']}" for one in tally.workers]
+    lines = [visible(f"{one['name']}  pid {one['pid']}") for one in tally.workers]
     hint = Text("kill -9 one: its messages come back", style="dim")
     return _panel("workers", [*map(Text, lines[:4]), hint])
 
@@ -192,7 +194,7 @@ def _orders(tally: Tally) -> Panel:
 
 def _event_list(title: str, events: list[Event], room: int) -> Panel:
     lines = [
-        Text.assemble((f"{event.at:%H:%M:%S} ", "dim"), (f"{event.who} ", "cyan"), event.what)
+        Text.assemble((f"{event.at:%H:%M:%S} ", "dim"), (f"{visible(event.who)} ", "cyan"), visible(event.what))
         for event in events[-room:]
     ]
     return _panel(title, lines)
@@ -220,7 +222,7 @@ def write_summary(tally: Tally, *, as_json: bool, target: str) -> None:
         f"  {done['dead_letters']} became dead letters: postbus dead-letters list{target}",
         f"  still there: {left}",
     )
-    print("\n".join(lines), file=sys.stdout, flush=True)
+    print("\n".join(map(visible, lines)), file=sys.stdout, flush=True)
 
 
 def _each(passed: dict[str, int]) -> str:

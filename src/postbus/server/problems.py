@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import re
-from traceback import format_exception
 from typing import Any
 
 import msgspec
@@ -106,7 +105,7 @@ def unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[by
     known = translate(error)
     if known is not None:
         return problem(known)
-    event(logging.ERROR, "http.failed", path=request.scope["path"], traceback="".join(format_exception(error)))
+    event(logging.ERROR, "http.failed", path=request.scope["path"], exc_info=error)
     return problem(PostbusError("the server has failed", remedy="see its log"), status=500)
 
 
