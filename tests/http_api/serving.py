@@ -17,7 +17,7 @@ from postbus.server.settings import Settings
 @asynccontextmanager
 async def serving(bus: Bus, **settings: Any) -> AsyncIterator[str]:
     """The address of a server on the test's bus, which ends with the block."""
-    server = HttpServer(bus, Settings(port=0, **settings))
+    server = HttpServer(bus, Settings(port=0, **{"webhook_allow": ("127.0.0.1",), **settings}))
     stop = asyncio.Event()
     running = asyncio.create_task(server.run(stop))
     try:

@@ -14,7 +14,7 @@ import pytest
 from postbus import Ack, DeadLetter, InvalidOption, Release, Retry, SinkUnavailable
 from postbus.bench.ports import free_port
 from postbus.relay import WebhookSink
-from postbus.relay.webhook import sign, verify
+from postbus.relay.signatures import sign, signed, verify
 from relay.parcels import event_id, opened, parcel
 from relay.receiver import Answer, Receiver, receiving
 
@@ -62,19 +62,27 @@ def test_signatures_are_those_of_standard_webhooks() -> None:
     assert signature == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
+def request(**more: str) -> dict[str, str]:
+    """The headers of a request with the body x, sent in second 1000."""
+    headers = {"content-type": "text/plain"} | {name.replace("_", "-"): value for name, value in more.items()}
+    return headers | signed([SECRET], "1", 1000, headers, b"x")
+
+
 @pytest.mark.parametrize("late", [-301, 301])
 def test_a_request_of_another_time_is_not_believed(late: int) -> None:
     """A signature is good for five minutes: nobody can send an old request again."""
-    headers = {"Webhook-Id": "1", "Webhook-Timestamp": "1000", "Webhook-Signature": sign(SECRET, "1", 1000, b"x")}
+    headers = {name.title(): value for name, value in request().items()}
     assert verify(SECRET, headers, b"x", now=1000)
     assert not verify(SECRET, headers, b"x", now=1000 + late)
     assert verify(SECRET, headers, b"x", now=1000 + late, tolerance=400)
 
 
-@pytest.mark.parametrize("missing", ["webhook-id", "webhook-timestamp", "webhook-signature"])
+@pytest.mark.parametrize(
+    "missing", ["webhook-id", "webhook-timestamp", "content-type", "postbus-signed", "postbus-signature"]
+)
 def test_a_request_without_a_signature_is_not_believed(missing: str) -> None:
-    """All three headers are needed."""
-    headers = {"webhook-id": "1", "webhook-timestamp": "1000", "webhook-signature": sign(SECRET, "1", 1000, b"x")}
+    """All of these headers are needed."""
+    headers = request()
     del headers[missing]
     assert not verify(SECRET, headers, b"x", now=1000)
 

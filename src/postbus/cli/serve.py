@@ -17,13 +17,21 @@ from postbus.bus import Bus
 from postbus.cli._command import Cli
 from postbus.cli._ending import Ending, stops_by_signal
 from postbus.cli._exits import INTERRUPTED, OK, CommandError, usage_error
+from postbus.cli._logging import LogFormat, configure_logging
 from postbus.cli._render import write_json
+from postbus.cli._say import say
 from postbus.errors import InvalidOption, PostbusError
 
 if TYPE_CHECKING:
     from postbus.server.serve import HttpServer
     from postbus.server.settings import Settings
 
+WebhookAllow = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What webhooks may reach beside public addresses: an address, a network such as 10.1.0.0/16, or a host."
+    ),
+]
 _LIMITS = "Limits, for each token"
 _JWT = "JWT"
 _PATIENCE = 2.0  # seconds, when it is to end at once
@@ -39,6 +47,7 @@ def serve(
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Serve https: the certificate, as PEM …")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="… and its key.")] = None,
+    webhook_allow: WebhookAllow = None,
     max_body: Annotated[int, typer.Option(help="Bytes of a request.", rich_help_panel=_LIMITS)] = 16 << 20,
     max_batch: Annotated[int, typer.Option(help="Messages of a request.", rich_help_panel=_LIMITS)] = 1000,
     max_polls: Annotated[
@@ -83,7 +92,9 @@ def serve(
     settings = Settings(
         host=host, port=port, auth=auth, jwt=jwt, limits=Limits(max_body, max_batch, max_polls, rate),
         cors_origins=tuple(cors_origin or ()), tls_cert=tls_cert, tls_key=tls_key,
+        webhook_allow=tuple(webhook_allow or ()),
     )  # fmt: skip
+    configure_logging("WARNING", LogFormat.JSON if cli.as_json else LogFormat.TEXT)
     with stops_by_signal():
         try:
             return run(_run(cli.open_bus(), cli, settings))
@@ -109,7 +120,7 @@ async def _run(bus: Bus, cli: Cli, settings: Settings) -> int:
         if cli.as_json:
             write_json({"url": server.url})
         else:
-            print(f"serving {server.url}", flush=True)
+            say(f"serving {server.url}")
         await _serve_until_told(server, ending)
     finally:
         with suppress(TimeoutError):
@@ -137,6 +148,7 @@ class Door:
 
     port: int | None
     """None for the usual one, or any if that is taken."""
+    webhook_allow: tuple[str, ...] = ()
 
 
 @asynccontextmanager
@@ -166,9 +178,10 @@ def _open(bus: Bus, door: Door) -> HttpServer:
     from postbus.server.serve import HttpServer
     from postbus.server.settings import DEFAULT_PORT, Settings
 
+    port = DEFAULT_PORT if door.port is None else door.port
     try:
-        return HttpServer(bus, Settings(port=DEFAULT_PORT if door.port is None else door.port))
+        return HttpServer(bus, Settings(port=port, webhook_allow=door.webhook_allow))
     except InvalidOption:
         if door.port is not None:
             raise
-        return HttpServer(bus, Settings(port=0))
+        return HttpServer(bus, Settings(port=0, webhook_allow=door.webhook_allow))

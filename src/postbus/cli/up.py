@@ -17,8 +17,10 @@ from postbus.bus import Bus
 from postbus.cli._command import Cli
 from postbus.cli._ending import Ending, stops_by_signal
 from postbus.cli._exits import INTERRUPTED, OK, usage_error
+from postbus.cli._logging import LogFormat, configure_logging
 from postbus.cli._render import write_json
-from postbus.cli.serve import Door, served
+from postbus.cli._say import say
+from postbus.cli.serve import Door, WebhookAllow, served
 from postbus.demo.stage import perform
 from postbus.demo.views import view_for, write_summary
 from postbus.embedded import default_data_dir
@@ -38,6 +40,7 @@ def up(
             show_default=False,
         ),
     ] = None,
+    webhook_allow: WebhookAllow = None,
     no_http: Annotated[bool, typer.Option("--no-http", help="Do not serve HTTP.")] = False,
 ) -> int:
     """Run the embedded PostgreSQL until Ctrl-C, for all processes of this machine that use the same folder.
@@ -50,11 +53,16 @@ def up(
             "up runs the embedded server, but a DSN is given",
             remedy="leave out --dsn and POSTBUS_DSN, or add --demo to run the demo there",
         )
+    configure_logging("WARNING", LogFormat.JSON if cli.as_json else LogFormat.TEXT)
     with stops_by_signal():
         try:
             if cli.server_dsn is None:
                 cli.note("starting PostgreSQL …")
-            return run(_run(cli.open_bus(), cli, demo, seconds, None if no_http else Door(http_port)))
+            return run(
+                _run(
+                    cli.open_bus(), cli, demo, seconds, None if no_http else Door(http_port, tuple(webhook_allow or ()))
+                )
+            )
         except KeyboardInterrupt:
             return OK
 
@@ -104,12 +112,15 @@ def _tell_address(bus: Bus, cli: Cli, url: str | None) -> None:
     if cli.as_json:
         write_json({"dsn": bus.dsn, "data_dir": str(data_dir), "http": url})
         return
-    print(f"PostgreSQL runs, with the schema of Postbus. Its data is in {data_dir}\n")
-    print(f"  export POSTBUS_DSN={shlex.quote(bus.dsn)}")
-    print(f"  psql {shlex.quote(bus.dsn)}\n")
+    say(f"PostgreSQL runs, with the schema of Postbus. Its data is in {data_dir}")
+    say()
+    say(f"  export POSTBUS_DSN={shlex.quote(bus.dsn)}")
+    say(f"  psql {shlex.quote(bus.dsn)}")
+    say()
     if url is not None:
-        print(f"HTTP is served at {url}, and told of at {url}/openapi.json\n")
-    print("Other commands find the server by themselves. Ctrl-C ends it.", flush=True)
+        say(f"HTTP is served at {url}, and told of at {url}/openapi.json")
+        say()
+    say("Other commands find the server by themselves. Ctrl-C ends it.")
 
 
 async def _serve(bus: Bus, stop: asyncio.Event, seconds: float | None, *, sweeps: bool) -> None:

@@ -1,16 +1,8 @@
-"""Webhooks: each message is a POST, signed so that whoever gets it knows where it comes from.
-
-Signatures are those of Standard Webhooks: HMAC-SHA256 over the message's id, the time of sending and the body, in the
-headers webhook-id, webhook-timestamp and webhook-signature. `verify` is what a receiver calls.
-"""
+"""Webhooks: each message is a POST, signed so that whoever gets it knows where it comes from: see `signatures`."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import hashlib
-import hmac
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,52 +10,28 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from postbus._visible import visible
 from postbus.errors import InvalidOption, SinkUnavailable
 from postbus.message import Ack, DeadLetter, Outcome, Release, Retry
 from postbus.options import Duration, as_timedelta
+from postbus.relay.envelope import Unfit
 from postbus.relay.fields import HTTP, encoded
+from postbus.relay.reach import OutOfReach, Reach
+from postbus.relay.signatures import OURS, check_secret, sign, signed, verify
 from postbus.relay.sink import Parcel, client
 
-_PREFIX = "whsec_"
+__all__ = ["WebhookSink", "check_secret", "sign", "verify"]
+
 _AT_FAULT = (400, 413, 415, 422)  # answers that blame the message, which does not change
-_TOLERANCE = 300.0  # seconds
-_KEPT = 500  # characters of an answer
-
-
-def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
-    """The signature of a message that is sent at this time, in seconds since 1970."""
-    signed = f"{message_id}.{timestamp}.".encode() + body
-    return "v1," + base64.b64encode(hmac.digest(_key(secret), signed, hashlib.sha256)).decode()
-
-
-def verify(
-    secret: str, headers: Mapping[str, str], body: bytes, *, tolerance: float = _TOLERANCE, now: float | None = None
-) -> bool:
-    """Whether a request comes from who knows the secret, and was sent within `tolerance` seconds from now."""
-    given = {name.lower(): value for name, value in headers.items()}
-    message_id, sent_at = given.get("webhook-id"), given.get("webhook-timestamp", "")
-    if message_id is None or not (sent_at.isascii() and sent_at.isdigit() and len(sent_at) < 20):
-        return False
-    if abs((time.time() if now is None else now) - int(sent_at)) > tolerance:
-        return False
-    wanted = sign(secret, message_id, int(sent_at), body)
-    signatures = given.get("webhook-signature", "").split()
-    return any(hmac.compare_digest(wanted.encode(), one.encode()) for one in signatures)
-
-
-def check_secret(secret: str) -> None:
-    """Refuse a secret that signs nothing."""
-    if not isinstance(secret, str) or len(_key(secret)) < 16:
-        raise InvalidOption("the webhook's secret is shorter than 16 bytes", remedy="such as: openssl rand -hex 32")
-
-
-def _key(secret: str) -> bytes:
-    if not secret.startswith(_PREFIX):
-        return secret.encode()
-    try:
-        return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
-    except binascii.Error as error:
-        raise InvalidOption(f"the webhook's secret is not base64 after {_PREFIX}: {error}") from error
+_READ = 4096  # bytes of an answer
+_TOLD = 500  # characters of an answer
+_GONE = "Server disconnected"  # how httpx begins to say that a connection was closed while nothing was asked
+_STEERING = OURS | {
+    "accept-encoding", "authorization", "connection", "content-encoding", "content-length", "content-type", "cookie",
+    "expect", "forwarded", "host", "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer",
+    "transfer-encoding", "upgrade", "via",
+}  # fmt: skip
+"""Headers that steer the request, or say who sends it. They are ours or the operator's, and never a message's."""
 
 
 class WebhookSink:
@@ -71,6 +39,7 @@ class WebhookSink:
 
     2xx is an acknowledgement. 400, 413, 415 and 422 make a dead letter at once; other answers are tried again, after
     Retry-After if they have one. Where nobody listens the outcome is Release, and the sink is away until somebody does.
+    Of an answer a few KiB are read, as they are.
     """
 
     keeps_order = False
@@ -84,10 +53,14 @@ class WebhookSink:
         timeout: Duration = 10.0,
         connections: int = 20,
         headers: Mapping[str, str] | None = None,
+        reach: Reach | Sequence[str] | None = None,
+        tells_answers: bool = True,
     ) -> None:
         """`url` is the target of messages that have no other. `headers` go with each request.
 
-        `secrets` sign: two of them while one takes the place of the other.
+        `secrets` sign: two of them while one takes the place of the other. `reach`: beside public addresses only
+        those in this list are reached; without one all are, and proxies of the environment are used. `tells_answers`:
+        errors repeat what was answered.
         """
         if url is not None:
             self.check_target(url)
@@ -99,7 +72,9 @@ class WebhookSink:
             raise InvalidOption(f"connections {connections!r} is not between 1 and 1000", remedy="such as 20")
         self.target = url
         self._secrets = list(secrets)
-        self._headers = dict(headers or {})
+        self._headers = {name.lower(): value for name, value in (headers or {}).items()}
+        self._reach = reach if reach is None or isinstance(reach, Reach) else Reach(reach)
+        self._tells_answers = tells_answers
         self._timeout = as_timedelta(timeout, name="timeout").total_seconds()
         self._connections = connections
         self._httpx: Any = client("httpx", "webhook")
@@ -111,6 +86,8 @@ class WebhookSink:
     @staticmethod
     def quote(text: str) -> str:
         """What is filled into an address: it cannot lead elsewhere."""
+        if text.strip(".") == "":
+            raise Unfit(f"{text!r} cannot be filled into an address: it would lead elsewhere")
         return quote(text, safe="")
 
     @staticmethod
@@ -121,13 +98,20 @@ class WebhookSink:
             raise InvalidOption(f"target {target!r} is not an address", remedy="such as https://example.com/hook")
 
     async def open(self) -> None:
-        limits = self._httpx.Limits(max_connections=self._connections)
         if self._client is None:
-            self._client = self._httpx.AsyncClient(timeout=self._timeout, limits=limits, follow_redirects=False)
+            self._client = self._new_client()
             self._slots = asyncio.Semaphore(self._connections)
-        for host, port in list(self._silent):
+        for host, port in list(self._silent) if self._reach is None else ():
             await self._knock(host, port)
             self._silent.discard((host, port))
+
+    def _new_client(self) -> Any:
+        ways: dict[str, Any] = {"limits": self._httpx.Limits(max_connections=self._connections)}
+        if self._reach is not None:
+            from postbus.relay.guarded import GuardedTransport
+
+            ways = {"transport": GuardedTransport(self._reach, connections=self._connections), "trust_env": False}
+        return self._httpx.AsyncClient(timeout=self._timeout, follow_redirects=False, **ways)
 
     async def _knock(self, host: str, port: int) -> None:
         try:
@@ -149,34 +133,73 @@ class WebhookSink:
         assert self._slots is not None
         try:
             self.check_target(parcel.target)
-            told = {name.replace("_", "-"): value for name, value in parcel.headers.items()}  # some proxies drop _
-            headers = self._headers | encoded(told, HTTP) | self._signed(parcel)
+            headers = self._headers_of(parcel)
         except (InvalidOption, ValueError) as error:
             return DeadLetter(reason=str(error))
-        headers["content-type"] = parcel.content_type
-        sending = self._client
         try:
             async with self._slots:
-                answer = await sending.post(parcel.target, content=parcel.body, headers=headers)
-        except (self._httpx.ConnectError, self._httpx.ConnectTimeout, self._httpx.RemoteProtocolError):
+                return await self._exchange(parcel, headers)
+        except Exception as error:
+            return self._failed(parcel, error)
+
+    def _failed(self, parcel: Parcel, error: Exception) -> Outcome:
+        """What becomes of a message whose request had no answer."""
+        httpx = self._httpx
+        is_gone = isinstance(error, httpx.RemoteProtocolError) and str(error).startswith(_GONE)
+        if is_gone or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             self._silent.add(_address(parcel.target))
             return Release()
-        except RuntimeError:  # closed meanwhile, for another call
-            return Release()
-        except self._httpx.HTTPError as error:
-            return Retry(error=f"{type(error).__name__}: {error}")
-        except self._httpx.InvalidURL as error:
+        if isinstance(error, httpx.InvalidURL):
             return DeadLetter(reason=f"target {parcel.target!r} is not an address: {error}")
-        return _outcome(answer)
+        if isinstance(error, RuntimeError) and "closed" in str(error):  # the client was, meanwhile, for another call
+            return Release()
+        if isinstance(error, TimeoutError):
+            return Retry(error=f"Timeout: there was no answer within {2 * self._timeout:g} s")
+        if isinstance(error, OutOfReach):
+            return Retry(error=str(error))
+        if isinstance(error, httpx.HTTPError | RuntimeError):  # the text may repeat what was answered
+            return Retry(
+                error=type(error).__name__ + (f": {visible(str(error))[:_TOLD]}" if self._tells_answers else "")
+            )
+        raise error
 
-    def _signed(self, parcel: Parcel) -> dict[str, str]:
-        now = int(time.time())
+    async def _exchange(self, parcel: Parcel, headers: Mapping[str, str]) -> Outcome:
+        """POST, and judge the answer. However slowly it comes, it ends: the client's own limit is for each step."""
+        sending = self._client
+        request = sending.build_request("POST", parcel.target, content=parcel.body, headers=headers)
+        async with asyncio.timeout(2 * self._timeout):
+            answer = await sending.send(request, stream=True)
+            try:
+                told = await self._beginning(answer)
+            finally:
+                await answer.aclose()  # closes the connection, unless the whole answer was read
+        return _outcome(answer, self._httpx.codes.get_reason_phrase(answer.status_code), told)
+
+    async def _beginning(self, answer: Any) -> str:
+        """The first of an answer's body, as it was sent: nothing is decompressed. The status counts without it."""
+        taken = bytearray()
+        try:
+            async with asyncio.timeout(self._timeout):
+                async for part in answer.aiter_raw():
+                    taken += part[: _READ - len(taken)]
+                    if len(taken) == _READ:
+                        break
+        except (self._httpx.HTTPError, TimeoutError):
+            pass
+        if not self._tells_answers or "content-encoding" in answer.headers:
+            return ""
+        return visible(taken.decode("utf-8", "replace").strip())[:_TOLD]
+
+    def _headers_of(self, parcel: Parcel) -> dict[str, str]:
+        """All headers of a request, signed. Later ones win: ours over the operator's, and those over the message's."""
+        told = {name.replace("_", "-").lower(): value for name, value in parcel.headers.items()}  # some proxies drop _
+        not_taken = _STEERING | self._headers.keys()
+        told = {name: value for name, value in told.items() if name not in not_taken}
+        headers = encoded(told | {"content-type": parcel.content_type}, HTTP)
         webhook_id = parcel.id.replace(".", "%2E")  # a full stop is what ends it in that which is signed
-        headers = {"webhook-id": webhook_id, "webhook-timestamp": str(now)}
-        if self._secrets:
-            signatures = (sign(secret, webhook_id, now, parcel.body) for secret in self._secrets)
-            headers["webhook-signature"] = " ".join(signatures)
-        return headers
+        # The operator's own headers are not signed: they may be for a proxy, which takes them off.
+        signatures = signed(self._secrets, webhook_id, int(time.time()), headers, parcel.body)
+        return {"accept-encoding": "identity"} | self._headers | headers | signatures
 
 
 def _address(target: str) -> tuple[str, int]:
@@ -184,10 +207,10 @@ def _address(target: str) -> tuple[str, int]:
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _outcome(answer: Any) -> Outcome:
+def _outcome(answer: Any, phrase: str, text: str) -> Outcome:
     if answer.is_success:
         return Ack()
-    told = f"HTTP {answer.status_code} {answer.reason_phrase}: {answer.text[:_KEPT]}".rstrip(": ")
+    told = f"HTTP {answer.status_code} {phrase}: {text}".rstrip(": ")
     if answer.status_code in _AT_FAULT:
         return DeadLetter(reason=told)
     return Retry(error=told, delay=_retry_after(answer.headers.get("retry-after")))

@@ -38,7 +38,7 @@ class HttpServer:
         self._settings = settings
         self._desk = new_desk(bus, settings)
         self._app, _ = make_app(self._desk)
-        self._webhooks = WebhookRunner(bus.dsn, bus.connect)
+        self._webhooks = WebhookRunner(bus.dsn, bus.connect, settings.reach)
         self._desk.webhooks_changed = self._webhooks.changed
         self._server: _Uvicorn | None = None
         self._socket = _listen(settings)

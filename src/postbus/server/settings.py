@@ -5,8 +5,10 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
 
 from postbus.errors import InvalidOption
+from postbus.relay.reach import Reach
 
 DEFAULT_PORT = 8472
 
@@ -47,6 +49,16 @@ class JwtSettings:
     payloads_claim: str = "postbus_payloads"
     """Anything but true is without payloads; where a JWT does not have it, with them."""
 
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.jwks)
+        is_file = "://" not in self.jwks
+        if not (is_file or (parts.scheme == "https" and parts.hostname) or _is_http_here(parts)):
+            raise InvalidOption(
+                f"the keys of JWTs cannot come from {parts.scheme}://{parts.hostname or ''}, "
+                "where anybody on the way could replace them",
+                remedy="give --jwt-jwks an https address or a file; http is for this machine only",
+            )
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -64,6 +76,9 @@ class Settings:
     """Web pages that may call the server: their origins, or * for any."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    webhook_allow: tuple[str, ...] = ()
+    """Addresses, networks and hosts that webhooks may reach beside public addresses."""
+    reach: Reach = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.is_open and not is_loopback(self.host):
@@ -71,6 +86,7 @@ class Settings:
                 f"{self.host} can be reached from other machines, and nobody would be asked who they are",
                 remedy="add --auth and make tokens (postbus tokens create NAME --role ROLE), or serve 127.0.0.1",
             )
+        object.__setattr__(self, "reach", Reach(self.webhook_allow))
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidOption("of TLS's certificate and key only one is given", remedy="give both, as PEM files")
         for path in (self.tls_cert, self.tls_key):
@@ -81,6 +97,10 @@ class Settings:
     def is_open(self) -> bool:
         """Whether nobody is asked who they are."""
         return not self.auth and self.jwt is None
+
+
+def _is_http_here(parts: SplitResult) -> bool:
+    return parts.scheme == "http" and is_loopback(parts.hostname or "")
 
 
 def is_loopback(host: str) -> bool:

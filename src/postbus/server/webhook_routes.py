@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import msgspec
 from litestar.params import JSONBody, PathParameter
@@ -31,7 +32,7 @@ async def create_webhook(call: InCall, data: JSONBody[NewWebhook]) -> CreatedWeb
     """Let the server send a topic's messages to an address. The secret that signs them is told here, once."""
     call.caller.check_topic(data.topic)
     call.caller.check_group(data.group)
-    _check(data.secret)
+    _check(call, data.secret, data.url)
     secret = await call.admin.create_webhook(
         data.name, data.topic, data.url, group=data.group, secret=data.secret, concurrency=data.concurrency,
         timeout=data.timeout, enabled=data.enabled,
@@ -53,7 +54,7 @@ async def set_webhook(call: InCall, webhook: Name, data: JSONBody[WebhookSetting
     given = {name: value for name, value in msgspec.structs.asdict(data).items() if value is not None}
     if not given:
         raise InvalidOption("nothing is to be changed", remedy='give something, such as {"enabled": false}')
-    _check(data.secret)
+    _check(call, data.secret, data.url)
     await call.admin.set_webhook(webhook, **given)
     await call.desk.webhooks_changed()
     return await _own(call, webhook)
@@ -67,11 +68,24 @@ async def delete_webhook(call: InCall, webhook: Name) -> None:
     await call.desk.webhooks_changed()
 
 
-def _check(secret: str | None) -> None:
+def _check(call: InCall, secret: str | None, url: str | None) -> None:
     if find_spec("httpx") is None:
         raise NotServed("webhooks need httpx on the server", remedy="pip install 'postbus[webhook]'")
     if secret is not None:
         check_secret(secret)
+    if url is not None and not call.desk.settings.reach.allows_host(_host(url)):
+        raise InvalidOption(
+            "the url of the webhook leads to an address that is not public",
+            remedy=f"name a public one, or start the server with --webhook-allow {_host(url)}",
+        )
+
+
+def _host(url: str) -> str:
+    """The host of an address, or nothing where it has none: then the database refuses it."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
 
 
 async def _own(call: InCall, name: str) -> WebhookView:

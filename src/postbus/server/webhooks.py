@@ -16,6 +16,7 @@ from postbus._store import Store
 from postbus.bus import Bus
 from postbus.errors import DatabaseUnavailable, PostbusError
 from postbus.message import Message, Outcome, Release, Retry
+from postbus.relay.reach import Reach
 from postbus.relay.sink import Parcel
 from postbus.relay.webhook import WebhookSink
 from postbus.start import Start
@@ -29,9 +30,12 @@ Row = dict[str, Any]
 class Webhook:
     """One webhook: a handler that POSTs."""
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: Row, reach: Reach) -> None:
         self.row = row
-        self.sink = WebhookSink(secrets=[row["secret"]], timeout=row["timeout"], connections=row["concurrency"])
+        self.sink = WebhookSink(
+            secrets=[row["secret"]], timeout=row["timeout"], connections=row["concurrency"], reach=reach,
+            tells_answers=False,  # or whoever makes a webhook could read what only this server reaches
+        )  # fmt: skip
 
     async def post(self, message: Message) -> Outcome:
         """Send a message. Where nobody listens, that is an attempt as well: others of the topic do not wait for it."""
@@ -64,8 +68,9 @@ class Webhook:
 class WebhookRunner:
     """Runs the webhooks that are enabled, and notices when they change."""
 
-    def __init__(self, dsn: str, store: Callable[[], Awaitable[Store]]) -> None:
+    def __init__(self, dsn: str, store: Callable[[], Awaitable[Store]], reach: Reach) -> None:
         self._dsn = dsn
+        self._reach = reach
         self._store = store
         self._look = asyncio.Event()
         self._asking: list[asyncio.Event] = []
@@ -123,7 +128,7 @@ class WebhookRunner:
                 bus = Bus(self._dsn)
                 stack.push_async_callback(bus.close)
                 for row in rows:
-                    webhook = Webhook(row)
+                    webhook = Webhook(row, self._reach)
                     await webhook.sink.open()
                     stack.push_async_callback(webhook.sink.close)
                     start = None if row["group_name"] is None else Start.NOW
