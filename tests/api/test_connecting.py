@@ -77,7 +77,7 @@ async def test_a_wrong_password_is_refused(server_with_passwords: EmbeddedPostgr
     root: Any = await asyncpg.connect(dsn)
     try:
         await root.execute("create role somebody login superuser password 'right'")
-        hba = server_with_passwords.data_dir / "pgdata" / "pg_hba.conf"
+        hba = Path(await root.fetchval("show hba_file"))
         hba.write_text("local all somebody scram-sha-256\nlocal all all trust\n")
         await root.fetchval("select pg_reload_conf()")
         wrong = dsn.replace("postgres@", "somebody:wrong@")

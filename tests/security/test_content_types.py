@@ -16,6 +16,7 @@ from postbus.embedded import EmbeddedPostgres
 from postbus.publish import publish_many, publish_one
 from postbus.relay import RabbitSink
 from postbus.relay.envelope import Envelope, Form
+from postbus.relay.reach import Reach
 from postbus.relay.webhook import WebhookSink
 from postbus.server.webhooks import Webhook
 from relay.parcels import opened
@@ -179,7 +180,7 @@ async def test_webhooks_and_sinks_send_it_as_bytes() -> None:
     row: dict[str, Any] = {"name": "w", "url": "", "secret": "s" * 32, "timeout": 5, "concurrency": 1}
     messages = [_message(one) for one in BAD]
     with receiving() as receiver:
-        webhook = Webhook(row | {"url": receiver.url})
+        webhook = Webhook(row | {"url": receiver.url}, Reach(["127.0.0.1"]))
         await webhook.sink.open()
         for message in messages:
             await webhook.post(message)

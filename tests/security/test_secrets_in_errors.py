@@ -29,6 +29,7 @@ from postbus.cli._command import Cli
 from postbus.embedded import EmbeddedPostgres
 from postbus.relay import NatsSink, RabbitSink, RedisSink
 from postbus.relay.postbus import PostbusSink
+from postbus.relay.reach import Reach
 from postbus.server.serve import HttpServer
 from postbus.server.settings import Settings
 from postbus.server.webhooks import WebhookRunner
@@ -245,7 +246,7 @@ def test_a_server_that_is_an_impostor_makes_nobody_tell_it(name: str) -> None:
         ("listener", lambda dsn: Listener(dsn, Bells())),
         ("worker", lambda dsn: Worker(dsn, [], bells=Bells())),
         ("sink", PostbusSink),
-        ("webhooks", lambda dsn: WebhookRunner(dsn, Bus(dsn).connect)),
+        ("webhooks", lambda dsn: WebhookRunner(dsn, Bus(dsn).connect, Reach())),
     ],
 )
 async def test_what_is_printed_of_an_object_does_not_tell_it(what: str, make: Callable[[str], Any]) -> None:

@@ -9,6 +9,7 @@ import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 from typing import Any
 
 import pytest
@@ -82,10 +83,15 @@ def without_end(head: bytes, part: bytes, pause: float = 0) -> Answering:
     return write
 
 
+@cache
+def bomb(kind: str) -> bytes:
+    """64 MB of zeros, in 64 KB."""
+    packer = zlib.compressobj(6, zlib.DEFLATED, 31 if kind == "gzip" else 15)
+    return b"".join(packer.compress(bytes(1 << 20)) for _ in range(64)) + packer.flush()
+
+
 def compressed(kind: str, status: bytes) -> bytes:
-    """256 MB of zeros, in 256 KB."""
-    packer = zlib.compressobj(9, zlib.DEFLATED, 31 if kind == "gzip" else 15)
-    body = b"".join(packer.compress(bytes(1 << 20)) for _ in range(256)) + packer.flush()
+    body = bomb(kind)
     return status + f"content-encoding: {kind}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
@@ -225,9 +231,8 @@ async def test_whoever_made_a_webhook_does_not_read_the_answer(bus: Bus, caplog:
 
 def test_the_bombs_are_bombs() -> None:
     """The attacks above would work: what they send is small, and large when it is unpacked."""
-    bomb = compressed("gzip", OK)
-    assert len(bomb) < 1 << 20
-    _, _, body = bomb.partition(b"\r\n\r\n")
+    body = bomb("gzip")
+    assert len(body) < 1 << 18
     unpacked: Any = zlib.decompressobj(31).decompress(body, 64 << 20)
     assert len(unpacked) == 64 << 20
     assert gzip.compress(b"")[:2] == body[:2]

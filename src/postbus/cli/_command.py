@@ -17,8 +17,8 @@ import typer
 from postbus._connect import PROGRAM
 from postbus.bus import Bus
 from postbus.cli._exits import OK, report, usage_error
-from postbus.cli._who import os_actor
 from postbus.cli._say import say
+from postbus.cli._who import os_actor
 
 C = TypeVar("C", bound=Callable[..., Any])
 

@@ -13,6 +13,7 @@ from postbus.admin import Admin
 from postbus.cli._command import Cli
 from postbus.cli._inputs import as_past_moment
 from postbus.cli._render import printable, write_json, write_table
+from postbus.cli._say import say
 from postbus.errors import DatabaseUnavailable
 
 _EVERY = 1.0  # seconds
@@ -69,7 +70,7 @@ async def _follow(cli: Cli, admin: Admin, filters: Mapping[str, Any], found: lis
     while True:
         for one in found:
             if one["id"] not in seen:
-                write_json(one) if cli.as_json else print(_line(one), flush=True)
+                write_json(one) if cli.as_json else say(_line(one))
                 seen.add(one["id"])
         last = max(seen, default=0)
         seen = {one for one in seen if one > last - _AGAIN}

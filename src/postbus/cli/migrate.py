@@ -12,8 +12,8 @@ from postbus._connect import connect
 from postbus._translate import translated_errors
 from postbus.cli._command import Cli
 from postbus.cli._render import write_json
-from postbus.cli._who import os_actor
 from postbus.cli._say import say
+from postbus.cli._who import os_actor
 
 
 async def migrate(
