@@ -15,7 +15,7 @@ from security.under_attack import Target, attacked, database, with_bus
 
 pytestmark = pytest.mark.attack("role checks of HTTP")
 
-_ROLES = ("producer", "consumer", "observer", "admin")
+_ROLES = ("producer", "consumer", "observer", "operator", "admin")
 _LEASE = "00000000-0000-4000-8000-000000000000"
 _HELD = [{"id": "1", "token": _LEASE}]
 

@@ -130,6 +130,7 @@ def test_nothing_names_another_group(house: House, path: str) -> None:
     assert OTHER not in answer.text
 
 
+@pytest.mark.control
 @pytest.mark.parametrize(
     "path",
     [
@@ -406,6 +407,7 @@ def test_a_lease_of_another_topic_cannot_be_settled(house: House) -> None:
     assert house.ask(house.wide, "POST", "/v1/ack", {"messages": _held([popped])}).json()["settled"] == 1
 
 
+@pytest.mark.control
 def test_a_token_for_a_group_works_for_it(house: House) -> None:
     """It pops, extends, acks with a push, looks, pauses and seeks: or all of the above would prove nothing."""
     [popped] = house.ask(house.narrow, "POST", f"{_T}/pop", {"group": "audit"}).json()["messages"]
@@ -445,6 +447,7 @@ def test_a_pattern_is_none_of_sql(house: House, pattern: str, group: str) -> Non
     assert [row for row in rows if row["group_name"] == group] == []
 
 
+@pytest.mark.control
 def test_every_route_was_thought_of() -> None:
     """A route is attacked above, or says here why a limit to groups does not concern it."""
     of_topics = {"push", "browse_messages", "follow_topic", "welcome", "livez", "readyz"}
