@@ -44,6 +44,14 @@ async def test_a_token_tells_who_made_it_and_when_it_was_used(bus: Bus, cli: Cli
     (await cli.quick("tokens", "create", "x", "--role", "admin", "--no-payloads")).failed(4)
 
 
+async def test_a_token_tells_for_whom_it_was_made(bus: Bus, dsn: str, conn: Any) -> None:
+    """As the audit log does: the login, and beside it who acts."""
+    async with Bus.open(dsn, actor="ada") as other:
+        await other.admin.create_token("x", ["observer"])
+    user = await conn.fetchval("select session_user::text")
+    assert [one["created_by"] for one in await bus.admin.tokens()] == [f"{user} for ada"]
+
+
 async def test_a_use_is_written_once_a_minute_at_most(bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often a process looks the token up, and however many processes do."""
     monkeypatch.setattr("postbus.server.callers._REMEMBERED", 0.0)

@@ -399,7 +399,9 @@ class TokenView(View, kw_only=True):
     payloads: bool
     state: Annotated[str, Meta(description="valid, revoked or expired.")]
     created_at: datetime
-    created_by: Annotated[str | None, Meta(description="The database user who made it; null if nobody noted that.")]
+    created_by: Annotated[
+        str | None, Meta(description="The database user who made it, and for whom; null if nobody noted that.")
+    ]
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: Annotated[datetime | None, Meta(description="To the minute or so; null if it never was.")]

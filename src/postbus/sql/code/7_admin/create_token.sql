@@ -1,5 +1,6 @@
 -- Adds a token for the HTTP server, of which only a hash is given. Roles are those of the database, without postbus_.
--- The roles consumer and admin bring payloads, so no token has one of them without payloads.
+-- The roles consumer and admin bring payloads, so no token has one of them without payloads. created_by is the login, and for whom it
+-- says that it acts: see note_action.
 --
 -- Writes: token; see note_action.
 create or replace function postbus.create_token(
@@ -38,7 +39,8 @@ begin
     end if;
     insert into postbus.token (id, hash, name, roles, topics, expires_at, groups, payloads, created_by)
     values (create_token.id, create_token.hash, create_token.name, create_token.roles, create_token.topics, _expires_at,
-            create_token.groups, create_token.payloads is true, session_user);
+            create_token.groups, create_token.payloads is true,
+            concat_ws(' for ', session_user, nullif(postbus.one_line(current_setting('postbus.actor', true)), '')));
     perform postbus.note_action('token.create', target => create_token.id, after => jsonb_strip_nulls(jsonb_build_object(
         'name', create_token.name, 'roles', create_token.roles, 'topics', create_token.topics, 'groups', create_token.groups,
         'payloads', create_token.payloads is true, 'expires_at', _expires_at)));
