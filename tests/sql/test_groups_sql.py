@@ -830,3 +830,43 @@ async def test_members_are_counted(conn: Any) -> None:
     assert tuple(await conn.fetchrow(total)) == (6, 0, ["a", "b"]), "no process lives that could have something in hand"
     await take(conn, "w", group)
     assert tuple(await conn.fetchrow(total)) == (6, 15, ["a", "b"])
+
+
+@pytest.mark.parametrize("storage", ["shared", "own"])
+@pytest.mark.parametrize("lines", [None, b'"a"\n"b"\n"c"', b"1\n\xff\n3", b"1\n2", b"1\n2\n3\n4"])
+@pytest.mark.parametrize("which", [[0], [2], [0, 1, 2]])
+async def test_what_is_put_off_is_what_was_published(
+    conn: Any, storage: str, lines: bytes | None, which: list[int]
+) -> None:
+    """Payloads, types, keys, correlation ids and headers: by themselves, or as lines, be they fewer than was said."""
+    await create_topic(conn, storage=storage)
+    group = await subscribe(conn)
+    await publish(conn, "before")
+    if lines is None:
+        await publish_many(conn, "a", "b", "c", keys=["k", None, "l"], correlation_ids=["x", None, None],
+                           headers=[None, '{"h": "1"}', None], content_types=["a/b", "c/d", "e/f"])  # fmt: skip
+    else:
+        await conn.execute("select postbus.publish_lines('t', $1, 3)", lines)
+    [lane] = await take(conn, "w", group)
+    rows = await conn.fetch(
+        "select r.position, r.published_at, r.content_type, r.content_types, r.keys, r.correlation_ids, r.headers, "
+        "r.payloads from postbus.read_log('t', '{0}', $1) as r where r.count = 3",
+        lane.cursor,
+    )
+    [segment] = rows
+    ids = [(segment["position"] & (1 << 43) - 1) * 1024 + n for n in which]
+    told = await conn.fetchval(
+        "select postbus.put_off($1, $2, $3, $4, $5, $6, array_fill('0'::interval, array[$7::int]), "
+        "array_fill('no'::text, array[$7]), array_fill(null::text, array[$7]))",
+        group, 0, lane.token, ["retry"] * len(ids), ids, [segment["position"]] * len(ids), len(ids),
+    )  # fmt: skip
+    assert told == ["retried"] * len(ids)
+
+    stored = await conn.fetch("select * from postbus.retrying order by id")
+    assert [row["id"] for row in stored] == ids
+    for row, n in zip(stored, which, strict=True):
+        assert row["payload"] == segment["payloads"][n]
+        assert row["published_at"] == segment["published_at"]
+        assert row["content_type"] == (segment["content_types"] or [segment["content_type"]] * 3)[n]
+        for name, column in (("key", "keys"), ("correlation_id", "correlation_ids"), ("headers", "headers")):
+            assert row[name] == (segment[column] or [None] * 3)[n]
