@@ -17,7 +17,7 @@ return (
             else (cursor).done_position & 8796093022207 <= last_number and (cursor).done_position >= 0 and (cursor).done_index >= -1
         end
     and case
-            when (cursor).target is null then true
+            when (cursor).target is not distinct from null then true
             else ((cursor).target).position & 8796093022207 <= last_number
                  and ((cursor).target).position >= 0
                  and ((cursor).target).txid <= xid
@@ -28,7 +28,7 @@ return (
     and (cursor).since_id is not distinct from (before).since_id
     and ((cursor).since_snapshot is null or (cursor).since_snapshot::text = (before).since_snapshot::text)
     and case
-            when (before).until is null then (cursor).until is null
+            when (before).until is null then (cursor).until is not distinct from null
             else (cursor).until::text = (before).until::text
         end
 ) is true;
