@@ -33,6 +33,7 @@ LAYERS = [
     ["_held"],
     ["_settle", "_send", "_wake", "_handle", "_waiting", "_heartbeat"],
     ["_store", "_old_outbox"],
+    ["_page_store"],
     ["_queue_store", "_upkeep_store", "_admin_store", "_audit_store", "_scope_store", "_http_store"],
     ["_log_store", "_settle_sql"],
     ["_database", "_old_table", "group"],

@@ -66,13 +66,14 @@ class AdminStore(Database):
     async def topics(
         self, name: str | None = None, *, namespace: str | None = None, task: str | None = None
     ) -> list[dict[str, Any]]:
-        return await self._rows(
+        rows = await self._rows(
             "select * from postbus.topics where ($1::text is null or name = $1) "
             "and ($2::text is null or namespace = $2) and ($3::text is null or task = $3) order by name",
             name,
             namespace,
             task,
         )
+        return [{column: value for column, value in row.items() if column != "topic_id"} for row in rows]
 
     async def semantics(self, name: str | None = None) -> dict[str, str]:
         """Of a topic, or of all. Unlike `topics` it counts nothing, which takes long where much waits."""
@@ -86,7 +87,7 @@ class AdminStore(Database):
         return await self._rows("select * from postbus.sinks_away order by topic, group_name, since")
 
     async def messages(self, topic: str, *, after_id: int, limit: int, newest: bool) -> list[dict[str, Any]]:
-        chosen = "select * from postbus.messages where topic = $1 and id > $2 order by id"
+        chosen = "select * from postbus.messages where topic_id = postbus.topic_id($1) and id > $2 order by id"
         if newest:
             chosen += " desc"
         return await self._rows(f"select * from ({chosen} limit $3) as chosen order by id", topic, after_id, limit)
@@ -104,8 +105,8 @@ class AdminStore(Database):
     ) -> list[dict[str, Any]]:
         # With ties: several groups may have given up the same message, and the next page begins after its id.
         return await self._rows(
-            "select * from (select * from postbus.dead_letters where ($1::text is null or topic = $1) "
-            "and ($4::text is null or group_name = $4) "
+            "select * from (select * from postbus.dead_letters "
+            "where ($1::text is null or topic_id = postbus.topic_id($1)) and ($4::text is null or group_name = $4) "
             "and ($5::text[] is null or group_name is null or group_name like any ($5)) "
             "and id > $2 order by id fetch first $3 rows with ties) as page "
             "order by id, topic, group_name",
@@ -217,8 +218,8 @@ class AdminStore(Database):
     async def zero_subscription_messages(self) -> list[dict[str, Any]]:
         return await self._rows("select * from postbus.zero_subscription_messages()")
 
-    async def group_findings(self, stuck_after: timedelta) -> list[GroupFinding]:
-        return await look_at_groups(self._rows, stuck_after)
+    async def group_findings(self, stuck_after: timedelta, topics: Sequence[str] | None = None) -> list[GroupFinding]:
+        return await look_at_groups(self._rows, stuck_after, topics)
 
     async def health_limits(self, topic: str | None, group: str | None) -> dict[str, Any]:
         [row] = await self._rows(
@@ -240,7 +241,9 @@ class AdminStore(Database):
         return await self._rows("select * from postbus.copies_of($1, $2)", topic, message_id)
 
     async def queue_message(self, topic: str, message_id: int) -> list[dict[str, Any]]:
-        return await self._rows("select * from postbus.messages where topic = $1 and id = $2", topic, message_id)
+        return await self._rows(
+            "select * from postbus.messages where topic_id = postbus.topic_id($1) and id = $2", topic, message_id
+        )
 
     async def rebase(self, *, as_copy: bool) -> int:
         count = int(await self._act("select postbus.rebase($1)", as_copy))

@@ -17,8 +17,10 @@ Row = Mapping[str, Any]
 _GROUPS = """
     select g.*, g.lost_at > clock_timestamp() - interval '1 day' as lost_lately,
            g.seen_at <= clock_timestamp() - postbus.alive_for() as is_silent
-      from postbus.groups g where g.state <> 'CANCELLED' order by g.topic, g.group_name
+      from postbus.groups g where g.state <> 'CANCELLED' and ($1::text[] is null or g.topic like any ($1))
+     order by g.topic, g.group_name
 """
+_VISIBLE = "where $1::text[] is null or topic like any ($1)"
 _START = "start its worker"
 
 
@@ -70,12 +72,14 @@ def as_limits(row: Row) -> dict[str, Any]:
     return plain | {name: None if one is None else timedelta(seconds=one) for name, one in seconds.items()}
 
 
-async def look_at_groups(fetch: Fetch, stuck_after: timedelta) -> list[GroupFinding]:
-    """What is wrong with groups, and what is unusual; the first is a warning."""
-    found = [finding for row in await fetch(_GROUPS) for finding in _of_group(row)]
-    stuck = await fetch("select * from postbus.stuck_messages($1)", stuck_after)
-    broken = await fetch("select * from postbus.inconsistencies()")
-    unwanted = await fetch("select * from postbus.zero_subscription_messages()")
+async def look_at_groups(
+    fetch: Fetch, stuck_after: timedelta, topics: Sequence[str] | None = None
+) -> list[GroupFinding]:
+    """What is wrong with groups (a warning), and what is unusual. `topics`: patterns of LIKE; None for all."""
+    found = [finding for row in await fetch(_GROUPS, topics) for finding in _of_group(row)]
+    stuck = await fetch(f"select * from postbus.stuck_messages($2) {_VISIBLE}", topics, stuck_after)
+    broken = await fetch(f"select * from postbus.inconsistencies() {_VISIBLE}", topics)
+    unwanted = await fetch(f"select * from postbus.zero_subscription_messages() {_VISIBLE}", topics)
     return [*found, *map(_stuck, stuck), *map(_inconsistent, broken), *map(_for_nobody, unwanted)]
 
 

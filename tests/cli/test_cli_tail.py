@@ -80,7 +80,7 @@ async def test_a_reader_that_leaves(cli: Cli, bus: Bus) -> None:
 
 async def test_a_late_commit_is_found(bus: Bus, connect: Any) -> None:
     """A message that commits after one with a larger id is shown nevertheless, and each only once."""
-    follower = Follower(bus.admin, "jobs")
+    follower = Follower(bus.connect, "jobs")
     slow = await connect()
     transaction = slow.transaction()
     await transaction.start()
@@ -97,7 +97,7 @@ async def test_a_late_commit_is_found(bus: Bus, connect: Any) -> None:
 async def test_a_late_commit_to_a_log_is_found(bus: Bus, connect: Any) -> None:
     """The same for a PUB_SUB topic, whose order is that of positions."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
-    follower = Follower(bus.admin, "events", is_log=True)
+    follower = Follower(bus.connect, "events", is_log=True)
     slow = await connect()
     transaction = slow.transaction()
     await transaction.start()

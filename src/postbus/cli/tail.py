@@ -30,7 +30,7 @@ async def tail(
     """
     async with cli.open_bus() as bus:
         is_log = await bus.admin.semantics(topic) == "PUB_SUB"
-        follower = Follower(bus.admin, topic, is_log=is_log)
+        follower = Follower(bus.connect, topic, is_log=is_log)
         async for row in follower.all_messages() if from_start else follower.newest(count):
             _write(cli, row)
         while not once:

@@ -9,6 +9,8 @@ from postbus.http_client.wire import Wire, path_of
 from postbus.options import Duration, as_timedelta
 from postbus.start import Start
 
+_MOST_ON_PAGE = 1000
+
 
 class HttpAdmin:
     """What can be looked at, as the server tells it. Reached as `bus.admin`."""
@@ -18,7 +20,7 @@ class HttpAdmin:
 
     async def topics(self) -> list[dict[str, Any]]:
         """All topics that the caller may see, with options and what they hold."""
-        return list((await self._wire.get(path_of("topics")))["topics"])
+        return await self._all(path_of("topics"), "topics")
 
     async def topic(self, name: str) -> dict[str, Any]:
         """A topic."""
@@ -27,7 +29,7 @@ class HttpAdmin:
     async def groups(self, topic: str | None = None) -> list[dict[str, Any]]:
         """Groups, of all topics or of one, with lag and state."""
         path = path_of("groups") if topic is None else path_of("topics", topic, "groups")
-        return list((await self._wire.get(path))["groups"])
+        return await self._all(path, "groups")
 
     async def group(self, topic: str, name: str) -> dict[str, Any]:
         """A group of a topic."""
@@ -57,8 +59,8 @@ class HttpAdmin:
     ) -> list[dict[str, Any]]:
         """Messages of a topic that are still there, by id: the first ones, or the newest."""
         path = path_of("topics", topic, "messages")
-        found = await self._wire.get(path, after_id=after_id, limit=limit, newest=newest)
-        return list(found["messages"])
+        found = await self._all(path, "messages", after_id=after_id, most=limit, newest=newest)
+        return sorted(found, key=lambda one: int(one["id"])) if newest else found
 
     async def message(self, topic: str, message_id: int) -> dict[str, Any]:
         """The story of a message."""
@@ -67,4 +69,16 @@ class HttpAdmin:
     async def dead_letters(self, topic: str, *, after_id: int = 0, limit: int = 100) -> list[dict[str, Any]]:
         """Messages of a topic that were given up."""
         path = path_of("topics", topic, "dead-letters")
-        return list((await self._wire.get(path, after_id=after_id, limit=limit))["dead_letters"])
+        return await self._all(path, "dead_letters", after_id=after_id, most=limit)
+
+    async def _all(self, path: str, name: str, *, most: int | None = None, **params: Any) -> list[dict[str, Any]]:
+        """What a list has, page after page: all of it, or as much as is wanted."""
+        found: list[dict[str, Any]] = []
+        cursor: str | None = None
+        while True:
+            limit = None if most is None else min(most - len(found), _MOST_ON_PAGE)
+            page = await self._wire.get(path, cursor=cursor, limit=limit, **params)
+            found += page[name]
+            cursor = page.get("next")
+            if cursor is None or (most is not None and len(found) >= most):
+                return found

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from litestar.params import FromQuery, QueryParameter
 
-from postbus.server.dead_letters import Limit
+from postbus.server.paging import Limit
 from postbus.server.routing import InCall, route
 from postbus.server.views import AuditEntries, AuditEntryView, view
 

@@ -2,45 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from litestar.params import FromQuery, JSONBody, QueryParameter
+from litestar.params import FromQuery, JSONBody
 
 from postbus.errors import NotAllowed
+from postbus.server.paging import MOST_BYTES, AfterId, Cursor, Limit, next_of, place_of
 from postbus.server.routing import InCall, MessageId, TopicName, route
 from postbus.server.shapes import PurgeDeadLetters, Redrive
 from postbus.server.views import Count, DeadLetters, DeadLetterView, view
 
 _TAG = "dead letters"
 _LETTERS = "/v1/topics/{topic:str}/dead-letters"
-AfterId = Annotated[str, QueryParameter(pattern="^[0-9]{1,19}$", description="Only those with a higher id.")]
-Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="How many, at most.")]
 
 
 @route("GET", "/v1/dead-letters", tag=_TAG)
-async def list_all_dead_letters(call: InCall, after_id: AfterId = "0", limit: Limit = 100) -> DeadLetters:
-    """Dead letters of all topics that you may see, by id. One message's of several groups are not parted."""
-    after, seen = int(after_id), []
-    while True:
-        rows = await call.admin.dead_letters(groups=call.caller.groups, after_id=after, limit=limit)
-        seen += [row for row in rows if call.caller.sees(row["topic"])]
-        if len(rows) < limit or len(seen) >= limit:
-            return DeadLetters(dead_letters=[view(DeadLetterView, row) for row in seen])
-        after = rows[-1]["id"]
+async def list_all_dead_letters(
+    call: InCall, after_id: AfterId = "0", cursor: Cursor = None, limit: Limit = 100
+) -> DeadLetters:
+    """Dead letters of all topics that you may see, by id. Go on with next as cursor."""
+    return await _page(call, after_id, cursor, limit)
 
 
 @route("GET", _LETTERS, errors=(404,), tag=_TAG)
 async def list_dead_letters(
-    call: InCall, topic: TopicName, group: FromQuery[str | None] = None, after_id: AfterId = "0", limit: Limit = 100
+    call: InCall,
+    topic: TopicName,
+    group: FromQuery[str | None] = None,
+    after_id: AfterId = "0",
+    cursor: Cursor = None,
+    limit: Limit = 100,
 ) -> DeadLetters:
-    """Dead letters of a topic, or of one of its groups, by id."""
+    """Dead letters of a topic, or of one of its groups, by id. Go on with next as cursor."""
     if group is not None:
         call.caller.check_group(group)
     await call.admin.semantics(topic)  # refuses one that is not there
-    rows = await call.admin.dead_letters(
-        topic, group=group, groups=call.caller.groups, after_id=int(after_id), limit=limit
-    )
-    return DeadLetters(dead_letters=[view(DeadLetterView, row) for row in rows])
+    return await _page(call, after_id, cursor, limit, topic, group)
+
+
+async def _page(
+    call: InCall, after_id: str, cursor: str | None, limit: int, topic: str | None = None, group: str | None = None
+) -> DeadLetters:
+    after = (int(after_id), None, None) if cursor is None else place_of(cursor, (0, "", ""))
+    store = await call.bus.connect()
+    page = await store.dead_letter_page(
+        after=(after[0], after[1], after[2]), limit=limit, max_bytes=MOST_BYTES, topic=topic, group=group,
+        topics=call.caller.topics, groups=call.caller.groups,
+    )  # fmt: skip
+    following = next_of(page, lambda row: (row["id"], row["topic"] or "", row["group_name"] or ""))
+    return DeadLetters(dead_letters=[view(DeadLetterView, row) for row in page.rows], next=following)
 
 
 @route("GET", f"{_LETTERS}/{{message_id:str}}", errors=(404,), tag=_TAG)

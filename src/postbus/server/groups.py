@@ -6,7 +6,9 @@ from typing import Annotated, Any
 
 from litestar.params import FromQuery, JSONBody, QueryParameter
 
+from postbus._page_store import Row
 from postbus.errors import InvalidOption
+from postbus.server.paging import Cursor, Limit, next_of, place_of
 from postbus.server.routing import GroupName, InCall, TopicName, route
 from postbus.server.shapes import Place, Seek, Subscribe
 from postbus.server.views import (
@@ -28,18 +30,30 @@ _GROUP = "/v1/topics/{topic:str}/groups/{group:str}"
 
 
 @route("GET", "/v1/groups", tag=_TAG)
-async def list_all_groups(call: InCall) -> Groups:
-    """The groups of all topics that you may see, with lag and state."""
-    found = await call.admin.groups()
-    return Groups(groups=[view(GroupView, row) for row in found if _sees(call, row)])
+async def list_all_groups(call: InCall, cursor: Cursor = None, limit: Limit = 1000) -> Groups:
+    """The groups of all topics that you may see, with lag and state. Go on with next as cursor."""
+    return await _page(call, cursor, limit)
 
 
 @route("GET", "/v1/topics/{topic:str}/groups", errors=(404,), tag=_TAG)
-async def list_groups(call: InCall, topic: TopicName) -> Groups:
-    """The groups of a topic, with lag and state."""
+async def list_groups(call: InCall, topic: TopicName, cursor: Cursor = None, limit: Limit = 1000) -> Groups:
+    """The groups of a topic, with lag and state. Go on with next as cursor."""
     await call.admin.semantics(topic)  # refuses one that is not there
-    found = await call.admin.groups(topic)
-    return Groups(groups=[view(GroupView, row) for row in found if _sees(call, row)])
+    return await _page(call, cursor, limit, topic)
+
+
+async def _page(call: InCall, cursor: str | None, limit: int, topic: str | None = None) -> Groups:
+    after = place_of(cursor, ("", "", 0))
+    store = await call.bus.connect()
+    page = await store.group_page(
+        after=(after[0], after[1], after[2]), limit=limit, topic=topic, topics=call.caller.topics,
+        groups=call.caller.groups,
+    )  # fmt: skip
+    return Groups(groups=[view(GroupView, row) for row in page.rows], next=next_of(page, _place))
+
+
+def _place(row: Row) -> tuple[str, str, int]:
+    return row["topic"], row["group_name"], row["subscription_id"]
 
 
 @route("PUT", _GROUP, errors=(404, 409), tag=_TAG)
@@ -124,10 +138,17 @@ async def seek_group(call: InCall, topic: TopicName, group: GroupName, data: JSO
 
 
 @route("GET", "/v1/catch-ups", tag=_TAG)
-async def list_catch_ups(call: InCall) -> CatchUps:
-    """History that groups work through, or have: how much of it, how fast, and when it ends at that rate."""
-    found = await call.admin.catch_ups()
-    return CatchUps(catch_ups=[view(CatchUpView, row) for row in found if _sees(call, row)])
+async def list_catch_ups(call: InCall, cursor: Cursor = None, limit: Limit = 1000) -> CatchUps:
+    """History that groups work through, or have: how much of it, how fast, and when it ends at that rate.
+
+    Go on with next as cursor.
+    """
+    after = place_of(cursor, ("", "", 0))
+    store = await call.bus.connect()
+    page = await store.catch_up_page(
+        after=(after[0], after[1], after[2]), limit=limit, topics=call.caller.topics, groups=call.caller.groups
+    )
+    return CatchUps(catch_ups=[view(CatchUpView, row) for row in page.rows], next=next_of(page, _place))
 
 
 @route("GET", f"{_GROUP}/catch-ups", errors=(404, 409), tag=_TAG)

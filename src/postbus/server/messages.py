@@ -12,13 +12,14 @@ from msgspec import UNSET, UnsetType
 
 from postbus._codec import check_json
 from postbus._content_type import BYTES, JSON, TEXT, is_json
+from postbus._page_store import LAST, Page
 from postbus.errors import InvalidPayload
 from postbus.message import Outgoing
 from postbus.options import as_timedelta
 from postbus.publish import outgoing
-from postbus.server.dead_letters import AfterId, Limit
 from postbus.server.follow import follow
 from postbus.server.group_limits import of_message
+from postbus.server.paging import MOST_BYTES, AfterId, Cursor, Limit, next_of, place_of
 from postbus.server.routing import InCall, MessageId, TopicName, route
 from postbus.server.shapes import NewMessage
 from postbus.server.views import Browsed, Messages, Pushed, Story, view
@@ -38,13 +39,35 @@ async def push(call: InCall, topic: TopicName, data: JSONBody[NewMessage | list[
 
 @route("GET", "/v1/topics/{topic:str}/messages", errors=(404,), tag=_TAG)
 async def browse_messages(
-    call: InCall, topic: TopicName, after_id: AfterId = "0", limit: Limit = 100, newest: FromQuery[bool] = False
+    call: InCall,
+    topic: TopicName,
+    after_id: AfterId = "0",
+    cursor: Cursor = None,
+    limit: Limit = 100,
+    newest: FromQuery[bool] = False,
 ) -> Messages:
-    """Messages of a topic that are still there, by id: the first ones, or the newest."""
-    is_log = await call.admin.semantics(topic) == "PUB_SUB"
-    look = call.admin.log if is_log else call.admin.messages
-    rows = await look(topic, after_id=int(after_id), limit=limit, newest=newest)
-    return Messages(messages=[view(Browsed, row) for row in rows])
+    """Messages of a topic that are still there, in their order: the first ones, or the newest.
+
+    A page ends at limit, or at 8 MiB. To go on ask for the same with next as cursor, which with newest leads to earlier
+    ones.
+    """
+    store = await call.bus.connect()
+    page: Page
+    if await call.admin.semantics(topic) == "PUB_SUB":
+        start = (LAST, 0) if newest else (0, -1)
+        place = place_of(cursor, start)
+        page = await store.log_page(
+            topic, place=(place[0], place[1]), after_id=int(after_id), limit=limit, max_bytes=MOST_BYTES, newest=newest
+        )
+        following = next_of(page, lambda row: (row["position"], row["index"]), newest=newest)
+    else:
+        after, [last] = int(after_id), place_of(cursor, (LAST if newest else 0,))
+        after, before = (after, last) if newest else (max(after, last), LAST)
+        page = await store.queue_page(
+            topic, after=after, before=before, limit=limit, max_bytes=MOST_BYTES, newest=newest
+        )
+        following = next_of(page, lambda row: (row["id"],), newest=newest)
+    return Messages(messages=[view(Browsed, row) for row in page.rows], next=following)
 
 
 @route("GET", "/v1/topics/{topic:str}/messages/{message_id:str}", errors=(404,), tag=_TAG)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from postbus.server.paging import Cursor, Limit, next_of, place_of
 from postbus.server.routing import InCall, route
 from postbus.server.views import Tokens, TokenView, view
 
@@ -9,9 +10,15 @@ _TAG = "tokens"
 
 
 @route("GET", "/v1/tokens", tag=_TAG)
-async def list_tokens(call: InCall) -> Tokens:
-    """All tokens, also those that are revoked or expired: what they may do, who made them, when they were last used."""
-    return Tokens(tokens=[view(TokenView, row) for row in await call.admin.tokens()])
+async def list_tokens(call: InCall, cursor: Cursor = None, limit: Limit = 1000) -> Tokens:
+    """All tokens, also those that are revoked or expired: what they may do, who made them, when they were last used.
+
+    Go on with next as cursor.
+    """
+    [after] = place_of(cursor, ("",))
+    store = await call.bus.connect()
+    page = await store.token_page(after=after, limit=limit)
+    return Tokens(tokens=[view(TokenView, row) for row in page.rows], next=next_of(page, lambda row: (row["id"],)))
 
 
 ROUTES = [list_tokens]

@@ -9,6 +9,7 @@ from litestar.params import FromQuery, JSONBody
 
 from postbus.errors import InvalidOption
 from postbus.server.group_limits import of_topic
+from postbus.server.paging import Cursor, Limit, next_of, place_of
 from postbus.server.routing import InCall, TopicName, route
 from postbus.server.shapes import NewTopic, Purge, TopicSettings
 from postbus.server.views import Count, Topics, TopicView, view
@@ -17,10 +18,13 @@ _TAG = "topics"
 
 
 @route("GET", "/v1/topics", tag=_TAG)
-async def list_topics(call: InCall) -> Topics:
-    """All topics that you may see, with their options and what they hold."""
-    found = [row for row in await call.admin.topics() if call.caller.sees(row["name"])]
-    return Topics(topics=[view(TopicView, of_topic(call.caller, row)) for row in found])
+async def list_topics(call: InCall, cursor: Cursor = None, limit: Limit = 1000) -> Topics:
+    """All topics that you may see, with their options and what they hold. Go on with next as cursor."""
+    [after] = place_of(cursor, ("",))
+    store = await call.bus.connect()
+    page = await store.topic_page(after=after, limit=limit, topics=call.caller.topics)
+    following = next_of(page, lambda row: (row["name"],))
+    return Topics(topics=[view(TopicView, of_topic(call.caller, row)) for row in page.rows], next=following)
 
 
 @route("POST", "/v1/topics", status=201, errors=(409,), tag=_TAG)

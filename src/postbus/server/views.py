@@ -137,7 +137,13 @@ class Browsed(Looked, kw_only=True):
     lane: Annotated[int | UnsetType | None, Meta(description="Of a PUB_SUB topic.")] = UNSET
 
 
-class Messages(View, kw_only=True):
+class Listed(View, kw_only=True):
+    """A page of a list."""
+
+    next: Annotated[str | None, Meta(description="Leads to the next page, as cursor. null: there is none.")] = None
+
+
+class Messages(Listed, kw_only=True):
     messages: list[Browsed]
 
 
@@ -178,7 +184,7 @@ class DeadLetterView(Looked, kw_only=True):
     priority: int
 
 
-class DeadLetters(View, kw_only=True):
+class DeadLetters(Listed, kw_only=True):
     dead_letters: list[DeadLetterView]
 
 
@@ -226,7 +232,7 @@ class TopicView(View, kw_only=True):
     oldest_at: datetime | None
 
 
-class Topics(View, kw_only=True):
+class Topics(Listed, kw_only=True):
     topics: list[TopicView]
 
 
@@ -308,7 +314,7 @@ class HealthLimits(View, kw_only=True):
     stopped_for: float | None
 
 
-class Groups(View, kw_only=True):
+class Groups(Listed, kw_only=True):
     groups: list[GroupView]
 
 
@@ -360,7 +366,7 @@ class CatchUpView(View, kw_only=True):
     eta: datetime | None
 
 
-class CatchUps(View, kw_only=True):
+class CatchUps(Listed, kw_only=True):
     catch_ups: list[CatchUpView]
 
 
@@ -384,7 +390,7 @@ class CreatedWebhook(WebhookView, kw_only=True):
     secret: str
 
 
-class Webhooks(View, kw_only=True):
+class Webhooks(Listed, kw_only=True):
     webhooks: list[WebhookView]
 
 
@@ -407,7 +413,7 @@ class TokenView(View, kw_only=True):
     last_used_at: Annotated[datetime | None, Meta(description="To the minute or so; null if it never was.")]
 
 
-class Tokens(View, kw_only=True):
+class Tokens(Listed, kw_only=True):
     tokens: list[TokenView]
 
 
@@ -439,6 +445,7 @@ class Welcome(msgspec.Struct):
     """What somebody finds who opens the address in a browser."""
 
     name: str
+    docs: str
     openapi: str
     ready: str
 

@@ -12,6 +12,7 @@ from litestar.params import JSONBody, PathParameter
 from postbus._http_admin import no_webhook
 from postbus.errors import InvalidOption, NotServed
 from postbus.relay.webhook import check_secret
+from postbus.server.paging import Cursor, Limit, next_of, place_of
 from postbus.server.routing import InCall, route
 from postbus.server.shapes import NewWebhook, WebhookSettings
 from postbus.server.views import CreatedWebhook, Webhooks, WebhookView, view
@@ -21,10 +22,13 @@ Name = Annotated[str, PathParameter(description="The webhook.")]
 
 
 @route("GET", "/v1/webhooks", tag=_TAG)
-async def list_webhooks(call: InCall) -> Webhooks:
-    """All webhooks of topics that you may see."""
-    found = await call.admin.webhooks()
-    return Webhooks(webhooks=[view(WebhookView, row) for row in found if _is_own(call, row)])
+async def list_webhooks(call: InCall, cursor: Cursor = None, limit: Limit = 1000) -> Webhooks:
+    """All webhooks of topics that you may see. Go on with next as cursor."""
+    [after] = place_of(cursor, ("",))
+    store = await call.bus.connect()
+    page = await store.webhook_page(after=after, limit=limit, topics=call.caller.topics, groups=call.caller.groups)
+    following = next_of(page, lambda row: (row["name"],))
+    return Webhooks(webhooks=[view(WebhookView, row) for row in page.rows], next=following)
 
 
 @route("POST", "/v1/webhooks", status=201, errors=(409,), tag=_TAG)

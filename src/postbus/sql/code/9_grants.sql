@@ -42,7 +42,7 @@ begin
                    'note_failure', 'inbox_forget']),
             (array['postbus_observer', 'postbus_admin'],
              array['sweeping', 'sweep_health', 'alive_for', 'recent_calls', 'health_limits', 'payload_json', 'payloads_of', 'lines_of', 'first_id', 'group_lag', 'group_metrics', 'deliveries_of', 'message_state',
-                   'fates_of_topic', 'states_of_topic', 'delivery_at', 'settled_at', 'first_wanted', 'last_catch_up', 'log_message', 'copies_of', 'groups_near_timeout', 'stuck_messages',
+                   'fates_of_topic', 'states_of_topic', 'delivery_at', 'settled_at', 'first_wanted', 'last_catch_up', 'log_message', 'log_page', 'copies_of', 'groups_near_timeout', 'stuck_messages',
                    'zero_subscription_messages', 'inconsistencies', 'in_scope', 'pattern_regex', 'retained']),
             (array['postbus_admin'],
              array['create_topic', 'make_known', 'set_topic', 'move_topic', 'continue_moves', 'pause_topic', 'resume_topic', 'purge_topic', 'delete_topic',

@@ -1,10 +1,15 @@
--- Every message that Postbus still has, one row each, with where it is.
+-- Every message that Postbus still has, one row each, with where it is. Ask by topic_id (postbus.topic_id(name)), which has
+-- indexes: by topic the messages of all topics are looked at.
 create or replace view postbus.messages as
 with one as (
-    select topic_id, case when parked then 'parked' else 'waiting' end as state, id, published_at, attempts, priority, key,
+    select topic_id, 'waiting' as state, id, published_at, attempts, priority, key,
            correlation_id, content_type, headers, payload, null::timestamptz as due_at, null::text as member, null::text as last_error,
            0::bigint as subscription_id
-      from postbus.queued
+      from postbus.queued where not parked
+    union all
+    select topic_id, 'parked', id, published_at, attempts, priority, key,
+           correlation_id, content_type, headers, payload, null, null, null, 0
+      from postbus.queued where ordered and parked            -- each of both has an index
     union all
     select topic_id, case when attempts > 0 or trial is not null then 'retrying' else 'scheduled' end, id, published_at, attempts, priority, key,
            correlation_id, content_type, headers, payload, due_at, null, last_error, 0
@@ -28,7 +33,8 @@ select known.name as topic, one.id, one.state, one.key, one.priority, one.attemp
        one.member, one.last_error, one.correlation_id, one.content_type, one.headers,
        postbus.payload_json(one.payload, one.content_type) as payload_json, one.payload,
        (select s.group_name from postbus.subscription s where s.id = one.subscription_id) as group_name,
-       postbus.event_id(known.name, one.id, one.published_at, one.headers, (select postbus.source())) as event_id
+       postbus.event_id(known.name, one.id, one.published_at, one.headers, (select postbus.source())) as event_id,
+       one.topic_id
   from one
   left join postbus.topic t on t.id = one.topic_id
  cross join lateral (select coalesce(t.name, (select s.name from postbus.topic_seen s where s.topic_id = one.topic_id limit 1)) as name) as known;

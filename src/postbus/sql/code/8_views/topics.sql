@@ -15,7 +15,7 @@ select k.name, k.semantics, k.ordered, k.paused_at, k.lease, k.max_attempts, k.r
        k.max_retention, k.zombie_time, k.heartbeat_interval, k.heartbeat_timeout,
        published.messages as published, groups.count as groups,
        waiting.count as waiting, delayed.count as delayed, leased.count as leased, dead.count as dead,
-       waiting.oldest_at, k.named_lanes, k.namespace, k.task, k.dead_retention
+       waiting.oldest_at, k.named_lanes, k.namespace, k.task, k.dead_retention, k.id as topic_id
   from known k
   left join postbus.topic_count published on published.topic_id = k.id
  left join lateral (select count(*) as count from postbus.subscription s where s.topic_id = k.id and s.state <> 'CANCELLED') as groups on true

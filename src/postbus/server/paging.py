@@ -1,0 +1,51 @@
+"""Pages: how many rows and bytes they have, and the cursors by which callers go on."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from litestar.params import QueryParameter
+
+from postbus._page_store import Page, Row
+from postbus.errors import InvalidInput
+
+MOST_BYTES = 8 << 20
+"""Of payloads, headers and errors on a page, unless its only message has more."""
+
+AfterId = Annotated[str, QueryParameter(pattern="^[0-9]{1,19}$", description="Only those with a higher id.")]
+Limit = Annotated[
+    int, QueryParameter(ge=1, le=1000, description="How many, at most. A page ends at 8 MiB as well: see next.")
+]
+Cursor = Annotated[
+    str | None, QueryParameter(max_length=2000, description="Go on after another page: what it has as next.")
+]
+
+
+def next_of(page: Page, place: Callable[[Row], Sequence[Any]], *, newest: bool = False) -> str | None:
+    """The cursor that leads to the next page. None where there is none."""
+    if not page.more:
+        return None
+    told = msgspec.json.encode(list(place(page.rows[0 if newest else -1])))
+    return base64.urlsafe_b64encode(told).decode().rstrip("=")
+
+
+def place_of(cursor: str | None, start: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The place that a cursor tells, or, without one, the start. Both have the same types."""
+    if cursor is None:
+        return start
+    try:
+        told = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        place = tuple(msgspec.json.decode(told, type=list[int | str]))
+    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        place = ()
+    if [type(one) for one in place] != [type(one) for one in start] or not all(map(_is_storable, place)):
+        raise InvalidInput("the cursor is none of this list", remedy="give what a page of this list has as next")
+    return place
+
+
+def _is_storable(value: int | str) -> bool:
+    return 0 <= value < 1 << 63 or value == -1 if isinstance(value, int) else "\0" not in value
