@@ -43,10 +43,16 @@ class HttpStore(Database):
     async def revoke_token(self, token_id: str) -> None:
         await self._act("select postbus.revoke_token($1)", token_id)
 
-    async def check_token(self, token_id: str, digest: bytes) -> dict[str, Any] | None:
-        """None for a token that does not work."""
-        rows = await self._rows("select * from postbus.check_token($1, $2)", token_id, digest)
-        return rows[0] if rows else None
+    async def check_tokens(self, tokens: Sequence[tuple[str, bytes]]) -> dict[tuple[str, bytes], dict[str, Any]]:
+        """What is known of tokens, by their ids and hashes. Those that do not work are left out."""
+        rows = await self._rows(
+            "select asked.id as asked_id, asked.hash as asked_hash, found.* "
+            "from unnest($1::text[], $2::bytea[]) as asked (id, hash) "
+            "cross join lateral postbus.check_token(asked.id, asked.hash) as found",
+            [token_id for token_id, _ in tokens],
+            [digest for _, digest in tokens],
+        )
+        return {(row["asked_id"], bytes(row["asked_hash"])): row for row in rows}
 
     async def note_token_uses(self, uses: Mapping[str, bytes]) -> None:
         """That these tokens were used just now, each with the hash of its secret."""

@@ -12,7 +12,11 @@ import pytest
 from eventually import eventually
 from http_api.serving import problem, serving
 from postbus import Bus
+from postbus.server.app import new_desk
+from postbus.server.callers import EVERYBODY
+from postbus.server.desk import Call
 from postbus.server.polls import Polls
+from postbus.server.settings import Settings
 
 
 async def push(http: httpx.AsyncClient, topic: str, *payloads: Any, **options: Any) -> list[str]:
@@ -89,6 +93,11 @@ async def test_a_caller_who_leaves_ends_its_poll(http: httpx.AsyncClient) -> Non
     assert message["attempt"] == 1
 
 
+def call_of(bus: Bus) -> Call:
+    """A call of a server that asks nobody who they are."""
+    return Call(new_desk(bus, Settings()), EVERYBODY)
+
+
 async def test_what_comes_for_a_caller_who_has_left_is_released(bus: Bus) -> None:
     """A message that is popped in the moment in which the client leaves is given back at once."""
     await bus.send("jobs", 1)
@@ -107,7 +116,7 @@ async def test_what_comes_for_a_caller_who_has_left_is_released(bus: Bus) -> Non
 
     request: Any = SimpleNamespace(receive=receive)
     taken: Any = take()
-    assert await Polls().wait(request, taken) == ()
+    assert await Polls().wait(request, taken, call_of(bus)) == ()
 
     [row] = await bus.admin.messages("jobs")
     assert (row["state"], row["attempts"]) == ("waiting", 0)
@@ -116,7 +125,7 @@ async def test_what_comes_for_a_caller_who_has_left_is_released(bus: Bus) -> Non
 async def test_a_request_that_is_cancelled_takes_nothing(bus: Bus) -> None:
     """A server that does not wait for a poll to end ends the pop as well."""
     request: Any = SimpleNamespace(receive=asyncio.Event().wait)
-    waiting = asyncio.create_task(Polls().wait(request, bus.pop("jobs", wait=30)))
+    waiting = asyncio.create_task(Polls().wait(request, bus.pop("jobs", wait=30), call_of(bus)))
 
     async def is_waiting() -> None:
         assert polls() == 1

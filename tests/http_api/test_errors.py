@@ -92,6 +92,11 @@ async def test_a_database_that_is_away_is_503(proxy: Proxy) -> None:
     async with Bus.open(proxy.dsn) as bus, serving(bus) as url, client(url) as http:
         assert (await http.get("/readyz")).json() == {"status": "ok"}
         proxy.cut()
+
+        async def is_unready() -> None:
+            problem(await http.get("/readyz"), 503, "PB504")
+
+        await eventually(is_unready)
         for method, path, body in (
             ("GET", "/readyz", None),
             ("GET", "/v1/topics", None),

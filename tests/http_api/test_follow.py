@@ -98,7 +98,7 @@ async def test_a_topic_that_is_not_there_cannot_be_followed(http: httpx.AsyncCli
 async def test_a_stream_ends_when_its_token_is_revoked(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked again and again whether the caller may still follow."""
     monkeypatch.setattr("postbus.server.callers._REMEMBERED", 0.0)
-    monkeypatch.setattr("postbus.server.follow._WHO", 0.0)
+    monkeypatch.setattr("postbus.server.vigil._EVERY", 0.1)
     await bus.admin.create_topic("t")
     async with (
         serving(bus, auth=True) as url,

@@ -13,7 +13,7 @@ from http_api.serving import client, new_token, problem, serving
 from http_api.test_consume import polls
 from postbus import Bus, InvalidOption
 from postbus.errors import TooManyRequests
-from postbus.server.limits import Gate
+from postbus.server.limits import Buckets, Gate
 from postbus.server.settings import Limits
 
 
@@ -108,10 +108,10 @@ def test_a_bucket_fills_again() -> None:
 def test_buckets_that_are_full_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept of callers is bounded by how many call at the same time."""
     monkeypatch.setattr("postbus.server.limits._MOST_BUCKETS", 10)
-    gate = Gate(Limits(rate=1))
+    buckets = Buckets(1.0, 1.0)
     for number in range(100):
-        gate.admit(str(number), now=float(number))
-    assert len(gate._buckets) <= 11
+        buckets.take(str(number), float(number))
+    assert len(buckets._left) <= 11
 
 
 @pytest.mark.parametrize("bad", [{"max_body": 0}, {"max_batch": 0}, {"max_polls": -1}, {"rate": 0}])

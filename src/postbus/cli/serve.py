@@ -24,7 +24,7 @@ from postbus.errors import InvalidOption, PostbusError
 
 if TYPE_CHECKING:
     from postbus.server.serve import HttpServer
-    from postbus.server.settings import Settings
+    from postbus.server.settings import Settings, UnixSocket
 
 WebhookAllow = Annotated[
     list[str] | None,
@@ -34,13 +34,15 @@ WebhookAllow = Annotated[
 ]
 _LIMITS = "Limits, for each token"
 _JWT = "JWT"
+_STRANGERS = "Limits before authentication"
+_HOST, _PORT = "127.0.0.1", 8472
 _PATIENCE = 2.0  # seconds, when it is to end at once
 
 
 def serve(
     cli: Cli,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")] = 8472,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = _HOST,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")] = _PORT,
     auth: Annotated[bool, typer.Option("--auth", help="Ask for tokens: see postbus tokens.")] = False,
     cors_origin: Annotated[
         list[str] | None, typer.Option(help="A web page that may call, such as https://app.example.org; or *.")
@@ -48,6 +50,29 @@ def serve(
     tls_cert: Annotated[Path | None, typer.Option(help="Serve https: the certificate, as PEM …")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="… and its key.")] = None,
     webhook_allow: WebhookAllow = None,
+    unix_socket: Annotated[
+        Path | None,
+        typer.Option(help="Listen on a socket in the file system, and on no port.", show_default=False),
+    ] = None,
+    unix_socket_mode: Annotated[
+        str, typer.Option(metavar="MODE", help="Its permissions: 660 admits its group.")
+    ] = "600",
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS", help="A proxy, or a network of them, whose X-Forwarded-For counts.", show_default=False
+        ),
+    ] = None,
+    max_connections: Annotated[
+        int, typer.Option(help="Connections of authenticated callers.", rich_help_panel=_STRANGERS)
+    ] = 4000,
+    header_timeout: Annotated[
+        float, typer.Option(help="Seconds for a request's headers to arrive.", rich_help_panel=_STRANGERS)
+    ] = 10.0,
+    body_timeout: Annotated[
+        float,
+        typer.Option(help="Seconds for its body; one more for each 16 KiB.", rich_help_panel=_STRANGERS),
+    ] = 30.0,
     max_body: Annotated[int, typer.Option(help="Bytes of a request.", rich_help_panel=_LIMITS)] = 16 << 20,
     max_batch: Annotated[int, typer.Option(help="Messages of a request.", rich_help_panel=_LIMITS)] = 1000,
     max_polls: Annotated[
@@ -77,7 +102,7 @@ def serve(
     Without authentication it serves this machine only. A second Ctrl-C does not wait for requests that go on.
     """
     require_server()
-    from postbus.server.settings import JwtSettings, Limits, Settings
+    from postbus.server.settings import ConnectionLimits, JwtSettings, Limits, Settings
 
     jwt = None
     if jwt_issuer and jwt_audience and jwt_jwks:
@@ -89,10 +114,14 @@ def serve(
             "JWTs need an issuer, an audience and keys",
             remedy="give all of --jwt-issuer, --jwt-audience and --jwt-jwks",
         )
+    if unix_socket is not None and (host, port) != (_HOST, _PORT):
+        raise usage_error("a socket has neither host nor port", remedy="leave out --host and --port")
     settings = Settings(
         host=host, port=port, auth=auth, jwt=jwt, limits=Limits(max_body, max_batch, max_polls, rate),
+        connections=ConnectionLimits(max_connections, header_timeout, body_timeout),
         cors_origins=tuple(cors_origin or ()), tls_cert=tls_cert, tls_key=tls_key,
         webhook_allow=tuple(webhook_allow or ()),
+        unix_socket=_unix_socket(unix_socket, unix_socket_mode), trusted_proxies=tuple(trusted_proxy or ()),
     )  # fmt: skip
     configure_logging("WARNING", LogFormat.JSON if cli.as_json else LogFormat.TEXT)
     with stops_by_signal():
@@ -100,6 +129,17 @@ def serve(
             return run(_run(cli.open_bus(), cli, settings))
         except KeyboardInterrupt:
             return OK
+
+
+def _unix_socket(path: Path | None, mode: str) -> UnixSocket | None:
+    from postbus.server.settings import UnixSocket
+
+    if path is None:
+        return None
+    try:
+        return UnixSocket(path, int(mode, 8))
+    except ValueError as error:
+        raise usage_error(f"{mode!r} is no mode of a file", remedy="give permissions such as 600 or 660") from error
 
 
 def require_server() -> None:
@@ -118,9 +158,11 @@ async def _run(bus: Bus, cli: Cli, settings: Settings) -> int:
         await bus.connect()
         server = HttpServer(bus, settings)
         if cli.as_json:
-            write_json({"url": server.url})
+            write_json({"url": server.url, "warnings": settings.warnings})
         else:
             say(f"serving {server.url}")
+        for warning in settings.warnings:
+            cli.note(f"warning: {warning}")
         await _serve_until_told(server, ending)
     finally:
         with suppress(TimeoutError):

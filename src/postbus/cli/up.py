@@ -118,7 +118,8 @@ def _tell_address(bus: Bus, cli: Cli, url: str | None) -> None:
     say(f"  psql {shlex.quote(bus.dsn)}")
     say()
     if url is not None:
-        say(f"HTTP is served at {url}, and told of at {url}/openapi.json")
+        say(f"HTTP is served at {url}, and described at {url}/docs")
+        say("It asks nobody who they are: every account of this machine is an administrator there (--no-http)")
         say()
     say("Other commands find the server by themselves. Ctrl-C ends it.")
 

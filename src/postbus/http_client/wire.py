@@ -59,16 +59,21 @@ class Wire:
     """A server of Postbus."""
 
     def __init__(self, url: str, *, token: str | None, patience: float, timeout: float) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise InvalidOption(f"{url!r} is no address of a server", remedy="such as http://127.0.0.1:8472")
+        if not url.startswith(("http://", "https://", "unix:/")):
+            raise InvalidOption(
+                f"{url!r} is no address of a server", remedy="such as http://127.0.0.1:8472, or unix:/run/postbus.sock"
+            )
         if timeout <= 0 or patience < 0:
             raise InvalidOption(f"timeout {timeout} or patience {patience} makes no sense", remedy="give seconds")
         self._patience = patience
         self._timeout = timeout
+        limits = httpx.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=20)
+        socket = url.removeprefix("unix:") if url.startswith("unix:") else None
         self._client = httpx.AsyncClient(
-            base_url=url,
+            base_url=url if socket is None else "http://localhost",
             headers={"authorization": f"Bearer {token}"} if token else {},
-            limits=httpx.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=20),
+            limits=limits,
+            transport=None if socket is None else httpx.AsyncHTTPTransport(uds=socket, limits=limits),
         )
 
     async def ask(

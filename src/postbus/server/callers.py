@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
 import msgspec
@@ -12,6 +12,7 @@ from postbus._http_admin import TOKEN_PREFIX, token_parts
 from postbus._store import Store
 from postbus.errors import NotAllowed, NotAuthenticated
 from postbus.server.rights import ROLES, Right, held_by
+from postbus.server.strangers import Batch, Parts, Row, Strangers
 from postbus.server.token_uses import TokenUses
 
 _REMEMBERED = 5.0  # seconds that a token goes on to work after it was revoked
@@ -141,29 +142,75 @@ class Authenticator:
         self._store = store
         self._is_open = is_open
         self._verifier = verifier
-        self._known: dict[tuple[str, bytes], tuple[float, Caller]] = {}
+        self._known: dict[Parts, tuple[float, Caller]] = {}
+        self._strangers = Strangers()
+        self._batch = Batch(self._rows)
         self.uses = TokenUses(store)
 
-    async def caller(self, authorization: str | None) -> Caller:
-        """Who sends this header. Refuses strangers."""
+    async def caller(self, authorization: str | None, address: str = "") -> Caller:
+        """Who sends this header, from an address. Refuses strangers."""
         if self._is_open:
             return EVERYBODY
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise NotAuthenticated("the request has no token", remedy="send the header Authorization: Bearer TOKEN")
         token = token.strip()
-        if self._verifier is not None and not token.startswith(f"{TOKEN_PREFIX}_"):
-            return await self._verifier.caller(token)
         parts = token_parts(token)
-        if parts is None:
-            raise _unknown()
-        until, caller = self._known.get(parts, (0.0, EVERYBODY))
-        return caller if time.monotonic() < until else await self._look_up(parts)
+        until, caller = self._known.get(parts, (None, EVERYBODY)) if parts is not None else (None, EVERYBODY)
+        if until is not None and time.monotonic() < until:
+            return caller
+        is_suspect = self._strangers.is_suspect(address)
+        try:
+            # A token that was valid a while ago is not made to wait for the sake of its neighbours.
+            return await self._find(token, parts, is_suspect=is_suspect and until is None)
+        except NotAuthenticated:
+            self._strangers.note(address)
+            if is_suspect:
+                raise self._strangers.refusal(address) from None
+            raise
 
-    async def _look_up(self, parts: tuple[str, bytes]) -> Caller:
-        self._known.pop(parts, None)
-        row = await (await self._store()).check_token(*parts)
+    async def _find(self, token: str, parts: Parts | None, *, is_suspect: bool) -> Caller:
+        """Whose token this is. With wrong ones of a suspect address it takes its time."""
+        if parts is not None:
+            row = await self._batch.ask(parts) if is_suspect else (await self._rows([parts])).get(parts)
+            return self._remember(parts, row)
+        try:
+            if self._verifier is None or token.startswith(f"{TOKEN_PREFIX}_"):
+                raise _unknown()
+            return await self._verifier.caller(token)
+        except NotAuthenticated:
+            if is_suspect:
+                await self._batch.pause()
+            raise
+
+    async def refused(self, authorizations: Collection[str]) -> set[str]:
+        """Those of these headers that do not work any more, found by one statement."""
+        tokens = {one: one.partition(" ")[2].strip() for one in authorizations}
+        parts_of = {one: token_parts(token) for one, token in tokens.items()}
+        known = [parts for parts in parts_of.values() if parts is not None]
+        rows = await self._rows(known) if known else {}
+        refused = set()
+        for one, parts in parts_of.items():
+            try:
+                if parts is None:
+                    await self._find(tokens[one], None, is_suspect=False)
+                else:
+                    self._remember(parts, rows.get(parts))
+            except NotAuthenticated:
+                refused.add(one)
+        return refused
+
+    async def close(self) -> None:
+        """Look up no more."""
+        await self._batch.close()
+
+    async def _rows(self, tokens: Sequence[Parts]) -> dict[Parts, Row]:
+        return await (await self._store()).check_tokens(tokens)
+
+    def _remember(self, parts: Parts, row: Row | None) -> Caller:
+        """A caller, as the database knows it. Refuses a token without a row."""
         if row is None:
+            self._known.pop(parts, None)
             raise _unknown()
         caller = Caller(
             parts[0],

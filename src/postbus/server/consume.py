@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import msgspec
 from litestar import Request
 from litestar.params import FromQuery, JSONBody
 
@@ -88,20 +89,34 @@ async def _popped(
 ) -> Popped:
     call.caller.check_group(data.group)
     call.desk.gate.check_batch(data.count)
+    # What a waiting caller gets is settled only when it is known that its token still works.
+    is_held = data.auto_ack and data.wait > 0 and not call.desk.settings.is_open
     popping = call.bus.pop(
         topic, group=data.group, batch=data.count, wait=data.wait, lease=data.lease, key=data.key,
-        member=call.caller.name[:300], auto_ack=data.auto_ack, look_back=data.look_back,
+        member=call.caller.name[:300], auto_ack=data.auto_ack and not is_held, look_back=data.look_back,
         namespace=namespace, task=task, start=_first_place(data),
         mode=None if data.message_id is not None else data.mode,
     ).for_others()  # fmt: skip
     if data.wait:
         with call.desk.gate.polling(call.caller.name):
-            found: Sequence[Delivery] = await call.desk.polls.wait(request, popping)
+            found: Sequence[Delivery] = await call.desk.polls.wait(request, popping, call)
     else:
         found = await popping
+    if is_held and found:
+        return Popped(messages=await _acked(call, found))
     for one in found:
         call.desk.polls.note(one, data.group)
     return Popped(messages=[_delivered(one) for one in found])
+
+
+async def _acked(call: InCall, found: Sequence[Delivery]) -> list[Delivered]:
+    """Settle what was popped to be acked at once. What somebody else has by now is left out."""
+    store = await call.bus.connect()
+    lost: set[int] = set()
+    for token in {one.token for one in found if one.token is not None}:
+        lost |= await store.ack(token, [one.message.id for one in found if one.token == token])
+    kept = [_delivered(one) for one in found if one.message.id not in lost]
+    return [msgspec.structs.replace(one, token=None, lease_ends_at=None) for one in kept]
 
 
 @route("POST", "/v1/ack", errors=(409, 413), tag=_TAG)

@@ -18,7 +18,9 @@ from postbus.errors import NotAllowed
 from postbus.server.callers import Authenticator, Caller
 from postbus.server.limits import Gate
 from postbus.server.polls import Polls
+from postbus.server.readiness import Readiness
 from postbus.server.settings import Settings
+from postbus.server.vigil import Vigil
 from postbus.server.withhold import without_payloads
 
 A = TypeVar("A")
@@ -36,6 +38,8 @@ class Desk:
     settings: Settings
     authenticator: Authenticator
     gate: Gate
+    vigil: Vigil
+    readiness: Readiness
     polls: Polls = field(default_factory=Polls)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server is told to end: nobody goes on waiting."""
@@ -49,10 +53,11 @@ class Call:
     desk: Desk
     caller: Caller
     authorization: str | None = None
+    address: str = ""
 
     async def check_again(self) -> None:
         """Refuse a caller whose token does not work any more."""
-        await self.desk.authenticator.caller(self.authorization)
+        await self.desk.authenticator.caller(self.authorization, self.address)
 
     async def check_leases(self, tokens: Iterable[UUID]) -> None:
         """Refuse leases of topics and groups that the caller lacks. One that is over is told as lost, elsewhere."""

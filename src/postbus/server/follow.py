@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 
@@ -15,8 +16,8 @@ from postbus.server.views import Browsed, view
 
 _EVERY = 0.25  # seconds between two looks
 _AWAY = 2.0  # seconds between two looks while the database is away
+_WHO = 1.0  # seconds after which it is asked again before an event whether the caller may still follow
 _SIGN_OF_LIFE = 15.0  # seconds after which something is said, so that a dead connection is noticed
-_WHO = 30.0  # seconds after which it is asked again whether the caller may still follow
 
 
 async def follow(call: Call, topic: str, last_event_id: str | None) -> AsyncIterator[bytes]:
@@ -25,8 +26,9 @@ async def follow(call: Call, topic: str, last_event_id: str | None) -> AsyncIter
     An event's id tells up to where all was found, so who goes on from there misses nothing; what came in the last
     seconds before the break may come again.
     """
-    with call.desk.gate.polling(call.caller.name):
-        follower = Follower(call.admin, topic, is_log=await call.admin.semantics(topic) == "PUB_SUB")
+    refused = asyncio.Event()
+    with call.desk.gate.polling(call.caller.name), call.desk.vigil.watching(call.authorization, refused.set):
+        follower = Follower(call.bus.connect, topic, is_log=await call.admin.semantics(topic) == "PUB_SUB")
         if last_event_id is None:
             async for _ in follower.newest(0):
                 pass
@@ -34,15 +36,17 @@ async def follow(call: Call, topic: str, last_event_id: str | None) -> AsyncIter
             follower.go_on_after(_place(last_event_id))
         yield b": following\n\n"
         said = asked = time.monotonic()
-        while not call.desk.stopping.is_set():
+        while not call.desk.stopping.is_set() and not refused.is_set():
             wait = _EVERY
             try:
                 async for row in follower.new_messages():
+                    if time.monotonic() - asked > _WHO:
+                        await call.check_again()
+                        asked = time.monotonic()
                     yield _event(follower.floor, call.shown(view(Browsed, row)))
                     said = time.monotonic()
-                if time.monotonic() - asked > _WHO:
-                    await call.check_again()
-                    asked = time.monotonic()
+                    if refused.is_set():
+                        return
             except DatabaseUnavailable:
                 wait = _AWAY
             except NotServed:
@@ -50,7 +54,7 @@ async def follow(call: Call, topic: str, last_event_id: str | None) -> AsyncIter
             if time.monotonic() - said > _SIGN_OF_LIFE:
                 yield b":\n\n"
                 said = time.monotonic()
-            await pause(wait, call.desk.stopping)
+            await pause(wait, call.desk.stopping, refused)
 
 
 def _event(floor: Place, message: Browsed) -> bytes:

@@ -9,8 +9,9 @@ from litestar import Request
 from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET
 
-from postbus import _migrate
+from postbus._admin_store import like
 from postbus.errors import NotAllowed
+from postbus.options import as_timedelta
 from postbus.server.desk import Desk
 from postbus.server.group_limits import of_findings
 from postbus.server.routing import InCall, route
@@ -23,7 +24,7 @@ _TAG = "health"
 @route("GET", "/", tag=_TAG)
 async def welcome() -> Welcome:
     """Where to go from here."""
-    return Welcome(name="Postbus", openapi="/openapi.json", ready="/readyz")
+    return Welcome(name="Postbus", docs="/docs", openapi="/openapi.json", ready="/readyz")
 
 
 @route("GET", "/livez", tag=_TAG)
@@ -34,11 +35,9 @@ async def livez() -> Health:
 
 @route("GET", "/readyz", errors=(503,), tag=_TAG)
 async def readyz(request: Request[Any, Any, Any]) -> Health:
-    """The database can be reached, and its schema is right."""
+    """The database can be reached, and its schema is right. The database is asked once a second at most."""
     desk: Desk = request.app.state.desk
-    store = await desk.bus.connect()
-    async with store.connection() as conn:
-        await _migrate.check(conn)
+    await desk.readiness.check()
     return Health(status="ok")
 
 
@@ -47,10 +46,11 @@ async def show_health(
     call: InCall, stuck_after: Annotated[float, QueryParameter(gt=0, description="Seconds.")] = 3600.0
 ) -> SystemHealth:
     """What is wrong with groups, and whether sweeping keeps up. Always 200: look at healthy."""
-    found = await call.admin.health(stuck_after)
-    findings = list(of_findings(call.caller, found["findings"]))
+    store = await call.bus.connect()
+    longest = as_timedelta(stuck_after, name="stuck_after")
+    findings = list(of_findings(call.caller, await store.group_findings(longest, like(call.caller.topics))))
     sees_all = call.caller.has_all_topics and call.caller.has_all_groups
-    sweeping = view(SweepHealth, found["sweeping"]) if sees_all else None
+    sweeping = view(SweepHealth, await store.sweep_health()) if sees_all else None
     is_well = all(one.level == "info" for one in findings) and (sweeping is None or sweeping.healthy)
     answers = [GroupFinding(**msgspec.to_builtins(one)) for one in findings]
     return SystemHealth(healthy=is_well, findings=answers, sweeping=sweeping)

@@ -13,34 +13,51 @@ from postbus.server.settings import Limits
 _MOST_BUCKETS = 10_000
 
 
+class Buckets:
+    """Token buckets, one for each name."""
+
+    def __init__(self, rate: float, most: float) -> None:
+        self._rate = rate
+        self._most = most
+        self._left: dict[str, tuple[float, float]] = {}
+        """Of each name how often it may go on at once, and when that was so."""
+
+    def wait_for(self, name: str, now: float) -> float:
+        """The seconds after which a name may go on. 0: at once."""
+        left = self._left_of(name, now)
+        return 0.0 if left >= 1.0 else (1.0 - left) / self._rate
+
+    def take(self, name: str, now: float) -> None:
+        """Count once."""
+        if len(self._left) >= _MOST_BUCKETS:  # those that rest are full again, and need not be known
+            self._left = {one: at for one, at in self._left.items() if (now - at[1]) * self._rate < self._most}
+        self._left[name] = max(self._left_of(name, now) - 1.0, 0.0), now
+
+    def _left_of(self, name: str, now: float) -> float:
+        left, since = self._left.get(name, (self._most, now))
+        return min(self._most, left + (now - since) * self._rate)
+
+
 class Gate:
     """Counts what each caller does, and refuses what is beyond its limits."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._polls: Counter[str] = Counter()
-        self._buckets: dict[str, tuple[float, float]] = {}
-        """Of each caller how many requests it may send at once, and when that was so."""
+        self._requests = None if limits.rate is None else Buckets(limits.rate, max(limits.rate, 1.0))
 
     def admit(self, name: str, *, now: float | None = None) -> None:
         """Count a request."""
-        rate = self.limits.rate
-        if rate is None:
+        if self._requests is None:
             return
         now = time.monotonic() if now is None else now
-        most = max(rate, 1.0)
-        left, since = self._buckets.get(name, (most, now))
-        left = min(most, left + (now - since) * rate)
-        if left < 1.0:
-            self._buckets[name] = left, now
+        if wait := self._requests.wait_for(name, now):
             raise TooManyRequests(
-                f"more than {rate:g} requests per second",
+                f"more than {self.limits.rate:g} requests per second",
                 remedy="wait for as long as Retry-After says, and send more messages per request",
-                retry_after=(1.0 - left) / rate,
+                retry_after=wait,
             )
-        if len(self._buckets) >= _MOST_BUCKETS:  # those that rest are full again, and need not be known
-            self._buckets = {one: at for one, at in self._buckets.items() if (now - at[1]) * rate < most}
-        self._buckets[name] = left - 1.0, now
+        self._requests.take(name, now)
 
     @contextmanager
     def polling(self, name: str) -> Iterator[None]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from litestar import Request
 
 from postbus.bus import Bus
-from postbus.errors import LeaseLost
+from postbus.errors import InvalidInput, LeaseLost
 from postbus.pull import Delivery, Pop, Popped
+
+if TYPE_CHECKING:
+    from postbus.server.desk import Call
 
 _MOST_NOTED = 100_000
 
@@ -25,24 +28,25 @@ class Polls:
         self._noted: dict[UUID, tuple[str, str | None, bool]] = {}
         """Of each lease the topic, the group, and whether others wait until it is settled: those of its key."""
 
-    async def wait(self, request: Request[Any, Any, Any], popping: Pop) -> Sequence[Delivery]:
-        """Pop, unless the caller leaves or the server ends. What comes for one who has left is given back."""
+    async def wait(self, request: Request[Any, Any, Any], popping: Pop, call: Call) -> Sequence[Delivery]:
+        """Pop, unless the caller leaves, may not go on, or the server ends. What comes for them is given back."""
         taking = asyncio.create_task(_take(popping), name="postbus-poll")
         watching = asyncio.create_task(_until_gone(request), name="postbus-poll-watch")
         self._watching.add(watching)
         try:
-            await asyncio.wait((taking, watching), return_when=asyncio.FIRST_COMPLETED)
+            with call.desk.vigil.watching(call.authorization, watching.cancel):
+                await asyncio.wait((taking, watching), return_when=asyncio.FIRST_COMPLETED)
             if not taking.done():
                 taking.cancel()
                 with suppress(asyncio.CancelledError):
                     await taking
+                await call.check_again()
                 return ()
             popped = taking.result()
-            if popped and watching.done() and not watching.cancelled():
-                with suppress(LeaseLost):
-                    await popped.release()
-                return ()
-            return popped
+            has_left = watching.done() and not watching.cancelled()
+            if popped:
+                await _look_again(popped, call, has_left=has_left)
+            return () if has_left else popped
         finally:
             self._watching.discard(watching)
             watching.cancel()
@@ -75,6 +79,19 @@ class Polls:
             topic, _, has_followers = self._noted.get(token, ("", None, False))
             if topic and (has_followers or gives_back):
                 bus.ring(topic)
+
+
+async def _look_again(popped: Popped, call: Call, *, has_left: bool) -> None:
+    """Give back what was popped for a caller who has left, or whose token has stopped working while it waited."""
+    try:
+        await call.check_again()
+    except BaseException:
+        has_left = True
+        raise
+    finally:
+        if has_left:
+            with suppress(LeaseLost, InvalidInput):  # without authentication, auto_ack has settled them
+                await popped.release()
 
 
 async def _take(popping: Pop) -> Popped:

@@ -18,6 +18,7 @@ from postbus.errors import PostbusError
 from postbus.server.views import Problem
 
 MEDIA_TYPE = "application/problem+json"
+_HUNG_UP = "client disconnected prematurely"  # as Litestar calls it
 _AWAY = 2.0  # seconds after which a database that is away is worth another try
 
 _STATUS: tuple[tuple[type[PostbusError], int], ...] = (
@@ -94,6 +95,8 @@ def of_framework(request: Request[Any, Any, Any], error: Exception) -> Response[
     if isinstance(error, ValidationException):
         return problem(errors.InvalidInput(_what_is_wrong(error), remedy="see /openapi.json for what is asked for"))
     if error.status_code >= 500:
+        if error.detail == _HUNG_UP:  # nobody reads the answer
+            return problem(errors.NotServed("the client has hung up"), status=400)
         return unexpected(request, error)
     kind, remedy = _OF_FRAMEWORK.get(error.status_code, (errors.InvalidInput, "see /openapi.json"))
     kept = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from typing import Annotated, Any, ClassVar, get_args, get_type_hints
-from urllib.parse import unquote
 
 import msgspec
 from litestar import Litestar, Request
@@ -19,14 +18,14 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import Example, Reference, Schema
 from litestar.params import PathParameter, QueryParameter, SkipValidation
 from litestar.plugins import OpenAPISchemaPlugin
-from litestar.types import ASGIApp, Method, Receive, Scope, Send
+from litestar.types import ASGIApp, Method
 from litestar.typing import FieldDefinition
 
-from postbus.errors import InvalidInput, NotAllowed
+from postbus.errors import InvalidInput
+from postbus.server.connections import KEY, Connection
 from postbus.server.desk import Call, Desk
-from postbus.server.problems import MEDIA_TYPE, problem
+from postbus.server.problems import MEDIA_TYPE
 from postbus.server.rights import RIGHTS
-from postbus.server.settings import is_loopback
 from postbus.server.shapes import ID, NAME, Given
 from postbus.server.views import Problem
 
@@ -35,16 +34,16 @@ GroupName = Annotated[str, PathParameter(pattern=NAME, examples=[Example(value="
 MessageId = Annotated[str, PathParameter(pattern=ID, examples=[Example(value="4096")], description="The message's id.")]
 InCall = NamedDependency[SkipValidation[Call]]
 
-_SLASH = "\x1f"
+SLASH = "\x1f"
 """Stands for an encoded slash within a name, while routes are looked up."""
 _MEANINGS = {
     400: "The request is wrong: change it.",
-    401: "Say who you are.",
-    403: "You may not do this.",
-    404: "There is nothing of this name.",
-    409: "It does not go with the state that things are in.",
-    413: "That is too much at once.",
-    429: "That is too often, or too many at the same time: see Retry-After.",
+    401: "The request has no valid token.",
+    403: "The token lacks the role or the topic.",
+    404: "Nothing has this name.",
+    409: "The request conflicts with the current state.",
+    413: "The request is too large.",
+    429: "Too many requests, or too many at the same time: see Retry-After.",
     503: "The database is away: see Retry-After.",
 }
 _ALWAYS = (400, 401, 403, 429, 503)
@@ -97,7 +96,11 @@ async def let_in(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRo
     """Find out who calls, and refuse those who may not: by role, by topic and group in the path, by their limits."""
     desk: Desk = connection.app.state.desk
     authorization = connection.headers.get("authorization")
-    caller = await desk.authenticator.caller(authorization)
+    address = connection.client.host if connection.client else ""
+    caller = await desk.authenticator.caller(authorization, address)
+    line: Connection | None = connection.scope.get(KEY)  # type: ignore[assignment]
+    if line is not None:
+        line.room.become_known(line)
     desk.gate.admit(caller.name)
     caller.check(handler.opt["right"])
     _check_query(connection, handler)
@@ -107,7 +110,7 @@ async def let_in(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRo
         caller.check_topic(names["topic"])
     if "group" in names:
         caller.check_group(names["group"])
-    connection.state.call = Call(desk, caller, authorization)
+    connection.state.call = Call(desk, caller, authorization, address)
 
 
 def _query_parameters(function: Callable[..., Any]) -> frozenset[str]:
@@ -129,7 +132,7 @@ def _check_query(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRo
 
 
 def _with_slashes(value: Any) -> Any:
-    return value.replace(_SLASH, "/") if isinstance(value, str) else value
+    return value.replace(SLASH, "/") if isinstance(value, str) else value
 
 
 class Body(AbstractDTO[Any]):
@@ -184,54 +187,3 @@ class RawSchema(OpenAPISchemaPlugin):
     @staticmethod
     def is_undefined_sentinel(value: Any) -> bool:
         return value is msgspec.UNSET
-
-
-class FrontDoor:
-    """What is looked at before anything else.
-
-    Names of topics and groups may hold slashes, which come encoded. And a server that asks nobody who they are must
-    not be used by web pages that its user looks at: neither under a name that leads here, nor from another origin.
-    """
-
-    def __init__(self, app: ASGIApp, *, is_open: bool, origins: tuple[str, ...]) -> None:
-        self._app = app
-        self._is_open = is_open
-        self._origins = origins
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if str(scope["type"]) == "http":
-            if self._is_open and (error := self._why_not(dict(scope["headers"]))) is not None:
-                await _refuse(error, send)
-                return
-            raw = scope.get("raw_path", b"")
-            if b"%2f" in raw.lower():
-                path = raw.decode("ascii", "replace").replace("%2f", "%2F").replace("%2F", "%1F")
-                scope["path"] = unquote(path)
-        await self._app(scope, receive, send)
-
-    def _why_not(self, headers: Mapping[bytes, bytes]) -> NotAllowed | None:
-        host = headers.get(b"host", b"localhost").decode("latin-1")
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-        if not is_loopback(name.strip("[]")):
-            return NotAllowed(
-                f"this server is not {host}", remedy="call it by the address that it tells when it starts"
-            )
-        origin = headers.get(b"origin", b"").decode("latin-1")
-        if origin and origin.partition("://")[2] != host and not {origin, "*"}.intersection(self._origins):
-            return NotAllowed(
-                f"pages of {origin} may not call this server",
-                remedy=f"allow them: postbus serve --cors-origin {origin:.200}",
-            )
-        return None
-
-
-async def _refuse(error: NotAllowed, send: Send) -> None:
-    answer = problem(error)
-    await send(
-        {
-            "type": "http.response.start",
-            "status": answer.status_code or 403,
-            "headers": [(b"content-type", MEDIA_TYPE.encode())],
-        }
-    )
-    await send({"type": "http.response.body", "body": answer.content, "more_body": False})

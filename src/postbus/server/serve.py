@@ -3,31 +3,59 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 
 from postbus._upkeep import Sweeping
 from postbus.bus import Bus
-from postbus.errors import InvalidOption
 from postbus.server.app import make_app, new_desk
+from postbus.server.connections import Room, protocol_of
+from postbus.server.listen import BACKLOG, listen, make_room_for, remove_socket
 from postbus.server.settings import Settings
 from postbus.server.webhooks import WebhookRunner
 
-_BACKLOG = 2048
+_HANDSHAKE = 10.0  # seconds that TLS may take to begin, …
+_GOODBYE = 5.0  # … and to end
 _KEEP_ALIVE = 75  # seconds that an idle connection stays open: longer than proxies keep theirs
 _GRACE = 5  # seconds that requests may take to finish when the server ends
 
 
+_HEADERS = [
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-resource-policy", "same-origin"),
+    # Pages have one stylesheet of their own, and nothing else: no scripts, no images, no forms.
+    (
+        "content-security-policy",
+        "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+]
+_HSTS = ("strict-transport-security", "max-age=31536000")
+
+
 class _Uvicorn(uvicorn.Server):
-    """Leaves signals to whoever runs it."""
+    """Leaves signals to whoever runs it, and limits how long TLS may take."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        loop, config = asyncio.get_running_loop(), self.config
+        patience = {"ssl_handshake_timeout": _HANDSHAKE, "ssl_shutdown_timeout": _GOODBYE} if config.ssl else {}
+
+        def new_protocol() -> asyncio.Protocol:
+            return config.http_protocol_class(config=config, server_state=self.server_state, app_state={})  # type: ignore[call-arg]
+
+        self.servers = []
+        for one in sockets or ():
+            opening: Any = loop.create_unix_server if one.family == socket.AF_UNIX else loop.create_server
+            self.servers.append(await opening(new_protocol, sock=one, ssl=config.ssl, backlog=BACKLOG, **patience))
+        self.started = True
 
 
 class HttpServer:
@@ -41,11 +69,15 @@ class HttpServer:
         self._webhooks = WebhookRunner(bus.dsn, bus.connect, settings.reach)
         self._desk.webhooks_changed = self._webhooks.changed
         self._server: _Uvicorn | None = None
-        self._socket = _listen(settings)
+        self._room = Room(settings.connections)
+        self._socket = listen(settings)
+        make_room_for(settings.connections)
 
     @property
     def url(self) -> str:
-        """Where it can be reached."""
+        """Where it can be reached: an address, or unix: and the path of a socket."""
+        if self._settings.unix_socket is not None:
+            return f"unix:{self._settings.unix_socket.path}"
         host, port = self._socket.getsockname()[:2]
         scheme = "https" if self._settings.tls_cert else "http"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
@@ -55,13 +87,14 @@ class HttpServer:
         self._server = server = _Uvicorn(
             uvicorn.Config(
                 self._app,
-                http="httptools",
+                http=protocol_of(self._room),
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                backlog=_BACKLOG,
+                proxy_headers=False,  # uvicorn would believe those of this machine: see FrontDoor
+                headers=[*_HEADERS, *([_HSTS] if self._settings.tls_cert else [])],
                 timeout_graceful_shutdown=_GRACE,
                 timeout_keep_alive=_KEEP_ALIVE,
                 ssl_certfile=self._settings.tls_cert,
@@ -73,8 +106,8 @@ class HttpServer:
         webhooks = self._webhooks.run(self._desk.stopping)
         # There may be no other process that looks after leases that end, and after what is no longer needed.
         sweeping = Sweeping(await self._bus.connect(), "serve")
-        uses = self._desk.authenticator.uses
-        loops = (webhooks, uses.run(stop), *sweeping.loops(stop))
+        desk, uses = self._desk, self._desk.authenticator.uses
+        loops = (webhooks, uses.run(stop), self._room.watch(stop), desk.vigil.run(stop), *sweeping.loops(stop))
         beside = [asyncio.create_task(one, name="postbus-http-upkeep") for one in loops]
         try:
             done, _ = await asyncio.wait([serving, ending, *beside], return_when=asyncio.FIRST_COMPLETED)
@@ -87,7 +120,9 @@ class HttpServer:
             await asyncio.gather(serving, ending, *beside, return_exceptions=True)
             await sweeping.end()
             await uses.end()
+            await desk.authenticator.close()
             self._socket.close()
+            remove_socket(self._settings)
         for task in done - {ending}:
             task.result()
 
@@ -95,17 +130,3 @@ class HttpServer:
         """Do not wait for requests that go on when it ends."""
         if self._server is not None:
             self._server.force_exit = True
-
-
-def _listen(settings: Settings) -> socket.socket:
-    try:
-        family, *_, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
-    except OSError as error:
-        in_use = error.errno == errno.EADDRINUSE
-        raise InvalidOption(
-            f"cannot listen on {settings.host}, port {settings.port}: {error.strerror or error}",
-            remedy="another process has it: name another one with --port" if in_use else "see --host and --port",
-        ) from error
-    except OverflowError as error:
-        raise InvalidOption(f"port {settings.port} is out of range", remedy="ports go up to 65535") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
@@ -11,6 +12,7 @@ from postbus.errors import InvalidOption
 from postbus.relay.reach import Reach
 
 DEFAULT_PORT = 8472
+_ORIGIN = re.compile(r"https?://[^/?#\s@]+")
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,44 @@ class Limits:
                 raise InvalidOption(f"{name} {getattr(self, name)} is too small", remedy=f"give {least} or more")
         if self.rate is not None and not 0.001 <= self.rate <= 1e9:
             raise InvalidOption(f"rate {self.rate} is out of range", remedy="give requests per second, from 0.001 on")
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """What one server takes from clients before it knows who they are."""
+
+    connections: int = 4000
+    """Connections of authenticated callers at the same time. Strangers have an eighth of that, and what is left."""
+    head_timeout: float = 10.0
+    """Seconds until a request's address and headers have arrived."""
+    body_timeout: float = 30.0
+    """Seconds until its body has arrived; one more for each 16 KiB of it."""
+
+    def __post_init__(self) -> None:
+        if self.connections < 1:
+            raise InvalidOption(f"max_connections {self.connections} is too small", remedy="give 1 or more")
+        for name in ("head_timeout", "body_timeout"):
+            if not 0.1 <= getattr(self, name) <= 3600:
+                raise InvalidOption(f"{name} {getattr(self, name)} is out of range", remedy="give 0.1 to 3600 seconds")
+
+    @property
+    def spare(self) -> int:
+        """Connections that strangers may have though all places of authenticated callers are taken."""
+        return max(16, self.connections // 8)
+
+
+@dataclass(frozen=True)
+class UnixSocket:
+    """A socket in the file system: its permissions say which accounts of the machine reach the server."""
+
+    path: Path
+    mode: int = 0o600
+
+    def __post_init__(self) -> None:
+        if len(str(self.path).encode()) > 107:
+            raise InvalidOption(f"the path {self.path} is too long for a socket", remedy="use up to 107 bytes")
+        if not 0 <= self.mode <= 0o777:
+            raise InvalidOption(f"mode {self.mode:o} makes no sense", remedy="give permissions such as 600 or 660")
 
 
 @dataclass(frozen=True)
@@ -72,16 +112,21 @@ class Settings:
     jwt: JwtSettings | None = None
     """Take JWTs too; this asks for authentication by itself."""
     limits: Limits = field(default_factory=Limits)
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     cors_origins: tuple[str, ...] = ()
     """Web pages that may call the server: their origins, or * for any."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    unix_socket: UnixSocket | None = None
+    """Listen there instead of on host and port."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto count."""
     webhook_allow: tuple[str, ...] = ()
     """Addresses, networks and hosts that webhooks may reach beside public addresses."""
     reach: Reach = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.is_open and not is_loopback(self.host):
+        if self.is_open and self.is_public:
             raise InvalidOption(
                 f"{self.host} can be reached from other machines, and nobody would be asked who they are",
                 remedy="add --auth and make tokens (postbus tokens create NAME --role ROLE), or serve 127.0.0.1",
@@ -92,6 +137,49 @@ class Settings:
         for path in (self.tls_cert, self.tls_key):
             if path is not None and not path.is_file():
                 raise InvalidOption(f"there is no file {path}", remedy="name a PEM file")
+        self._check_origins()
+        for proxy in self.trusted_proxies:
+            try:
+                ipaddress.ip_network(proxy)
+            except ValueError as error:
+                raise InvalidOption(
+                    f"trusted proxy {proxy!r} is no address or network: {error}",
+                    remedy="give an address such as 10.0.0.7, or a network such as 10.0.0.0/24",
+                ) from error
+
+    def _check_origins(self) -> None:
+        for origin in self.cors_origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise InvalidOption(
+                    f"{origin!r} is no origin of a web page",
+                    remedy="give its scheme, host and port: https://example.org",
+                )
+        if self.is_open and "*" in self.cors_origins:
+            raise InvalidOption(
+                "without authentication every web page that is opened on this machine could do everything",
+                remedy="name the origins of pages that may: --cors-origin https://app.example.org; or add --auth",
+            )
+
+    @property
+    def warnings(self) -> list[str]:
+        """What these settings leave open, for whoever starts the server."""
+        found = []
+        if self.is_open and self.unix_socket is None:
+            found.append(
+                "without authentication every account of this machine is an administrator here; add --auth, or serve "
+                "a socket whose permissions say who may: --unix-socket PATH"
+            )
+        if self.is_public and self.tls_cert is None:
+            found.append(
+                f"tokens and messages go to and from {self.host} unencrypted; add --tls-cert and --tls-key, or let "
+                "only a proxy that does TLS reach this address"
+            )
+        return found
+
+    @property
+    def is_public(self) -> bool:
+        """Whether other machines reach the server."""
+        return self.unix_socket is None and not is_loopback(self.host)
 
     @property
     def is_open(self) -> bool:

@@ -1,0 +1,296 @@
+"""Connections of clients: what the server reads before it knows a caller is bounded in bytes, in number and in time.
+
+uvicorn limits none of these, so its protocol is extended here. A connection belongs to a stranger until a request on it
+has been authenticated. Strangers have room of their own: however many they open, authenticated clients get in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, cast
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from postbus.errors import InvalidInput, NotServed, PostbusError, RequestTooLarge
+from postbus.server.problems import MEDIA_TYPE, problem
+from postbus.server.settings import ConnectionLimits
+
+MOST_HEAD_BYTES = 64 << 10
+MOST_HEADERS = 100
+KEY = "postbus.connection"
+"""Where requests have their connection, in the scope."""
+_LONG_HEAD = f"address and headers have more than {MOST_HEAD_BYTES} bytes"
+_MOST_PIPELINED = 100
+_SLOWEST = 16 << 10  # bytes of a body per second, beyond the time that each body has
+_FRAMING = 16  # bytes that may come for each byte of a body, since chunks have headers and extensions, …
+_MOST_FRAMING = 1 << 20  # … and beyond that
+_STALLED = 30.0  # seconds that a client may read nothing of an answer
+_LINGERING = 1.0  # seconds for a refused client to read why, before its connection is closed
+_MOST_DISCARDED = 1 << 20  # bytes that a refused client may still send
+_DRAINING = 2.0  # seconds for a client to stop sending a body whose request was answered already
+_TICK = 0.5  # seconds between two looks at all connections
+
+
+@dataclass
+class Room:
+    """The connections of a server: those of strangers in the order in which they came, and those of known callers."""
+
+    limits: ConnectionLimits
+    strangers: dict[Connection, None] = field(default_factory=dict)
+    known: dict[Connection, None] = field(default_factory=dict)
+
+    def enter(self, newcomer: Connection) -> None:
+        """Let a stranger in. If there are too many, the one that came first has to leave."""
+        self.strangers[newcomer] = None
+        if len(self.strangers) + len(self.known) > self.limits.connections + self.limits.spare:
+            oldest = next(iter(self.strangers))
+            oldest.refuse(_full())
+            oldest.hang_up()
+
+    def become_known(self, connection: Connection) -> None:
+        """A request was authenticated. If all places are taken, an idle connection has to leave."""
+        if connection in self.known or connection not in self.strangers:
+            return
+        if len(self.known) >= self.limits.connections:
+            idle = next((one for one in self.known if one.is_idle), None)
+            if idle is None:
+                connection.end_after_answer()
+                raise _full()
+            idle.hang_up()
+        del self.strangers[connection]
+        self.known[connection] = None
+
+    def leave(self, connection: Connection) -> None:
+        self.strangers.pop(connection, None)
+        self.known.pop(connection, None)
+
+    async def watch(self, stop: asyncio.Event) -> None:
+        """Close connections whose clients take too long, until `stop` is set."""
+        while not stop.is_set():
+            now = time.monotonic()
+            for one in (*self.strangers, *self.known):
+                one.check(now)
+            await asyncio.sleep(_TICK)
+
+
+def _full() -> NotServed:
+    return NotServed(
+        "all connections of the server are in use",
+        remedy="try again later, use fewer connections, or start the server with a larger --max-connections",
+    )
+
+
+class Connection(HttpToolsProtocol):
+    """One connection. Subclasses made by `protocol_of` know the room that it is in."""
+
+    room: Room
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._reading_since: float | None = None
+        """When the client began with a request that it has not sent completely; None while none is expected."""
+        self._in_head = True
+        self._head_bytes = 0
+        self._headers = 0
+        self._body_bytes = 0
+        self._raw_bytes = 0
+        """Bytes of the head or body that is being read, without those that came together with what was before it."""
+        self._problem: tuple[PostbusError, int | None] | None = None
+        self._is_deaf = False
+        self._discarded = 0
+        self._is_refused = False
+        self._unsent = 0
+        self._unsent_since = 0.0
+
+    # what uvicorn calls
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._reading_since = self._unsent_since = time.monotonic()
+        self.room.enter(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.room.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_deaf:
+            self._discard(len(data))
+            return
+        self._unset_keepalive_if_required()
+        if self._reading_since is None:
+            self._reading_since = time.monotonic()
+        self._raw_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # Nothing but HTTP/1.1 is spoken here: the request is answered, and what follows is not read.
+            self._is_deaf, self._reading_since = True, None
+            self.end_after_answer()
+        except httptools.HttpParserError:
+            not_http = InvalidInput("this is not a request of HTTP/1.1", remedy="see RFC 9112")
+            self.refuse(*(self._problem or (not_http, None)))
+        else:
+            self._check_raw()
+
+    def _discard(self, count: int) -> None:
+        """Let a refused client finish sending, so that it reads the refusal; but not without end."""
+        self._discarded += count
+        if self._discarded > _MOST_DISCARDED:
+            self.transport.abort()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.hang_up()
+
+    # what the parser calls
+
+    def on_message_begin(self) -> None:
+        if len(self.pipeline) >= _MOST_PIPELINED:
+            self._fail(RequestTooLarge("too many requests at once", remedy="wait for answers"))
+        super().on_message_begin()
+        cast("dict[str, Any]", self.scope)[KEY] = self
+        if self._reading_since is None:
+            self._reading_since = time.monotonic()
+        self._in_head = True
+        self._head_bytes = self._headers = self._body_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count_head(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers += 1
+        self._count_head(len(name) + len(value) + 4)
+        if self._headers > MOST_HEADERS:
+            self._fail(_head_too_large(f"the request has more than {MOST_HEADERS} headers"), 431)
+        if self._in_head:  # trailers of a body are left out: uvicorn would add them to the headers
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._raw_bytes = 0
+        self._reading_since = time.monotonic()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_head = True
+        self._raw_bytes = 0
+        self._reading_since = None
+        super().on_message_complete()
+
+    def _count_head(self, count: int) -> None:
+        self._head_bytes += count
+        if self._head_bytes > MOST_HEAD_BYTES:
+            self._fail(_head_too_large(_LONG_HEAD), 431)
+
+    def _fail(self, error: PostbusError, status: int | None = None) -> None:
+        """End parsing. The parser wraps what is raised here in an error of its own."""
+        self._problem = error, status
+        raise error
+
+    def _check_raw(self) -> None:
+        """Count what the parser does not tell of: a header that does not end, and extensions of chunks."""
+        if self._reading_since is None:
+            return
+        if self._in_head and self._raw_bytes > MOST_HEAD_BYTES:
+            self.refuse(_head_too_large(_LONG_HEAD), 431)
+        elif not self._in_head and self._raw_bytes > _MOST_FRAMING + _FRAMING * self._body_bytes:
+            self.refuse(RequestTooLarge("the chunks of the body are mostly framing", remedy="send larger chunks"))
+
+    # what ends it
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being sent or answered."""
+        return self._reading_since is None and (self.cycle is None or self.cycle.response_complete)
+
+    def end_after_answer(self) -> None:
+        """Close the connection once the last request is answered."""
+        if self.cycle is not None:
+            self.cycle.keep_alive = False
+
+    def hang_up(self) -> None:
+        """Close the connection. Do not wait for a client that does not read."""
+        self.room.leave(self)
+        if self.transport.is_closing() or self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def refuse(self, error: PostbusError, status: int | None = None) -> None:
+        """Say why the request is not taken, and read nothing more. The connection is closed a moment later."""
+        if self._is_refused or self.transport.is_closing():
+            return
+        self._is_deaf = self._is_refused = True
+        self._reading_since = time.monotonic()
+        self._unset_keepalive_if_required()
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if self._in_head or cycle.response_started or self.pipeline:
+                # The answer to an earlier request is due first. A client would take the refusal for it.
+                self.transport.abort()
+                return
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self.transport.write(self._told(error, status))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    def _told(self, error: PostbusError, status: int | None) -> bytes:
+        answer = problem(error, status=status)
+        phrase = HTTPStatus(answer.status_code or 400)
+        headers = [
+            *self.server_state.default_headers,
+            *((name.encode(), value.encode()) for name, value in answer.headers.items()),
+            (b"content-type", MEDIA_TYPE.encode()),
+            (b"content-length", str(len(answer.content)).encode()),
+            (b"connection", b"close"),
+        ]
+        lines = [b"HTTP/1.1 %d %s" % (phrase, phrase.phrase.encode()), *(b"%s: %s" % one for one in headers)]
+        return b"\r\n".join(lines) + b"\r\n\r\n" + answer.content
+
+    def check(self, now: float) -> None:
+        """Close the connection if its client takes too long to send, or to read."""
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent or unsent < self._unsent:
+            self._unsent_since = now
+        self._unsent = unsent
+        if now - self._unsent_since > _STALLED:
+            self.transport.abort()
+        elif self._reading_since is not None and not self.flow.read_paused:
+            self._check_reading(now - self._reading_since)
+
+    def _check_reading(self, seconds: float) -> None:
+        limits = self.room.limits
+        if self._is_refused:
+            if seconds > _LINGERING:
+                self.hang_up()
+        elif self._in_head:
+            if seconds > limits.head_timeout:
+                self._say_late("address and headers", limits.head_timeout)
+        elif self.cycle is not None and self.cycle.response_complete:
+            if seconds > _DRAINING:
+                self.hang_up()
+        elif seconds > limits.body_timeout + self._body_bytes / _SLOWEST:
+            self._say_late("the body", limits.body_timeout)
+
+    def _say_late(self, part: str, seconds: float) -> None:
+        late = NotServed(f"{part} did not arrive within {seconds:g} seconds", remedy="send the request at once")
+        self.refuse(late, HTTPStatus.REQUEST_TIMEOUT)
+
+
+def _head_too_large(message: str) -> RequestTooLarge:
+    return RequestTooLarge(message, remedy="send fewer or shorter headers")
+
+
+def protocol_of(room: Room) -> type[asyncio.Protocol]:
+    """The protocol of a server, for uvicorn."""
+    return type("RoomConnection", (Connection,), {"room": room})

@@ -1,0 +1,53 @@
+"""What the server offers, as OpenAPI."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from litestar import Litestar
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Components, SecurityScheme
+
+import postbus
+from postbus.server.desk import call_of
+from postbus.server.routing import Body, RawSchema
+
+ROLES = "x-postbus-roles"
+"""Of an operation: the roles of which a caller needs one."""
+_ABOUT = (
+    "Transactional messaging inside PostgreSQL. Ids are texts, since they have up to 64 bits, which JavaScript's "
+    "numbers do not; durations are seconds, or texts such as 30s when they are given."
+)
+
+
+def describe(routes: Sequence[HTTPRouteHandler]) -> dict[str, Any]:
+    """The document. It is made by an application that serves nothing: Litestar would add pages to one that does."""
+    from litestar.di import Provide
+
+    app = Litestar(
+        routes,
+        dependencies={"call": Provide(call_of, sync_to_thread=False)},
+        dto=Body,
+        return_dto=None,
+        plugins=[RawSchema()],
+        openapi_config=OpenAPIConfig(
+            title="Postbus",
+            version=postbus.__version__,
+            description=_ABOUT,
+            use_handler_docstrings=True,
+            render_plugins=[JsonRenderPlugin()],
+            components=Components(
+                security_schemes={"token": SecurityScheme(type="http", scheme="bearer", description="pbt_…, or a JWT.")}
+            ),
+        ),
+        logging_config=None,
+    )
+    document: dict[str, Any] = app.openapi_schema.to_schema()
+    roles = {route.operation_id: list(route.opt["right"].roles) for route in routes}
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            operation[ROLES] = roles.get(operation.get("operationId"), [])
+    return document

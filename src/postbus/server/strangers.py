@@ -1,0 +1,105 @@
+"""Wrong tokens: counted by the address that sends them, and looked up in few statements when there are many.
+
+A valid token from the same address is not refused, since behind a proxy or NAT many callers have one address. It waits
+up to a second if this server has not seen it before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from postbus.errors import TooManyRequests
+from postbus.server.limits import Buckets
+
+Parts = tuple[str, bytes]
+"""The id of a token, and the hash of its secret."""
+Row = dict[str, Any]
+LookUp = Callable[[Sequence[Parts]], Awaitable[dict[Parts, Row]]]
+
+_AT_ONCE = 20.0  # wrong tokens that an address may send at once, …
+_RATE = 1.0  # … and per second
+_EVERY = 1.0  # seconds between two statements for addresses that have sent more
+
+
+class Strangers:
+    """Counts wrong tokens by address."""
+
+    def __init__(self) -> None:
+        self._wrong = Buckets(_RATE, _AT_ONCE)
+
+    def is_suspect(self, address: str) -> bool:
+        """Whether an address has sent too many wrong tokens of late."""
+        return self._wrong.wait_for(_network(address), time.monotonic()) > 0
+
+    def note(self, address: str) -> None:
+        """Count a wrong token."""
+        self._wrong.take(_network(address), time.monotonic())
+
+    def refusal(self, address: str) -> TooManyRequests:
+        """What an address is told that goes on."""
+        return TooManyRequests(
+            "your address has sent too many wrong tokens",
+            remedy="use a valid token: it is let in, also from this address",
+            retry_after=self._wrong.wait_for(_network(address), time.monotonic()),
+        )
+
+
+def _network(address: str) -> str:
+    """What belongs to one client: an address, or with IPv6 the 64 bits that each client has to itself."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv6Address):
+        return str(parsed.ipv4_mapped or ipaddress.ip_network((int(parsed) >> 64 << 64, 64)))
+    return address
+
+
+class Batch:
+    """Looks up what is asked for within a second by one statement."""
+
+    def __init__(self, look_up: LookUp) -> None:
+        self._look_up = look_up
+        self._waiting: dict[Parts, asyncio.Future[Row | None]] = {}
+        self._is_called = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def ask(self, parts: Parts) -> Row | None:
+        """What is known of a token, within a second or so. None for one that does not work."""
+        found = self._waiting.get(parts)
+        if found is None:
+            found = self._waiting[parts] = asyncio.get_running_loop().create_future()
+        if not self._is_called:
+            self._is_called = True
+            asking = asyncio.create_task(self._ask_soon(), name="postbus-tokens")
+            self._tasks.add(asking)
+            asking.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(found)
+
+    async def _ask_soon(self) -> None:
+        await asyncio.sleep(_EVERY)
+        # What comes while the database answers is for the next statement.
+        waiting, self._waiting, self._is_called = self._waiting, {}, False
+        try:
+            rows = await self._look_up(list(waiting))
+        except Exception as error:
+            for one in waiting.values():
+                one.set_exception(error)
+                one.exception()  # those who asked may have gone
+        else:
+            for parts, one in waiting.items():
+                one.set_result(rows.get(parts))
+
+    async def pause(self) -> None:
+        """Let who sends what cannot be a token wait as long as others do."""
+        await asyncio.sleep(_EVERY)
+
+    async def close(self) -> None:
+        """Ask no more."""
+        for task in (tasks := list(self._tasks)):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,250 @@
+"""Answers that would be heavy: pages end by bytes, and lists cost by what the caller may see."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from postbus.bus import Bus
+from postbus.embedded import EmbeddedPostgres
+from postbus.http_client import HttpBus
+from security.served import Served, database, served
+
+pytestmark = pytest.mark.attack("heavy answers")
+_MIB = 1 << 20
+_LARGE = 40  # messages of 1 MB
+_DEAD = 20_000
+_TOPICS = 100
+_QUICK = 1.0  # seconds
+
+
+@pytest.fixture(scope="module")
+def target(server: EmbeddedPostgres) -> Iterator[Served]:
+    """Large messages in three places, 20,000 dead letters, and 100 topics with a group each that nobody may see."""
+    with database(server) as dsn, served(dsn, "--auth") as running:
+        running.tokens["all"] = running.new_token("producer", "consumer", "observer", "admin")
+        running.tokens["blind"] = running.new_token("observer", "admin", topics=("nothing.*",))
+        running.tokens["one"] = running.new_token("observer", "admin", topics=("seen",))
+        running.use_database(fill)
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            conn.execute(
+                "insert into postbus.dead_letter "
+                "(id, topic_id, reason, attempts, priority, published_at, content_type, payload) "
+                "select 10000000 + n, postbus.topic_id('hidden.0'), 'bad', 1, 4, now(), 'text/plain', 'x' "
+                "from generate_series(1, %s) n",
+                (_DEAD,),
+            )
+            conn.execute("analyze")
+        yield running
+
+
+async def fill(bus: Bus) -> None:
+    large = "x" * 1_000_000
+    await bus.admin.create_topic("large.log", semantics="PUB_SUB")
+    await bus.admin.create_topic("large.queue")
+    await bus.admin.create_topic("large.dead")
+    await bus.admin.create_topic("seen", semantics="PUB_SUB")
+    for _ in range(_LARGE):
+        for name in ("large.log", "large.queue", "large.dead"):
+            await bus.send(name, large)
+    while popped := await bus.pop("large.dead", batch=10):
+        await popped.dead_letter("too large", error="e" * 1000)
+    store = await bus.connect()
+    for number in range(_TOPICS):
+        name = f"hidden.{number}"
+        await bus.admin.create_topic(name, semantics="PUB_SUB" if number else "QUEUE")
+        if number:
+            await bus.admin.subscribe_group("g", name)
+    async with store.connection() as conn:
+        await conn.execute(
+            "select postbus.create_webhook('w' || n, 'hidden.' || n, 'http://127.0.0.1:1/', $1, 'g', enabled => false) "
+            "from generate_series(1, 99) n",
+            "whsec_" + base64.b64encode(b"0" * 24).decode(),
+        )
+    await bus.admin.subscribe_group("g", "seen")
+    await bus.admin.create_webhook("seen", "seen", "http://127.0.0.1:1/", group="g", enabled=False)
+
+
+PAGES = {
+    "a queue": "/v1/topics/large.queue/messages?limit=1000",
+    "the newest of a queue": "/v1/topics/large.queue/messages?limit=1000&newest=true",
+    "a log": "/v1/topics/large.log/messages?limit=1000",
+    "the newest of a log": "/v1/topics/large.log/messages?limit=1000&newest=true",
+    "the dead letters of a topic": "/v1/topics/large.dead/dead-letters?limit=1000",
+    "all dead letters": "/v1/dead-letters?limit=1000",
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_ends_by_bytes(target: Served, page: str) -> None:
+    """However many messages are asked for, and the server's memory stays small."""
+    with target.client(target.tokens["all"]) as http:
+        before = target.most_memory()
+        answer = http.get(PAGES[page])
+        assert len(answer.content) < 9 * _MIB
+        assert target.most_memory() - before < 60 * _MIB
+        told = answer.json()
+    assert told["next"]
+    assert 5 <= len(told.get("messages") or told["dead_letters"]) <= 8
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("limit", [7, 1000])
+def test_cursors_lead_through_everything(target: Served, page: str, limit: int) -> None:
+    """Each message comes once, whether pages end by number or by bytes."""
+    path = PAGES[page].replace("limit=1000", f"limit={limit}")
+    found: list[int] = []
+    cursor: str | None = None
+    with target.client(target.tokens["all"]) as http:
+        for _ in range(20):
+            told = http.get(f"{path}&cursor={cursor}" if cursor else path).json()
+            rows = told.get("messages") or told.get("dead_letters")
+            ids = [int(one["id"]) for one in rows]
+            assert ids == sorted(ids)
+            found += reversed(ids) if "newest" in path else ids
+            cursor = told["next"]
+            if cursor is None or len(found) >= _LARGE:
+                break
+    expected = sorted(found, reverse="newest" in path)
+    assert found == expected
+    assert len(set(found)) == len(found)
+    if page != "all dead letters":
+        assert len(found) == _LARGE
+        assert cursor is None
+
+
+def test_the_client_follows_cursors(target: Served) -> None:
+    """What a program asks for it gets, in several pages."""
+
+    async def look(_: Bus) -> list[list[dict[str, Any]]]:
+        async with HttpBus(target.url, token=target.tokens["all"]) as http:
+            return [
+                await http.admin.messages("large.queue", limit=20),
+                await http.admin.messages("large.queue", limit=20, newest=True),
+                await http.admin.dead_letters("large.dead", limit=20),
+                await http.admin.topics(),
+            ]
+
+    *pages, topics = target.use_database(look)
+    assert [len(one) for one in pages] == [20, 20, 20]
+    ids = [[int(row["id"]) for row in one] for one in pages]
+    assert all(one == sorted(one) for one in ids)
+    assert ids[0][-1] <= ids[1][0]
+    assert len(topics) >= _TOPICS
+
+
+@pytest.mark.parametrize("topic", ["large.queue", "large.log"])
+def test_a_stream_of_large_messages_is_read_piece_by_piece(target: Served, topic: str) -> None:
+    """A client that goes on after the first message gets all of them, and the server has few of them in memory."""
+    before = target.most_memory()
+    with (
+        target.client(target.tokens["all"]) as http,
+        http.stream("GET", f"/v1/topics/{topic}/follow", headers={"last-event-id": "0.0"}) as answer,
+    ):
+        events = 0
+        for line in answer.iter_lines():
+            events += line.startswith("event:")
+            if events == _LARGE - 1:
+                break
+    assert target.most_memory() - before < 80 * _MIB
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    ["x", "!", "W10", "WyJhIl0", "WzEsMl0", "WzEsMiwzXQ", "W251bGxd", "Wy0xXQ", "WzFlOTld", "W3siYSI6MX1d",
+     "WzkyMjMzNzIwMzY4NTQ3NzU4MDhd", "WyJcdTAwMDAiXQ", "WzEsIlx1MDAwMCIsIlx1MDAwMCJd", "' or 1=1 --"],
+)  # fmt: skip
+def test_a_cursor_that_is_made_up_is_refused(target: Served, cursor: str) -> None:
+    """Or leads to a page; never to an error of the server."""
+    with target.client(target.tokens["all"]) as http:
+        for path in (*PAGES.values(), "/v1/topics?", "/v1/groups?", "/v1/catch-ups?", "/v1/webhooks?"):
+            told = http.get(httpx.URL(target.url + path).copy_merge_params({"cursor": cursor}))
+            assert told.status_code in (200, 400), told.text
+
+
+def test_a_cursor_shows_nothing_that_is_not_visible(target: Served) -> None:
+    """One that another token was given is a place, and no right."""
+    with target.client(target.tokens["all"]) as http:
+        cursors = {path: http.get(path, params={"limit": 1}).json()["next"] for path in LISTS[:-1]}
+    with target.client(target.tokens["one"]) as http:
+        for path, cursor in cursors.items():
+            if cursor:
+                assert "hidden" not in http.get(path, params={"cursor": cursor}).text
+
+
+LISTS = ("/v1/topics", "/v1/groups", "/v1/dead-letters", "/v1/catch-ups", "/v1/webhooks", "/v1/health")
+
+
+def seconds_of(http: httpx.Client, path: str, **params: Any) -> tuple[float, httpx.Response]:
+    """The best of three."""
+    best = float("inf")
+    for _ in range(3):
+        began = time.monotonic()
+        answer = http.get(path, params=params)
+        best = min(best, time.monotonic() - began)
+        assert answer.status_code == 200, answer.text
+    return best, answer
+
+
+@pytest.mark.parametrize("limit", [1, 100, 1000])
+def test_dead_letters_that_are_hidden_cost_nothing(target: Served, limit: int) -> None:
+    """20,000 of them, however small the page is."""
+    with target.client(target.tokens["blind"]) as http:
+        seconds, answer = seconds_of(http, "/v1/dead-letters", limit=limit)
+    assert answer.json() == {"next": None, "dead_letters": []}
+    assert seconds < _QUICK / 4
+
+
+@pytest.mark.parametrize("path", LISTS[:-1])
+def test_what_is_hidden_is_left_out_by_the_database(target: Served, path: str) -> None:
+    """A list of one topic's has that, and is quicker than that of all."""
+    with target.client(target.tokens["all"]) as http:
+        seconds_of_all, everything = seconds_of(http, path)
+    with target.client(target.tokens["one"]) as http:
+        seconds, answer = seconds_of(http, path)
+    assert "hidden" not in answer.text
+    if "seen" in everything.text:
+        assert "seen" in answer.text
+    assert seconds < max(0.25, seconds_of_all / 2), (seconds, seconds_of_all)
+
+
+def test_messages_of_other_topics_cost_nothing(target: Served) -> None:
+    """A page of a small topic does not look at what is in a large one."""
+    with psycopg.connect(target.dsn, autocommit=True) as conn:
+        conn.execute("select postbus.publish_many('busy', array_agg(n::text::bytea)) from generate_series(1, 20000) n")
+        conn.execute("select postbus.publish('calm', 'x'::bytea)")
+        conn.execute("analyze")
+    with target.client(target.tokens["all"]) as http:
+        seconds, answer = seconds_of(http, "/v1/topics/calm/messages")
+        assert len(answer.json()["messages"]) == 1
+        assert seconds < _QUICK / 4
+    assert "Seq Scan on queued" not in plan_of_a_page(target)
+
+
+def plan_of_a_page(target: Served) -> str:
+    with psycopg.connect(target.dsn, autocommit=True) as conn:
+        rows = conn.execute(
+            "explain select id from postbus.messages where topic_id = postbus.topic_id('calm') order by id limit 10"
+        ).fetchall()
+    return "\n".join(row[0] for row in rows)
+
+
+def test_30_pages_at_once_stay_small(target: Served) -> None:
+    """Each is bounded, and so are all of them together."""
+    before = target.memory()
+    peak = before
+    with target.client(target.tokens["all"]) as http:
+        threads = [threading.Thread(target=http.get, args=(PAGES["a log"],)) for _ in range(30)]
+        for one in threads:
+            one.start()
+        while any(one.is_alive() for one in threads):
+            peak = max(peak, target.memory())
+            time.sleep(0.02)
+    assert peak - before < 30 * 30 * _MIB
