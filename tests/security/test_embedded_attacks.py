@@ -130,6 +130,7 @@ def test_others_who_run_as_the_servers_account_get_nothing(what: str, server: Em
     assert "Permission" in tried.stderr, tried
 
 
+@pytest.mark.control
 def test_the_attacks_would_work(server: EmbeddedPostgres) -> None:
     """In the server's own group the same account connects as far as to be asked who it is, and reads."""
     state = read_state(Home(server.data_dir))
@@ -148,6 +149,7 @@ def test_the_server_asks_who_connects(server: EmbeddedPostgres) -> None:
     assert found.returncode == 7, found
 
 
+@pytest.mark.control
 def test_root_connects_as_every_role(server: EmbeddedPostgres) -> None:
     """What asks for another role of the database is let in as before."""
     query(server, 'create role "an app" login')
@@ -368,6 +370,7 @@ def test_a_version_that_is_none_is_refused(content: str, place: Path) -> None:
     assert len(caught.value.message) < 300
 
 
+@pytest.mark.control
 def test_data_from_before_the_server_had_a_group_goes_on_working(base: Path, plain_environment: None) -> None:
     """A folder as earlier releases left it, for the account `nobody`, is taken over with its data, and closed."""
     home = base / "old"

@@ -129,6 +129,7 @@ def test_keys_that_anybody_on_the_way_could_replace_are_refused(address: str) ->
         JwtSettings("i", "a", address)
 
 
+@pytest.mark.control
 @pytest.mark.parametrize(
     "address", ["https://id.example.org/k", "http://localhost:1/k", "http://127.0.0.1/k", "http://[::1]:1/", "/k.json"]
 )

@@ -202,6 +202,7 @@ def test_events_are_one_line_in_logs_of_others(caplog: pytest.LogCaptureFixture)
     assert caplog.records[-1].getMessage() == "message.dead error=x\\nforged\\x1b[2J"
 
 
+@pytest.mark.control
 @pytest.mark.parametrize("path", sorted((SOURCE / "cli").glob("*.py")), ids=lambda path: str(path.stem))
 def test_nothing_in_the_command_line_prints_by_itself(path: Path) -> None:
     """Whoever adds a command cannot forget it: there is one way to write a line."""
@@ -249,9 +250,7 @@ async def filled(bus: Bus) -> Bus:
         ("consume", "jobs", "--idle", "0.5s", "--exec", "cat; cat >&2 <<< \"$POSTBUS_KEY$POSTBUS_HEADERS\""),
         ("consume", "jobs", "--max", "2", "--exec", "cat >&2; exit 65"),
         ("topics", "show", f"nowhere{ALL}"),
-        ("groups", "show", "jobs", ALL),
         (ALL,),
-        ("publish", ALL, "1"),
     ],
     ids=lambda args: " ".join(args)[:40].encode("ascii", "ignore").decode().replace("\n", ""),
 )  # fmt: skip

@@ -229,6 +229,7 @@ async def test_whoever_made_a_webhook_does_not_read_the_answer(bus: Bus, caplog:
     assert "HTTP 500 Internal Server Error" in told[0]
 
 
+@pytest.mark.control
 def test_the_bombs_are_bombs() -> None:
     """The attacks above would work: what they send is small, and large when it is unpacked."""
     body = bomb("gzip")

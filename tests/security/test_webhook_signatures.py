@@ -165,6 +165,7 @@ async def test_the_example_of_the_page_sees_forgeries(name: str | None, receiver
     assert verifier_of_the_page()(SECRET, headers, one.body) is (name is None)
 
 
+@pytest.mark.control
 async def test_the_string_that_is_signed_is_the_one_on_the_page(receiver: Receiver) -> None:
     """The page's example of the string has the headers that are sent, in their order."""
     one = await requested(receiver)
@@ -174,6 +175,7 @@ async def test_the_string_that_is_signed_is_the_one_on_the_page(receiver: Receiv
     ].split(" ")
 
 
+@pytest.mark.control
 async def test_the_same_message_has_the_same_id(receiver: Receiver) -> None:
     """By webhook-id a receiver knows what it has had already, at whatever attempt."""
     first, second = await requested(receiver), await requested(receiver, attempt=2)
@@ -236,6 +238,7 @@ async def test_a_key_does_not_lead_to_another_host(key: str, receiver: Receiver)
     assert (len(parts), parts[1], parts[3]) == (4, "tenants", "hook")
 
 
+@pytest.mark.control
 def test_the_standard_signature_is_told_too() -> None:
     """Receivers that know Standard Webhooks go on to work; what it covers is less."""
     told = signed([SECRET], "1", 1000, {"content-type": "text/plain"}, b"x")

@@ -18,8 +18,11 @@ from eventually import eventually
 from http_api.serving import client, problem, serving
 from http_api.test_serve import served
 from postbus import Ack, Bus, InvalidOption, Retry
+from postbus.cli.serve import Door
+from postbus.cli.serve import _open as open_door
 from postbus.relay import WebhookSink, reach
 from postbus.relay.reach import Reach
+from postbus.relay.sinks import sink_of
 from relay.parcels import opened, parcel
 from relay.receiver import Answer, Receiver, receiving
 
@@ -114,6 +117,7 @@ async def test_this_machine_is_not_reached_however_it_is_written(host: str, insi
     assert inside.received == []
 
 
+@pytest.mark.control
 @pytest.mark.parametrize("address", [PUBLIC, "1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "2a00::1"])
 async def test_public_addresses_are_reached(
     address: str, connections: Connections, monkeypatch: pytest.MonkeyPatch
@@ -220,6 +224,7 @@ async def test_a_webhook_that_was_made_in_sql_reaches_no_more(bus: Bus, conn: An
     assert inside.received == []
 
 
+@pytest.mark.control
 async def test_what_the_operator_allows_is_reached(cli: Cli, bus: Bus) -> None:
     """`serve --webhook-allow` opens the networks that it names, and no others."""
     options = ("--webhook-allow", "127.0.0.0/30", "--webhook-allow", "fd00::/8")
@@ -235,6 +240,26 @@ async def test_what_the_operator_allows_is_reached(cli: Cli, bus: Bus) -> None:
                 assert receiver.received
 
             await eventually(is_there, within=20)
+
+
+async def test_up_opens_what_it_is_told_to(bus: Bus) -> None:
+    """`up --webhook-allow` reaches the server beside it: what it names, and nothing else."""
+    server = open_door(bus, Door(0, ("10.0.0.0/8",)))
+    try:
+        reaches = [server._settings.reach.allows_host(host) for host in ("10.1.2.3", "127.0.0.1")]
+    finally:
+        server._socket.close()
+    assert reaches == [True, False]
+
+
+@pytest.mark.parametrize(("reach", "count"), [(None, 1), (["127.0.0.1"], 1), ([], 0), (["10.0.0.0/8"], 0)])
+async def test_a_relay_reaches_what_its_operator_says(reach: list[str] | None, count: int) -> None:
+    """Everything, unless the option `reach` of its sink names what is allowed beside public addresses."""
+    with receiving() as receiver:
+        sink = sink_of(receiver.url, {} if reach is None else {"reach": reach}, lambda name: None)
+        async with opened(sink):
+            await sink.send([parcel(receiver.url)])
+        assert len(receiver.received) == count
 
 
 @pytest.mark.parametrize(
