@@ -24,7 +24,7 @@ _LOAD = "thinning.load"
 _NEIGHBOUR = "thinning.neighbour"
 _CLERKS = 2
 _AT_ONCE = 10  # messages of a transaction
-_ROUNDS = 6  # of each kind, by turns
+_ROUNDS = 6  # of each kind, by turns; two where it is only shown that it works
 _WARM_SECONDS = 0.5  # of each round, which do not count
 _PERIOD = 0.5  # seconds
 _BETWEEN = 0.5  # seconds between two sweeps
@@ -35,13 +35,14 @@ _GOING = {"retention": "0", "zero_subscription_retention": "0", "max_retention":
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
     """Rounds by turns: the topic keeps its messages, or those of all closed partitions are deleted meanwhile."""
-    seconds = plan.isolation_seconds / (2 * _ROUNDS)
+    rounds = min(_ROUNDS, 2 * plan.rounds)
+    seconds = plan.isolation_seconds / (2 * rounds)
     rates: dict[bool, list[float]] = {False: [], True: []}
     removed: list[int] = []
     async with lab.database() as dsn, connection(dsn) as conn:
         await _create_topics(conn)
         async with beside(_sweep(dsn)):
-            for number in range(2 * _ROUNDS):
+            for number in range(2 * rounds):
                 is_thinned = number % 4 in (1, 2)  # neither kind is always the first of a pair
                 options = json.dumps(_GOING if is_thinned else _KEPT)
                 await conn.execute("select postbus.set_topic($1, $2)", _LOAD, options)
