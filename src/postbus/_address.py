@@ -32,6 +32,15 @@ def why_no_address(address: str, schemes: Collection[str]) -> str | None:
     return "its host cannot be read"
 
 
+def told_address(address: str) -> str:
+    """An address as errors may tell it: without user and password, and not at all if it cannot be read."""
+    with suppress(ValueError):
+        parts = urlsplit(address)
+        if parts.port != 0 and (parts.netloc or "@" not in address):  # a port that is no number raises
+            return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return "(cannot be read)"
+
+
 def is_port(text: str) -> bool:
     """Whether a text is a port, or left out."""
     return text == "" or (text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65536 and len(text) < 6)

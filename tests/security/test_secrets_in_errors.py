@@ -27,7 +27,7 @@ from postbus.cli._app import run
 from postbus.cli._checks import Patient
 from postbus.cli._command import Cli
 from postbus.embedded import EmbeddedPostgres
-from postbus.relay import NatsSink, RabbitSink, RedisSink
+from postbus.relay import NatsSink, RabbitSink, RedisSink, WebhookSink
 from postbus.relay.postbus import PostbusSink
 from postbus.relay.reach import Reach
 from postbus.server.serve import HttpServer
@@ -177,6 +177,17 @@ async def test_a_sink_does_not_tell_it(sink: Callable[[str], Any], address: str)
         finally:
             await made.close()
     assert SECRET not in "".join(traceback.format_exception(raised.value)) + repr(made)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://app:{}@h/", "http://app:{}", "http://app:{}/x@h/", "http://app:{}\u2100@h/", "http://app:{}@[::1/", "{}@h"],
+)
+def test_a_webhook_does_not_tell_it(url: str) -> None:
+    """The address of a webhook may have a password, and observers read why a message was given up."""
+    with pytest.raises(PostbusError) as raised:
+        WebhookSink(url.format(SECRET))
+    assert SECRET not in "".join(traceback.format_exception(raised.value))
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+from postbus._address import told_address
 from postbus._content_type import told_content_type
 from postbus._log import event
 from postbus._loop import Backoff, pause
@@ -40,7 +41,11 @@ class Webhook:
     async def post(self, message: Message) -> Outcome:
         """Send a message. Where nobody listens, that is an attempt as well: others of the topic do not wait for it."""
         [outcome] = await self.sink.send([self._parcel(message)])
-        return Retry(error=f"nobody listens at {self.row['url']}") if isinstance(outcome, Release) else outcome
+        return (
+            Retry(error=f"nobody listens at {told_address(self.row['url'])}")
+            if isinstance(outcome, Release)
+            else outcome
+        )
 
     def _parcel(self, message: Message) -> Parcel:
         told = {
