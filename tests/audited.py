@@ -178,7 +178,7 @@ NO_ACTIONS = {
         "group_lag", "group_metrics", "deliveries_of", "message_state", "fates_of_topic", "states_of_topic",
         "delivery_at", "settled_at", "first_wanted", "last_catch_up", "log_message", "copies_of",
         "groups_near_timeout", "stuck_messages", "zero_subscription_messages", "inconsistencies", "in_scope",
-        "pattern_regex", "retained", "storages", "role_name", "roles",
+        "pattern_regex", "retained", "storages", "role_name", "roles", "log_page",
     },
     "the HTTP servers ask all the time": {"webhooks_to_run"},
     "processes do it again and again, and it removes only what is past its time": {
