@@ -99,7 +99,7 @@ async def fresh_database(server: EmbeddedPostgres) -> AsyncIterator[str]:
 
         await eventually(nobody_is_connected)
     finally:
-        await root.execute(f"drop database if exists {name} with (force)")
+        await drop_database(root, name)
         await root.close()
 
 
@@ -108,6 +108,22 @@ async def dsn(server: EmbeddedPostgres) -> AsyncIterator[str]:
     """A database of the test's own, with the schema."""
     async with fresh_database(server) as dsn:
         yield dsn
+
+
+async def drop_database(root: Any, name: str) -> None:
+    """Drop a database, and the roles that a migration made for it."""
+    await root.execute(f"drop database if exists {name} with (force)")
+    for row in await root.fetch("select rolname from pg_roles where starts_with(rolname, 'postbus_')"):
+        if row["rolname"].endswith(f"_{name}"):
+            await root.execute(f'drop role "{row["rolname"]}"')
+
+
+@pytest.fixture
+async def roles(conn: Any) -> Callable[[str], str]:
+    """Names a role of the test's database. A copy of the template has none of its own until it is migrated."""
+    await migrate(conn)
+    database = await conn.fetchval("select current_database()")
+    return lambda role: f"postbus_{role}_{database}"
 
 
 async def _make_template(root: Any, server: EmbeddedPostgres) -> None:
@@ -132,7 +148,7 @@ async def empty_dsn(server: EmbeddedPostgres) -> AsyncIterator[str]:
     try:
         yield server.dsn(name)
     finally:
-        await root.execute(f"drop database if exists {name} with (force)")
+        await drop_database(root, name)
         await root.close()
 
 

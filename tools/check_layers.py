@@ -38,7 +38,7 @@ LAYERS = [
     ["_log_store", "_settle_sql"],
     ["_database", "_old_table", "group"],
     ["_migrate", "subscription", "embedded", "_drivers"],
-    ["_throttle", "_alone", "scope", "events", "_binaries"],
+    ["_throttle", "_alone", "scope", "events", "_binaries", "_owners", "_roles"],
     ["publish", "_keeper", "_segment", "catch_up", "sweeping", "health"],
     ["_pool"],
     ["_codec", "_commit", "_loop", "_watch", "_connect", "_floor", "retry", "middleware", "start"],

@@ -26,7 +26,7 @@ _PREFIX = "postbus-faults-"
 _LOCK = "run.lock"
 _WAITED_FOR = "synchronous_standby_names"
 _LITTLE_WAL = {"min_wal_size": "32MB", "max_wal_size": "48MB"}
-_ROLES = "postbus_producer, postbus_consumer, postbus_observer, postbus_admin"
+_ROLES = ("producer", "consumer", "observer", "operator", "admin")
 
 USER = "app"
 """A user that may do what Postbus offers. It is no superuser, so connections that are reserved are not for it."""
@@ -149,7 +149,8 @@ class Servers:
         await server.ask(f"create database {DATABASE}")
         conn: Any = await asyncpg.connect(server.socket_dsn())
         await _migrate.migrate(conn)
-        await conn.execute(f"create role {USER} login; grant {_ROLES} to {USER}")
+        roles = ", ".join(f"postbus_{role}_{DATABASE}" for role in _ROLES)
+        await conn.execute(f"create role {USER} login; grant {roles} to {USER}")
         await conn.close()
         await server.stop()
         return server.home.pgdata

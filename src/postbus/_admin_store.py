@@ -14,6 +14,9 @@ from postbus.errors import PostbusError
 from postbus.health import GroupFinding, as_limits, look_at_groups
 from postbus.message import Message
 
+_OF_OPERATORS = {"PAUSED": "pause_group", "ACTIVE": "resume_group"}
+"""What the role operator may call. All other states are for administrators."""
+
 
 class AdminStore(Database):
     """What operators ask of the database."""
@@ -155,7 +158,11 @@ class AdminStore(Database):
         )
 
     async def set_group_state(self, topic: str, group: str, state: str) -> None:
-        await self._act("select postbus.set_group_state($1, $2, $3)", topic, group, state)
+        function = _OF_OPERATORS.get(state)
+        if function is None:
+            await self._act("select postbus.set_group_state($1, $2, $3)", topic, group, state)
+        else:
+            await self._act(f"select postbus.{function}($1, $2)", topic, group)
 
     async def seek(
         self, topic: str, group: str, start: str, start_at: datetime | None, start_id: int | None, *, dry_run: bool
@@ -175,16 +182,20 @@ class AdminStore(Database):
         )
 
     async def set_catch_up(self, topic: str, group: str, *, is_wanted: bool) -> None:
-        await self._act("select postbus.set_catch_up($1, $2, $3)", topic, group, is_wanted)
+        if is_wanted:
+            await self._act("select postbus.resume_catch_up($1, $2)", topic, group)
+        else:
+            await self._act("select postbus.set_catch_up($1, $2, false)", topic, group)
 
     async def resurrect_group(self, topic: str, group: str, *, catch_up: bool) -> list[dict[str, Any]]:
+        if catch_up:
+            return await self._act_rows("select missed, skipped from postbus.resurrect_group($1, $2)", topic, group)
         return await self._act_rows(
             "select r.missed, r.skipped from postbus.groups g "
-            "cross join lateral postbus.resurrect(array[g.subscription_id], $3) as r "
+            "cross join lateral postbus.resurrect(array[g.subscription_id], false) as r "
             "where g.topic = $1 and g.group_name = $2 and g.state = 'DEAD'",
             topic,
             group,
-            catch_up,
         )
 
     async def deliveries(self, topic: str, message_id: int) -> list[dict[str, Any]]:

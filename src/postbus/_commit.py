@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
@@ -15,13 +17,20 @@ from postbus.errors import CommitUnknown, DatabaseUnavailable, NotCommitted, Tra
 _OPEN_ENDED = ("idle_in_transaction_session_timeout", "transaction_timeout")
 _UNLIMITED = (*_OPEN_ENDED, "statement_timeout", "lock_timeout")
 
-_MARK = "current_setting('postbus.transaction', true)"
+# The first statement of each transaction of ours: no function, operator or table that somebody made elsewhere, such as
+# in the schema public, stands in for one that we mean. Transactions of users keep the search path that they know, so
+# statements of ours in them have each name qualified.
+PIN = "set local search_path = pg_catalog, pg_temp"
+
+_MARK = "pg_catalog.current_setting('postbus.transaction', true)"
 # Fails in a transaction that does not have the mark, and one that has failed: what follows is not done then.
-_CHECK = f"select 1 / ({_MARK} is not distinct from '{{}}')::integer"
+_CHECK = f"select 1 operator(pg_catalog./) case when {_MARK} operator(pg_catalog.=) '{{}}' then 1 else 0 end"
 
 
 async def begin(conn: Any, *, for_user: bool = False, mark: str | None = None) -> None:
     """Begin a transaction in READ COMMITTED whose length nobody limits.
+
+    For statements of ours its search path is pinned.
 
     Not by asyncpg's own `transaction()`, whose `commit` hides that the server has rolled back. Within it that one
     makes savepoints, as it does in its own transactions.
@@ -31,7 +40,8 @@ async def begin(conn: Any, *, for_user: bool = False, mark: str | None = None) -
     """
     has_timeout = conn.get_server_version().major >= 17
     limits = [one for one in (_OPEN_ENDED if for_user else _UNLIMITED) if has_timeout or one != "transaction_timeout"]
-    settings = [f"set local {limit} = 0" for limit in limits]
+    settings = [] if for_user else [PIN]
+    settings += [f"set local {limit} = 0" for limit in limits]
     if mark is not None:
         settings.append(f"set local postbus.transaction = '{mark}'")
     _note_transaction(conn, conn.transaction(isolation="read_committed"))
@@ -91,6 +101,22 @@ async def commit(conn: Any, mark: str | None = None) -> None:
         )
     if cancelled is not None:
         raise cancelled
+
+
+@asynccontextmanager
+async def committed(conn: Any) -> AsyncIterator[None]:
+    """A transaction whose COMMIT no cancellation interrupts, and whose unknown outcome is told as such."""
+    if conn.is_in_transaction():  # see `Use`, which then commits
+        yield
+        return
+    await begin(conn)
+    try:
+        yield
+    except BaseException:
+        if not is_lost(conn):
+            await roll_back(conn)
+        raise
+    await commit(conn)
 
 
 async def fetch_marked(conn: Any, mark: str | None, sql: str, *args: Any) -> Any:

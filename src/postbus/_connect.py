@@ -48,13 +48,18 @@ _UNLIMITED = (
     "lock_timeout",
 )
 _NO_LIMITS = ", ".join(
-    f"case when current_setting('{one}', true) is not null then set_config('{one}', '0', false) end"
+    f"case when pg_catalog.current_setting('{one}', true) is not null "
+    f"then pg_catalog.set_config('{one}', '0', false) end"
     for one in _UNLIMITED
 )
+# The search path is pinned for the session, so that no statement of ours means an object that somebody made elsewhere.
+# This one runs before that, and so has each name qualified; behind a pooler, all statements outside a transaction have.
 _MAKE_OURS = f"""
-    select pg_backend_pid() as pid, current_setting('transaction_isolation') as isolation,
-           case when pg_backend_pid() = $1
-                then array[set_config('default_transaction_isolation', 'read committed', false), {_NO_LIMITS}] end
+    select pg_catalog.pg_backend_pid() as pid, pg_catalog.current_setting('transaction_isolation') as isolation,
+           case when pg_catalog.pg_backend_pid() operator(pg_catalog.=) $1
+                then array[pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false),
+                           pg_catalog.set_config('default_transaction_isolation', 'read committed', false),
+                           {_NO_LIMITS}] end
 """
 
 
@@ -154,7 +159,7 @@ async def _probe(dsn: str) -> Any:
 
 
 async def _is_standby(conn: Any) -> bool:
-    asked = await conn.prepare("select pg_is_in_recovery()", name="", timeout=TIMEOUT)
+    asked = await conn.prepare("select pg_catalog.pg_is_in_recovery()", name="", timeout=TIMEOUT)
     return bool(await asked.fetchval(timeout=TIMEOUT))
 
 

@@ -24,7 +24,7 @@ PoolConnection = asyncpg.pool.PoolConnectionProxy
 
 # For statements that a crash of the server may undo without harm: their commits do not wait for the disk. Said in
 # the statement, since behind a connection pooler a session's settings are not ours.
-RELAXED = "set_config('synchronous_commit', 'off', true)"
+RELAXED = "pg_catalog.set_config('synchronous_commit', 'off', true)"
 
 _ACQUIRE = 10  # seconds
 _RESET = 5  # seconds
@@ -51,7 +51,7 @@ class Database:
                 await connections.open()
                 async with connections.one() as conn:
                     await _migrate.check(conn)
-                    source = await conn.fetchval("select postbus.source()::text")
+                    source = await conn.fetchval("select postbus.source()::pg_catalog.text")
                 # Not by a statement: what a user sets is reset, to what was said when the connection began.
                 settings = {} if connections.is_pooled else {"idle_session_timeout": "0"}
                 connecting = partial(
@@ -105,8 +105,15 @@ class Database:
         self._pool.terminate()
 
     def connection(self) -> Use:
-        """A connection for statements of ours."""
+        """A connection for statements of ours in which each name is qualified: see `pinned`."""
         return self._connections.one()
+
+    def pinned(self) -> Use:
+        """A connection for other statements of ours: no name in them means what somebody made elsewhere.
+
+        Behind a pooler, where nothing of the session is ours, that takes a transaction: two round trips.
+        """
+        return self._connections.one(pinned=True)
 
     @asynccontextmanager
     async def transaction(self, mark: str | None = None) -> AsyncIterator[PoolConnection]:
@@ -168,32 +175,16 @@ class Database:
             return [dict(row) for row in await conn.fetch(sql, *args)]
 
     async def _run(self, sql: str, *args: Any) -> Any:
-        async with self.connection() as conn:
+        async with self.pinned() as conn:
             return await conn.fetchval(sql, *args)
 
     async def _rows(self, sql: str, *args: Any) -> list[dict[str, Any]]:
-        async with self.connection() as conn:
+        async with self.pinned() as conn:
             return [dict(row) for row in await conn.fetch(sql, *args)]
 
 
 async def _no_reset(conn: Any) -> None:
     """Our statements leave nothing behind in a session, so giving one back costs no round trip."""
-
-
-@asynccontextmanager
-async def committed(conn: Any) -> AsyncIterator[None]:
-    """A transaction whose COMMIT no cancellation interrupts, and whose unknown outcome is told as such."""
-    if conn.is_in_transaction():  # see `Use`, which then commits
-        yield
-        return
-    await begin(conn)
-    try:
-        yield
-    except BaseException:
-        if not is_lost(conn):
-            await roll_back(conn)
-        raise
-    await commit(conn)
 
 
 @asynccontextmanager

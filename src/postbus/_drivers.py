@@ -152,7 +152,7 @@ class _Psycopg:
     @staticmethod
     def _with_transaction(sql: str) -> str:
         published = f"({_percent(sql)}) as published (answer)"
-        return f"select answer, pg_current_xact_id_if_assigned()::text from {published}"
+        return f"select answer, pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.text from {published}"
 
 
 class _AsyncPsycopg(_Psycopg):

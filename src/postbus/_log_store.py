@@ -25,16 +25,17 @@ from postbus.start import Start
 # statistics began, too: these do not survive a crash. Before PostgreSQL 15 they are in a file, which is slow to read;
 # there, unless a pooler keeps breaks from us, a process that sees a connection break drops what was read: the listener,
 # and readers (`may_have_crashed`) while the listener is not there.
-_SERVER = "pg_postmaster_start_time()"
-SERVER_SINCE_CRASH = f"greatest({_SERVER}, pg_stat_get_bgwriter_stat_reset_time())"
+_SERVER = "pg_catalog.pg_postmaster_start_time()"
+SERVER_SINCE_CRASH = f"greatest({_SERVER}, pg_catalog.pg_stat_get_bgwriter_stat_reset_time())"
 _READ_LOG = (
     f"select r.*, case when r.position is null then {_SERVER} end as server, "
-    "case when r.position is null then clock_timestamp() - statement_timestamp() end as took, "
+    "case when r.position is null "
+    "then pg_catalog.clock_timestamp() operator(pg_catalog.-) pg_catalog.statement_timestamp() end as took, "
     f"case when r.position is null then {RELAXED} end "
     "from postbus.read_log($1, $2, $3, $4, $5, $6, true) as r"
 )
-_ADVANCE = f"select postbus.advance($1, $2, $3, $4, $5, $6, $7, $8) where {_SERVER} = all ($9)"
-_NOTE_DONE = f"select postbus.note_done($1, $2, $3, $4, $5) where {_SERVER} = $6"
+_ADVANCE = f"select postbus.advance($1, $2, $3, $4, $5, $6, $7, $8) where {_SERVER} operator(pg_catalog.=) all ($9)"
+_NOTE_DONE = f"select postbus.note_done($1, $2, $3, $4, $5) where {_SERVER} operator(pg_catalog.=) $6"
 _LEASE_LANES = f"select l.*, {_SERVER} as server from postbus.lease_lanes($1, $2, $3, secret => $4) as l"
 
 
@@ -146,7 +147,7 @@ class LogStore(Database):
     async def report_catch_up(self, token: UUID, allowed_rate: float | None, p95: float | None) -> None:
         async with self.connection() as conn:
             await conn.execute(
-                "select postbus.report_catch_up($1, $2, make_interval(secs => $3))", token, allowed_rate, p95
+                "select postbus.report_catch_up($1, $2, pg_catalog.make_interval(secs => $3))", token, allowed_rate, p95
             )
 
     async def lease_lanes(self, worker: str, subscription_ids: Sequence[int], tokens: Sequence[UUID]) -> list[Any]:
@@ -168,7 +169,10 @@ class LogStore(Database):
     async def are_held(self, tokens: Sequence[UUID]) -> bool:
         """Whether all of these lanes are still the caller's."""
         return bool(
-            await self._run("select bool_and(postbus.hold_lane(token)) from unnest($1::uuid[]) as token", tokens)
+            await self._run(
+                "select bool_and(postbus.hold_lane(token)) from unnest($1::uuid[]) as token",
+                tokens,
+            )
         )
 
     async def calm_lane(self, token: UUID) -> None:

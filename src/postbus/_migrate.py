@@ -16,13 +16,15 @@ from importlib.resources import files
 import asyncpg
 
 from postbus._actor import SAY_ACTOR
-from postbus._commit import begin, commit, is_lost, roll_back
+from postbus._commit import PIN, committed
+from postbus._owners import check_owners, owners_script
+from postbus._roles import GRANTS, Former, about_to_lose, are_behind, read_roles
 from postbus._translate import MIGRATE
 from postbus._version import VERSION
 from postbus.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 
 _SQL = files("postbus") / "sql"
-_LOCK = "select pg_advisory_xact_lock(hashtext('postbus.migrate'))"
+_LOCK = "select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('postbus.migrate'))"
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,14 @@ async def read_state(conn: asyncpg.Connection) -> SchemaState | None:
 
 
 async def check(conn: asyncpg.Connection) -> None:
-    """Refuse a database that this version of Postbus cannot serve."""
-    state = await read_state(conn)
+    """Refuse a database that this version of Postbus cannot serve, before anything of its schema is called."""
+    async with committed(conn):
+        await check_owners(conn, is_client=True)
+        state = await read_state(conn)
+    _check_version(state)
+
+
+def _check_version(state: SchemaState | None) -> None:
     if state is None:
         raise SchemaMissing("the database has no schema postbus", remedy=MIGRATE)
     known = migrations()[-1].number
@@ -122,41 +130,50 @@ async def migrate(conn: asyncpg.Connection, actor: str = "") -> list[str]:
 
     Any number of processes may do so at once: the first does the work, the others wait for it.
     """
-    await begin(conn)
-    try:
-        applied = await _apply(conn, actor)
-    except BaseException:
-        if not is_lost(conn):
-            await roll_back(conn)
-        raise
-    await commit(conn)
+    applied, _ = await migrate_telling(conn, actor)
     return applied
+
+
+async def migrate_telling(conn: asyncpg.Connection, actor: str = "") -> tuple[list[str], list[Former]]:
+    """The same, with the roles that have lost their rights."""
+    async with committed(conn):
+        before = await about_to_lose(conn)
+        applied = await _apply(conn, actor)
+        if not applied:
+            return [], []
+        ours = {role.name for role in await read_roles(conn)}
+        return applied, [role for role in before if role.name not in ours]
 
 
 async def _apply(conn: asyncpg.Connection, actor: str) -> list[str]:
     await conn.execute(_LOCK)
+    await check_owners(conn, is_client=False)
     state = await read_state(conn) or SchemaState()
     if state.breaking > migrations()[-1].number:
-        await check(conn)
-    if state.is_current:
+        _check_version(state)
+    if not state.is_current:
+        steps = list(_steps(state))
+    elif await are_behind(conn):
+        steps = [step for step in code() if step[0] == GRANTS]
+    else:
         return []
     await conn.execute(SAY_ACTOR, actor)
-    applied = []
-    for name, sql in _steps(state):
+    for _, sql in steps:
         await conn.execute(sql)
-        applied.append(name)
-    return applied
+    await check_owners(conn, is_client=False)  # of what somebody may have made meanwhile
+    return [name for name, _ in steps]
 
 
 def script() -> str:
     """The whole schema as one SQL script, for those who run such things themselves."""
     steps = "\n\n".join(f"-- {name}\n{sql.strip()}" for name, sql in _steps(SchemaState()))
-    return f"begin;\n{_LOCK};\n\n{steps}\n\ncommit;\n"
+    owners = owners_script()
+    return f"begin;\n{PIN};\n{_LOCK};\n{owners}\n\n{steps}\n\n{owners}\n\ncommit;\n"
 
 
 def _steps(state: SchemaState) -> Iterator[tuple[str, str]]:
     if not state.migrations:
-        yield "schema", "create schema if not exists postbus;"
+        yield "schema", f"create schema if not exists postbus;\n{owners_script()}"
     for step in migrations():
         if step.number > state.migrations:
             # Together: a number that is only reserved has no statement of its own, which asyncpg cannot execute.

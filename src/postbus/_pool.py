@@ -58,9 +58,9 @@ class Connections:
         else:
             self._keep(conn)
 
-    def one(self) -> Use:
-        """A connection for the time of a block."""
-        return Use(self)
+    def one(self, *, pinned: bool = False) -> Use:
+        """A connection for the time of a block; pinned: also behind a pooler its search path is ours."""
+        return Use(self, pinned=pinned)
 
     async def lend(self) -> Any:
         """A connection to be given back."""
@@ -206,16 +206,17 @@ class Use:
     It is dropped after anything but an error of the server. Not a generator: this is on the way of each message.
     """
 
-    __slots__ = ("_conn", "_connections", "_is_begun")
+    __slots__ = ("_conn", "_connections", "_is_begun", "_pinned")
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, *, pinned: bool) -> None:
         self._connections = connections
+        self._pinned = pinned
         self._is_begun = False
 
     async def __aenter__(self) -> Any:
         with translated_errors():
             self._conn = await self._connections.lend()
-            if self._connections.is_pooled and needs_transaction(self._conn):
+            if self._connections.is_pooled and (self._pinned or needs_transaction(self._conn)):
                 await self._begin()
         return self._conn
 

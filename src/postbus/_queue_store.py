@@ -11,8 +11,8 @@ from uuid import UUID
 import msgspec
 
 from postbus import _settle_sql
-from postbus._commit import fetch_marked
-from postbus._database import RELAXED, Database, committed
+from postbus._commit import committed, fetch_marked
+from postbus._database import RELAXED, Database
 from postbus._drivers import driver_of, translate_from
 from postbus._segment import NO_HEADERS
 from postbus.message import Message
@@ -20,24 +20,22 @@ from postbus.publish import Published, Statement, published
 from postbus.scope import Scope
 
 # What the server needed, without the way to it: waiting for a connection says nothing about the search.
-_TOOK = "clock_timestamp() - statement_timestamp() as took"
+_TOOK = "pg_catalog.clock_timestamp() operator(pg_catalog.-) pg_catalog.statement_timestamp() as took"
+_REMAINING = "ends_at operator(pg_catalog.-) pg_catalog.clock_timestamp() as remaining"
 # A claim or an extension that is undone by a crash is harmless: the message is claimed again.
 _CLAIM = (
-    f"select c.*, c.ends_at - clock_timestamp() as remaining, {_TOOK}, {RELAXED} "
+    f"select c.*, c.{_REMAINING}, {_TOOK}, {RELAXED} "
     "from postbus.claim($1, $2, $3, $4, $5, $6, with_suspects => false) as c"
 )
-_CLAIM_SUSPECTS = (
-    f"select c.*, c.ends_at - clock_timestamp() as remaining, {RELAXED} "
-    "from postbus.claim_suspects($1, $2, $3, $4, $5) as c"
-)
+_CLAIM_SUSPECTS = f"select c.*, c.{_REMAINING}, {RELAXED} from postbus.claim_suspects($1, $2, $3, $4, $5) as c"
 _EXTEND = f"select postbus.extend($1, $2), {RELAXED}"
-_POP_AND_LEASE = f"select p.*, p.ends_at - clock_timestamp() as remaining, {_TOOK}, {RELAXED} from postbus.{{}} as p"
+_POP_AND_LEASE = f"select p.*, p.{_REMAINING}, {_TOOK}, {RELAXED} from postbus.{{}} as p"
 # One that is undone by a crash would be delivered twice.
-_POP_AND_ACK = f"select p.*, p.ends_at - clock_timestamp() as remaining, {_TOOK} from postbus.{{}} as p"
+_POP_AND_ACK = f"select p.*, p.{_REMAINING}, {_TOOK} from postbus.{{}} as p"
 _FROM_TOPIC = "pop($1, $2, $3, $4, $5, $6, $7, $8)"
 _FROM_SCOPE = "pop_scope($1, $2, $3, $4, $5, $6, $7, $8)"
 # A transaction that does nothing else has nothing to wait for on the disk.
-RING = "select pg_notify('postbus', topic::text) from unnest($1::bigint[]) as topic"
+RING = "select pg_catalog.pg_notify('postbus', topic::pg_catalog.text) from pg_catalog.unnest($1::bigint[]) as topic"
 
 
 class Claim(msgspec.Struct, frozen=True):

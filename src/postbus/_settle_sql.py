@@ -15,13 +15,13 @@ from postbus._database import clean
 from postbus.publish import Statement
 
 _RETRY = (
-    "select coalesce(jsonb_object_agg(r.message_id, r.outcome), '{}')::text "
-    "from postbus.retry($1::uuid, $2::bigint[], $3::interval, $4::text, $5::integer) as r"
+    "select coalesce(pg_catalog.jsonb_object_agg(r.message_id, r.outcome), '{}')::pg_catalog.text from "
+    "postbus.retry($1::pg_catalog.uuid, $2::bigint[], $3::interval, $4::pg_catalog.text, $5::integer) as r"
 )
 
 
 def ack(token: UUID, ids: Sequence[int]) -> Statement:
-    return Statement("select postbus.ack($1::uuid, $2::bigint[])", (token, ids))
+    return Statement("select postbus.ack($1::pg_catalog.uuid, $2::bigint[])", (token, ids))
 
 
 def retry(
@@ -36,12 +36,12 @@ def retry(
 
 
 def dead_letter(token: UUID, ids: Sequence[int], *, reason: str, error: str | None = None) -> Statement:
-    sql = "select postbus.dead_letter($1::uuid, $2::bigint[], $3::text, $4::text)"
+    sql = "select postbus.dead_letter($1::pg_catalog.uuid, $2::bigint[], $3::pg_catalog.text, $4::pg_catalog.text)"
     return Statement(sql, (token, ids, clean(reason), clean(error)))
 
 
 def release(token: UUID, ids: Sequence[int]) -> Statement:
-    return Statement("select postbus.release($1::uuid, $2::bigint[])", (token, ids))
+    return Statement("select postbus.release($1::pg_catalog.uuid, $2::bigint[])", (token, ids))
 
 
 def outcomes(answer: str) -> dict[int, str]:

@@ -48,8 +48,9 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[PostbusError], str,
         (asyncpg.exceptions.InsufficientPrivilegeError,),
         AccessDenied,
         "the database refused: {}",
-        "grant the user the role that may do it: postbus_producer, postbus_consumer, postbus_observer or "
-        "postbus_admin; to migrate, be the owner of the schema",
+        "grant the user the role of this database that may do it: postbus_producer_DATABASE, "
+        "postbus_consumer_DATABASE, postbus_observer_DATABASE, postbus_operator_DATABASE or postbus_admin_DATABASE; "
+        "to migrate, be the owner of the schema",
     ),
     (
         (asyncpg.exceptions.InvalidCatalogNameError,),

@@ -54,8 +54,8 @@ class UpkeepStore(Database):
         """How many messages came back, and the database's time."""
         row = await self._job(
             "return_expired",
-            "select postbus.return_expired(since => coalesce($1::timestamptz, '-infinity')) as count, "
-            "clock_timestamp() as looked_at",
+            "select postbus.return_expired(since => coalesce($1::pg_catalog.timestamptz, '-infinity')) as count, "
+            "pg_catalog.clock_timestamp() as looked_at",
             since,
         )
         return row["count"], row["looked_at"]

@@ -32,6 +32,7 @@
     │   ├── SchemaMissing
     │   ├── SchemaTooOld
     │   ├── SchemaTooNew
+    │   ├── SchemaNotTrusted         the schema, or something in it, belongs to somebody else
     │   └── RestoredElsewhere        the database was restored into another server: rebase it
     ├── AccessDenied                 the database refused the user or the right
     ├── DatabaseUnavailable          the database is away: try again (the only error loops retry)
@@ -259,6 +260,12 @@ class SchemaTooNew(SchemaError):
     """The database was migrated by a newer, incompatible Postbus."""
 
     code = "PB503"
+
+
+class SchemaNotTrusted(SchemaError):
+    """The schema, or something in it, belongs to a role whose rights the user does not have."""
+
+    code = "PB509"
 
 
 class RestoredElsewhere(SchemaError):

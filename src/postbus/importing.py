@@ -18,8 +18,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from postbus._commit import is_lost
-from postbus._database import committed
+from postbus._commit import committed, is_lost
 from postbus._old_outbox import open_outbox
 from postbus._old_table import LAYOUTS, NOT_NEEDED, TRIED, Item, OldGroup, OldTopic, Outbox
 from postbus._store import Store
@@ -111,7 +110,7 @@ async def import_outbox(
             "an import cannot pass a connection pooler, which gives its lock to somebody else",
             remedy="give it a DSN that goes to the server itself",
         )
-    async with store.connection() as conn, _alone(conn, store.actor):
+    async with store.pinned() as conn, _alone(conn, store.actor):
         outbox = await open_outbox(conn, table, layout, topic=topic, semantics=semantics)
         topics = await outbox.topics(conn, only)
         run = _Run(conn, outbox, as_json(options or {}), progress or (lambda done, total: None))

@@ -20,17 +20,28 @@ NAME_RULE = "a name has 1 to 200 letters, digits or . _ - : / and starts with a 
 _IN_FUTURE = "use datetime.now(timezone.utc) + …"
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
-_TOLD = "nullif(current_setting('postbus.told', true), '')::bigint"
+# These run on the caller's connection, whose search path may hold anything: each function, operator and type is
+# qualified. Types that SQL itself has (integer, bigint, interval) need not be. `nullif` would look for an operator.
+_TOLD = (
+    "case when pg_catalog.current_setting('postbus.told', true) operator(pg_catalog.<>) '' "
+    "then pg_catalog.current_setting('postbus.told', true)::bigint end"
+)
 # Headers travel as text: what a connection makes of a jsonb parameter is up to its owner.
 _PUBLISH = (
-    "select array[postbus.publish($1::text, $2::bytea, $3::text, $4::text::jsonb, $5::integer, $6::interval, "
-    f"$7::timestamptz, $8::text, $9::text, $10::text), {_TOLD}]"
+    "select array[postbus.publish($1::pg_catalog.text, $2::pg_catalog.bytea, $3::pg_catalog.text, "
+    "$4::pg_catalog.text::pg_catalog.jsonb, $5::integer, $6::interval, $7::pg_catalog.timestamptz, "
+    f"$8::pg_catalog.text, $9::pg_catalog.text, $10::pg_catalog.text), {_TOLD}]"
 )
 _PUBLISH_MANY = (
-    "select postbus.publish_many($1::text, $2::bytea[], $3::text[], $4::text[]::jsonb[], $5::integer[], "
-    f"$6::interval[], $7::timestamptz[], $8::text[], $9::text[], $10::text[], $11::text) || {_TOLD}"
+    "select postbus.publish_many($1::pg_catalog.text, $2::pg_catalog.bytea[], $3::pg_catalog.text[], "
+    "$4::pg_catalog.text[]::pg_catalog.jsonb[], $5::integer[], $6::interval[], $7::pg_catalog.timestamptz[], "
+    "$8::pg_catalog.text[], $9::pg_catalog.text[], $10::pg_catalog.text[], $11::pg_catalog.text) "
+    f"operator(pg_catalog.||) {_TOLD}"
 )
-_PUBLISH_LINES = f"select postbus.publish_lines($1::text, $2::bytea, $3::integer) || {_TOLD}"
+_PUBLISH_LINES = (
+    "select postbus.publish_lines($1::pg_catalog.text, $2::pg_catalog.bytea, $3::integer) "
+    f"operator(pg_catalog.||) {_TOLD}"
+)
 
 
 class Statement(NamedTuple):

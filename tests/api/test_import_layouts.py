@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
 import asyncpg
@@ -389,10 +390,10 @@ async def test_a_topic_of_other_semantics(bus: Bus, outbox: Any) -> None:
         await bus.admin.import_outbox()
 
 
-async def test_rights(dsn: str, outbox: Any) -> None:
+async def test_rights(dsn: str, outbox: Any, roles: Callable[[str], str]) -> None:
     """Who may administer Postbus and read the old tables may import; who may not read them is told so."""
     user = f"importer_{secrets.token_hex(8)}"
-    await outbox.execute(f"create role {user} login in role postbus_admin")
+    await outbox.execute(f"create role {user} login in role {roles('admin')}")
     try:
         async with Bus.open(dsn.replace("postgres@", f"{user}@")) as bus:
             with pytest.raises(AccessDenied, match="permission denied for table outbox"):

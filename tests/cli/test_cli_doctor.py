@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from cli.helpers import Cli
 from eventually import eventually
 from fix_database import Connect
 from postbus import Bus, _migrate
+from postbus._roles import GRANTS
 from postbus.cli import _checks
 from postbus.cli._checks import Finding, Level, Patient
 from postbus.embedded import EmbeddedPostgres
@@ -24,7 +26,7 @@ def levels(findings: list[Finding]) -> list[Level]:
     return [finding.level for finding in findings]
 
 
-async def test_a_healthy_database(cli: Cli) -> None:
+async def test_a_healthy_database(cli: Cli, roles: Callable[[str], str]) -> None:
     """Every check is made, and all is well."""
     examined = await cli("doctor")
     as_json = await cli.quick("doctor", "--json")
@@ -96,26 +98,26 @@ async def test_a_server_with_harmful_settings(folder: Path, cli: Cli) -> None:
     assert [one["level"] for one in found if one["check"] == "connections"] == ["warning"]
 
 
-async def test_roles_of_a_plain_user(dsn: str, cli: Cli, conn: Any) -> None:
+async def test_roles_of_a_plain_user(dsn: str, cli: Cli, conn: Any, roles: Callable[[str], str]) -> None:
     """It says which roles the user has; without any it warns, and what it cannot see it says."""
     role = f"plain_{conn.get_server_pid()}"
     await conn.execute(f"create role {role} login")
     try:
         cli.env["POSTBUS_DSN"] = urlsplit(dsn)._replace(netloc=f"{role}@").geturl()
-        await conn.execute(f"grant postbus_observer to {role}")
+        await conn.execute(f"grant {roles('observer')} to {role}")
         seen = (await cli.quick("doctor", "--json")).done().json["checks"]
-        await conn.execute(f"revoke postbus_observer from {role}")
+        await conn.execute(f"revoke {roles('observer')} from {role}")
         await conn.execute(f"grant usage on schema postbus to {role}")
-        await conn.execute(f"grant execute on function postbus.schema_state to {role}")
+        await conn.execute(f"grant execute on function postbus.schema_state, postbus.roles to {role}")
         blind = (await cli.quick("doctor", "--json")).done().json["checks"]
     finally:
         await conn.execute(f"drop owned by {role}")
         await conn.execute(f"drop role {role}")
 
-    assert any(one["text"].endswith(f"{role} has postbus_observer") for one in seen)
+    assert any(one["text"].endswith(f"{role} has {roles('observer')}") for one in seen)
     told = {one["check"]: one for one in blind if one["level"] == "warning"}
-    assert told["roles"]["text"] == f"{role} has none of them"
-    assert told["workers"]["remedy"] == "grant postbus_observer to this user"
+    assert told["roles"]["text"].startswith(f"{role} has none of {roles('producer')}, ")
+    assert told["workers"]["remedy"] == "grant this user the role observer of this database, postbus_observer_DATABASE"
 
 
 async def test_an_old_transaction(dsn: str, conn: Any, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,28 +244,23 @@ async def test_notifications_that_do_not_arrive(dsn: str, monkeypatch: pytest.Mo
     assert (found.level, "pgbouncer" in found.text) == (Level.WARNING, True)
 
 
-async def test_missing_roles() -> None:
-    """A missing role is a warning with the statement that makes it."""
-    rows = [{"rolname": "postbus_admin", "granted": True, "is_superuser": True}]
-
-    (found,) = await _checks.roles(Patient("", Answers(rows, "postgres")))
-
-    assert found.level is Level.WARNING
-    assert "create role postbus_producer nologin" in found.remedy
-
-
-async def test_roles_that_were_made_again_get_their_rights(conn: Any) -> None:
-    """The remedy for a missing role leads to its rights: migrating a schema that is up to date grants nothing."""
-    seen = "select has_schema_privilege('postbus_observer', 'postbus', 'usage')"
-    await conn.execute("revoke all on schema postbus from postbus_observer")
-    (found,) = await _checks.roles(Patient("", Answers([], "postgres")))
-    *_, statement, migrate = found.remedy.split("; ")
+async def test_role_that_was_made_again_gets_its_rights(dsn: str, conn: Any, roles: Callable[[str], str]) -> None:
+    """A missing role is a warning with the statement that makes it; then the remedy is to migrate."""
+    seen = f"select has_schema_privilege('{roles('observer')}', 'postbus', 'usage')"
+    await conn.execute(f"drop owned by {roles('observer')}; drop role {roles('observer')}")
+    (missing,) = await _checks.roles(Patient(dsn, conn))
+    statement, migrate = missing.remedy.split("; ")
+    assert statement == f"create role {roles('observer')} nologin"
     assert "postbus migrate" in migrate
 
     await conn.execute(statement)
-    await _migrate.migrate(conn)
+    (without,) = await _checks.roles(Patient(dsn, conn))
+    assert await _migrate.migrate(conn) == [GRANTS]
 
+    assert levels([missing, without]) == [Level.WARNING] * 2
+    assert without.remedy == "postbus migrate"
     assert await conn.fetchval(seen)
+    assert levels(await _checks.roles(Patient(dsn, conn))) == [Level.OK]
 
 
 async def test_sweeping_that_nobody_does_is_remedied_by_somebody() -> None:

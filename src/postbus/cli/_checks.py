@@ -13,14 +13,15 @@ from typing import Any
 import asyncpg
 
 from postbus import _migrate
+from postbus._commit import begin, is_lost, roll_back
 from postbus._connect import connect, given_name
+from postbus._roles import former, quoted, read_roles
 from postbus._translate import DRIVER_ERRORS, translate
 from postbus.cli._render import counted, duration
 from postbus.errors import RestoredElsewhere, SchemaError
 from postbus.health import GroupFinding, look_at_groups
 
 _OLDEST_SERVER = 140000
-_ROLES = ("postbus_producer", "postbus_consumer", "postbus_observer", "postbus_admin")
 _FEW_CONNECTIONS = 20
 _LONG = timedelta(minutes=5)
 _CLOCKS_APART = 2.0
@@ -89,25 +90,28 @@ async def schema(patient: Patient) -> list[Finding]:
 
 
 async def roles(patient: Patient) -> list[Finding]:
-    rows = await patient.conn.fetch(
-        "select rolname, pg_has_role(current_user, oid, 'member') as granted, "
-        "(select rolsuper from pg_roles where rolname = current_user) as is_superuser "
-        "from pg_roles where rolname = any ($1)",
-        _ROLES,
+    known = await read_roles(patient.conn)
+    notes = [Finding("roles", Level.INFO, one.text, one.statement) for one in await former(patient.conn)]
+    if missing := [role.name for role in known if not role.is_there]:
+        remedy = "; ".join(f"create role {quoted(name)} nologin" for name in missing) + _GRANT_AGAIN
+        return [Finding("roles", Level.WARNING, f"missing: {', '.join(missing)}", remedy), *notes]
+    if new := [role.name for role in known if not role.has_rights]:
+        return [Finding("roles", Level.WARNING, f"without their rights: {', '.join(new)}", "postbus migrate"), *notes]
+    user = await patient.conn.fetchrow(
+        "select current_user as name, rolsuper from pg_roles where rolname = current_user"
     )
-    user = await patient.conn.fetchval("select current_user")
-    if missing := [role for role in _ROLES if role not in {row["rolname"] for row in rows}]:
-        remedy = "; ".join(f"create role {role} nologin" for role in missing) + _GRANT_AGAIN
-        return [Finding("roles", Level.WARNING, f"missing: {', '.join(missing)}", remedy)]
-    if rows and rows[0]["is_superuser"]:
-        return _ok("roles", f"all four exist; {user} is a superuser, and may do anything")
-    granted = [row["rolname"] for row in rows if row["granted"]]
+    names = ", ".join(role.name for role in known)
+    if user["rolsuper"]:
+        return [*_ok("roles", f"{names}; {user['name']} is a superuser, and may do anything"), *notes]
+    granted = [role.name for role in known if await patient.conn.fetchval(_HAS_ROLE, role.name)]
     if not granted:
-        return [Finding("roles", Level.WARNING, f"{user} has none of them", f"grant {_ROLES[0]} to {user}, or another")]
-    return _ok("roles", f"all four exist; {user} has {', '.join(granted)}")
+        remedy = f"grant {quoted(known[0].name)} to {quoted(user['name'])}, or another"
+        return [Finding("roles", Level.WARNING, f"{user['name']} has none of {names}", remedy), *notes]
+    return [*_ok("roles", f"{names}; {user['name']} has {', '.join(granted)}"), *notes]
 
 
-_GRANT_AGAIN = "; update postbus.installed set code_checksum = ''; then, to grant them their rights: postbus migrate"
+_HAS_ROLE = "select pg_has_role(current_user, $1::text, 'member')"
+_GRANT_AGAIN = "; then, to grant them their rights: postbus migrate"
 _HARMFUL = (
     ("fsync", "off", Level.ERROR, "a crash of the machine can destroy the database"),
     ("full_page_writes", "off", Level.ERROR, "a crash of the machine can damage the database"),
@@ -246,7 +250,7 @@ async def listening(patient: Patient) -> list[Finding]:
     listener = await connect(patient.dsn)
     try:
         await listener.add_listener(channel, lambda *_: heard.set())
-        await patient.conn.execute("select pg_notify($1, '')", channel)
+        await patient.conn.execute("select pg_catalog.pg_notify($1, '')", channel)
         async with asyncio.timeout(_HEARD_WITHIN):
             await heard.wait()
     except TimeoutError:
@@ -369,12 +373,31 @@ async def examine(patient: Patient) -> list[Finding]:
     return findings
 
 
+async def _pinned(check: Check, patient: Patient) -> list[Finding]:
+    """Made in a transaction, whose search path is ours also behind a pooler. It changes nothing."""
+    await begin(patient.conn)
+    try:
+        return await check(patient)
+    finally:
+        if not is_lost(patient.conn):
+            await roll_back(patient.conn)
+
+
 async def _made(check: Check, patient: Patient) -> list[Finding]:
     name = check.__name__.replace("_", " ")
     try:
-        return await check(patient)
+        if check is listening:  # of which only a commit tells
+            return await check(patient)
+        return await _pinned(check, patient)
     except asyncpg.InsufficientPrivilegeError as error:
-        return [Finding(name, Level.WARNING, f"cannot look: {error}", "grant postbus_observer to this user")]
+        return [
+            Finding(
+                name,
+                Level.WARNING,
+                f"cannot look: {error}",
+                "grant this user the role observer of this database, postbus_observer_DATABASE",
+            )
+        ]
     except DRIVER_ERRORS as error:
         told = translate(error)
         return [Finding(name, Level.ERROR, told.message if told else str(error), told.remedy if told else "")]

@@ -52,7 +52,9 @@ async def _examine(bus: Bus) -> list[Finding]:
         conn = await connect(bus.dsn)
     took = (time.monotonic() - began) * 1000
     try:
-        where = await conn.fetchval("select format('database %I as %I', current_database(), current_user)")
+        where = await conn.fetchval(
+            "select pg_catalog.format('database %I as %I', pg_catalog.current_database(), current_user)"
+        )
         return [
             Finding("connection", Level.OK, f"{where}, in {took:.0f} ms"),
             *await examine(Patient(bus.dsn, conn)),

@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from postbus import _migrate
+from postbus._commit import committed
 from postbus._connect import connect
+from postbus._roles import GRANTS, Told, tell
 from postbus._translate import translated_errors
 from postbus.cli._command import Cli
 from postbus.cli._render import write_json
@@ -26,26 +28,49 @@ async def migrate(
     if print_script:
         write_json({"script": _migrate.script()}) if cli.as_json else sys.stdout.write(_migrate.script())
         return
-    applied, state = await _apply(cli)
+    applied, state, told = await _apply(cli)
     migrations = [name.removeprefix("migration ") for name in applied if name.startswith("migration ")]
     if cli.as_json:
-        write_json({"applied": applied, "migrations": migrations, "migration": state.migrations})
+        notes = [vars(note) for note in told.notes]
+        roles = [vars(role) for role in told.roles]
+        write_json(
+            {
+                "applied": applied, "migrations": migrations, "migration": state.migrations,
+                "roles": roles, "notes": notes,
+            }
+        )  # fmt: skip
         return
     for name in migrations:
         say(f"applied migration {name}")
-    if applied:
+    if applied == [GRANTS]:
+        say("gave the roles their rights")
+    elif applied:
         say(f"installed the functions of postbus {state.code_version}")
     say(f"the schema is {'now ' if applied else ''}up to date, at migration {state.migrations}")
+    _tell(told)
 
 
-async def _apply(cli: Cli) -> tuple[list[str], _migrate.SchemaState]:
+def _tell(told: Told) -> None:
+    rightful = [role.name for role in told.roles if role.has_rights]
+    if rightful:
+        say(f"the roles of this database: {', '.join(rightful)}")
+    for note in told.notes:
+        say(f"{note.text}:")
+        say(f"  {note.statement};")
+    if any(not role.is_there for role in told.roles):
+        say("roles that are missing get their rights when you migrate again")
+
+
+async def _apply(cli: Cli) -> tuple[list[str], _migrate.SchemaState, Told]:
     bus = cli.open_bus()
     try:
         with translated_errors():
             conn = await connect(bus.dsn)
             try:
-                applied = await _migrate.migrate(conn, os_actor())
-                return applied, await _migrate.read_state(conn) or _migrate.SchemaState()
+                applied, taken = await _migrate.migrate_telling(conn, os_actor())
+                async with committed(conn):
+                    state = await _migrate.read_state(conn) or _migrate.SchemaState()
+                    return applied, state, await tell(conn, taken)
             finally:
                 await conn.close()
     finally:

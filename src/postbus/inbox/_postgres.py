@@ -16,8 +16,11 @@ from postbus.options import Duration
 A = TypeVar("A")
 H = TypeVar("H", bound=Callable[..., Any])
 
-_ONCE = "select postbus.inbox_once_many($1::text, $2::text[], $3::interval)"
-_FORGET = "select bool_or(postbus.inbox_forget($1::text, one.id)) from unnest($2::text[]) as one (id)"
+_ONCE = "select postbus.inbox_once_many($1::pg_catalog.text, $2::pg_catalog.text[], $3::interval)"
+_FORGET = (
+    "select pg_catalog.bool_or(postbus.inbox_forget($1::pg_catalog.text, one.id)) "
+    "from pg_catalog.unnest($2::pg_catalog.text[]) as one (id)"
+)
 
 
 class Inbox:

@@ -1,0 +1,119 @@
+"""The roles of a database: which there are, and what has to be done about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+GRANTS = "9_grants.sql"
+"""The code file that makes roles and gives them their rights."""
+
+_ROLES = "select role, name, is_there, has_rights from postbus.roles()"
+_MAY_CREATE = "select rolsuper or rolcreaterole from pg_roles where rolname = current_user"
+# Until roles carried the name of their database, there was one of each for the whole server.
+_FORMER = """
+    select old.rolname as name, new.name as successor
+      from postbus.roles() as new
+      join pg_roles old on old.rolname = 'postbus_' || new.role
+     where new.is_there and exists (select from pg_auth_members m where m.roleid = old.oid)
+       and not pg_has_role(old.oid, new.name, 'member')
+     order by new.role
+"""
+
+_OTHERS = """
+    select distinct r.rolname as name, split_part(r.rolname, '_', 2) as role
+      from pg_namespace n cross join aclexplode(n.nspacl) as given join pg_roles r on r.oid = given.grantee
+     where n.nspname = 'postbus' and r.rolname ~ '^postbus_(producer|consumer|observer|operator|admin)(_|$)'
+     order by 1
+"""
+
+
+@dataclass(frozen=True)
+class Role:
+    """A role of a database."""
+
+    role: str
+    """producer, consumer, observer, operator or admin."""
+    name: str
+    is_there: bool
+    has_rights: bool
+
+
+@dataclass(frozen=True)
+class Note:
+    """What an administrator should know of roles, and the statement that changes it."""
+
+    text: str
+    statement: str
+
+
+class Former(NamedTuple):
+    """A role that stands for another database, or for the server."""
+
+    name: str
+    role: str
+
+
+async def read_roles(conn: Any) -> list[Role]:
+    return [Role(**dict(row)) for row in await conn.fetch(_ROLES)]
+
+
+async def are_behind(conn: Any) -> bool:
+    """Whether a migration would make roles, or give some their rights."""
+    known = await read_roles(conn)
+    if any(role.is_there and not role.has_rights for role in known):
+        return True
+    return any(not role.is_there for role in known) and bool(await conn.fetchval(_MAY_CREATE))
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a migration tells of roles."""
+
+    roles: Sequence[Role]
+    notes: Sequence[Note]
+
+
+async def about_to_lose(conn: Any) -> list[Former]:
+    """Roles that have rights here by the name of another database, or of the server: GRANTS takes these away."""
+    return [Former(row["name"], row["role"]) for row in await conn.fetch(_OTHERS)]
+
+
+async def tell(conn: Any, lost: Sequence[Former] = ()) -> Told:
+    """What there is, what is missing, and how those who `lost` their rights get them back."""
+    known = await read_roles(conn)
+    names = {role.role: role.name for role in known}
+    notes = [
+        Note(f"role {role.name} is missing, and could not be created", f"create role {quoted(role.name)} nologin")
+        for role in known
+        if not role.is_there
+    ]
+    notes += [
+        Note(
+            f"role {one.name} has no rights in this database any more; {names[one.role]} has them. "
+            "To give them to its members",
+            f"grant {quoted(names[one.role])} to {quoted(one.name)}",
+        )
+        for one in lost
+    ]
+    said = {note.statement for note in notes}
+    return Told(known, [*notes, *(note for note in await former(conn) if note.statement not in said)])
+
+
+async def former(conn: Any) -> list[Note]:
+    """Roles of the whole server, of versions before this one, whose members have lost their rights here."""
+    return [
+        Note(
+            f"role {row['name']} has members, and no rights in this database; {row['successor']} has them. "
+            "To give them to its members",
+            f"grant {quoted(row['successor'])} to {quoted(row['name'])}",
+        )
+        for row in await conn.fetch(_FORMER)
+    ]
+
+
+def quoted(name: str) -> str:
+    """The name as statements have it."""
+    is_plain = name.isascii() and name.isidentifier() and name == name.lower()
+    return name if is_plain else '"' + name.replace('"', '""') + '"'
