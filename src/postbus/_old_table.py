@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
+from postbus._commit import committed
+from postbus.errors import InvalidInput
+
 FAN_OUT, SIMPLE = "fan-out", "simple"
 LAYOUTS = (FAN_OUT, SIMPLE)
 
@@ -65,20 +68,41 @@ class Table(NamedTuple):
 
 # Some versions raise these for what is no name of a table.
 _NOT_A_NAME = (asyncpg.exceptions.InvalidNameError, asyncpg.exceptions.FeatureNotSupportedError)
+# Names are those that the user's own search path finds.
+_USERS_PATH = "set local search_path to default"
+_FIND = "select pg_catalog.to_regclass($1)::oid"
+# Reading a view, or a table with policies, runs functions that its owner has chosen. Superusers may do anything: of
+# them only what somebody has granted tells whom they trust.
 _COLUMNS = """
-select format('%I.%I', n.nspname, c.relname) as name, a.attname, format_type(a.atttypid, null) as type
+select format('%I.%I', n.nspname, c.relname) as name, a.attname, format_type(a.atttypid, null) as type,
+       owner.rolname as owner,
+       (c.relkind in ('v', 'f') or c.relrowsecurity)
+       and not case when reader.rolsuper
+                    then owner.rolsuper or exists (select from pg_auth_members m
+                                                    where m.member = reader.oid and m.roleid = owner.oid)
+                    else pg_has_role(owner.oid, 'usage') end as is_strange
   from pg_class c join pg_namespace n on n.oid = c.relnamespace
+  join pg_roles owner on owner.oid = c.relowner
+  join pg_roles reader on reader.rolname = current_user
   join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
- where c.oid = to_regclass($1) and c.relkind in ('r', 'p', 'v', 'm', 'f')
+ where c.oid = $1 and c.relkind in ('r', 'p', 'v', 'm', 'f')
 """
 
 
 async def find_table(conn: Any, name: str) -> Table | None:
-    """A table or view by its name, which may be qualified and quoted."""
+    """A table or view by its name, which may be qualified and quoted. Refuses one that would run a stranger's code."""
     try:
-        rows = await conn.fetch(_COLUMNS, name)
+        async with committed(conn):
+            await conn.execute(_USERS_PATH)
+            found = await conn.fetchval(_FIND, name)
     except _NOT_A_NAME:
         return None
+    rows = await conn.fetch(_COLUMNS, found)
+    if rows and rows[0]["is_strange"]:
+        raise InvalidInput(
+            f"reading {rows[0]['name']} may run code of {rows[0]['owner']}, whose rights you do not have",
+            remedy=f"import as {rows[0]['owner']}, or copy it into a table of your own",
+        )
     return Table(rows[0]["name"], {row["attname"]: row["type"] for row in rows}) if rows else None
 
 
