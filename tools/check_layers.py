@@ -45,7 +45,7 @@ LAYERS = [
     ["options"],
     ["_translate"],
     ["_log", "_event_loop", "_actor", "message"],
-    ["errors", "_version", "_identity", "_content_type", "_address"],
+    ["errors", "_version", "_identity", "_content_type", "_address", "_pin"],
     ["_visible"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -28,7 +28,7 @@ TIMES = {
     "subscribe": {"start_at"},
     "subscribe_scope": {"start_at"},
 }
-CREATED = re.compile(r"^create or replace (function|view) postbus(?:_outbox)?\.(\w+)", re.MULTILINE)
+CREATED = re.compile(r"^create or replace (function|view) postbus(?:_outbox|_topics)?\.(\w+)", re.MULTILINE)
 
 
 def problems_of(path: Path) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import asyncpg
 
+from postbus._pin import PIN
 from postbus._translate import LOST
 from postbus.errors import CommitUnknown, DatabaseUnavailable, NotCommitted, TransactionEnded
 
@@ -16,11 +17,6 @@ from postbus.errors import CommitUnknown, DatabaseUnavailable, NotCommitted, Tra
 # undo what the session has. The user's own statements keep the limits that the server has for them.
 _OPEN_ENDED = ("idle_in_transaction_session_timeout", "transaction_timeout")
 _UNLIMITED = (*_OPEN_ENDED, "statement_timeout", "lock_timeout")
-
-# The first statement of each transaction of ours: no function, operator or table that somebody made elsewhere, such as
-# in the schema public, stands in for one that we mean. Transactions of users keep the search path that they know, so
-# statements of ours in them have each name qualified.
-PIN = "set local search_path = pg_catalog, pg_temp"
 
 _MARK = "pg_catalog.current_setting('postbus.transaction', true)"
 # Fails in a transaction that does not have the mark, and one that has failed: what follows is not done then.

@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, parse_qsl, quote, urlencode, urlsplit, urluns
 import asyncpg
 
 from postbus._address import is_port, why_no_address
+from postbus._pin import PIN
 from postbus._translate import DSN_REMEDY, translate
 from postbus.errors import DatabaseUnavailable, InvalidInput
 
@@ -62,6 +63,9 @@ _MAKE_OURS = f"""
                            {_NO_LIMITS}] end
 """
 
+_ARRAYS = ("int2", "int4", "int8", "bool", "float8", "text", "bytea", "uuid", "timestamptz", "interval", "jsonb")
+_TYPES = "select " + ", ".join(f"null::pg_catalog.{one}[]" for one in _ARRAYS)
+
 
 async def connect(
     dsn: str, *, timeout: float = TIMEOUT, caches: bool = False, for_users: bool = False, **options: Any
@@ -82,10 +86,13 @@ async def connect(
         async with asyncio.timeout(timeout):
             conn = await _first_that_fits(hosts, options)
     _notice_when_gone(conn)
-    if for_users:
-        return conn
     try:
-        await _make_ours(conn, timeout)
+        if for_users:
+            await _learn_types(conn, timeout)
+        else:
+            await _make_ours(conn, timeout)
+            if is_pooled(conn) and not caches:  # one that keeps statements is not used behind a pooler
+                await _learn_types(conn, timeout)
     except BaseException:
         conn.terminate()
         raise
@@ -104,6 +111,13 @@ async def _make_ours(conn: Any, timeout: float) -> None:
     told = await asked.fetchrow(conn.get_server_pid(), timeout=timeout)
     if told["pid"] != conn.get_server_pid():
         _pooled[conn] = told["isolation"]
+
+
+async def _learn_types(conn: Any, timeout: float) -> None:
+    """Let the driver look up the types that it will need: it does so by the search path, which is pinned only now."""
+    await conn.execute(f"begin; {PIN}", timeout=timeout)
+    await conn.prepare(_TYPES, name="", timeout=timeout)
+    await conn.execute("rollback", timeout=timeout)
 
 
 def process_name(name: str | None = None) -> str:

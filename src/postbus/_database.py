@@ -158,7 +158,7 @@ class Database:
     @asynccontextmanager
     async def acting(self) -> AsyncIterator[Connection]:
         """A connection for an action, which the audit log shows with who acts, if that is known."""
-        async with self.connection() as conn:
+        async with self.pinned() as conn:
             if not self.actor:
                 yield conn
                 return

@@ -16,8 +16,9 @@ from importlib.resources import files
 import asyncpg
 
 from postbus._actor import SAY_ACTOR
-from postbus._commit import PIN, committed
+from postbus._commit import committed
 from postbus._owners import check_owners, owners_script
+from postbus._pin import PIN
 from postbus._roles import GRANTS, Former, about_to_lose, are_behind, read_roles
 from postbus._translate import MIGRATE
 from postbus._version import VERSION
@@ -132,6 +133,16 @@ async def migrate(conn: asyncpg.Connection, actor: str = "") -> list[str]:
     """
     applied, _ = await migrate_telling(conn, actor)
     return applied
+
+
+async def migrate_if_needed(conn: asyncpg.Connection, actor: str = "") -> None:
+    """The same for a client, which may use a schema of somebody else as long as there is nothing to do."""
+    async with committed(conn):
+        await check_owners(conn, is_client=True)
+        state = await read_state(conn)
+        is_current = state is not None and state.is_current and not await are_behind(conn)
+    if not is_current:
+        await migrate(conn, actor)
 
 
 async def migrate_telling(conn: asyncpg.Connection, actor: str = "") -> tuple[list[str], list[Former]]:

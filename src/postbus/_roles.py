@@ -11,6 +11,7 @@ GRANTS = "9_grants.sql"
 
 _ROLES = "select role, name, is_there, has_rights from postbus.roles()"
 _MAY_CREATE = "select rolsuper or rolcreaterole from pg_roles where rolname = current_user"
+_MAY_GRANT = "select pg_has_role(nspowner, 'usage') from pg_namespace where nspname = 'postbus'"
 # Until roles carried the name of their database, there was one of each for the whole server.
 _FORMER = """
     select old.rolname as name, new.name as successor
@@ -60,7 +61,9 @@ async def read_roles(conn: Any) -> list[Role]:
 
 
 async def are_behind(conn: Any) -> bool:
-    """Whether a migration would make roles, or give some their rights."""
+    """Whether a migration by this user would make roles, or give some their rights."""
+    if not await conn.fetchval(_MAY_GRANT):
+        return False
     known = await read_roles(conn)
     if any(role.is_there and not role.has_rights for role in known):
         return True

@@ -472,7 +472,7 @@ class Bus:
     async def _connect(self) -> None:
         if self._migrate:
             async with connected(self.dsn) as conn:
-                await _migrate.migrate(conn, self._actor)
+                await _migrate.migrate_if_needed(conn, self._actor)
         store = await Store.open(self.dsn, size=self._pool_size, actor=self._actor)
         self._publisher.connected(store)
         self._puller = Puller(self.dsn, store, self._bells, self._publisher.ring)

@@ -57,6 +57,7 @@ NAMES = [
     "RetryPolicy",
     "SchemaError",
     "SchemaMissing",
+    "SchemaNotTrusted",
     "SchemaTooNew",
     "SchemaTooOld",
     "SinkUnavailable",

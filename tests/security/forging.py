@@ -9,6 +9,7 @@ from uuid import UUID
 
 import asyncpg
 
+from postbus._migrate import migrate
 from log_sql import Lane, Piece, create_topic, cursor_of, publish_many, read, subscribe, take
 
 SECRET = UUID("00000000-0000-4000-8000-00000000cafe")
@@ -62,8 +63,10 @@ class Stage:
 
     async def _open(self, dsn: str) -> None:
         self.owner = await asyncpg.connect(dsn)
+        await migrate(self.owner)  # which makes the roles of this database
         for user, role in zip(self._users, ("consumer", "observer"), strict=True):
-            await self.owner.execute(f"create role {user} login in role postbus_{role}")
+            name = await self.owner.fetchval("select postbus.role_name($1)", role)
+            await self.owner.execute(f"create role {user} login in role {name}")
         self.consumer, self.observer = [await asyncpg.connect(dsn, user=user) for user in self._users]
 
     async def _prepare(self) -> None:

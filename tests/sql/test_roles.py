@@ -39,7 +39,8 @@ async def as_role(conn: Any, dsn: str, roles: Roles) -> AsyncIterator[AsRole]:
 
     async def connect(role: str) -> Any:
         user = f"user_{secrets.token_hex(6)}"
-        await conn.execute(f"create role {user} login in role {roles(role)}" if role else f"create role {user} login")
+        names = ", ".join(map(roles, role.split(", "))) if role else ""
+        await conn.execute(f"create role {user} login {f'in role {names}' if names else ''}")
         users.append(user)
         connection: Any = await asyncpg.connect(dsn, user=user)
         connections.append(connection)
@@ -318,7 +319,7 @@ async def test_roles_share_the_work_of_a_log(conn: Any, as_role: AsRole) -> None
 async def test_a_consumers_process_brings_its_group_back(conn: Any, dsn: str, as_role: AsRole) -> None:
     """It needs no more than the roles that it consumes with."""
     await create_topic(conn, "log")
-    user = await (await as_role("postbus_consumer, postbus_observer")).fetchval("select current_user")
+    user = await (await as_role("consumer, observer")).fetchval("select current_user")
     got: list[str] = []
 
     async def is_alive() -> None:
@@ -338,7 +339,7 @@ async def test_a_consumers_process_brings_its_group_back(conn: Any, dsn: str, as
             await has(got, 1)
 
 
-async def test_the_page_says_of_each_function_what_proves_the_right_to_call_it(conn: Any) -> None:
+async def test_the_page_says_of_each_function_what_proves_the_right_to_call_it(conn: Any, roles: Roles) -> None:
     """docs/security.md names every function that a role may call, in one row, and none that nobody may."""
     page = (Path(__file__).parents[2] / "docs" / "security.md").read_text("utf-8")
     section = page.partition("## What proves a caller's right in SQL")[2].partition("\n## ")[0]

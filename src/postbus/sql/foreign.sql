@@ -13,7 +13,7 @@ with recursive trusted as (
       join pg_catalog.pg_roles r on r.oid = m.member
      where coalesce((pg_catalog.to_jsonb(m) ->> 'inherit_option')::boolean, r.rolinherit)      -- since PostgreSQL 16 of each membership
 ), schema as (
-    select n.oid, n.nspname as name, n.nspowner as owner from pg_catalog.pg_namespace n where n.nspname in ('postbus', 'postbus_outbox')
+    select n.oid, n.nspname as name, n.nspowner as owner from pg_catalog.pg_namespace n where n.nspname in ('postbus', 'postbus_outbox', 'postbus_topics')
 ), client as (
     select 1 from pg_catalog.pg_roles r cross join pg_catalog.pg_database d
      where {is_client} and r.rolname = current_user and not r.rolsuper and d.datname = pg_catalog.current_database()

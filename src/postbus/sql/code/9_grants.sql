@@ -32,10 +32,11 @@ begin
       from pg_namespace n cross join aclexplode(n.nspacl) as given join pg_roles r on r.oid = given.grantee
      where n.nspname = 'postbus' and r.rolname ~ '^postbus_(producer|consumer|observer|operator|admin)(_|$)'
        and r.rolname <> all (array(select postbus.role_name(one.role) from unnest(_all) as one (role)));
-    execute format('revoke all on schema postbus, postbus_outbox from %s', _others);
-    execute format('revoke all on all tables in schema postbus, postbus_outbox from %s', _others);
+    execute format('revoke all on schema postbus, postbus_outbox, postbus_topics from %s', _others);
+    execute format('revoke all on all tables in schema postbus, postbus_outbox, postbus_topics from %s', _others);
     execute format('revoke all on all sequences in schema postbus from %s', _others);
-    execute format('revoke all on all functions in schema postbus, postbus_outbox from %s', _others);
+    execute format('revoke all on all functions in schema postbus, postbus_outbox, postbus_topics from %s', _others);
+    perform postbus.apply_topic_grants(g.role) from (select distinct t.role from postbus.topic_grant t join pg_roles r on r.rolname = t.role) as g;
     if _names is null then
         return;
     end if;
@@ -87,6 +88,7 @@ begin
                 set_sweeping set_health_limits
                 rebase import_messages import_group import_retrying import_seen
                 create_token revoke_token
+                grant_topic revoke_topic
                 create_webhook set_webhook delete_webhook webhooks_to_run
             ')
           ) as g (roles, functions)
@@ -111,7 +113,7 @@ begin
     select r.rolname into _role from pg_roles r where r.rolname = postbus.role_name('admin');
     if found then
         execute format('grant execute on function postbus_outbox.cleanup_completed_outbox_messages() to %I', _role);
-        execute format('grant select on postbus.tokens, postbus.webhooks to %I', _role);
+        execute format('grant select on postbus.tokens, postbus.webhooks, postbus.topic_grants to %I', _role);
     end if;
 
     delete from postbus.role_granted g where true;

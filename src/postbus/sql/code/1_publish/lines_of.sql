@@ -2,7 +2,8 @@
 --
 -- As escaped text, in which each byte stands for itself, or is written in ASCII, whatever the encoding of the database is.
 create or replace function postbus.lines_of(lines bytea, count integer) returns bytea[]
-language plpgsql immutable strict parallel safe as $$
+language plpgsql immutable strict parallel safe
+set search_path = pg_catalog, pg_temp as $$
 declare
     _lines bytea[] := array(select decode(one.line, 'escape')
                               from unnest(string_to_array(encode(lines, 'escape'), E'\n')) with ordinality as one (line, n)

@@ -1,0 +1,4 @@
+-- What postbus.log shows of the topics that the caller may read: see grant_topic. A barrier: no function in a condition of the
+-- caller's sees rows of other topics.
+create or replace view postbus_topics.log with (security_barrier) as
+select * from postbus.log as one where one.topic = any (array(select * from postbus_topics.readable()));

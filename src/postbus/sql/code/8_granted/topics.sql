@@ -1,0 +1,4 @@
+-- What postbus.topics shows of the topics that the caller may read: see grant_topic. A barrier: no function in a condition of the
+-- caller's sees rows of other topics.
+create or replace view postbus_topics.topics with (security_barrier) as
+select * from postbus.topics as one where one.name = any (array(select * from postbus_topics.readable()));
