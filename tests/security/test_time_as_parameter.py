@@ -13,6 +13,7 @@ import pytest
 
 from fix_database import fresh_database
 from log_sql import create_topic, publish_many, subscribe, take
+from postbus._migrate import migrate
 from postbus.embedded import EmbeddedPostgres
 
 pytestmark = pytest.mark.attack("time as a parameter of SQL functions")
@@ -29,7 +30,7 @@ _VIEWS = (
     "inbox",
     "sweep_jobs",
 )
-ROLES = ("producer", "consumer", "observer", "admin")
+ROLES = ("producer", "consumer", "observer", "operator", "admin")
 
 
 class Stage:
@@ -38,10 +39,11 @@ class Stage:
     def __init__(self, runner: asyncio.Runner, dsn: str) -> None:
         self._runner = runner
         self.owner = self.run(asyncpg.connect(dsn))
+        self.run(migrate(self.owner))  # which makes the roles of this database
         self.users: dict[str, Any] = {}
         names = {role: f"{role}_{secrets.token_hex(6)}" for role in ROLES}
         for role, name in names.items():
-            self.fetch(self.owner, f"create role {name} login in role postbus_{role}")
+            self.fetch(self.owner, f"create role {name} login in role {self.role(role)}")
             self.users[role] = self.run(asyncpg.connect(dsn, user=name))
         self._names = names
         self.storage = 0
@@ -49,6 +51,10 @@ class Stage:
         self.scratch = 0
         self.run(self._publish())
         self.before = self.facts()
+
+    def role(self, role: str) -> str:
+        """The name of a role of this database."""
+        return str(self.value(self.owner, "select postbus.role_name($1)", role))
 
     def run(self, act: Any) -> Any:
         return self._runner.run(act)
@@ -234,7 +240,7 @@ def test_no_function_that_a_role_may_call_takes_the_time(stage: Stage, role: str
         """select f.oid::regprocedure::text from pg_proc f
             where f.pronamespace = 'postbus'::regnamespace and has_function_privilege($1, f.oid, 'execute')
               and (f.proname ~ 'as_of' or 'as_of' = any (f.proargnames))""",
-        f"postbus_{role}",
+        stage.role(role),
     )
     assert found == []
 
