@@ -14,7 +14,7 @@ import asyncpg
 
 from postbus import _migrate
 from postbus._actor import SAY_ACTOR
-from postbus._commit import begin, commit, is_lost, roll_back
+from postbus._commit import begin, commit, committed, is_lost, roll_back
 from postbus._connect import connect
 from postbus._pool import IDLE, Connections, Use
 from postbus._translate import DRIVER_ERRORS, dsn_errors, translated_errors

@@ -41,7 +41,9 @@ declare
     _more  bigint;
 begin
     messages := 0;
-    select min(pg_snapshot_xmax((c.seen).snapshot)), max((c.seen).txid),
+    -- The least and the greatest: PostgreSQL 14 and 15 have no min and max of transaction ids.
+    select (array_agg(pg_snapshot_xmax((c.seen).snapshot) order by pg_snapshot_xmax((c.seen).snapshot)))[1],
+           (array_agg((c.seen).txid order by (c.seen).txid desc nulls last))[1],
            array(select x from unnest(cursors) as each cross join lateral pg_snapshot_xip((each.seen).snapshot) as x)
       into _from, _to, _late
       from unnest(cursors) as c;
@@ -82,7 +84,7 @@ begin
                         ) as change (messages)', _table)
               into _more
              using topic.id, cursors, _leaf.counter, until,
-                   (select max(pg_snapshot_xmax((c.seen).snapshot)) from unnest(cursors) as c);
+                   (select pg_snapshot_xmax((c.seen).snapshot) from unnest(cursors) as c order by 1 desc nulls last limit 1);
             _more := _leaf.counted + coalesce(_more, 0);
         end if;
         _there := format(

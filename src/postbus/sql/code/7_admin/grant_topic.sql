@@ -1,7 +1,7 @@
 -- Lets a role publish to, consume from, or read some topics, without being a member of a role of ours: by the functions and views of
 -- the schema postbus_topics. pattern is a name in which * stands for any text; action is publish, consume or read. Twice is once.
 --
--- Writes: topic_grant; see apply_topic_grants.
+-- Writes: topic_grant; see apply_topic_grants and note_action.
 create or replace function postbus.grant_topic(role text, pattern text, action text) returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -19,5 +19,8 @@ begin
     insert into postbus.topic_grant (role, role_oid, pattern, action, granted_by)
     values (grant_topic.role, _oid, grant_topic.pattern, grant_topic.action, postbus.caller())
     on conflict do nothing;
+    if found then
+        perform postbus.note_action('role.grant_topic', target => role, given => jsonb_build_object('pattern', pattern, 'action', action));
+    end if;
     perform postbus.apply_topic_grants(role);
 end $$;

@@ -17,7 +17,7 @@ begin
         _moments := array(select distinct pg_snapshot_xmax(j.snapshot) as xmax from postbus.joining j where j.topic_id = _topic_id order by xmax);
         _numbers := array(select greatest(_before - 2 * n, 6) from generate_series(cardinality(_moments), 1, -1) as n);
         with open as materialized (     -- a snapshot does not show those that were open then, either
-            select xid as txid, max(pg_snapshot_xmax(j.snapshot)) as until
+            select xid as txid, (array_agg(pg_snapshot_xmax(j.snapshot) order by pg_snapshot_xmax(j.snapshot) desc nulls last))[1] as until
               from postbus.joining j cross join lateral pg_snapshot_xip(j.snapshot) as xid where j.topic_id = _topic_id group by xid
         ), settled as (
             update postbus.receipt r
