@@ -5,20 +5,16 @@ from __future__ import annotations
 import contextlib
 import secrets
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import asyncpg
 import psycopg
 import pytest
 
-from faults.servers import Absent
-from faults.servers.installation import Installation
-from faults.servers.pgbouncer import PgBouncer
-from postbus import Bus, Message, PostbusError, SchemaNotTrusted, Start
+from postbus import Bus, Message, PostbusError, SchemaNotTrusted, Start, _connect
 from postbus._connect import connect
 from postbus._migrate import check, code_checksum, migrate, migrate_telling, read_state, script
 from postbus.cli._checks import Level, Patient, examine
@@ -259,30 +255,18 @@ async def test_psycopg_publishes_without_lookalikes(planted: Town) -> None:
     bus.close_sync()
 
 
-@pytest.fixture
-async def bouncer(planted: Town, server: EmbeddedPostgres, own_folder: Path) -> AsyncIterator[PgBouncer]:
-    """A pgbouncer before the server: nothing of a session is ours there."""
-    given = dict(parse_qsl(urlsplit(server.dsn()).query))
-    installation = Installation.find(own_folder)
-    installation.own(own_folder)
-    try:
-        made = PgBouncer(installation, own_folder, host=given["host"], server_port=int(given["port"]))
-    except Absent as absent:
-        pytest.skip(str(absent))
-    await made.start()
-    yield made
-    await made.stop()
-
-
-async def test_bus_behind_a_pooler_calls_no_lookalikes(planted: Town, bouncer: PgBouncer) -> None:
-    """Behind pgbouncer each statement is qualified, or has a transaction of its own."""
+async def test_bus_behind_a_pooler_calls_no_lookalikes(planted: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing of a session is ours, each statement is qualified, or has a transaction of its own."""
     await (await _migrated(planted)).close()
-    async with Bus.open(bouncer.dsn(planted.name)) as bus:
+    # What the server says of its process is not what the driver was told: so it is behind a pooler.
+    behind_a_pooler = _connect._MAKE_OURS.replace("pg_catalog.pg_backend_pid()", "0")
+    monkeypatch.setattr(_connect, "_MAKE_OURS", behind_a_pooler)
+    async with Bus.open(planted.dsn) as bus:
         assert (await bus.connect()).is_pooled
         for use in _USES.values():
             await use(bus)
-    conn = await connect(bouncer.dsn(planted.name))
-    found = await examine(Patient(bouncer.dsn(planted.name), conn))
+    conn = await connect(planted.dsn)
+    found = await examine(Patient(planted.dsn, conn))
     await conn.close()
     assert not [one for one in found if one.level is Level.ERROR or "fooled" in one.text]
 
