@@ -23,6 +23,8 @@ _SUBTITLES = {
     "dead letters": "Messages that were given up.",
     "webhooks": "Let the server push messages to you.",
     "health": "Whether the server lives, and whether somebody should look.",
+    "tokens": "Who may call the server.",
+    "audit": "Who did what.",
 }
 
 

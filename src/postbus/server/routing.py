@@ -39,7 +39,7 @@ SLASH = "\x1f"
 _MEANINGS = {
     400: "The request is wrong: change it.",
     401: "The request has no valid token.",
-    403: "The token lacks the role or the topic.",
+    403: "The token lacks the role, the topic or the group.",
     404: "Nothing has this name.",
     409: "The request conflicts with the current state.",
     413: "The request is too large.",
