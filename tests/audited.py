@@ -22,7 +22,10 @@ select postbus.set_group_state('log', 'stopped', 'PAUSED');
 select postbus.subscribe('log', 'dead');
 update postbus.subscription set state = 'DEAD' where group_name = 'dead';
 select postbus.subscribe('log', 'late', 'FROM_BEGINNING', catch_up => '{"beside_from": 1}');
+select postbus.subscribe('log', 'halted', 'FROM_BEGINNING', catch_up => '{"beside_from": 1}');
+select postbus.set_catch_up('log', 'halted', false);
 select postbus.subscribe_scope('wide', pattern => 'log.#');
+select postbus.grant_topic('pg_monitor', 'orders.*', 'read');
 select postbus.create_token('tok', 'hash-of-it', 'deploy', array['producer']);
 select postbus.create_webhook('hook', 'q', 'https://old.example/path-secret', 'a-secret-of-16-characters');
 select postbus.import_messages('old', 'log', array['7'], array['x'::bytea], 'text/plain', '{null}', '{null}', '{null}',
@@ -103,6 +106,13 @@ ACTS = [
         before={"state": "ACTIVE"}, after={"state": "PAUSED"}),
     Act("select postbus.set_group_state('log', 'stopped', 'ACTIVE')", "group.resume", "log", "stopped"),
     Act("select postbus.set_group_state('log', 'g', 'CANCELLED')", "group.cancel", "log", "g"),
+    Act("select postbus.pause_group('log', 'g')", "group.pause", "log", "g"),
+    Act("select postbus.resume_group('log', 'stopped')", "group.resume", "log", "stopped"),
+    Act("select postbus.resurrect_group('log', 'dead')", "group.resurrect", "log", "dead", affected=1),
+    Act("select postbus.resume_catch_up('log', 'halted')", "catch_up.resume", "log", "halted"),
+    Act("select postbus.grant_topic('pg_monitor', 'orders.*', 'publish')", "role.grant_topic", target="pg_monitor",
+        given={"pattern": "orders.*", "action": "publish"}),
+    Act("select postbus.revoke_topic('pg_monitor')", "role.revoke_topic", target="pg_monitor", affected=1),
     Act("select postbus.set_scope_state('wide', 'PAUSED', pattern => 'log.#')", "group.pause", None, "wide",
         target="pattern log.#", affected=1),
     Act("select postbus.forget_scope('wide', pattern => 'log.#', cancel => true)", "scope.forget", None, "wide",
@@ -122,7 +132,7 @@ ACTS = [
     Act("select postbus.set_sweeping('{\"interval\": \"1 minute\"}')", "sweeping.set",
         before={"interval": "00:05:00"}, after={"interval": "00:01:00"}),
     Act("select postbus.set_health_limits('{\"lag\": 7}', 'log', 'g')", "health.set", "log", "g", after={"lag": 7}),
-    Act("select postbus.rebase(as_copy => true)", "database.rebase", affected=6, given={"as_copy": True}),
+    Act("select postbus.rebase(as_copy => true)", "database.rebase", affected=8, given={"as_copy": True}),
     Act("select postbus.import_messages('old', 'q', array['1'], array['x'::bytea], 'text/plain', '{null}', '{null}', "
         "'{null}', '{null}', '{0}', '{null}')", "import.messages", "q", target="old", affected=1),
     Act("select postbus.import_group('old', 'log', 'moved', 'ACTIVE')", "group.subscribe", "log", "moved"),

@@ -7,7 +7,7 @@ from postbus.errors import InvalidOption
 _LONGEST = 200
 
 # Of the transaction, so that a connection which is used for somebody else next, or a pooler's, does not keep it.
-SAY_ACTOR = "select set_config('postbus.actor', $1, true)"
+SAY_ACTOR = "select pg_catalog.set_config('postbus.actor', $1, true)"
 
 
 def checked_actor(actor: str) -> str:

@@ -33,7 +33,7 @@ Progress = Callable[[int, int], None]
 
 _BATCH = 1000
 _LOCK = "hashtext('postbus.import')"
-_SAY_ACTOR = "select set_config('postbus.actor', $1, false)"  # of the session: it runs in many transactions
+_SAY_ACTOR = "select pg_catalog.set_config('postbus.actor', $1, false)"  # of the session: it runs in many transactions
 _ARRAYS = ", ".join(
     f"array_agg(m.{column} order by m.n) as {column}"
     for column in ("id", "payload", "key", "headers", "correlation_id", "published_at", "attempts", "error")
