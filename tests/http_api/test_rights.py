@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from http_api.test_auth import TABLE
 from postbus.server.app import PARTS
@@ -82,6 +83,21 @@ def test_the_table_of_tests_is_that_of_the_server() -> None:
             assert body["push"]
         else:
             assert allowed == (may(name) if RIGHTS[name].roles else set()), name
+
+
+async def test_the_database_grants_what_the_page_says(conn: Any, roles: Callable[[str], str]) -> None:
+    """Each function is granted to the roles of its row, and to no other of ours."""
+    granted = await conn.fetch(
+        "select f.proname as name, array_agg(distinct r.role) as roles "
+        "from pg_proc f, unnest($1::text[], $2::text[]) as r (role, name) "
+        "where f.pronamespace = 'postbus'::regnamespace and has_function_privilege(r.name, f.oid, 'execute') "
+        "group by f.proname",
+        list(ROLES),
+        [roles(role) for role in ROLES],
+    )
+    found = {one["name"]: set(one["roles"]) for one in granted}
+    told = {function: row.roles for row in rows() for function in row.functions}
+    assert {function: found.get(function) for function in told} == told
 
 
 def test_admins_are_operators_and_operators_observers() -> None:
