@@ -31,7 +31,7 @@ begin
               from stretch p
              where p.lives and p.group_id is distinct from note_joining.subscription_id
         ), lowest as (
-            select p.lane, min(p.ends) as ends from place p group by p.lane
+            select p.lane, (array_agg(p.ends order by p.ends))[1] as ends from place p group by p.lane
         ), kept as (
             select distinct on (p.lane, p.text, p.owner) p.lane, p.cursor, p.owner from place p join lowest l on l.lane = p.lane
              where (p.seen >= l.ends and p.ends is distinct from l.ends) is not true
