@@ -1,4 +1,4 @@
-"""Asks OSV, or else the package index, whether a dependency in requirements.lock has a known vulnerability.
+"""Asks OSV, or else a named package index, whether a dependency in requirements.lock has a known vulnerability.
 
 Ends with 0 if none is known, with 1 if one is, and with 3 if nobody could be asked: then nothing is known.
 """
@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 LOCK = Path(__file__).parent.parent / "requirements.lock"
 OSV = "https://api.osv.dev"
-INDEX = "https://pypi.org"
 NONE_KNOWN, VULNERABLE, NOT_ASKED = 0, 1, 3
 
 _PINNED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)", re.MULTILINE)
@@ -87,17 +86,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lock", type=Path, default=LOCK)
     parser.add_argument("--osv", default=OSV, help="another address of OSV")
-    parser.add_argument("--index", default=INDEX, help="another package index that has PyPI's JSON")
+    parser.add_argument("--index", help="a package index that has PyPI's JSON, to be asked if OSV cannot be reached")
     given = parser.parse_args(arguments)
     packages = pinned(given.lock.read_text("utf-8"))
     if not packages:
         print(f"NOT CHECKED: {given.lock} pins nothing", file=sys.stderr)
         return NOT_ASKED
 
-    ways: tuple[tuple[Callable[[str, Sequence[Package]], Found], str], ...] = (
-        (ask_osv, given.osv),
-        (ask_index, given.index),
-    )
+    ways: list[tuple[Callable[[str, Sequence[Package]], Found], str]] = [(ask_osv, given.osv)]
+    if given.index:
+        ways.append((ask_index, given.index))
     for ask, url in ways:
         try:
             found = ask(url, packages)
@@ -110,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return VULNERABLE if found else NONE_KNOWN
     print(
         f"NOT CHECKED: no database of vulnerabilities can be reached, so nothing is known about these {len(packages)} "
-        "dependencies. Run it where there is a network, or name another index: --index URL",
+        "dependencies. Run it where there is a network, or name a package index: --index URL",
         file=sys.stderr,
     )
     return NOT_ASKED
