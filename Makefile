@@ -33,11 +33,11 @@ format: .venv/ready ## format the code
 
 bench: .venv/ready ## measure everything beside its peers and goals (up to 30 minutes; SCENARIO=log for one, LONG=1)
 	@$(MAKE) --no-print-directory peers || echo "some peers are absent; the others are measured" >&2
-	@$(BIN)/postbus bench $(or $(SCENARIO),all) $(if $(LONG),$(if $(SCENARIO),,--long),$(if $(SCENARIO),--short))
+	@$(BIN)/python -m bench $(or $(SCENARIO),all) $(if $(LONG),$(if $(SCENARIO),,--long),$(if $(SCENARIO),--short))
 
 PEER_PACKAGES := postgresql-15-pgq3 redis-server rabbitmq-server
 
-peers: .venv/ready ## install what `postbus bench peers` measures beside Postbus
+peers: .venv/ready ## install what `python -m bench peers` measures beside Postbus
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --group peers
 	@$(call install,$(PEER_PACKAGES),some peers are absent)
 

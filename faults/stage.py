@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from bench.peers import servers as brokers
+from bench.peers import system
 from faults.servers import Absent
 from faults.servers.clock import Clock
 from faults.servers.disk import TABLES, WAL, Disk
@@ -14,8 +16,6 @@ from faults.servers.postgres import Server, dsn_of_all
 from faults.servers.proxy import Proxy
 from faults.servers.run import USER, Servers
 from faults.stream import make_stream
-from postbus.bench.peers import servers as brokers
-from postbus.bench.peers import system
 
 
 @dataclass

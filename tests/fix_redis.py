@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from postbus.bench.peers import servers
-from postbus.bench.peers.system import Absent
+from bench.peers import servers
+from bench.peers.system import Absent
 
 
 @pytest.fixture

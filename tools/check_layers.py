@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "postbus"
 # From the top to the bottom. A name without a dot stands for the module or for the whole package.
 LAYERS = [
     ["cli"],
-    ["demo", "bench"],
+    ["demo"],
     ["server"],
     ["__init__"],
     ["_follow", "bus", "http_client"],

@@ -9,11 +9,11 @@ import subprocess
 from pathlib import Path
 from typing import Literal
 
+from bench.ports import free_port
 from faults.servers import Absent
 from faults.servers.installation import Installation
 from faults.servers.postgres import DATABASE, ServerFailed, end_of
 from faults.servers.waiting import until
-from postbus.bench.ports import free_port
 
 _PROGRAMS = "/usr/sbin:/usr/bin:/usr/local/bin:/usr/local/sbin"
 _TIMEOUT = 10.0

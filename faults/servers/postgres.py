@@ -14,13 +14,13 @@ from typing import Any, Literal
 import asyncpg
 import psutil
 
+from bench.ports import free_port
 from faults.servers.installation import Installation
 from faults.servers.waiting import TookTooLong, until
 from postbus import embedded
 from postbus._keeper.home import Home, postmaster_status
 from postbus._keeper.locks import EXCLUSIVE, Lock, is_held
 from postbus._translate import DRIVER_ERRORS
-from postbus.bench.ports import free_port
 
 DATABASE = "postbus"
 SETTINGS_FILE = "settings.conf"

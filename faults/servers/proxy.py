@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import parse_qs, urlsplit
 
+from bench.ports import free_port
 from faults.servers.waiting import until
 from faults.servers.wire import Conversation, Unit
-from postbus.bench.ports import free_port
 
 _CHUNK = 1 << 16
 

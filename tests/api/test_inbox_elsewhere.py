@@ -9,8 +9,8 @@ from typing import Any
 import nats
 import pytest
 
-from postbus.bench.peers import servers
-from postbus.bench.peers.system import Absent
+from bench.peers import servers
+from bench.peers.system import Absent
 from postbus.inbox import Inbox
 
 _MESSAGES = 20

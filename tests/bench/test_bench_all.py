@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from bench.reports import held
-from postbus.bench.plan import Plan
-from postbus.bench.suite import run_all
+from bench.plan import Plan
+from bench.suite import run_all
+from bench_reports import held
 
 
 def _all(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "postbus.cli", "bench", "all", "--quick", "--folder", str(folder), *options]
+    command = [sys.executable, "-m", "bench", "all", "--quick", "--folder", str(folder), *options]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=110)
 
 
@@ -110,12 +110,12 @@ def test_scenarios_run_in_their_short_form_unless_the_long_one_is_asked_for(
     tmp_path: Path, option: tuple[str, ...], has: str, lacks: str
 ) -> None:
     """The log of each begins with its command."""
-    command = [sys.executable, "-m", "postbus.cli", "bench", "all", "--folder", str(tmp_path), "--only", "lt1"]
+    command = [sys.executable, "-m", "bench", "all", "--folder", str(tmp_path), "--only", "lt1"]
     nobody = ["--dsn", "postgresql://nobody@127.0.0.1:1/none"]
     subprocess.run([*command, *nobody, *option], check=False, capture_output=True, timeout=60)
 
     began = (tmp_path / "lt1.log").read_text().splitlines()[0].split()
-    assert began[:4] == ["python", "-m", "postbus.bench", "lt1"]
+    assert began[:4] == ["python", "-m", "bench", "lt1"]
     assert has in began
     assert lacks not in began
 

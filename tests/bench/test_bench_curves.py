@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from bench.reports import held, quick_report
-from postbus.bench.paper.pictures import pictures
-from postbus.bench.plan import Plan
-from postbus.bench.series import split
+from bench.paper.pictures import pictures
+from bench.plan import Plan
+from bench.series import split
+from bench_reports import held, quick_report
 
 pytestmark = pytest.mark.timeout(180)  # a busy machine takes its time
 

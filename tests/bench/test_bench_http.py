@@ -1,4 +1,4 @@
-"""postbus bench http: it measures what it says, at a small size."""
+"""python -m bench http: it measures what it says, at a small size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 @pytest.fixture(scope="module")
 def report() -> dict[str, Any]:
     """What a quick run prints."""
-    command = [sys.executable, "-m", "postbus.cli", "bench", "http", "--quick", "--json"]
+    command = [sys.executable, "-m", "bench", "http", "--quick", "--json"]
     finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
     assert finished.returncode in (0, 1), finished.stderr
     answer: dict[str, Any] = json.loads(finished.stdout)

@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from postbus.bench.machine import server_cpu_seconds
+from bench.machine import server_cpu_seconds
 from postbus.embedded import EmbeddedPostgres
 
 _WORK = "select count(*) from generate_series(1, 3000000)"

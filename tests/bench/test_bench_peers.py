@@ -13,12 +13,12 @@ from typing import Any
 import psutil
 import pytest
 
-from bench.reports import held, quick_report
+from bench.lab import Lab
+from bench.peers import gathering, servers
+from bench.peers.gathering import Gathering, gathered
+from bench.peers.system import Absent
+from bench_reports import held, quick_report
 from eventually import eventually
-from postbus.bench.lab import Lab
-from postbus.bench.peers import gathering, servers
-from postbus.bench.peers.gathering import Gathering, gathered
-from postbus.bench.peers.system import Absent
 
 pytestmark = pytest.mark.timeout(180)  # a busy machine takes its time
 
@@ -27,7 +27,7 @@ _ALWAYS = ("postbus_queue", "postbus_log", "handwritten")
 
 _HOLD_A_SERVER = """
 import asyncio, sys
-from postbus.bench.peers import servers
+from bench.peers import servers
 
 async def hold():
     async with servers.redis() as server:

@@ -12,7 +12,7 @@ import pytest
 @pytest.mark.timeout(180)
 def test_relaying_is_measured_beside_reading() -> None:
     """Both ways of publishing have figures of reading, of a sink that does nothing, and of JetStream."""
-    command = [sys.executable, "-m", "postbus.bench", "relay", "--quick", "--json"]
+    command = [sys.executable, "-m", "bench", "relay", "--quick", "--json"]
     finished = subprocess.run(command, check=False, capture_output=True, text=True, timeout=170)
     assert finished.stdout, finished.stderr
     report = json.loads(finished.stdout)

@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.reports import report
-from postbus.bench.paper.pictures import pictures
-from postbus.bench.paper.scales import parameter_axis, values_axis
-from postbus.bench.paper.write import NoReports, write
-from postbus.bench.series import point, split
+from bench.paper.pictures import pictures
+from bench.paper.scales import parameter_axis, values_axis
+from bench.paper.write import NoReports, write
+from bench.series import point, split
+from bench_reports import report
 
 _SVG = "{http://www.w3.org/2000/svg}"
 _CURVE = {
@@ -135,7 +135,7 @@ def test_load_tests_stand_beside_each_other(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_report_is_refused(tmp_path: Path) -> None:
     """So is a folder without one; the message says what to do, or which file it is."""
-    with pytest.raises(NoReports, match="postbus bench queue --json"):
+    with pytest.raises(NoReports, match="python -m bench queue --json"):
         write(tmp_path)
     (tmp_path / "other.json").write_text('{"scenario": "queue"}')
     with pytest.raises(NoReports, match=r"other\.json"):

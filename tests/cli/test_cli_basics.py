@@ -153,7 +153,7 @@ async def test_help_has_all_exit_codes(nowhere: Cli) -> None:
     assert all(f"{code} {meaning}" in plain for code, meaning in EXIT_CODES.items())
 
 
-@pytest.mark.parametrize("args", ["", "topics", "dead-letters", "up --help", "bench --help"])
+@pytest.mark.parametrize("args", ["", "topics", "dead-letters", "up --help"])
 async def test_help(nowhere: Cli, args: str) -> None:
     """Without a command there is help, and nothing is wrong with asking for it."""
     assert "Usage: postbus" in (await nowhere.quick(*args.split())).done().out

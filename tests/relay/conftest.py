@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from bench.peers import servers
+from bench.peers.system import Absent
 from cli.conftest import cli, end_what_was_started
-from postbus.bench.peers import servers
-from postbus.bench.peers.system import Absent
 
 __all__ = ["cli", "end_what_was_started"]
 

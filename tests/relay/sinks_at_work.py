@@ -13,8 +13,8 @@ import nats
 from nats.js.api import AckPolicy, ConsumerConfig
 from redis.asyncio import Redis
 
+from bench.peers import servers
 from postbus import Bus
-from postbus.bench.peers import servers
 from relay.kafka_cluster import kafka_cluster, records
 from relay.pubsub_server import pubsub_server
 from relay.receiver import receiving
@@ -143,7 +143,7 @@ def postbus_at_work(dsn: str) -> Callable[[], Any]:
 @asynccontextmanager
 async def all_at_work(other_dsn: str) -> AsyncIterator[list[AtWork]]:
     """All sinks whose servers are installed."""
-    from postbus.bench.peers.system import Absent
+    from bench.peers.system import Absent
 
     made = [
         nats_at_work, redis_at_work, rabbitmq_at_work, kafka_at_work, pubsub_at_work, webhook_at_work,

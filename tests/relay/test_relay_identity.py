@@ -12,11 +12,11 @@ import nats
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
 
+from bench.peers.servers import Server
 from eventually import eventually
 from grouping import create_log
 from postbus import Ack, Bus
 from postbus._migrate import migrate
-from postbus.bench.peers.servers import Server
 from postbus.embedded import EmbeddedPostgres
 from postbus.relay import Envelope, NatsSink, PostbusSink
 from relay.parcels import event_id, message, opened

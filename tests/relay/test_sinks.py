@@ -9,9 +9,9 @@ import aio_pika
 import pytest
 from redis.asyncio import Redis
 
+from bench.peers.servers import Server
+from bench.ports import free_port
 from postbus import Ack, Bus, DeadLetter, InvalidOption, Release, Retry, SinkUnavailable
-from postbus.bench.peers.servers import Server
-from postbus.bench.ports import free_port
 from postbus.relay import (
     Envelope,
     Form,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from bench.ports import free_port
 from postbus import Ack, DeadLetter, InvalidOption, Release, Retry, SinkUnavailable
-from postbus.bench.ports import free_port
 from postbus.relay import WebhookSink
 from postbus.relay.signatures import sign, signed, verify
 from relay.parcels import event_id, opened, parcel

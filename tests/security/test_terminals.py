@@ -208,7 +208,7 @@ def test_nothing_in_the_command_line_prints_by_itself(path: Path) -> None:
     """Whoever adds a command cannot forget it: there is one way to write a line."""
     calls = [one for one in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(one, ast.Call)]
     printing = {one.lineno for one in calls if isinstance(one.func, ast.Name) and one.func.id == "print"}
-    assert not printing or path.name in ("_say.py", "_render.py", "_exits.py", "__init__.py", "bench.py")
+    assert not printing or path.name in ("_say.py", "_render.py", "_exits.py", "__init__.py")
 
 
 async def on_terminal(cli: Cli, *args: str, given: bytes = b"") -> str:

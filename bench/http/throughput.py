@@ -1,0 +1,164 @@
+"""Pushing and popping by many connections at once, beside the same by Python without HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+
+from bench.http.client import Connection, as_json, connections, served
+from bench.lab import Lab, connection
+from bench.load import payloads
+from bench.plan import Plan
+from bench.report import Report
+from bench.rounds import Measure, alternate
+from postbus import Bus
+
+CONNECTIONS = 50
+PUSH_BATCH = 100
+POP_BATCH = 500
+_TOPIC = "bench.http"
+_PUSH = f"/v1/topics/{_TOPIC}/messages"
+_POP = f"/v1/topics/{_TOPIC}/pop"
+
+
+class _Held(msgspec.Struct):
+    id: str
+    token: str
+
+
+class _Popped(msgspec.Struct):
+    messages: list[_Held]
+
+
+@dataclass
+class _Place:
+    bus: Bus
+    opened: list[Connection]
+    truncate: Callable[[], Awaitable[object]]
+
+    async def by_all(self, work: Callable[[Connection], Awaitable[None]]) -> float:
+        """Let all connections work at the same time. Returns the seconds that it took."""
+        began = time.perf_counter()
+        await asyncio.gather(*map(work, self.opened))
+        return time.perf_counter() - began
+
+
+@contextlib.asynccontextmanager
+async def _place(lab: Lab) -> AsyncIterator[_Place]:
+    async with lab.database() as dsn, Bus.open(dsn) as bus, connection(dsn) as conn:
+        await bus.admin.create_topic(_TOPIC)
+        async with served(dsn) as server, connections(server, CONNECTIONS) as opened:
+            yield _Place(bus, opened, partial(conn.execute, "truncate postbus.queued"))
+
+
+async def measure_push(lab: Lab, plan: Plan, report: Report) -> None:
+    """Batches of 100, by 50 connections; and the same by 50 tasks of one Python process."""
+    given = payloads(PUSH_BATCH)
+    body = as_json([{"payload": one} for one in given])
+    count = max(plan.per_round // PUSH_BATCH, CONNECTIONS)
+    async with _place(lab) as place:
+
+        async def by_http() -> float:
+            await place.truncate()
+            left = iter(range(count))
+
+            async def push(one: Connection) -> None:
+                for _ in left:
+                    await one.post(_PUSH, body)
+
+            return count * PUSH_BATCH / await place.by_all(push)
+
+        async def direct() -> float:
+            await place.truncate()
+            left = iter(range(count))
+
+            async def push(unused: Connection) -> None:
+                for _ in left:
+                    await place.bus.send_many(_TOPIC, given)
+
+            return count * PUSH_BATCH / await place.by_all(push)
+
+        measures: dict[str, Measure] = {"http_push_batch_per_s": by_http, "http_push_batch_python_per_s": direct}
+        rates = await alternate(measures, rounds=plan.rounds)
+    report.add(**rates.medians())
+    ratio = rates.ratio("http_push_batch_per_s", "http_push_batch_python_per_s")
+    report.check("http_push_batch_to_python_ratio", ratio, ">=", 0.25)
+
+
+async def measure_pop(lab: Lab, plan: Plan, report: Report) -> None:
+    """Batches of 500, popped and acked, by 50 connections; and the same by 50 tasks of one Python process."""
+    given = payloads(1000)
+    count = max(plan.per_round, 2 * CONNECTIONS * POP_BATCH) if plan.rounds > 1 else plan.per_round
+    async with _place(lab) as place:
+
+        async def fill() -> None:
+            await place.truncate()
+            for _ in range(0, count, len(given)):
+                await place.bus.send_many(_TOPIC, given)
+
+        async def by_http() -> float:
+            await fill()
+            body = as_json({"count": POP_BATCH})
+
+            async def pop(one: Connection) -> None:
+                while (held := msgspec.json.decode(await one.post(_POP, body), type=_Popped)).messages:
+                    await one.post("/v1/ack", msgspec.json.encode(held))
+
+            return count / await place.by_all(pop)
+
+        async def direct() -> float:
+            await fill()
+
+            async def pop(unused: Connection) -> None:
+                while popped := await place.bus.pop(_TOPIC, batch=POP_BATCH):
+                    await popped.ack()
+
+            return count / await place.by_all(pop)
+
+        measures: dict[str, Measure] = {"http_pop_batch_per_s": by_http, "http_pop_batch_python_per_s": direct}
+        rates = await alternate(measures, rounds=plan.rounds)
+    report.add(**rates.medians())
+    ratio = rates.ratio("http_pop_batch_per_s", "http_pop_batch_python_per_s")
+    report.check("http_pop_batch_to_python_ratio", ratio, ">=", 0.25)
+
+
+async def measure_single(lab: Lab, plan: Plan, report: Report) -> None:
+    """One message per request, by 50 connections: pushed; then popped and acked."""
+    [given] = payloads(1)
+    push_body, pop_body = as_json({"payload": given}), as_json({"count": 1})
+    async with _place(lab) as place:
+
+        def turns() -> Iterator[int]:
+            return iter(range(plan.singles))
+
+        async def push_rate() -> float:
+            left = turns()
+
+            async def push(one: Connection) -> None:
+                for _ in left:
+                    await one.post(_PUSH, push_body)
+
+            return plan.singles / await place.by_all(push)
+
+        async def pop_rate() -> float:
+            left = turns()
+
+            async def pop(one: Connection) -> None:
+                for _ in left:
+                    await one.post("/v1/ack", await one.post(_POP, pop_body))
+
+            return plan.singles / await place.by_all(pop)
+
+        pushed, popped = [], []
+        for _ in range(plan.rounds):
+            pushed.append(await push_rate())
+            popped.append(await pop_rate())
+    report.add(
+        http_push_single_per_s=sorted(pushed)[len(pushed) // 2], http_pop_single_per_s=sorted(popped)[len(popped) // 2]
+    )

