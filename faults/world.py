@@ -21,7 +21,7 @@ from faults.journal import Hurt, Journal, now
 from faults.modes import RELAY, Mode
 from faults.oracle import Facts, Place, Story
 from faults.servers.postgres import DATABASE, Server
-from faults.servers.run import USER
+from faults.servers.run import USER, grant_roles
 from faults.stage import Scene
 from faults.stream import StreamReader
 from postbus import Bus, PostbusError
@@ -160,6 +160,7 @@ class World:
             await self.server.ask(f"create database {database}")
             conn: Any = await asyncpg.connect(self.server.socket_dsn(database))
             await migrate(conn)
+            await grant_roles(conn, database)
             await conn.close()
         modes = self.modes_of(database)
         async with Bus.open(self.server.dsn(database)) as bus:

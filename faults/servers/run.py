@@ -149,8 +149,8 @@ class Servers:
         await server.ask(f"create database {DATABASE}")
         conn: Any = await asyncpg.connect(server.socket_dsn())
         await _migrate.migrate(conn)
-        roles = ", ".join(f"postbus_{role}_{DATABASE}" for role in _ROLES)
-        await conn.execute(f"create role {USER} login; grant {roles} to {USER}")
+        await conn.execute(f"create role {USER} login")
+        await grant_roles(conn, DATABASE)
         await conn.close()
         await server.stop()
         return server.home.pgdata
@@ -197,3 +197,9 @@ def _unmount_below(folder: Path) -> None:
     for mount in mounts:
         if mount.startswith(f"{folder}/"):
             subprocess.run(["umount", mount], check=False)
+
+
+async def grant_roles(conn: Any, database: str) -> None:
+    """Let the user of clients do everything in a database."""
+    roles = ", ".join(f"postbus_{role}_{database}" for role in _ROLES)
+    await conn.execute(f"grant {roles} to {USER}")

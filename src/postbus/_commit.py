@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any
 
 import asyncpg
@@ -99,9 +99,23 @@ async def commit(conn: Any, mark: str | None = None) -> None:
         raise cancelled
 
 
+@contextmanager
+def repeatable_commit() -> Iterator[None]:
+    """Make a commit of unknown outcome an absence of the database, where it is harmless to do the work twice."""
+    try:
+        yield
+    except CommitUnknown as error:
+        raise DatabaseUnavailable(
+            error.message, remedy="do it again: it is harmless to do it twice"
+        ) from error.__cause__
+
+
 @asynccontextmanager
-async def committed(conn: Any) -> AsyncIterator[None]:
-    """A transaction whose COMMIT no cancellation interrupts, and whose unknown outcome is told as such."""
+async def committed(conn: Any, *, repeatable: bool = False) -> AsyncIterator[None]:
+    """A transaction whose COMMIT no cancellation interrupts. If its outcome is unknown, CommitUnknown is raised.
+
+    repeatable: it is harmless to do the work twice, see `repeatable_commit`.
+    """
     if conn.is_in_transaction():  # see `Use`, which then commits
         yield
         return
@@ -112,7 +126,8 @@ async def committed(conn: Any) -> AsyncIterator[None]:
         if not is_lost(conn):
             await roll_back(conn)
         raise
-    await commit(conn)
+    with repeatable_commit() if repeatable else nullcontext():
+        await commit(conn)
 
 
 async def fetch_marked(conn: Any, mark: str | None, sql: str, *args: Any) -> Any:

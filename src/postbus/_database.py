@@ -104,16 +104,16 @@ class Database:
         self._connections.terminate()
         self._pool.terminate()
 
-    def connection(self) -> Use:
+    def connection(self, *, repeatable: bool = True) -> Use:
         """A connection for statements of ours in which each name is qualified: see `pinned`."""
-        return self._connections.one()
+        return self._connections.one(repeatable=repeatable)
 
-    def pinned(self) -> Use:
+    def pinned(self, *, repeatable: bool = True) -> Use:
         """A connection for other statements of ours: no name in them means what somebody made elsewhere.
 
         Behind a pooler, where nothing of the session is ours, that takes a transaction: two round trips.
         """
-        return self._connections.one(pinned=True)
+        return self._connections.one(pinned=True, repeatable=repeatable)
 
     @asynccontextmanager
     async def transaction(self, mark: str | None = None) -> AsyncIterator[PoolConnection]:
@@ -156,13 +156,16 @@ class Database:
                 await self._pool.release(conn)
 
     @asynccontextmanager
-    async def acting(self) -> AsyncIterator[Connection]:
-        """A connection for an action, which the audit log shows with who acts, if that is known."""
-        async with self.pinned() as conn:
+    async def acting(self, *, repeatable: bool = False) -> AsyncIterator[Connection]:
+        """A connection for an action, which the audit log shows with the actor, if the actor is known.
+
+        repeatable: it is harmless to do the action twice.
+        """
+        async with self.pinned(repeatable=repeatable) as conn:
             if not self.actor:
                 yield conn
                 return
-            async with committed(conn):
+            async with committed(conn, repeatable=repeatable):
                 await conn.execute(SAY_ACTOR, self.actor)
                 yield conn
 
@@ -170,8 +173,8 @@ class Database:
         async with self.acting() as conn:
             return await conn.fetchval(sql, *args)
 
-    async def _act_rows(self, sql: str, *args: Any) -> list[dict[str, Any]]:
-        async with self.acting() as conn:
+    async def _act_rows(self, sql: str, *args: Any, repeatable: bool = False) -> list[dict[str, Any]]:
+        async with self.acting(repeatable=repeatable) as conn:
             return [dict(row) for row in await conn.fetch(sql, *args)]
 
     async def _run(self, sql: str, *args: Any) -> Any:

@@ -108,7 +108,7 @@ class LogStore(Database):
     async def subscribe(
         self, topic: str, group: str, start: Start, on_failure: str, catch_up: CatchUp | None = None
     ) -> SubscriptionInfo:
-        async with self.acting() as conn:
+        async with self.acting(repeatable=True) as conn:
             row = await conn.fetchrow(
                 "select * from postbus.subscribe($1, $2, $3, $4, $5, $6, $7)",
                 topic,

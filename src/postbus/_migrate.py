@@ -89,7 +89,7 @@ async def read_state(conn: asyncpg.Connection) -> SchemaState | None:
 
 async def check(conn: asyncpg.Connection) -> None:
     """Refuse a database that this version of Postbus cannot serve, before anything of its schema is called."""
-    async with committed(conn):
+    async with committed(conn, repeatable=True):
         await check_owners(conn, is_client=True)
         state = await read_state(conn)
     _check_version(state)
@@ -137,7 +137,7 @@ async def migrate(conn: asyncpg.Connection, actor: str = "") -> list[str]:
 
 async def migrate_if_needed(conn: asyncpg.Connection, actor: str = "") -> None:
     """The same for a client, which may use a schema of somebody else as long as there is nothing to do."""
-    async with committed(conn):
+    async with committed(conn, repeatable=True):
         await check_owners(conn, is_client=True)
         state = await read_state(conn)
         is_current = state is not None and state.is_current and not await are_behind(conn)
@@ -147,7 +147,7 @@ async def migrate_if_needed(conn: asyncpg.Connection, actor: str = "") -> None:
 
 async def migrate_telling(conn: asyncpg.Connection, actor: str = "") -> tuple[list[str], list[Former]]:
     """The same, with the roles that have lost their rights."""
-    async with committed(conn):
+    async with committed(conn, repeatable=True):
         before = await about_to_lose(conn)
         applied = await _apply(conn, actor)
         if not applied:

@@ -92,7 +92,7 @@ select format('%I.%I', n.nspname, c.relname) as name, a.attname, format_type(a.a
 async def find_table(conn: Any, name: str) -> Table | None:
     """A table or view by its name, which may be qualified and quoted. Refuses one that would run a stranger's code."""
     try:
-        async with committed(conn):
+        async with committed(conn, repeatable=True):
             await conn.execute(_USERS_PATH)
             found = await conn.fetchval(_FIND, name)
     except _NOT_A_NAME:

@@ -14,11 +14,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any
 
 import asyncpg
 
-from postbus._commit import begin, commit, is_lost, roll_back
+from postbus._commit import begin, commit, is_lost, repeatable_commit, roll_back
 from postbus._connect import connect, is_deposed, is_pooled, needs_transaction, one_by_one, origin_of
 from postbus._log import event
 from postbus._translate import DRIVER_ERRORS, translate, translated_errors
@@ -58,9 +59,12 @@ class Connections:
         else:
             self._keep(conn)
 
-    def one(self, *, pinned: bool = False) -> Use:
-        """A connection for the time of a block; pinned: also behind a pooler its search path is ours."""
-        return Use(self, pinned=pinned)
+    def one(self, *, pinned: bool = False, repeatable: bool = True) -> Use:
+        """A connection for the time of a block; pinned: also behind a pooler its search path is ours.
+
+        repeatable: it is harmless to do the work twice, as it is for nearly all statements of ours.
+        """
+        return Use(self, pinned=pinned, repeatable=repeatable)
 
     async def lend(self) -> Any:
         """A connection to be given back."""
@@ -206,11 +210,12 @@ class Use:
     It is dropped after anything but an error of the server. Not a generator: this is on the way of each message.
     """
 
-    __slots__ = ("_conn", "_connections", "_is_begun", "_pinned")
+    __slots__ = ("_conn", "_connections", "_is_begun", "_pinned", "_repeatable")
 
-    def __init__(self, connections: Connections, *, pinned: bool) -> None:
+    def __init__(self, connections: Connections, *, pinned: bool, repeatable: bool) -> None:
         self._connections = connections
         self._pinned = pinned
+        self._repeatable = repeatable
         self._is_begun = False
 
     async def __aenter__(self) -> Any:
@@ -244,7 +249,8 @@ class Use:
     async def _end(self, error: BaseException | None) -> None:
         try:
             if error is None:
-                await commit(self._conn)
+                with repeatable_commit() if self._repeatable else nullcontext():
+                    await commit(self._conn)
             elif not is_lost(self._conn):
                 await roll_back(self._conn)
         except BaseException:

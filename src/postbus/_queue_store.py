@@ -93,7 +93,7 @@ class QueueStore(Database):
 
     async def publish_batches(self, batches: Sequence[Statement]) -> list[Published]:
         """Run several publish_many statements in one durable transaction."""
-        async with self.connection() as conn, committed(conn):
+        async with self.connection(repeatable=False) as conn, committed(conn):
             return [published(await conn.fetchval(sql, *args)) for sql, args in batches]
 
     async def ring(self, topic_ids: Sequence[int]) -> None:

@@ -60,6 +60,7 @@ class ScopeStore(Database):
             on_failure,
             None if catch_up is None and on_failure is None else (catch_up or CatchUp()).as_json(),
             start.message_id,
+            repeatable=True,
         )
         return [
             _joined(row, row["keys"] is not None, row["state"], row["is_new"], row["missed"], row["skipped"])

@@ -121,7 +121,13 @@ class Run:
 
 _OF_SUBSCRIPTIONS = {"subscription_id", "of", "catch_up_of", "group_id"}
 _DIFFERS = {"took", "snapshot"}
-_DIFFERS_IN = {("group_event", "id"), ("group_event", "fields"), ("log_leaf", "listed"), ("log_leaf", "after_number")}
+_DIFFERS_IN = {
+    ("group_event", "id"),
+    ("group_event", "fields"),
+    ("audit_entry", "id"),
+    ("log_leaf", "listed"),
+    ("log_leaf", "after_number"),
+}
 """A kill does not set a sequence back: numbers are missing, and a leaf that has begun is listed one sweep earlier.
 The fields of an event name times."""
 

@@ -256,15 +256,41 @@ async def test_a_commit_of_unknown_outcome_is_looked_up(bus: Bus, proxy: Proxy, 
             calls.append(n)
             await conn.execute("insert into effect values ($1)", n)
 
-        await publish_numbers(bus, range(5))
-        proxy.on_commit = on_commit
         async with running(consumer):
+            await are_shared(conn, 1)
+            proxy.commit_seen.clear()
+            proxy.on_commit = on_commit
+            await publish_numbers(bus, range(5))
             await proxy.commit_seen.wait()
             await eventually(nobody_holds, conn)
             proxy.on_commit = OnCommit.PASS
             await is_through(conn, passed=5, dead=0)
     assert [row["n"] for row in await conn.fetch("select n from effect order by n")] == list(range(5))
     assert len(calls) == (5 if on_commit is OnCommit.CUT_AFTER else 6)
+
+
+@pytest.mark.parametrize("on_commit", [OnCommit.CUT_BEFORE, OnCommit.CUT_AFTER])
+async def test_a_worker_begins_although_its_commits_break(
+    bus: Bus, proxy: Proxy, conn: Any, on_commit: OnCommit
+) -> None:
+    """A broken COMMIT of what may be done twice, such as looking at the schema or subscribing, is tried again."""
+    await create_log(bus)
+    got: list[int] = []
+    async with Bus.open(proxy.dsn) as consumer:
+
+        @consumer.subscribe("t", group="g")
+        async def handle(n: int) -> None:
+            got.append(n)
+
+        proxy.on_commit = on_commit
+        async with running(consumer):
+            await proxy.commit_seen.wait()
+            await asyncio.sleep(0.3)  # more of them
+            proxy.on_commit = OnCommit.PASS
+            await are_shared(conn, 8)
+            await publish_numbers(bus, range(5))
+            await is_through(conn, passed=5, dead=0)
+    assert sorted(got) == list(range(5))
 
 
 @pytest.mark.parametrize("transactional", [False, True])
@@ -334,7 +360,7 @@ async def test_what_was_read_from_another_server_is_dropped(
         name, column, changed = (
             ("_READ_LOG", "end as server", "- interval '1 s' end as server")
             if sign == "read"
-            else ("_ADVANCE", "pg_postmaster_start_time()", "(pg_postmaster_start_time() + interval '1 s')")
+            else ("_ADVANCE", "all ($9)", "all (select one + '1 s' from unnest($9::timestamptz[]) as one)")
         )
         with monkeypatch.context() as patch:
             patch.setattr(_log_store, name, getattr(_log_store, name).replace(column, changed, 1))

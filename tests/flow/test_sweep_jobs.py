@@ -63,7 +63,8 @@ async def test_a_job_that_fails_is_noted_and_ends_the_process(bus: Bus, conn: An
     function = "sweep_subscriptions" if job == "subscriptions" else job
     oid = await conn.fetchval("select oid from pg_proc where proname = $1", function)
     definition = await conn.fetchval("select pg_get_functiondef($1)", oid)
-    broken = definition[: definition.rindex("AS $function$")] + "AS $function$ begin raise 'broken'; end $function$"
+    head = definition[: definition.rindex("AS $function$")].replace("LANGUAGE sql", "LANGUAGE plpgsql")
+    broken = head + "AS $function$ begin raise 'broken'; end $function$"
     await conn.execute(broken)
     collect(bus)
     with pytest.raises(asyncpg.RaiseError, match="broken"):

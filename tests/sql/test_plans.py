@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from eventually import eventually
 from fix_database import Connect
 from log_sql import (
     advance,
@@ -94,6 +95,12 @@ async def test_states_of_all_messages_are_computed_for_few_of_them(conn: Any) ->
     await conn.execute(
         "do $$ begin for n in 1 .. 4000 loop perform postbus.publish('t', 'x'::bytea); commit; end loop; end $$"
     )
+    published = await conn.fetchval("select pg_current_xact_id()::text")
+
+    async def all_is_visible() -> None:
+        assert await conn.fetchval("select pg_snapshot_xmin(pg_current_snapshot()) >= $1::text::xid8", published)
+
+    await eventually(all_is_visible, within=60)  # else groups stand at places that have to look at each segment
     await pass_all(conn, groups[0])
     for lane in await take(conn, "w", groups[1]):
         piece = await read(conn, lane.cursor, 1000, lanes=(lane.lane,))

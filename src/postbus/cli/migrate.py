@@ -68,7 +68,7 @@ async def _apply(cli: Cli) -> tuple[list[str], _migrate.SchemaState, Told]:
             conn = await connect(bus.dsn)
             try:
                 applied, taken = await _migrate.migrate_telling(conn, os_actor())
-                async with committed(conn):
+                async with committed(conn, repeatable=True):
                     state = await _migrate.read_state(conn) or _migrate.SchemaState()
                     return applied, state, await tell(conn, taken)
             finally:
