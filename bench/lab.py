@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from postbus._migrate import migrate
-from postbus._translate import translated_errors
+from postbus._db.error_map import translated_errors
+from postbus._db.migrator import migrate
 from postbus.embedded import EmbeddedPostgres
 
 _SETTINGS = (

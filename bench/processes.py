@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from bench.lab import connection
-from postbus._event_loop import run
+from postbus._runtime.event_loop import run
 from postbus.errors import PostbusError
 
 T = TypeVar("T")

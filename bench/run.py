@@ -23,7 +23,7 @@ from bench.lab import Lab
 from bench.plan import Plan
 from bench.progress import Progress
 from bench.report import Report
-from postbus._event_loop import run as run_loop
+from postbus._runtime.event_loop import run as run_loop
 
 SCENARIOS = {
     one.name: one

@@ -18,7 +18,7 @@ from bench.report import Report
 from bench.scenario import Scenario
 from bench.upkeep import beside
 from postbus import Bus
-from postbus._upkeep import Sweeper
+from postbus._maintenance.sweeper import Sweeper
 
 _LOAD = "thinning.load"
 _NEIGHBOUR = "thinning.neighbour"

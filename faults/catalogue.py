@@ -17,7 +17,7 @@ from faults.servers import hogs
 from faults.servers.proxy import Odds, OnCommit, Proxy
 from faults.servers.run import USER
 from faults.world import NOT_THERE, Unsettled, World
-from postbus._migrate import migrate
+from postbus._db.migrator import migrate
 
 _BEYOND_THE_LEASE = 3.5  # seconds; the lease is 2
 

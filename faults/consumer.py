@@ -30,8 +30,8 @@ from faults.journal import Begin, End, Hurt, Journal, Settled, now
 from faults.modes import RELAY, Mode
 from faults.puller import Pullers
 from postbus import Bus, DatabaseUnavailable, Delivery, Message, Start
-from postbus._loop import patiently
-from postbus._store import Store
+from postbus._db.store import Store
+from postbus._runtime.loop import patiently
 from postbus.inbox import Inbox
 from postbus.relay import Envelope, NatsSink, PostbusSink
 

@@ -14,7 +14,7 @@ from faults.failpoint import AFTER_CLAIM, AFTER_PUTTING_OFF, Failpoint
 from faults.journal import Journal, Settled
 from faults.modes import Mode
 from postbus import Bus, Delivery, Popped, PostbusError
-from postbus._translate import DRIVER_ERRORS
+from postbus._db.error_map import DRIVER_ERRORS
 
 _AT_ONCE = 3  # pops of a process, for each group
 _BATCH = 12

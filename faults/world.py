@@ -25,7 +25,7 @@ from faults.servers.run import USER, grant_roles
 from faults.stage import Scene
 from faults.stream import StreamReader
 from postbus import Bus, PostbusError
-from postbus._migrate import migrate
+from postbus._db.migrator import migrate
 
 _LONGEST = 300.0  # seconds until everything is settled, however many messages kill their handlers meanwhile
 _ROOT = Path(__file__).parent.parent

@@ -1,79 +1,104 @@
-"""Imports go downwards only: each module may import from the layers below its own."""
+"""Imports go downwards, or sideways within a layer; never upwards, and never in a circle."""
 
 from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "postbus"
 
-# From the top to the bottom. A name without a dot stands for the module or for the whole package.
-LAYERS = [
-    ["cli"],
-    ["demo"],
-    ["server"],
-    ["__init__"],
-    ["_follow", "bus", "http_client"],
-    ["relay"],
-    ["worker", "admin", "inbox", "pull"],
-    ["_puller", "_publisher"],
-    ["_holder"],
-    ["importing", "_group_admin", "_http_admin"],
-    ["_scope_admin"],
-    ["_lanes", "_scopes"],
-    ["_claim", "_upkeep", "_consume"],
-    ["_deliver"],
-    ["_again"],
-    ["_group_transaction"],
-    ["_group_handle"],
-    ["_aside", "_members", "_work"],
-    ["_dispatch", "_reader", "_strand", "_line", "_sql_door"],
-    ["_settlements"],
-    ["_held"],
-    ["_settle", "_send", "_wake", "_handle", "_waiting", "_heartbeat"],
-    ["_store", "_old_outbox"],
-    ["_page_store"],
-    ["_queue_store", "_upkeep_store", "_admin_store", "_audit_store", "_scope_store", "_http_store"],
-    ["_log_store", "_settle_sql"],
-    ["_database", "_old_table", "group"],
-    ["_migrate", "subscription", "embedded", "_drivers"],
-    ["_throttle", "_alone", "scope", "events", "_binaries", "_owners", "_roles"],
-    ["publish", "_keeper", "_segment", "catch_up", "sweeping", "health"],
-    ["_pool"],
-    ["_codec", "_commit", "_loop", "_watch", "_connect", "_floor", "retry", "middleware", "start"],
-    ["options"],
-    ["_translate"],
-    ["_log", "_event_loop", "_actor", "message"],
-    ["errors", "_version", "_identity", "_content_type", "_address", "_pin"],
-    ["_visible"],
-]
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+# A name stands for the module or for the whole package.
+LAYERS = (
+    "cli › server › __init__ › bus, http_client › relay › admin, worker, pull, inbox › _admin, _outbox_import, _pull "
+    "› _group, _queue › _maintenance, _publish › _handling, _wakeup › _db › _drivers › values › _runtime "
+    "› errors"
+)
+VALUES = (
+    "_content _embedded _version catch_up embedded events group health message middleware options retry scope start "
+    "subscription sweeping"
+)
+LEVEL = {
+    name: level
+    for level, layer in enumerate(LAYERS.split(" › "))
+    for name in (VALUES.split() if layer == "values" else layer.split(", "))
+}
 
 
-def imported(tree: ast.AST) -> set[str]:
-    """The modules of postbus that a module imports, anywhere in it."""
-    found = set()
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The dotted names of postbus that a module imports, anywhere in it."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "postbus":
-            found |= {alias.name if alias.name in LEVEL else "__init__" for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("postbus."):
-            found.add(node.module.split(".")[1])
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "postbus":
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("postbus.")}
-    return found
+            yield from (alias.name for alias in node.names if alias.name.startswith("postbus."))
+
+
+def layer_of(name: str) -> str:
+    """The module or package below postbus that a dotted name lies in."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in LEVEL else "__init__"
+
+
+def module_of(name: str, modules: dict[str, ast.Module]) -> str:
+    """The module that a dotted name lies in: `postbus._db.pool.Slots` lies in `postbus._db.pool`."""
+    while name and name not in modules:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def executed(tree: ast.Module) -> ast.Module:
+    """What runs when a module is imported: no bodies of functions, nothing for type checkers."""
+    body = [
+        node
+        for node in tree.body
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and not (isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"))
+    ]
+    return ast.Module(body, [])
+
+
+def circle_in(uses: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other in a circle, if there are any."""
+    done: set[str] = set()
+    way: list[str] = []
+
+    def follow(module: str) -> list[str]:
+        if module in way:
+            return [*way[way.index(module) :], module]
+        if module in done:
+            return []
+        way.append(module)
+        for used in sorted(uses[module]):
+            if circle := follow(used):
+                return circle
+        done.add(way.pop())
+        return []
+
+    return next((circle for module in sorted(uses) if (circle := follow(module))), [])
 
 
 def main() -> int:
     problems = []
+    modules: dict[str, ast.Module] = {}
     for path in sorted(SOURCE.rglob("*.py")):
-        name = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+        dotted = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        tree = modules[dotted] = ast.parse(path.read_text("utf-8"))
+        name = parts[1]
         if name not in LEVEL:
-            problems.append(f"{path.name}: {name} has no layer; give it one in {Path(__file__).name}")
+            problems.append(f"{path.relative_to(SOURCE)}: {name} has no layer; give it one in {Path(__file__).name}")
             continue
-        for used in imported(ast.parse(path.read_text("utf-8"))):
-            if used != name and LEVEL.get(used, -1) <= LEVEL[name]:
-                problems.append(f"{path.relative_to(SOURCE)} imports {used}, which is not below it")
+        for used in sorted({layer_of(one) for one in imported(tree)}):
+            if LEVEL[used] < LEVEL[name]:
+                problems.append(f"{path.relative_to(SOURCE)} imports {used}, which is above it")
+    uses = {
+        name: {module_of(one, modules) for one in imported(executed(tree))} - {name, "postbus", ""}
+        for name, tree in modules.items()
+    }
+    if circle := circle_in(uses):
+        problems.append(f"imports go in a circle: {' → '.join(circle)}")
     print("\n".join(problems) or "import layers: ok")
     return bool(problems)
 

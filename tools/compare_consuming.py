@@ -40,7 +40,7 @@ _WAYS = ("batches", "singles", "failing_batches", "failing_singles")
 
 async def load(dsn: str, messages: int) -> None:
     """Fill a database with the code that is imported, whichever that is."""
-    from postbus._migrate import migrate
+    from postbus._db.migrator import migrate
 
     conn: Any = await asyncpg.connect(dsn)
     await migrate(conn)

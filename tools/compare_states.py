@@ -23,7 +23,7 @@ from typing import Any
 
 import asyncpg
 
-from postbus._migrate import migrate
+from postbus._db.migrator import migrate
 from postbus.embedded import EmbeddedPostgres
 
 _ROOT = Path(__file__).parent.parent

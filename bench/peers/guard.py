@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from postbus._keeper.programs import spawn
+from postbus._embedded.supervisor.programs import spawn
 
 KILL, START = "kill", "start"
 

@@ -19,7 +19,7 @@ from bench.latency import Started, sleep_until
 from bench.load import Order
 from bench.log.groups import Consumed
 from bench.peers.system import GROUP, Publisher, Style, System
-from postbus._event_loop import run
+from postbus._runtime.event_loop import run
 
 BATCH = 100
 CONNECTIONS = 16

@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from postbus import embedded
-from postbus._binaries import find_binaries, reachable_binaries
-from postbus._keeper.home import Home
-from postbus._keeper.programs import Account, clean_environment, spawn
+from postbus._embedded import server as embedded
+from postbus._embedded.binaries import find_binaries, reachable_binaries
+from postbus._embedded.supervisor.home import Home
+from postbus._embedded.supervisor.programs import Account, clean_environment, spawn
 
 _WHEELS = (16, 18)
 _FROM_NPM = Path(__file__).parents[2] / ".venv"

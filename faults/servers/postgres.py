@@ -17,10 +17,10 @@ import psutil
 from bench.ports import free_port
 from faults.servers.installation import Installation
 from faults.servers.waiting import TookTooLong, until
-from postbus import embedded
-from postbus._keeper.home import Home, postmaster_status
-from postbus._keeper.locks import EXCLUSIVE, Lock, is_held
-from postbus._translate import DRIVER_ERRORS
+from postbus._db.error_map import DRIVER_ERRORS
+from postbus._embedded import server as embedded
+from postbus._embedded.supervisor.home import Home, postmaster_status
+from postbus._embedded.supervisor.locks import EXCLUSIVE, Lock, is_held
 
 DATABASE = "postbus"
 SETTINGS_FILE = "settings.conf"

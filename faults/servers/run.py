@@ -19,8 +19,8 @@ from faults.servers.installation import Installation
 from faults.servers.pgbouncer import PgBouncer, PoolMode
 from faults.servers.postgres import DATABASE, SETTINGS_FILE, Server, ServerFailed, end_of
 from faults.servers.waiting import until
-from postbus import _migrate
-from postbus._keeper.locks import EXCLUSIVE, Lock, is_held
+from postbus._db import migrator
+from postbus._embedded.supervisor.locks import EXCLUSIVE, Lock, is_held
 
 _PREFIX = "postbus-faults-"
 _LOCK = "run.lock"
@@ -148,7 +148,7 @@ class Servers:
         await server.start()
         await server.ask(f"create database {DATABASE}")
         conn: Any = await asyncpg.connect(server.socket_dsn())
-        await _migrate.migrate(conn)
+        await migrator.migrate(conn)
         await conn.execute(f"create role {USER} login")
         await grant_roles(conn, DATABASE)
         await conn.close()

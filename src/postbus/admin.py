@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 
-from postbus._group_admin import GroupAdmin
-from postbus._http_admin import HttpAdmin
-from postbus._upkeep import tell_group_events
+from postbus._admin.access import AccessAdmin
+from postbus._admin.groups import GroupAdmin
+from postbus._content.names import check_topic_name
+from postbus._maintenance.sweeper import tell_group_events
+from postbus._outbox_import.runner import ImportResult, Progress, import_outbox
 from postbus.errors import (
     InvalidInput,
     MessageNotFound,
     TopicNotEmpty,
     WrongSemantics,
 )
-from postbus.importing import ImportResult, Progress, import_outbox
 from postbus.options import Duration, TopicOptions, as_json
-from postbus.publish import check_topic_name
 from postbus.sweeping import SweepingOptions, sweeping_json
 
 
-class Admin(GroupAdmin, HttpAdmin):
+class Admin(GroupAdmin, AccessAdmin):
     """What operators do, as methods. Reached as `bus.admin`."""
 
     async def create_topic(self, name: str, **options: Unpack[TopicOptions]) -> None:

@@ -13,15 +13,17 @@ from uuid import UUID
 
 import asyncpg
 
-from postbus import _migrate
-from postbus._actor import checked_actor
-from postbus._connect import process_name
-from postbus._database import connected
-from postbus._drivers import AsyncConnection
-from postbus._publisher import Publisher
-from postbus._puller import Puller
-from postbus._store import Store
-from postbus._wake import Bells
+from postbus._content.names import check_topic_name
+from postbus._content.outgoing import outgoing
+from postbus._db import migrator
+from postbus._db.actor import checked_actor
+from postbus._db.connect import process_name
+from postbus._db.database import connected
+from postbus._db.store import Store
+from postbus._drivers.base import AsyncConnection
+from postbus._publish.publisher import Publisher
+from postbus._pull.puller import Puller
+from postbus._wakeup.waiters import Wakers
 from postbus.admin import Admin
 from postbus.catch_up import CatchUp
 from postbus.errors import DuplicateHandler, InvalidHandler, InvalidOption, PostbusError
@@ -30,7 +32,6 @@ from postbus.group import Filter, Group
 from postbus.message import PublishOptions
 from postbus.middleware import Middleware
 from postbus.options import Duration, as_timedelta
-from postbus.publish import check_topic_name, outgoing
 from postbus.pull import Pop, PopOptions, pop
 from postbus.relay import Relay, RelayOptions, Sink
 from postbus.relay.plan import IN_ORDER, plan
@@ -67,7 +68,7 @@ class Bus:
         self._subscriptions: dict[str, Subscription] = {}
         self._groups: dict[tuple[str, str], tuple[Group, Start | None]] = {}
         self._middleware: list[Middleware] = []
-        self._bells = Bells()
+        self._bells = Wakers()
         self._publisher = Publisher(dsn, self._bells, self._middleware)
         self._connecting: asyncio.Lock | None = None
         self._store: Store | None = None
@@ -472,7 +473,7 @@ class Bus:
     async def _connect(self) -> None:
         if self._migrate:
             async with connected(self.dsn) as conn:
-                await _migrate.migrate_if_needed(conn, self._actor)
+                await migrator.migrate_if_needed(conn, self._actor)
         store = await Store.open(self.dsn, size=self._pool_size, actor=self._actor)
         self._publisher.connected(store)
         self._puller = Puller(self.dsn, store, self._bells, self._publisher.ring)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol
 
+from postbus._content.names import NAME_RULE, is_name
 from postbus.catch_up import CatchUp
 from postbus.errors import DuplicateHandler, InvalidGroup, InvalidOption, InvalidTopicName
-from postbus.events import Wanted
+from postbus.events import WantedEvents
 from postbus.message import Message
 from postbus.options import Duration
-from postbus.publish import NAME_RULE, is_name
 from postbus.scope import Scope
 from postbus.start import Default, Start
 from postbus.subscription import Handler, HandlerCall, Maker, Subscription
@@ -263,7 +263,7 @@ def _check_filter(filter: object) -> None:
         raise InvalidOption(f"filter {filter!r:.200} is not a function", remedy="give one that takes a message")
 
 
-def _both(filter: Filter | None, events: Wanted | None) -> Filter | None:
+def _both(filter: Filter | None, events: WantedEvents | None) -> Filter | None:
     """A member gets what its filter takes, of the events that its handler takes."""
     if events is None or filter is None:
         return filter if events is None else events.takes

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from postbus._identity import identity_of
+from postbus._content.identity import identity_of
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):

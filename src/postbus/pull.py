@@ -12,16 +12,17 @@ from uuid import UUID
 
 import msgspec
 
-from postbus._codec import decoder_for, is_storable
-from postbus._handle import as_delay
-from postbus._held import Held, as_held, lease_lost
-from postbus._holder import Holder, Wish
-from postbus._log import event
-from postbus._settlements import ACK, RELEASE, How
+from postbus._content.codec import decoder_for, is_storable
+from postbus._content.names import NAME_RULE, check_topic_name, is_name
+from postbus._handling.handling import as_delay
+from postbus._pull.lease import PoppedLease, as_held, lease_lost
+from postbus._pull.pull_client import PullClient
+from postbus._pull.request import PopRequest
+from postbus._pull.settlements import ACK, RELEASE, How
+from postbus._runtime.log_events import event
 from postbus.errors import InvalidInput, InvalidOption, LeaseLost, PostbusError
 from postbus.message import Message
 from postbus.options import Duration, as_timedelta
-from postbus.publish import NAME_RULE, check_topic_name, is_name
 from postbus.scope import Scope
 from postbus.start import Default, Start
 from postbus.subscription import is_count
@@ -36,7 +37,7 @@ class Delivery:
 
     __slots__ = ("_holder", "_lease", "message")
 
-    def __init__(self, message: Message, lease: Held | None, holder: Holder) -> None:
+    def __init__(self, message: Message, lease: PoppedLease | None, holder: PullClient) -> None:
         self.message = message
         self._lease = lease
         self._holder = holder
@@ -114,7 +115,7 @@ class Delivery:
         lease = self._held_for_sure()
         await self._holder.settlements.settle(how, {lease: [self.message.id]}, conn)
 
-    def _held_for_sure(self) -> Held:
+    def _held_for_sure(self) -> PoppedLease:
         if self._lease is None:
             raise _auto_acked(f"message {self.message.id} was")
         self._lease.check_open(self.message.id)
@@ -124,7 +125,7 @@ class Delivery:
 class Popped(Sequence[Delivery]):
     """What a pop brought: nothing, or up to `batch` deliveries. Its methods settle all that is open in it."""
 
-    def __init__(self, deliveries: Sequence[Delivery], holder: Holder) -> None:
+    def __init__(self, deliveries: Sequence[Delivery], holder: PullClient) -> None:
         self._deliveries = deliveries
         self._holder = holder
         self._leases = list(dict.fromkeys(one._lease for one in deliveries if one._lease is not None))
@@ -191,7 +192,7 @@ class Popped(Sequence[Delivery]):
         self._refuse_auto_acked()
         await self._holder.settlements.settle(how, self._open_ids(), conn)
 
-    def _open_ids(self) -> dict[Held, list[int]]:
+    def _open_ids(self) -> dict[PoppedLease, list[int]]:
         return {lease: ids for lease in self._leases if (ids := lease.open_ids)}
 
     def _refuse_auto_acked(self) -> None:
@@ -212,7 +213,7 @@ class Popped(Sequence[Delivery]):
                 event(logging.WARNING, "lease.lost", messages=list(lost))
         await self._give_back(RELEASE, {lease: sorted(lease.doubtful) for lease in self._leases if lease.doubtful})
 
-    async def _give_back(self, how: How, ids_of: dict[Held, list[int]]) -> Sequence[int]:
+    async def _give_back(self, how: How, ids_of: dict[PoppedLease, list[int]]) -> Sequence[int]:
         """Returns the ids of messages that are lost."""
         try:
             await self._holder.settlements.settle(how, ids_of)
@@ -227,10 +228,10 @@ def _auto_acked(what: str) -> InvalidInput:
     )
 
 
-async def extend(holder: Holder, leases: Iterable[Held], length: Duration | None) -> None:
+async def extend(holder: PullClient, leases: Iterable[PoppedLease], length: Duration | None) -> None:
     """Prolong leases; each by its own length, if none is given."""
     wanted = None if length is None else check_lease(length)
-    by_length: dict[timedelta, list[Held]] = {}
+    by_length: dict[timedelta, list[PoppedLease]] = {}
     for lease in leases:
         by_length.setdefault(wanted or lease.length, []).append(lease)
     lost: list[int] = []
@@ -247,7 +248,7 @@ class Pop:
     acked; if it ends by an error, it is given back, to be tried again.
     """
 
-    def __init__(self, connect: Callable[[], Awaitable[Holder]], wish: Wish, *, keep: bool) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[PullClient]], wish: PopRequest, *, keep: bool) -> None:
         self._connect = connect
         self._wish = wish
         self._keep = keep
@@ -340,7 +341,7 @@ class PopOptions(TypedDict, total=False):
 
 
 def pop(
-    connect: Callable[[], Awaitable[Holder]], topic: str | None, options: PopOptions, default: Default | None = None
+    connect: Callable[[], Awaitable[PullClient]], topic: str | None, options: PopOptions, default: Default | None = None
 ) -> Pop:
     """A pop, if its options make sense."""
     if unknown := options.keys() - PopOptions.__annotations__.keys():
@@ -364,7 +365,7 @@ def pop(
             raise InvalidOption(problem, remedy=remedy)
     length = None if lease is None else check_lease(lease)
     scope, start = _place(topic, options, default)
-    return Pop(connect, Wish(scope, group, start, batch, wait, length, member, auto_ack), keep=keep)
+    return Pop(connect, PopRequest(scope, group, start, batch, wait, length, member, auto_ack), keep=keep)
 
 
 def _place(topic: str | None, options: PopOptions, default: Default | None) -> tuple[Scope, Start | None]:

@@ -6,8 +6,8 @@ import re
 
 import msgspec
 
+from postbus._content.names import NAME_RULE, check_topic_name, is_name
 from postbus.errors import InvalidOption, InvalidTopicName
-from postbus.publish import NAME_RULE, check_topic_name, is_name
 
 _PATTERN = re.compile(r"([*#]|[A-Za-z0-9_:/-]+)(\.([*#]|[A-Za-z0-9_:/-]+))*")
 

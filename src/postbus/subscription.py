@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypedDict, TypeVar
 
-from postbus._codec import Decoder, decoder_for
+from postbus._content.codec import Decoder, decoder_for
 from postbus.errors import InvalidHandler, InvalidOption
-from postbus.events import Wanted, wanted_events
+from postbus.events import WantedEvents, wanted_events
 from postbus.message import Message
 from postbus.options import Duration, as_timedelta
 from postbus.retry import RetryPolicy
@@ -145,7 +145,7 @@ class HandlerCall:
 
     decoder: Decoder | None
     """None for a handler whose first argument is the message itself, or an event."""
-    events: Wanted | None
+    events: WantedEvents | None
     """For a handler whose first argument is an event of a registry."""
     message_parameter: str | None
     connection_parameter: str | None

@@ -13,30 +13,24 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from postbus._alone import Suspects, Suspicious
-from postbus._claim import Claimer
-from postbus._connect import process_name
-from postbus._consume import GroupConsumer
-from postbus._dispatch import Dispatcher
-from postbus._heartbeat import CONNECTIONS, TELL_COUNTS, Heartbeat
-from postbus._lanes import LaneKeeper
-from postbus._log import event
-from postbus._loop import Backoff, patiently, pause, repeat
-from postbus._reader import LogReader
-from postbus._scope_store import Joined
-from postbus._scopes import ScopeKeeper, tell_bounded
-from postbus._settle import Settler
-from postbus._store import Store
-from postbus._upkeep import (
-    LOOK_AT_LEASES,
-    RETURN_EXPIRED,
-    SWEEP,
-    SWEEP_SUBSCRIPTIONS,
-    LeaseKeeper,
-    Sweeper,
-    tell_group_events,
-)
-from postbus._wake import Bells, Listener, topic_id
+from postbus._db.connect import process_name
+from postbus._db.statements.scopes import Joined
+from postbus._db.store import Store
+from postbus._group.consumer import GroupConsumer
+from postbus._group.lane_assignment import LaneAssigner
+from postbus._group.log_reader import LogReader
+from postbus._group.scope_watcher import ScopeWatcher, tell_bounded
+from postbus._handling.isolation import Suspects, Suspicious
+from postbus._handling.settler import Settler
+from postbus._maintenance.heartbeat import CONNECTIONS, TELL_COUNTS, ProcessHeartbeat
+from postbus._maintenance.lease_extender import LOOK_AT_LEASES, LeaseExtender
+from postbus._maintenance.sweeper import RETURN_EXPIRED, SWEEP, SWEEP_SUBSCRIPTIONS, Sweeper, tell_group_events
+from postbus._queue.claimer import Claimer
+from postbus._queue.dispatcher import Dispatcher
+from postbus._runtime.log_events import event
+from postbus._runtime.loop import Backoff, patiently, pause, repeat
+from postbus._wakeup.listener import Listener
+from postbus._wakeup.waiters import Wakers, topic_id
 from postbus.catch_up import CatchUp
 from postbus.errors import DatabaseUnavailable, PostbusError, WrongSemantics
 from postbus.group import Group
@@ -74,7 +68,7 @@ class Worker:
         subscriptions: Sequence[Subscription],
         *,
         groups: Sequence[tuple[Group, Start]] = (),
-        bells: Bells,
+        bells: Wakers,
         middleware: Sequence[Middleware] = (),
         name: str | None = None,
         drain_timeout: float | None = None,
@@ -86,11 +80,11 @@ class Worker:
         self._bells = bells
         self._groups: dict[Group, Start] = dict(groups)
         self._stores: tuple[Store, Store, Store] | None = None
-        self._keeper: LaneKeeper | None = None
-        self._scopes: ScopeKeeper | None = None
+        self._assigner: LaneAssigner | None = None
+        self._scopes: ScopeWatcher | None = None
         self._topics: list[str] = []
         self._claimers: list[Claimer] = []
-        self._heartbeat: Heartbeat | None = None
+        self._heartbeat: ProcessHeartbeat | None = None
         self._reader: LogReader | None = None
         self._beside: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
@@ -167,10 +161,10 @@ class Worker:
         ]
         known = [group.topic for group in self._groups if not group.scope.is_wide]
         self._topics[:] = sorted({one.topic for one in self._subscriptions} | set(known))
-        lanes = LaneKeeper(upkeep_store, store, heartbeat_store, self.name)
-        heartbeat = Heartbeat(heartbeat_store, self.name, self._topics, lanes.leases.values)
-        self._keeper, self._reader, self._heartbeat = lanes, LogReader(store), heartbeat
-        self._scopes = ScopeKeeper(upkeep_store, lanes.consumers.keys, self._consume_for, lanes.tick)
+        lanes = LaneAssigner(upkeep_store, store, heartbeat_store, self.name)
+        heartbeat = ProcessHeartbeat(heartbeat_store, self.name, self._topics, lanes.leases.values)
+        self._assigner, self._reader, self._heartbeat = lanes, LogReader(store), heartbeat
+        self._scopes = ScopeWatcher(upkeep_store, lanes.consumers.keys, self._consume_for, lanes.tick)
         scope_bell = self._bells.add_for_scopes()
         await self._patiently(heartbeat.tick)  # lanes go to processes that are known
         for group, start in list(self._groups.items()):  # others may start while these join
@@ -180,7 +174,7 @@ class Worker:
                 if self._is_alone:
                     raise
                 self._beside.extend(_started(self._join_later(group, start, error)))
-        keeper, sweeper = LeaseKeeper(heartbeat_store, settler.leases), Sweeper(upkeep_store)
+        extender, sweeper = LeaseExtender(heartbeat_store, settler.leases), Sweeper(upkeep_store)
         ended = asyncio.Event()
         upkeep = _started(
             settler.run(),
@@ -190,8 +184,8 @@ class Worker:
             repeat(lanes.tick, name="lanes", every=1.0, stop=self._stop),
             repeat(self._scopes.tick, name="scopes", every=1.0, stop=self._stop, wake=scope_bell),
             repeat(sweeper.sweep_log, name="sweep log", every=SWEEP, stop=ended),
-            self._keeper.advancer.run(),
-            repeat(keeper.tick, name="leases", every=LOOK_AT_LEASES, stop=ended),
+            self._assigner.advancer.run(),
+            repeat(extender.tick, name="leases", every=LOOK_AT_LEASES, stop=ended),
             repeat(sweeper.return_expired, name="return expired", every=RETURN_EXPIRED, stop=ended),
             repeat(sweeper.sweep, name="sweep", every=SWEEP, stop=ended),
             repeat(sweeper.sweep_subscriptions, name="subscriptions", every=SWEEP_SUBSCRIPTIONS, stop=ended),
@@ -231,18 +225,18 @@ class Worker:
             await _over(self._stop.wait(), beside=[*claiming, *upkeep], more=self._beside)
             for dispatcher in dispatchers:
                 dispatcher.want_no_more()
-            draining = _drain(claiming, dispatchers, settler, self._keeper, suspects)
+            draining = _drain(claiming, dispatchers, settler, self._assigner, suspects)
             await _over(draining, self._is_told_to_abort(), beside=upkeep)
         finally:
             for task in (*claiming, *upkeep):
                 task.cancel()
             await asyncio.gather(*claiming, *upkeep, return_exceptions=True)
             await suspects.abort()
-            await self._keeper.abort()  # when nothing takes lanes any more
+            await self._assigner.abort()  # when nothing takes lanes any more
             for dispatcher in dispatchers:
                 await dispatcher.abort()
                 dispatcher.close()
-            was_cut_short = self._keeper.was_cut_short or any(one.was_cut_short for one in dispatchers)
+            was_cut_short = self._assigner.was_cut_short or any(one.was_cut_short for one in dispatchers)
             self._was_cut_short = self._abort.is_set() and was_cut_short
             await _leave_quietly(heartbeat.sign_off())
         event(logging.INFO, "worker.stopped", worker=self.name)
@@ -266,7 +260,7 @@ class Worker:
     @property
     def _is_alone(self) -> bool:
         """Whether the process has one consumer. It ends with its error: whoever started it will know."""
-        groups = len(self._groups) if self._keeper is None else max(len(self._groups), len(self._keeper.consumers))
+        groups = len(self._groups) if self._assigner is None else max(len(self._groups), len(self._assigner.consumers))
         return len(self._subscriptions) + groups < 2
 
     async def _outlive(
@@ -308,25 +302,25 @@ class Worker:
 
     def _was_cut_off(self) -> None:
         """A connection that is always there has broken: the server may have crashed."""
-        if self._keeper is not None and self._reader is not None:
+        if self._assigner is not None and self._reader is not None:
             self._reader.forget()
-            self._keeper.lose_all()
+            self._assigner.lose_all()
 
     async def start_group(self, group: Group, start: Start) -> None:
         """Consume for a group, from now on or when the worker runs."""
         self._groups[group] = start
-        if self._keeper is not None and self._heartbeat is not None:
+        if self._assigner is not None and self._heartbeat is not None:
             await self._join(group, start)
             await self._heartbeat.tick()
-            await self._keeper.tick()
+            await self._assigner.tick()
 
     async def stop_group(self, group: Group) -> None:
         """Finish what a group has in hand here, and consume for it no longer."""
         self._groups.pop(group, None)
-        if self._keeper is not None and self._scopes is not None:
+        if self._assigner is not None and self._scopes is not None:
             self._scopes.remove(group)
-            consumers = [self._keeper.consumer_of(one) for one in (group, *group.parts.values())]
-            await asyncio.gather(*(self._keeper.remove(one) for one in consumers if one is not None))
+            consumers = [self._assigner.consumer_of(one) for one in (group, *group.parts.values())]
+            await asyncio.gather(*(self._assigner.remove(one) for one in consumers if one is not None))
 
     async def halt(self, topic: str, group_name: str | None = None) -> None:
         """Begin with no more messages of a queue that is paused, or for a group that is not ACTIVE any more."""
@@ -342,8 +336,8 @@ class Worker:
         await self._halt_groups([one for group in groups for one in (group, *group.parts.values())])
 
     async def _halt_groups(self, groups: Sequence[Group]) -> None:
-        if self._keeper is not None:
-            await self._keeper.halt(groups)
+        if self._assigner is not None:
+            await self._assigner.halt(groups)
 
     async def _join(self, group: Group, start: Start) -> None:
         assert self._scopes is not None
@@ -367,13 +361,13 @@ class Worker:
 
     def _consume_for(self, group: Group, joined: Joined) -> None:
         """Consume for a group on one topic."""
-        assert self._keeper is not None
+        assert self._assigner is not None
         assert self._reader is not None
         assert self._heartbeat is not None
         assert self._stores is not None
         store, _, handler_store = self._stores
-        reader, keeper, heartbeat = self._reader, self._keeper, self._heartbeat
-        known = keeper.consumer_of(group)
+        reader, assigner, heartbeat = self._reader, self._assigner, self._heartbeat
+        known = assigner.consumer_of(group)
         if known is not None and known.subscription_id == joined.subscription_id:
             return  # it is started already
 
@@ -386,7 +380,7 @@ class Worker:
                 store=store,
                 handler_store=handler_store,
                 reader=reader,
-                advancer=keeper.advancer,
+                advancer=assigner.advancer,
                 heartbeat=heartbeat,
                 new_bell=lambda: self._bells.add(group.topic),
                 lease=joined.lease,
@@ -400,7 +394,7 @@ class Worker:
             self._beside.extend(_started(self._outlive(group.topic, made.failure, lambda: _lose_all_of(made))))
             return made
 
-        keeper.add(consumer(joined.subscription_id), joined.lease, joined.heartbeat, consumer)
+        assigner.add(consumer(joined.subscription_id), joined.lease, joined.heartbeat, consumer)
         group.is_started = True
         if group.topic not in self._topics:
             self._topics.append(group.topic)
@@ -416,12 +410,12 @@ async def _drain(
     claiming: Sequence[asyncio.Task[None]],
     dispatchers: Sequence[Dispatcher],
     settler: Settler,
-    keeper: LaneKeeper,
+    assigner: LaneAssigner,
     suspects: Suspects,
 ) -> None:
     # A claim that is under way must be awaited: what it brings has to be given back.
     await asyncio.gather(*claiming)
-    await asyncio.gather(keeper.drain(), suspects.ended(), *(dispatcher.drain() for dispatcher in dispatchers))
+    await asyncio.gather(assigner.drain(), suspects.ended(), *(dispatcher.drain() for dispatcher in dispatchers))
     await settler.settled()
 
 

@@ -12,9 +12,10 @@ import pytest
 
 from api.drivers import PROGRAMS, Program
 from api.ear import Ear
-from fix_database import Connect, _make_template
-from postbus._wake import Bells, Listener
+from postbus._wakeup.listener import Listener
+from postbus._wakeup.waiters import Wakers
 from postbus.embedded import EmbeddedPostgres
+from support.fix_database import Connect, _make_template
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ async def program(request: pytest.FixtureRequest, dsn: str) -> AsyncIterator[Pro
 @pytest.fixture
 async def ear(dsn: str, conn: Any, topic: str) -> AsyncIterator[Ear]:
     """Listens for the test's topic."""
-    bells = Bells()
+    bells = Wakers()
     heard = Ear(bells, conn)
     heard.listen(topic)
     stop = asyncio.Event()

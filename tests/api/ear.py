@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from postbus._wake import Bells, TimedBell, topic_id
+from postbus._wakeup.waiters import TimedWaker, Wakers, topic_id
 
 
 class Ear:
     """Hears, in a connection of its own, what is rung for topics."""
 
-    def __init__(self, bells: Bells, conn: Any) -> None:
+    def __init__(self, bells: Wakers, conn: Any) -> None:
         self._bells = bells
         self._conn = conn
         self._fence = bells.add("fence")
-        self._heard: dict[str, TimedBell] = {}
+        self._heard: dict[str, TimedWaker] = {}
 
     def listen(self, topic: str) -> None:
         self._heard[topic] = self._bells.add(topic)

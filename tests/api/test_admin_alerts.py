@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from grouping import create_log
-from log_sql import let_die
 from postbus import Bus, CatchUp, InvalidGroup, Start
+from support.grouping import create_log
+from support.log_sql import let_die
 
 
 async def subscribed(bus: Bus, *groups: str, start: Start = Start.NOW) -> list[int]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from grouping import create_log, has, is_through, look_often, publish_numbers
 from postbus import Bus, GroupNotFound, InvalidOption, TopicNotFound, WrongSemantics
-from running import running
+from support.eventually import eventually
+from support.grouping import create_log, has, is_through, look_often, publish_numbers
+from support.running import running
 
 
 async def test_a_group_that_is_stuck_goes_on_behind_what_is_old(

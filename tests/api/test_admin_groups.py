@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from grouping import bury
 from postbus import Bus, Start
 from postbus.errors import (
     GroupNotFound,
@@ -22,7 +20,9 @@ from postbus.errors import (
     TopicNotFound,
     WrongSemantics,
 )
-from running import running
+from support.eventually import eventually
+from support.grouping import bury
+from support.running import running
 
 
 async def subscribed(bus: Bus, topic: str = "events", *groups: str, start: Start = Start.BEGINNING) -> None:

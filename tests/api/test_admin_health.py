@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from grouping import SOON, collect, create_log, is_through, publish_numbers
 from postbus import Bus, GroupNotFound, Retry, Start, TopicNotFound, WrongSemantics
-from running import running
+from support.eventually import eventually
+from support.grouping import SOON, collect, create_log, is_through, publish_numbers
+from support.running import running
 
 
 async def subscribed(bus: Bus, group: str = "g") -> None:

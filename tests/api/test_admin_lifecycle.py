@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cli.helpers import Cli
-from log_sql import create_topic, sweep
 from postbus import Bus, GroupNotFound, InvalidGroup, PostbusError
+from support.log_sql import create_topic, sweep
 
 ACTIVE, PAUSED, DEAD, CANCELLED = STATES = ("ACTIVE", "PAUSED", "DEAD", "CANCELLED")
 

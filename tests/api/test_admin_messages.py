@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from grouping import SOON, create_log
-from log_sql import rotate
 from postbus import Bus, DeadLetter, MessageNotFound, Retry, Start, TopicNotFound
-from running import running
+from support.eventually import eventually
+from support.grouping import SOON, create_log
+from support.log_sql import rotate
+from support.running import running
 
 
 def by_group(story: dict[str, Any]) -> dict[str, dict[str, Any]]:

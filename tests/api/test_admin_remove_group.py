@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from grouping import bury, create_log, look_often
 from postbus import Bus, CatchUp, GroupNotFound, Start, TopicNotFound, WrongSemantics
-from running import running
+from support.eventually import eventually
+from support.grouping import bury, create_log, look_often
+from support.running import running
 
 # All that a group has, but receipts: these go with the messages they are about.
 TABLES = ("subscription", "lane", "cursor", "retrying", "group_worker", "member", "loss", "catch_up", "dead_letter")

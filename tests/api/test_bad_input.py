@@ -11,10 +11,10 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from naming import steady
 from postbus import Bus, InvalidInput, InvalidOption, InvalidTopicName, Outgoing, PostbusError
+from postbus._content.names import check_topic_name
 from postbus.errors import from_database
-from postbus.publish import check_topic_name
+from support.naming import steady
 
 _AT = datetime(2100, 1, 1, tzinfo=UTC)
 

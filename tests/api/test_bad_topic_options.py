@@ -9,9 +9,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from naming import steady
 from postbus import Bus, InvalidOption
 from postbus.options import as_timedelta
+from support.naming import steady
 
 
 @pytest.fixture

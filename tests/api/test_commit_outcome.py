@@ -10,9 +10,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from fix_proxy import OnCommit, Proxy, proxy
 from postbus import Bus, CommitUnknown, DatabaseUnavailable, InvalidInput, NotCommitted, TransactionEnded
-from queue_sql import count_of
+from support.fix_proxy import OnCommit, Proxy, proxy
+from support.queue_sql import count_of
 
 __all__ = ["proxy"]  # a fixture
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
 from postbus import Bus
-from queue_sql import is_waiting, payloads_of
+from support.eventually import eventually
+from support.queue_sql import is_waiting, payloads_of
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from api.drivers import Program
-from licensing import LicenseStatusChanged
 from postbus import Bus, InvalidEvent
+from support.licensing import LicenseStatusChanged
 
 _UNCHECKED: Any = LicenseStatusChanged  # as a program without a type checker has it
 _BAD = _UNCHECKED(7, "lost")

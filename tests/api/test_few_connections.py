@@ -10,11 +10,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from eventually import eventually
 from faults.servers.hogs import all_connections
-from postbus import _pool
-from postbus._pool import Connections, Room
+from postbus._db import pool
+from postbus._db.pool import Connections, Slots
 from postbus.embedded import EmbeddedPostgres
+from support.eventually import eventually
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def ask_at_once(connections: Connections, count: int) -> set[int]:
 
 async def test_connections_that_a_rush_needed_are_given_up(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two are kept, those that were used last; more are made when they are needed again."""
-    monkeypatch.setattr(_pool, "IDLE", 0.3)
+    monkeypatch.setattr(pool, "IDLE", 0.3)
     connections = Connections(dsn, 8)
     await connections.open()
     pids = await ask_at_once(connections, 8)
@@ -55,7 +55,7 @@ async def test_connections_that_a_rush_needed_are_given_up(dsn: str, monkeypatch
 
 async def test_connections_in_use_are_not_given_up(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long ago they were made."""
-    monkeypatch.setattr(_pool, "IDLE", 0.05)
+    monkeypatch.setattr(pool, "IDLE", 0.05)
     connections = Connections(dsn, 4)
     await connections.open()
     for _ in range(10):
@@ -75,7 +75,7 @@ async def test_who_is_refused_another_connection_makes_do_with_those_he_has(smal
 
 async def test_there_is_room_for_more_again_later(small_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """When others have given theirs back."""
-    monkeypatch.setattr(_pool, "_FEWER", 0.2)
+    monkeypatch.setattr(pool, "_FEWER", 0.2)
     connections = Connections(small_dsn, 5)
     async with all_connections(small_dsn, leave=1):
         await connections.open()
@@ -96,7 +96,7 @@ async def test_who_has_no_connection_at_all_is_told_so(small_dsn: str) -> None:
 
 async def test_places_are_handed_on_in_the_order_of_the_line() -> None:
     """Who comes later, in the moment in which one is given back, does not get ahead."""
-    room, served = Room(1), list[int]()
+    room, served = Slots(1), list[int]()
     assert room.take_at_once()
 
     async def take(number: int) -> None:
@@ -116,7 +116,7 @@ async def test_places_are_handed_on_in_the_order_of_the_line() -> None:
 @pytest.mark.parametrize("is_handed_one", [False, True])
 async def test_who_gives_up_waiting_takes_no_place_along(is_handed_one: bool) -> None:
     """Neither while waiting nor in the moment in which it would have been his turn."""
-    room = Room(1)
+    room = Slots(1)
     assert room.take_at_once()
     waiting = asyncio.create_task(room.take())
     await asyncio.sleep(0)
@@ -134,8 +134,8 @@ async def test_who_gives_up_waiting_takes_no_place_along(is_handed_one: bool) ->
 
 async def test_nobody_waits_for_a_place_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what is given back afterwards is there for others."""
-    monkeypatch.setattr(_pool, "_TIMEOUT", 0.01)
-    room = Room(1)
+    monkeypatch.setattr(pool, "_TIMEOUT", 0.01)
+    room = Slots(1)
     assert room.take_at_once()
     with pytest.raises(TimeoutError):
         await room.take()

@@ -9,9 +9,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from eventually import eventually
-from grouping import collect, create_log, group_row, has, is_through, publish_numbers
-from naming import steady
 from postbus import (
     Bus,
     DuplicateHandler,
@@ -24,7 +21,10 @@ from postbus import (
     Start,
     WrongSemantics,
 )
-from running import running, tasks_are
+from support.eventually import eventually
+from support.grouping import collect, create_log, group_row, has, is_through, publish_numbers
+from support.naming import steady
+from support.running import running, tasks_are
 
 
 async def take(n: int) -> None:

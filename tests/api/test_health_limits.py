@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from grouping import create_log
 from postbus import Bus, InvalidInput, InvalidOption, Start
+from support.grouping import create_log
 
 
 async def subscribed(bus: Bus, *topics: str) -> None:

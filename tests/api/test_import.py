@@ -8,9 +8,15 @@ from typing import Any
 import asyncpg
 import pytest
 
-from fix_database import Connect
-from grouping import has, is_through
-from old_outbox import (
+from postbus import (
+    Bus,
+    InvalidGroup,
+    Message,
+    PostbusError,
+)
+from support.fix_database import Connect
+from support.grouping import has, is_through
+from support.old_outbox import (
     FAN_OUT,
     OFFSETS,
     add_messages,
@@ -23,13 +29,7 @@ from old_outbox import (
     listen,
     numbers,
 )
-from postbus import (
-    Bus,
-    InvalidGroup,
-    Message,
-    PostbusError,
-)
-from running import running
+from support.running import running
 
 EMAIL_DONE = set(range(1, 41)) - {7, 8, 12, 23}
 ANALYTICS_DONE = set(range(1, 13))
@@ -139,7 +139,7 @@ async def test_killed_anywhere_and_run_again(
     bus: Bus, dsn: str, outbox: Any, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     """Whichever statement the server ends the import at, further runs bring what is missing, and nothing twice."""
-    monkeypatch.setattr("postbus.importing._BATCH", size)
+    monkeypatch.setattr("postbus._outbox_import.runner._BATCH", size)
     kills = 0
     for nth in range(1, 100):
         await _die_at(outbox, nth)

@@ -14,12 +14,24 @@ import asyncpg
 import msgspec
 import pytest
 
-from grouping import has
-from old_outbox import FAN_OUT, SIMPLE, add_messages, add_topic, check, counts, fail, finish, groups_of, listen, numbers
 from postbus import AccessDenied, Bus, InvalidInput, InvalidOption, Message, PostbusError, Start, WrongSemantics
 from postbus.events import Registry
 from postbus.inbox import Inbox
-from running import running
+from support.grouping import has
+from support.old_outbox import (
+    FAN_OUT,
+    SIMPLE,
+    add_messages,
+    add_topic,
+    check,
+    counts,
+    fail,
+    finish,
+    groups_of,
+    listen,
+    numbers,
+)
+from support.running import running
 
 MESSAGES = int(os.environ.get("POSTBUS_IMPORT_MESSAGES", "10000"))
 

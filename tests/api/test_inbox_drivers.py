@@ -12,10 +12,10 @@ import pytest
 import sqlalchemy
 
 from api.drivers import Program
-from eventually import eventually
 from postbus import InvalidInput, InvalidOption
 from postbus.inbox import Inbox
 from postbus.inbox._postgres import Once
+from support.eventually import eventually
 
 A = TypeVar("A")
 INBOX = Inbox()

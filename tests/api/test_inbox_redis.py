@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import redis
 
-from eventually import eventually
 from postbus import InvalidInput, InvalidOption, LeaseLost, MessageInHand
 from postbus.inbox import RedisInbox
+from support.eventually import eventually
 
 pytest_plugins = ["fix_redis"]
 

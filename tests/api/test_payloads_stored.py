@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from postbus import Bus, InvalidOption, Message, PayloadTooLarge
-from postbus._codec import decoder_for
+from postbus._content.codec import decoder_for
 
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -21,7 +21,7 @@ from postbus import (
     Popped,
     WrongSemantics,
 )
-from pulling import leased, lose, send_numbers, states_of
+from support.pulling import leased, lose, send_numbers, states_of
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from grouping import create_log, publish_numbers
 from postbus import Bus, GroupNotFound, Heartbeat, LeaseLost, Start, WrongSemantics
+from support.eventually import eventually
+from support.grouping import create_log, publish_numbers
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from grouping import collect, create_log, has
 from postbus import Bus, InvalidInput, InvalidOption, Start, WrongSemantics
 from postbus.pull import Popped
-from running import running
-from scoping import age
+from support.eventually import eventually
+from support.grouping import collect, create_log, has
+from support.running import running
+from support.scoping import age
 
 
 async def take(bus: Bus, topic: str | None = None, *, group: str = "cg1", **options: Any) -> list[Any]:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from api.drivers import PROGRAMS, Program
-from eventually import eventually
-from fix_proxy import OnCommit, Proxy, proxy
-from grouping import create_log
 from postbus import Bus, CommitUnknown, InvalidInput, LeaseLost, Popped, Start
-from pulling import leased, lose, send_numbers, states_of
+from support.eventually import eventually
+from support.fix_proxy import OnCommit, Proxy, proxy
+from support.grouping import create_log
+from support.pulling import leased, lose, send_numbers, states_of
 
 __all__ = ["proxy"]  # a fixture
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from fix_proxy import Proxy, proxy
-from postbus import Bus, DatabaseUnavailable, _line, _puller
-from postbus._store import Store
-from pulling import leased, lose, send_numbers, states_of
-from running import tasks_are
+from postbus import Bus, DatabaseUnavailable
+from postbus._db.store import Store
+from postbus._pull import puller, waiters
+from support.eventually import eventually
+from support.fix_proxy import Proxy, proxy
+from support.pulling import leased, lose, send_numbers, states_of
+from support.running import tasks_are
 
 __all__ = ["proxy"]  # a fixture
 
@@ -33,8 +34,8 @@ async def other(dsn: str) -> AsyncIterator[Bus]:
 @pytest.fixture
 def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks unless there is a reason to."""
-    monkeypatch.setattr(_line, "_SOON", NEVER)
-    monkeypatch.setattr(_line, "_POLL", NEVER)
+    monkeypatch.setattr(waiters, "_SOON", NEVER)
+    monkeypatch.setattr(waiters, "_POLL", NEVER)
 
 
 async def waiting(
@@ -131,7 +132,7 @@ async def test_waking_takes_milliseconds(bus: Bus, other: Bus) -> None:
         assert time.monotonic() - began < 10
         await popped.ack()
 
-    assert statistics.median(took) < _line._POLL / 10
+    assert statistics.median(took) < waiters._POLL / 10
 
 
 async def test_a_message_that_nobody_rings_for_is_found_by_polling(bus: Bus, conn: Any) -> None:
@@ -244,7 +245,7 @@ async def test_many_messages_go_to_many_who_wait(bus: Bus, no_polling: None) -> 
 
 async def test_nobody_listens_when_nobody_waits(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection is there while somebody waits, and a while longer; it comes again when it is needed."""
-    monkeypatch.setattr(_puller, "_LINGER", 0.05)
+    monkeypatch.setattr(puller, "_LINGER", 0.05)
     await bus.pop("t")
     assert await listeners(bus) == 0
 

@@ -9,7 +9,7 @@ import pytest
 
 from api.drivers import Program
 from postbus import Bus, Outgoing, PayloadTooLarge
-from queue_sql import payloads_of
+from support.queue_sql import payloads_of
 
 _STORED = """
     select payload, key, headers::text, priority, correlation_id, content_type, at

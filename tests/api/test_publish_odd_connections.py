@@ -14,8 +14,8 @@ import sqlalchemy
 
 from api.drivers import PROGRAMS, asyncpg_connection, psycopg_sync, sqlalchemy_session
 from api.ear import Ear
-from eventually import eventually
 from postbus import Bus, InvalidInput, Outgoing
+from support.eventually import eventually
 
 
 @pytest.fixture

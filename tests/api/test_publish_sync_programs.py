@@ -12,8 +12,8 @@ import pytest
 
 from api.drivers import psycopg_sync
 from api.ear import Ear
-from eventually import eventually
 from postbus import Bus
+from support.eventually import eventually
 
 pytestmark = pytest.mark.usefixtures("rung_after_commit")
 

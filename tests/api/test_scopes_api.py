@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from naming import steady
 from postbus import Bus, DuplicateHandler, InvalidInput, InvalidOption, Start
 from postbus.scope import Scope
 from postbus.start import Default
+from support.naming import steady
 
 _TIME = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from api.ear import Ear
-from eventually import eventually
 from postbus import Bus, DatabaseUnavailable, InvalidOption, Outgoing, PayloadTooLarge
-from postbus import _send as sender
-from queue_sql import count_of, is_waiting
+from postbus._publish import group_commit as sender
+from support.eventually import eventually
+from support.queue_sql import count_of, is_waiting
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from api.drivers import PROGRAMS, Program
-from eventually import eventually
 from postbus import Bus
-from postbus._drivers import driver_of
+from postbus._drivers.known import driver_of
+from support.eventually import eventually
 
 
 @pytest.fixture

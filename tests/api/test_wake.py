@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from api.ear import Ear
-from eventually import eventually
-from fix_database import Connect
-from postbus import Bus, DatabaseUnavailable, _wake
-from postbus._wake import Bells, Doorbell, Listener, TimedBell, topic_id
+from postbus import Bus, DatabaseUnavailable
+from postbus._wakeup import waiters
+from postbus._wakeup.listener import Listener
+from postbus._wakeup.notifier import Notifier
+from postbus._wakeup.waiters import TimedWaker, Wakers, topic_id
+from support.eventually import eventually
+from support.fix_database import Connect
 
 
 @pytest.fixture
@@ -44,7 +47,7 @@ async def test_python_and_sql_agree_on_ids(conn: Any, name: str) -> None:
 async def test_many_rings_are_one_statement() -> None:
     """What is rung for while a ring is under way goes with the next one."""
     store: Any = _Store()
-    doorbell = Doorbell(store, Bells())
+    doorbell = Notifier(store, Wakers())
     for number in range(1000):
         doorbell.ring(f"t{number % 3}")
     await doorbell.close()
@@ -54,10 +57,10 @@ async def test_many_rings_are_one_statement() -> None:
 
 async def test_a_ring_reaches_the_own_process_at_once() -> None:
     """Consumers of the same process are woken without the database."""
-    bells = Bells()
+    bells = Wakers()
     bell, other = bells.add("t"), bells.add("other")
     store: Any = _Store()
-    doorbell = Doorbell(store, bells)
+    doorbell = Notifier(store, bells)
 
     doorbell.ring("t", commit_rang=True)
 
@@ -69,7 +72,7 @@ async def test_a_ring_reaches_the_own_process_at_once() -> None:
 
 async def test_a_bell_that_rang_before_is_not_waited_for() -> None:
     """Until it is cleared; then it takes the time that was given, or the next ring."""
-    bell = TimedBell()
+    bell = TimedWaker()
     bell.set()
     assert await bell.rings_within(60)
     assert await bell.rings_within(60)
@@ -80,7 +83,7 @@ async def test_a_bell_that_rang_before_is_not_waited_for() -> None:
 
 
 async def test_a_bell_outlives_that_its_waiter_is_cancelled() -> None:
-    bell = TimedBell()
+    bell = TimedWaker()
     waiting = asyncio.create_task(bell.rings_within(60))
     await asyncio.sleep(0)
     waiting.cancel()
@@ -93,7 +96,7 @@ async def test_a_bell_outlives_that_its_waiter_is_cancelled() -> None:
 async def test_a_doorbell_outlives_a_database_that_is_away() -> None:
     """A ring that fails is forgotten, for consumers poll; the next one is tried."""
     store: Any = _Store()
-    doorbell = Doorbell(store, Bells())
+    doorbell = Notifier(store, Wakers())
     store.is_away = True
     doorbell.ring("lost")
     await eventually(_has_ended, doorbell)
@@ -104,14 +107,14 @@ async def test_a_doorbell_outlives_a_database_that_is_away() -> None:
     assert store.rung == [[topic_id("t")]]
 
 
-async def _has_ended(doorbell: Doorbell) -> None:
+async def _has_ended(doorbell: Notifier) -> None:
     assert doorbell._ringing is None
 
 
 async def test_a_doorbell_that_is_closed_starts_nothing() -> None:
     """What is committed after the bus was closed, consumers find by polling."""
     store: Any = _Store()
-    doorbell = Doorbell(store, Bells())
+    doorbell = Notifier(store, Wakers())
     await doorbell.close()
     doorbell.ring("t")
 
@@ -121,7 +124,7 @@ async def test_a_doorbell_that_is_closed_starts_nothing() -> None:
 
 def test_bells_of_consumers_that_are_gone_are_forgotten() -> None:
     """A process that runs consumers again and again does not gather their bells."""
-    bells = Bells()
+    bells = Wakers()
     kept = bells.add("t")
     for _ in range(10):
         bells.add("t")
@@ -242,8 +245,8 @@ async def test_a_listener_that_lost_its_connection_listens_again(
     dsn: str, conn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It makes a new connection, and rings for all topics, since it may have missed something."""
-    monkeypatch.setattr(_wake, "_STILL_THERE", 0.01)
-    bells = Bells()
+    monkeypatch.setattr(waiters, "_STILL_THERE", 0.01)
+    bells = Wakers()
     bell = bells.add("t")
     stop = asyncio.Event()
     listening = asyncio.create_task(Listener(dsn, bells).run(stop))

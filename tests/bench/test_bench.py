@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench_reports import held, quick_report
+from support.bench_reports import held, quick_report
 
 pytestmark = pytest.mark.timeout(180)  # a busy machine takes its time
 

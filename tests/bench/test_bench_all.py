@@ -14,7 +14,7 @@ import pytest
 
 from bench.plan import Plan
 from bench.suite import run_all
-from bench_reports import held
+from support.bench_reports import held
 
 
 def _all(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ import pytest
 from bench.paper.pictures import pictures
 from bench.plan import Plan
 from bench.series import split
-from bench_reports import held, quick_report
+from support.bench_reports import held, quick_report
 
 pytestmark = pytest.mark.timeout(180)  # a busy machine takes its time
 

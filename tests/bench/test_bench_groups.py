@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench_reports import held, quick_report
+from support.bench_reports import held, quick_report
 
 pytestmark = pytest.mark.timeout(180)  # a busy machine takes its time
 

@@ -17,8 +17,8 @@ from bench.lab import Lab
 from bench.peers import gathering, servers
 from bench.peers.gathering import Gathering, gathered
 from bench.peers.system import Absent
-from bench_reports import held, quick_report
-from eventually import eventually
+from support.bench_reports import held, quick_report
+from support.eventually import eventually
 
 pytestmark = pytest.mark.timeout(180)  # a busy machine takes its time
 

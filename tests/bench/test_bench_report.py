@@ -13,7 +13,7 @@ from bench.paper.pictures import pictures
 from bench.paper.scales import parameter_axis, values_axis
 from bench.paper.write import NoReports, write
 from bench.series import point, split
-from bench_reports import report
+from support.bench_reports import report
 
 _SVG = "{http://www.w3.org/2000/svg}"
 _CURVE = {

@@ -21,8 +21,8 @@ from typing import Any
 
 import psutil
 
-from eventually import eventually
 from postbus.cli._app import run
+from support.eventually import eventually
 
 STARTED: list[asyncio.subprocess.Process] = []
 POSTBUS = (sys.executable, "-m", "postbus.cli")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cli.helpers import Cli
-from eventually import eventually
 from postbus import Bus
+from support.eventually import eventually
 
 
 async def _names(conn: Any) -> set[str]:

@@ -14,8 +14,9 @@ import pytest
 
 import postbus
 from cli.helpers import Cli, Result, finish, start
-from postbus import Bus, EmbeddedError, PostbusError, _migrate
-from postbus._translate import MIGRATE
+from postbus import Bus, EmbeddedError, PostbusError
+from postbus._db import migrator
+from postbus._db.error_map import MIGRATE
 from postbus.cli._exits import EXIT_CODES, exit_code_of
 
 NOWHERE = "postgresql://postgres@127.0.0.1:1/postgres"
@@ -247,7 +248,7 @@ async def test_migrate_prints_the_script(empty_dsn: str, tmp_path: Path) -> None
     conn: Any = await asyncpg.connect(empty_dsn)
     try:
         await conn.execute(printed)
-        state = await _migrate.read_state(conn)
+        state = await migrator.read_state(conn)
     finally:
         await conn.close()
     assert state is not None

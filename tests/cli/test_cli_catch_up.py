@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cli.helpers import POSTBUS, STARTED, Cli, environment, open_terminal, read_all
-from eventually import eventually
 from postbus import Bus, CatchUp, Start
+from support.eventually import eventually
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from cli.helpers import Cli
 from postbus import Bus
-from postbus._store import Store
+from postbus._db.store import Store
 
 
 async def bury(bus: Bus, payload: object, *, reason: str = "broken", key: str | None = None) -> int:

@@ -11,13 +11,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from cli.helpers import Cli
-from eventually import eventually
-from fix_database import Connect
-from postbus import Bus, _migrate
-from postbus._roles import GRANTS
+from postbus import Bus
+from postbus._db import migrator
+from postbus._db.roles import GRANTS
 from postbus.cli import _checks
-from postbus.cli._checks import Finding, Level, Patient
+from postbus.cli._checks import Finding, Level, Target
 from postbus.embedded import EmbeddedPostgres
+from support.eventually import eventually
+from support.fix_database import Connect
 
 NOWHERE = "postgresql://postgres@127.0.0.1:1/postgres"
 
@@ -127,7 +128,7 @@ async def test_an_old_transaction(dsn: str, conn: Any, connect: Any, monkeypatch
     await other.execute("begin")
 
     async def it_is_found() -> None:
-        found = await _checks.transactions(Patient(dsn, conn))
+        found = await _checks.transactions(Target(dsn, conn))
         mine = [one for one in found if f"pid {other.get_server_pid()} " in one.text]
         assert levels(mine) == [Level.WARNING]
         assert f"pg_terminate_backend({other.get_server_pid()})" in mine[0].remedy
@@ -143,7 +144,7 @@ async def test_a_prepared_transaction(dsn: str, connect_alone: Connect, monkeypa
     name = f"doctor-{conn.get_server_pid()}"
     await conn.execute(f"begin; create table x (); prepare transaction '{name}'")
     try:
-        found = await _checks.prepared_transactions(Patient(dsn, conn))
+        found = await _checks.prepared_transactions(Target(dsn, conn))
     finally:
         await conn.execute(f"rollback prepared '{name}'")
 
@@ -157,7 +158,7 @@ async def test_a_silent_worker(dsn: str, conn: Any) -> None:
     await conn.execute("select postbus.heartbeat('alive', 'host', 1, '{}'), postbus.heartbeat('gone', 'host', 2, '{}')")
     await conn.execute("update postbus.worker set seen_at = seen_at - interval '2 hours' where name = 'gone'")
 
-    alive, gone = await _checks.workers(Patient(dsn, conn))
+    alive, gone = await _checks.workers(Target(dsn, conn))
 
     assert (alive.level, alive.text) == (Level.OK, "1 alive")
     assert (gone.level, gone.text) == (Level.WARNING, "silent for up to 2h: gone")
@@ -170,7 +171,7 @@ async def test_a_silent_worker_that_was_started_again(dsn: str, conn: Any) -> No
     )
     await conn.execute("update postbus.worker set seen_at = seen_at - interval '2 hours' where name = 'me:1a'")
 
-    (found,) = await _checks.workers(Patient(dsn, conn))
+    (found,) = await _checks.workers(Target(dsn, conn))
 
     assert (found.level, found.text) == (Level.OK, "1 alive")
 
@@ -181,7 +182,7 @@ async def test_an_expired_lease(dsn: str, bus: Bus, conn: Any) -> None:
     await conn.fetch("select * from postbus.claim('jobs', 'me', 1)")
     await conn.execute("update postbus.lease set ends_at = ends_at - interval '10 minutes'")
 
-    (found,) = await _checks.leases(Patient(dsn, conn))
+    (found,) = await _checks.leases(Target(dsn, conn))
 
     assert found.level is Level.WARNING
     assert found.text.startswith("1 message has an expired lease, the oldest for 9m")
@@ -194,7 +195,7 @@ async def test_dead_letters_are_counted(dsn: str, bus: Bus, conn: Any) -> None:
     assert claim.token is not None
     await (await bus.connect()).dead_letter(claim.token, [claim.messages[0].id], "broken", None)
 
-    (found,) = await _checks.topics(Patient(dsn, conn))
+    (found,) = await _checks.topics(Target(dsn, conn))
 
     assert (found.level, found.text) == (Level.WARNING, "1 in jobs")
 
@@ -213,24 +214,24 @@ class Answers:
 
 async def test_a_server_that_is_too_old() -> None:
     """A server below 14 is an error."""
-    assert levels(await _checks.version(Patient("", Answers("130009", "13.9")))) == [Level.ERROR]
+    assert levels(await _checks.version(Target("", Answers("130009", "13.9")))) == [Level.ERROR]
 
 
 async def test_a_server_without_lz4() -> None:
     """Missing compression is worth knowing, no more."""
-    assert levels(await _checks.compression(Patient("", Answers(None)))) == [Level.INFO]
+    assert levels(await _checks.compression(Target("", Answers(None)))) == [Level.INFO]
 
 
 async def test_clocks_apart() -> None:
     """A server whose clock differs is a warning."""
-    (found,) = await _checks.clock(Patient("", Answers(datetime.now(UTC) + timedelta(seconds=90))))
+    (found,) = await _checks.clock(Target("", Answers(datetime.now(UTC) + timedelta(seconds=90))))
 
     assert (found.level, "ahead" in found.text) == (Level.WARNING, True)
 
 
 async def test_a_slot_that_holds_back_the_cleaning() -> None:
     """A replication slot that nobody uses is a warning that names it."""
-    (found,) = await _checks.replication_slots(Patient("", Answers([{"slot_name": "old", "age": 5000}])))
+    (found,) = await _checks.replication_slots(Target("", Answers([{"slot_name": "old", "age": 5000}])))
 
     assert (found.level, "pg_drop_replication_slot('old')" in found.remedy) == (Level.WARNING, True)
 
@@ -239,7 +240,7 @@ async def test_notifications_that_do_not_arrive(dsn: str, monkeypatch: pytest.Mo
     """Behind a pooler that breaks LISTEN there is a warning, and consumers poll."""
     monkeypatch.setattr(_checks, "_HEARD_WITHIN", 0.05)
 
-    (found,) = await _checks.listening(Patient(dsn, Answers(None)))
+    (found,) = await _checks.listening(Target(dsn, Answers(None)))
 
     assert (found.level, "pgbouncer" in found.text) == (Level.WARNING, True)
 
@@ -248,27 +249,27 @@ async def test_role_that_was_made_again_gets_its_rights(dsn: str, conn: Any, rol
     """A missing role is a warning with the statement that makes it; then the remedy is to migrate."""
     seen = f"select has_schema_privilege('{roles('observer')}', 'postbus', 'usage')"
     await conn.execute(f"drop owned by {roles('observer')}; drop role {roles('observer')}")
-    (missing,) = await _checks.roles(Patient(dsn, conn))
+    (missing,) = await _checks.roles(Target(dsn, conn))
     statement, migrate = missing.remedy.split("; ")
     assert statement == f"create role {roles('observer')} nologin"
     assert "postbus migrate" in migrate
 
     await conn.execute(statement)
-    (without,) = await _checks.roles(Patient(dsn, conn))
-    assert await _migrate.migrate(conn) == [GRANTS]
+    (without,) = await _checks.roles(Target(dsn, conn))
+    assert await migrator.migrate(conn) == [GRANTS]
 
     assert levels([missing, without]) == [Level.WARNING] * 2
     assert without.remedy == "postbus migrate"
     assert await conn.fetchval(seen)
-    assert levels(await _checks.roles(Patient(dsn, conn))) == [Level.OK]
+    assert levels(await _checks.roles(Target(dsn, conn))) == [Level.OK]
 
 
 async def test_sweeping_that_nobody_does_is_remedied_by_somebody() -> None:
     """Setting the jobs would not help; where somebody sweeps it may."""
     told = {"healthy": False, "reason": "late", "backlog": 1}
 
-    (nobody,) = await _checks.sweeping(Patient("", Answers(told | {"processes": 0})))
-    (slow,) = await _checks.sweeping(Patient("", Answers(told | {"processes": 1})))
+    (nobody,) = await _checks.sweeping(Target("", Answers(told | {"processes": 0})))
+    (slow,) = await _checks.sweeping(Target("", Answers(told | {"processes": 1})))
 
     assert "postbus sweep --forever" in nobody.remedy
     assert "postbus sweep set --preset" in slow.remedy

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cli.helpers import Cli
-from licensing import LicenseExpired, headers
 from postbus import Bus
+from support.licensing import LicenseExpired, headers
 
 _SHOP = """
 import msgspec

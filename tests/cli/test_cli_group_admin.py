@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cli.helpers import Cli
-from grouping import bury
 from postbus import Bus
+from support.grouping import bury
 
 
 async def let_die(conn: Any, group: str = "mail") -> None:

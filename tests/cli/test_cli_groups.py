@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cli.helpers import Cli, finish
-from eventually import eventually
-from grouping import bury
 from postbus import Bus, Start
+from support.eventually import eventually
+from support.grouping import bury
 
 
 async def test_why_there_are_none(cli: Cli, bus: Bus) -> None:

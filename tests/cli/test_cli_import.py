@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cli.helpers import POSTBUS, Cli, environment, open_terminal, read_all
-from old_outbox import FAN_OUT, SIMPLE, add_messages, add_topic, counts, finish
 from postbus import Bus
+from support.old_outbox import FAN_OUT, SIMPLE, add_messages, add_topic, counts, finish
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cli.helpers import Cli
-from grouping import bury
 from postbus import Bus, Start
+from support.grouping import bury
 
 
 async def test_a_message_of_the_log(cli: Cli, bus: Bus) -> None:

@@ -7,9 +7,9 @@ import signal
 from typing import Any
 
 from cli.helpers import Cli, finish
-from eventually import eventually
 from postbus import Bus
-from running import running
+from support.eventually import eventually
+from support.running import running
 
 
 async def test_a_dry_run_tells_what_is_there(cli: Cli, bus: Bus) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cli.helpers import Cli, Result, finish
 from postbus import Bus
-from pulling import send_numbers, states_of
+from support.pulling import send_numbers, states_of
 
 
 async def popped(cli: Cli, *args: str) -> list[Any]:

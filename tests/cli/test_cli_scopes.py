@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cli.helpers import Cli
-from grouping import create_log
 from postbus import Bus
+from support.grouping import create_log
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import signal
 from typing import Any
 
 from cli.helpers import Cli, deliver, finish
-from eventually import eventually
 from postbus import Bus
 from postbus.cli import _checks
-from postbus.cli._checks import Level, Patient
-from running import running
+from postbus.cli._checks import Level, Target
+from support.eventually import eventually
+from support.running import running
 
 
 async def test_settings_are_shown_and_set(cli: Cli, bus: Bus) -> None:
@@ -76,10 +76,10 @@ async def test_run_removes_what_is_past_its_retention(cli: Cli, bus: Bus, conn: 
 
 async def test_a_failed_job_is_told(cli: Cli, bus: Bus, conn: Any, dsn: str) -> None:
     """By the command, by the doctor and in Python, with the reason."""
-    assert [one.level for one in await _checks.sweeping(Patient(dsn, conn))] == [Level.OK]
+    assert [one.level for one in await _checks.sweeping(Target(dsn, conn))] == [Level.OK]
     await conn.execute("select postbus.note_failure('sweep', 0, 'no space left on device')")
     assert "unhealthy: sweep failed: no space left" in (await cli.quick("sweep", "show")).done().out
-    [found] = await _checks.sweeping(Patient(dsn, conn))
+    [found] = await _checks.sweeping(Target(dsn, conn))
     assert (found.level, found.text) == (Level.WARNING, "sweep failed: no space left on device")
     assert "postbus sweep show" in found.remedy
     assert (await bus.admin.sweep_health())["reason"] == found.text

@@ -7,7 +7,7 @@ from typing import Any
 
 from cli.helpers import Cli, finish
 from postbus import Bus
-from postbus._follow import Follower
+from postbus._admin.tail import Follower
 
 
 async def test_the_newest_are_shown_first(cli: Cli, bus: Bus) -> None:

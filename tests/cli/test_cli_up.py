@@ -25,10 +25,10 @@ from cli.helpers import (
     read_all,
     start,
 )
-from eventually import eventually
 from postbus import Bus
-from postbus.demo.tally import Tally
-from postbus.demo.views import _screen
+from postbus.cli.demo.tally import Tally
+from postbus.cli.demo.views import _screen
+from support.eventually import eventually
 
 
 async def next_line(process: asyncio.subprocess.Process) -> str:

@@ -92,5 +92,5 @@ def new_user(base: Path) -> Iterator[NewUser]:
 
 @pytest.fixture
 def processes(base: Path) -> Processes:
-    """The pids of all keepers and servers of this test."""
+    """The pids of all supervisors and servers of this test."""
     return lambda: processes_of(base)

@@ -76,14 +76,14 @@ class User:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """The keeper and all processes of PostgreSQL that work on something below a folder."""
+    """The supervisor and all processes of PostgreSQL that work on something below a folder."""
     return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if _works_on(entry, folder)]
 
 
 def _works_on(process: Path, folder: Path) -> bool:
     try:
         command = (process / "cmdline").read_bytes()
-        ours = b"_keeper.main" in command or b"postgres" in command or b"initdb" in command
+        ours = b"supervisor.main" in command or b"postgres" in command or b"initdb" in command
         return ours and (os.fsencode(folder) in command or (process / "cwd").readlink().is_relative_to(folder))
     except OSError:
         return False

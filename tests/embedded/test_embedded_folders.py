@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from embedded.helpers import Eventually, NewUser, Processes, query
-from postbus import _binaries
+from postbus._embedded import binaries
 from postbus.embedded import EmbeddedPostgres
 from postbus.errors import EmbeddedError
 
@@ -21,7 +21,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root drops to an
 
 
 def wheel_binaries(version: int) -> Path:
-    return _binaries.find_binaries(version, None).bin_dir
+    return binaries.find_binaries(version, None).bin_dir
 
 
 def contents(folder: Path) -> dict[str, tuple[int, int, int]]:
@@ -117,7 +117,7 @@ def test_binaries_out_of_reach_are_copied_once(base: Path, monkeypatch: pytest.M
     prefix = wheel_binaries(18).parent
     hidden = base / "hidden"
     shutil.copytree(prefix, hidden / prefix.parent.name / prefix.name)
-    shutil.copytree(_binaries.bundled_libraries(prefix), hidden / f"{prefix.parent.name}.libs")
+    shutil.copytree(binaries.bundled_libraries(prefix), hidden / f"{prefix.parent.name}.libs")
     hidden.chmod(0o700)
     monkeypatch.setenv("POSTBUS_CACHE_DIR", str(base / "cache"))
 

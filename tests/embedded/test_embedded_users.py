@@ -66,7 +66,7 @@ def test_a_user_that_ends_without_closing_leaves_nothing(folder: Path, new_user:
 def test_the_server_ends_with_a_killed_user(
     folder: Path, new_user: NewUser, processes: Processes, eventually: Eventually
 ) -> None:
-    """When the only user is killed with SIGKILL, the server and its keeper end."""
+    """When the only user is killed with SIGKILL, the server and its supervisor end."""
     user = new_user(folder)
     user.server()
 
@@ -87,10 +87,10 @@ def test_a_killed_user_does_not_end_the_server_of_others(folder: Path, new_user:
 
 
 def test_ctrl_c_does_not_reach_the_server(folder: Path, new_user: NewUser) -> None:
-    """Keeper and server are outside of their users' sessions, where a terminal's signals go."""
+    """Supervisor and server are outside of their users' sessions, where a terminal's signals go."""
     new_user(folder).server()
 
-    assert os.getsid(state(folder)["keeper"]) != os.getsid(0)
+    assert os.getsid(state(folder)["supervisor"]) != os.getsid(0)
     assert os.getsid(state(folder)["pid"]) != os.getsid(0)
 
 
@@ -155,9 +155,9 @@ def test_a_server_that_stops_is_started_again(folder: Path, processes: Processes
     assert processes() == []
 
 
-@pytest.mark.parametrize("victim", ["keeper", "pid"], ids=["keeper", "server"])
+@pytest.mark.parametrize("victim", ["supervisor", "pid"], ids=["supervisor", "server"])
 def test_after_a_kill_the_next_start_works(folder: Path, victim: str) -> None:
-    """A killed keeper takes its server along; after it, or after a killed server, the data is there."""
+    """A killed supervisor takes its server along; after it, or after a killed server, the data is there."""
     with EmbeddedPostgres.start(folder) as bereft:
 
         async def write() -> None:
@@ -174,9 +174,9 @@ def test_after_a_kill_the_next_start_works(folder: Path, victim: str) -> None:
         assert "automatic recovery" in (folder / "postbus-server.log").read_text()
 
 
-@pytest.mark.parametrize("victim", ["keeper", "pid"], ids=["keeper", "server"])
+@pytest.mark.parametrize("victim", ["supervisor", "pid"], ids=["supervisor", "server"])
 def test_a_kill_leaves_no_process(folder: Path, processes: Processes, eventually: Eventually, victim: str) -> None:
-    """When the keeper or the server is killed, the other one ends too, users or not."""
+    """When the supervisor or the server is killed, the other one ends too, users or not."""
     with EmbeddedPostgres.start(folder):
         os.kill(state(folder)[victim], signal.SIGKILL)
 
@@ -184,16 +184,16 @@ def test_a_kill_leaves_no_process(folder: Path, processes: Processes, eventually
 
 
 def test_a_dead_server_is_not_taken_for_a_running_one(folder: Path) -> None:
-    """Who comes after a server was killed and before its keeper has noticed does not attach to it."""
+    """Who comes after a server was killed and before its supervisor has noticed does not attach to it."""
     with EmbeddedPostgres.start(folder):
         server = state(folder)
-        os.kill(server["keeper"], signal.SIGSTOP)
+        os.kill(server["supervisor"], signal.SIGSTOP)
         os.kill(server["pid"], signal.SIGKILL)
         try:
             with pytest.raises(EmbeddedError, match="did not answer in time"):
                 EmbeddedPostgres.start(folder, timeout=0.2)
         finally:
-            os.kill(server["keeper"], signal.SIGCONT)
+            os.kill(server["supervisor"], signal.SIGCONT)
 
         with EmbeddedPostgres.start(folder) as postgres:
             assert query(postgres, "select 42") == 42

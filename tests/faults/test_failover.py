@@ -11,12 +11,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from eventually import eventually
 from faults.servers.postgres import Server, dsn_of_all
 from faults.servers.proxy import Proxy
 from faults.servers.run import USER, Servers
-from postbus import AccessDenied, Bus, DatabaseUnavailable, Message, _connect, _pool
-from running import running, send_surely
+from postbus import AccessDenied, Bus, DatabaseUnavailable, Message
+from postbus._db import connect, pool
+from support.eventually import eventually
+from support.running import running, send_surely
 
 
 @dataclass
@@ -78,9 +79,9 @@ async def pair(servers: Servers) -> AsyncIterator[Pair]:
 @pytest.mark.parametrize("how", ["refuses", "resets", "is silent"])
 async def test_a_bus_goes_on_at_the_new_primary(pair: Pair, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Senders, consumers and users' transactions go on, whatever the former primary does with connections."""
-    monkeypatch.setattr(_pool, "_PATIENCE", 0.6)
-    monkeypatch.setattr(_connect, "TIMEOUT", 1.0)
-    monkeypatch.setattr(_connect, "_NEXT_AFTER", 0.1)
+    monkeypatch.setattr(pool, "_PATIENCE", 0.6)
+    monkeypatch.setattr(connect, "TIMEOUT", 1.0)
+    monkeypatch.setattr(connect, "_NEXT_AFTER", 0.1)
     got: set[int] = set()
     async with Bus.open(pair.dsn) as bus:
 
@@ -119,7 +120,7 @@ async def test_while_there_is_no_primary(pair: Pair) -> None:
 
 async def test_a_statement_that_takes_long_is_left_alone(whole_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that has been in use for long is kept while its server takes others."""
-    monkeypatch.setattr(_pool, "_PATIENCE", 0.1)
+    monkeypatch.setattr(pool, "_PATIENCE", 0.1)
     proxy = whole_pair.before_primary
     other: Any = await asyncpg.connect(whole_pair.primary.dsn())
     await other.execute("select pg_advisory_lock(1)")
@@ -162,7 +163,7 @@ async def test_no_attempt_is_left_behind(whole_pair: Pair) -> None:
     for proxy in (whole_pair.before_primary, whole_pair.before_standby):
         proxy.half_open()
     with pytest.raises(TimeoutError):
-        await _connect.connect(whole_pair.dsn, timeout=1.2)
+        await connect.connect(whole_pair.dsn, timeout=1.2)
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "postbus-connect"]
     for proxy in (whole_pair.before_primary, whole_pair.before_standby):
         proxy.heal()
@@ -171,5 +172,5 @@ async def test_no_attempt_is_left_behind(whole_pair: Pair) -> None:
         assert not await whole_pair.primary.backends()
 
     await eventually(nobody_is_connected)
-    conn: asyncpg.Connection = await _connect.connect(whole_pair.dsn)
+    conn: asyncpg.Connection = await connect.connect(whole_pair.dsn)
     await conn.close()

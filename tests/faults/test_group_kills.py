@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from grouping import create_log, in_order, is_through, publish_numbers
 from postbus import Bus
+from support.eventually import eventually
+from support.grouping import create_log, in_order, is_through, publish_numbers
 
 WORKER = Path(__file__).with_name("group_worker.py")
 MESSAGES = int(os.environ.get("POSTBUS_TEST_MESSAGES", "10000"))

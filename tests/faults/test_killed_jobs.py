@@ -16,11 +16,11 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from eventually import eventually
-from log_sql import advance, create_topic, publish_many, put_off, read, subscribe, take
-from postbus._translate import DRIVER_ERRORS
+from postbus._db.error_map import DRIVER_ERRORS
 from postbus.embedded import EmbeddedPostgres
-from queue_sql import ack, claim, publish
+from support.eventually import eventually
+from support.log_sql import advance, create_topic, publish_many, put_off, read, subscribe, take
+from support.queue_sql import ack, claim, publish
 
 _MINUTE = timedelta(minutes=1)
 _HOUR = timedelta(hours=1)

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from grouping import create_log, publish_numbers
 from postbus import Bus, Start
-from queue_sql import count_of
+from support.eventually import eventually
+from support.grouping import create_log, publish_numbers
+from support.queue_sql import count_of
 
 PROGRAM = Path(__file__).with_name("piping_program.py")
 MESSAGES = 3000

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
 from postbus import Bus
+from support.eventually import eventually
 
 WORKER = Path(__file__).with_name("counting_worker.py")
 MESSAGES = 10_000

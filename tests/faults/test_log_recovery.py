@@ -9,8 +9,8 @@ import pytest
 
 from faults.servers.postgres import Server
 from faults.servers.run import Servers
-from log_sql import create_topic, cursor_of, leaves, read_all, rotate, subscribe
-from queue_sql import publish
+from support.log_sql import create_topic, cursor_of, leaves, read_all, rotate, subscribe
+from support.queue_sql import publish
 
 
 async def _connect(server: Server) -> Any:

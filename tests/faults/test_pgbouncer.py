@@ -17,17 +17,17 @@ import sqlalchemy.ext.asyncio
 
 from api.drivers import PROGRAMS, Asyncpg, AsyncSqlAlchemy, InThread, Program, SqlAlchemy
 from cli.helpers import POSTBUS
-from eventually import eventually
 from faults.servers import Absent
 from faults.servers.pgbouncer import PgBouncer
 from faults.servers.postgres import Server
 from faults.servers.run import USER, Servers
 from postbus import Bus, InvalidInput, Message, TransactionEnded
-from postbus._connect import connect, is_pooled
-from postbus._log_store import Step
-from postbus._store import Store
+from postbus._db.connect import connect, is_pooled
+from postbus._db.statements.log import Step
+from postbus._db.store import Store
 from postbus.start import Start
-from running import running
+from support.eventually import eventually
+from support.running import running
 
 _SHARED = 3  # connections of the server
 

@@ -10,10 +10,10 @@ import asyncpg
 import psycopg
 import pytest
 
-from eventually import eventually
 from faults.servers.proxy import Odds, OnCommit, Proxy
-from fix_proxy import proxy
 from postbus import Bus, CommitUnknown
+from support.eventually import eventually
+from support.fix_proxy import proxy
 
 __all__ = ["proxy"]  # a fixture
 

@@ -17,13 +17,13 @@ import asyncpg
 import psutil
 import pytest
 
-from eventually import eventually
 from faults.servers import Absent
 from faults.servers.disk import TABLES, WAL
 from faults.servers.hogs import all_connections, finish_prepared, open_transaction, prepare
 from faults.servers.postgres import Server, ServerFailed, dsn_of_all, has_ended
 from faults.servers.run import USER, Servers
 from postbus import Bus
+from support.eventually import eventually
 
 T = TypeVar("T")
 TIMEOUTS = {"statement_timeout": asyncpg.QueryCanceledError, "lock_timeout": asyncpg.LockNotAvailableError}

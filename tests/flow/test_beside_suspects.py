@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from grouping import create_log, group_row, has
 from postbus import Bus, Outcome, SinkUnavailable
 from postbus.relay import Parcel
-from running import running
+from support.eventually import eventually
+from support.grouping import create_log, group_row, has
+from support.running import running
 
 _ALONE = (
     "select alone from postbus.lease where topic_id = postbus.topic_id('t') union all "
@@ -22,8 +22,8 @@ _ALONE = (
 
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("postbus._alone._LOOK", 0.1)
-    monkeypatch.setattr("postbus._again._IDLE_POLL", 0.1)
+    monkeypatch.setattr("postbus._handling.isolation._LOOK", 0.1)
+    monkeypatch.setattr("postbus._group.redelivery._IDLE_POLL", 0.1)
 
 
 @pytest.mark.parametrize("kind", ["queue", "group"])
@@ -31,7 +31,7 @@ async def test_handler_that_does_not_end_keeps_no_suspect_waiting(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """The suspect is tried beside it, and is known not to be alone; others go on meanwhile."""
-    monkeypatch.setattr("postbus._alone._PATIENCE", (0.05, 0.1))
+    monkeypatch.setattr("postbus._handling.isolation._PATIENCE", (0.05, 0.1))
     begun, tried, gate = asyncio.Event(), asyncio.Event(), asyncio.Event()
     others: list[int] = []
 
@@ -77,7 +77,7 @@ async def test_suspect_that_takes_long_keeps_no_other_consumer_waiting(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """After a while others go on, and it is known that it is not alone. Its own topic keeps to its concurrency."""
-    monkeypatch.setattr("postbus._alone._ALONE_FOR", (0.3,))
+    monkeypatch.setattr("postbus._handling.isolation._ALONE_FOR", (0.3,))
     tried, gate = asyncio.Event(), asyncio.Event()
     others: list[int] = []
     begun: list[int] = []
@@ -167,7 +167,7 @@ async def test_relay_whose_sink_is_away_keeps_no_other_consumer_waiting(bus: Bus
 
 async def test_suspects_in_hand_together_go_on_together(bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """If one of several that were claimed together takes long, the others do not wait for it."""
-    monkeypatch.setattr("postbus._alone._ALONE_FOR", (0.1,))
+    monkeypatch.setattr("postbus._handling.isolation._ALONE_FOR", (0.1,))
     gate = asyncio.Event()
     done: list[int] = []
 

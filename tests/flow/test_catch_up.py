@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from grouping import are_listed, collect, create_log, group_row, has, is_through, look_often, publish_numbers
 from postbus import Bus, CatchUp, InvalidOption, Start
-from running import running
+from support.eventually import eventually
+from support.grouping import are_listed, collect, create_log, group_row, has, is_through, look_often, publish_numbers
+from support.running import running
 
 BESIDE = CatchUp(beside_from=10)
 

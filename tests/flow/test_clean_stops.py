@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from grouping import create_log, is_through, publish_numbers
 from postbus import Ack, Bus, CatchUp, DatabaseUnavailable, DeadLetter, Outgoing, Start
-from postbus._store import Store
-from postbus._work import Work, WorkQueues
+from postbus._db.store import Store
+from postbus._group.work_queues import Work, WorkQueues
 from postbus.message import Outcome
-from running import running, tasks_are
+from support.eventually import eventually
+from support.grouping import create_log, is_through, publish_numbers
+from support.running import running, tasks_are
 
 MESSAGES = 200
 KEYS = 10

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from grouping import SOON, create_log, has, is_through
-from licensing import LicenseExpired, LicensePrinted, LicenseStatusChanged, headers
 from postbus import Bus, InvalidHandler, Message, Retry, Start
 from postbus.events import emission
-from running import running
+from support.eventually import eventually
+from support.grouping import SOON, create_log, has, is_through
+from support.licensing import LicenseExpired, LicensePrinted, LicenseStatusChanged, headers
+from support.running import running
 
 CHANGED = LicenseStatusChanged(1, "pending")
 _REASONS = {

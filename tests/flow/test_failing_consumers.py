@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from eventually import eventually
-from grouping import SOON, create_log, has
 from postbus import Bus, Message, Retry
-from postbus._claim import Claimer
-from postbus._group_handle import GroupHandler
-from postbus._settle import Settler
-from running import running
+from postbus._group.handler import GroupHandler
+from postbus._handling.settler import Settler
+from postbus._queue.claimer import Claimer
+from support.eventually import eventually
+from support.grouping import SOON, create_log, has
+from support.running import running
 
 
 async def test_failing_claim_does_not_end_other_consumers(

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from fix_database import Connect
-from grouping import are_listed, are_shared, collect, create_log, is_through
 from postbus import Bus, Start
-from postbus._heartbeat import GroupHeartbeats
-from running import running
+from postbus._maintenance.heartbeat import GroupHeartbeats
+from support.eventually import eventually
+from support.fix_database import Connect
+from support.grouping import are_listed, are_shared, collect, create_log, is_through
+from support.running import running
 
 _QUIET = (
     "update postbus.subscription set seen_at = seen_at - interval '1 hour', stopped_at = stopped_at - interval '1 hour'"

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from grouping import SOON, are_shared, create_log, group_row, has, in_order, is_through, publish_numbers
-from postbus import Ack, Bus, DeadLetter, Message, Outgoing, Release, Retry, RetryPolicy, Start, _again
-from postbus._store import Store
-from running import running
+from postbus import Ack, Bus, DeadLetter, Message, Outgoing, Release, Retry, RetryPolicy, Start
+from postbus._db.store import Store
+from postbus._group import redelivery
+from support.eventually import eventually
+from support.grouping import SOON, are_shared, create_log, group_row, has, in_order, is_through, publish_numbers
+from support.running import running
 
 LATER = RetryPolicy(initial=3600, factor=1, maximum=3600, jitter=0)  # when the test says so
 
@@ -188,7 +189,7 @@ async def test_a_message_is_given_up_by_one_group_only(bus: Bus, conn: Any) -> N
         assert (await bus.admin.dead_letters("t"))[0]["last_error"].endswith("ValueError: never\n")
         is_well = True
         assert await conn.fetchval("select postbus.redrive('t', group_name => 'g')") == 1
-        await is_through(conn, dead=0, within=_again._IDLE_POLL - 1)  # it is rung for, and need not be polled
+        await is_through(conn, dead=0, within=redelivery._IDLE_POLL - 1)  # it is rung for, and need not be polled
     assert attempts == [1, 2, 3, 1]
     assert others == [7]
     assert (await group_row(conn))["failed"] == 3
@@ -199,7 +200,7 @@ async def test_a_short_delay_is_not_rounded_up_to_a_poll(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, transactional: bool
 ) -> None:
     """What fails is tried again when it is due, the first time and each time after that."""
-    monkeypatch.setattr("postbus._again.POLL", 3600)
+    monkeypatch.setattr("postbus._group.redelivery.POLL", 3600)
     await create_log(bus)
     attempts: list[int] = []
     subscribe = bus.subscribe(

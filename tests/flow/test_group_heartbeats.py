@@ -13,14 +13,24 @@ from typing import Any
 import asyncpg
 import pytest
 
-from eventually import eventually
-from fix_database import Connect
-from grouping import are_listed, are_shared, collect, create_log, has, is_through, look_often, publish_numbers, shares
 from postbus import Bus, Start
-from postbus._heartbeat import MemberCounts
-from postbus._store import Store
+from postbus._db.store import Store
+from postbus._maintenance.heartbeat import MemberCounts
 from postbus.embedded import EmbeddedPostgres
-from running import running
+from support.eventually import eventually
+from support.fix_database import Connect
+from support.grouping import (
+    are_listed,
+    are_shared,
+    collect,
+    create_log,
+    has,
+    is_through,
+    look_often,
+    publish_numbers,
+    shares,
+)
+from support.running import running
 
 OFTEN = {"heartbeat_interval": "1s", "heartbeat_timeout": "1 hour"}
 
@@ -201,8 +211,8 @@ async def test_a_group_that_was_taken_for_dead_comes_back_at_once(bus: Bus, conn
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heartbeats fail after a tenth of a second, and three failures are too many."""
-    monkeypatch.setattr("postbus._heartbeat._TIMEOUT", 0.1)
-    monkeypatch.setattr("postbus._heartbeat._TOO_MANY_FAILURES", 3)
+    monkeypatch.setattr("postbus._maintenance.heartbeat._TIMEOUT", 0.1)
+    monkeypatch.setattr("postbus._maintenance.heartbeat._TOO_MANY_FAILURES", 3)
     look_often(monkeypatch)
 
 

@@ -13,15 +13,26 @@ from typing import Any
 import asyncpg
 import pytest
 
-from eventually import eventually
-from fix_database import Connect
-from fix_proxy import OnCommit, Proxy, proxy
-from grouping import are_shared, collect, create_log, has, in_order, is_through, look_often, publish_numbers, shares
-from postbus import Bus, Outgoing, PostbusError, Start, _log_store
-from postbus._store import Store
+from postbus import Bus, Outgoing, PostbusError, Start
+from postbus._db.statements import log
+from postbus._db.store import Store
 from postbus.embedded import EmbeddedPostgres
 from postbus.group import stable_hash
-from running import running, tasks_are
+from support.eventually import eventually
+from support.fix_database import Connect
+from support.fix_proxy import OnCommit, Proxy, proxy
+from support.grouping import (
+    are_shared,
+    collect,
+    create_log,
+    has,
+    in_order,
+    is_through,
+    look_often,
+    publish_numbers,
+    shares,
+)
+from support.running import running, tasks_are
 
 __all__ = ["proxy"]  # a fixture
 KEYS = 10
@@ -363,7 +374,7 @@ async def test_what_was_read_from_another_server_is_dropped(
             else ("_ADVANCE", "all ($9)", "all (select one + '1 s' from unnest($9::timestamptz[]) as one)")
         )
         with monkeypatch.context() as patch:
-            patch.setattr(_log_store, name, getattr(_log_store, name).replace(column, changed, 1))
+            patch.setattr(log, name, getattr(log, name).replace(column, changed, 1))
             await bus.send("t", 10)
 
             async def is_dropped() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from eventually import eventually
-from grouping import SOON, create_log, has, is_through
 from postbus import Bus, DeadLetter, Message, Outgoing, Retry
-from running import running
+from support.eventually import eventually
+from support.grouping import SOON, create_log, has, is_through
+from support.running import running
 
 COUNT = 20
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from grouping import SOON, create_log, group_row, has, in_order, is_through, publish_numbers
 from postbus import Bus, Message, Outgoing, RetryPolicy, Start
-from running import running
+from support.eventually import eventually
+from support.grouping import SOON, create_log, group_row, has, in_order, is_through, publish_numbers
+from support.running import running
 
 KEYS = 10
 OFTEN = RetryPolicy(initial=0.001, factor=1, maximum=0.001, max_attempts=1000)

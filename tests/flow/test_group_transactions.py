@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-import log_sql
-from grouping import SOON, are_listed, create_log, group_row, is_through, publish_numbers
 from postbus import Bus, Message, Outgoing, Start
-from running import running, tasks_are
+from support import log_sql
+from support.grouping import SOON, are_listed, create_log, group_row, is_through, publish_numbers
+from support.running import running, tasks_are
 
 
 async def test_effect_and_cursor_commit_together(bus: Bus, conn: Any) -> None:

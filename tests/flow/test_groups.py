@@ -12,8 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from eventually import eventually
-from grouping import (
+from postbus import Bus, Message, Middleware, Outgoing, Start
+from postbus._db.store import Store
+from postbus.embedded import EmbeddedPostgres
+from postbus.group import stable_hash
+from support.eventually import eventually
+from support.grouping import (
     SOON,
     are_listed,
     are_shared,
@@ -25,12 +29,8 @@ from grouping import (
     look_often,
     publish_numbers,
 )
-from log_sql import cursor_of, read_all
-from postbus import Bus, Message, Middleware, Outgoing, Start
-from postbus._store import Store
-from postbus.embedded import EmbeddedPostgres
-from postbus.group import stable_hash
-from running import Endless, running, tasks_are
+from support.log_sql import cursor_of, read_all
+from support.running import Endless, running, tasks_are
 
 
 class Order(msgspec.Struct):
@@ -491,7 +491,7 @@ async def test_a_strand_that_is_rung_for_reads_what_was_published_before_that(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though another one has read since it did: that is no place to read up to, since it was taken before the ring."""
-    monkeypatch.setattr("postbus._consume.GroupConsumer.join_strands", lambda _: None)
+    monkeypatch.setattr("postbus._group.consumer.GroupConsumer.join_strands", lambda _: None)
     await create_log(bus, lanes=2)
     keys = {await conn.fetchval("select postbus.lane_of($1, 2)", key): key for key in "abcdef"}
     got: list[int] = []
@@ -560,7 +560,7 @@ async def test_at_rest_nothing_is_written(
 ) -> None:
     """A process whose groups have nothing to do takes no transaction id but for heartbeats; it stops at once."""
     look_often(monkeypatch)
-    monkeypatch.setattr("postbus._again._IDLE_POLL", 0.1)
+    monkeypatch.setattr("postbus._group.redelivery._IDLE_POLL", 0.1)
     for name in ("SWEEP", "RETURN_EXPIRED"):
         monkeypatch.setattr(f"postbus.worker.{name}", 0.1)
     next_xid = "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint"

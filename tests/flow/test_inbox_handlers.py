@@ -10,11 +10,11 @@ import psycopg
 import pytest
 import redis
 
-from eventually import eventually
-from grouping import SOON, create_log, has, is_through
 from postbus import Ack, Bus, DeadLetter, InvalidHandler, Message, Retry
 from postbus.inbox import Inbox, RedisInbox
-from running import running
+from support.eventually import eventually
+from support.grouping import SOON, create_log, has, is_through
+from support.running import running
 
 pytest_plugins = ["fix_redis"]
 

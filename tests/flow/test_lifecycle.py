@@ -12,12 +12,14 @@ import asyncpg
 import psycopg
 import pytest
 
-from eventually import eventually
-from postbus import Bus, InvalidHandler, _connect
-from postbus._wake import Bells, Listener
+from postbus import Bus, InvalidHandler
+from postbus._db.connect import connect
+from postbus._wakeup.listener import Listener
+from postbus._wakeup.waiters import Wakers
 from postbus.embedded import EmbeddedPostgres
-from queue_sql import states
-from running import Endless, running, send_surely
+from support.eventually import eventually
+from support.queue_sql import states
+from support.running import Endless, running, send_surely
 
 
 async def test_a_stop_drains(bus: Bus, conn: Any) -> None:
@@ -80,7 +82,7 @@ async def test_a_bug_in_the_worker_ends_it(bus: Bus, monkeypatch: pytest.MonkeyP
     async def broken(self: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("postbus._upkeep.Sweeper.sweep", broken)
+    monkeypatch.setattr("postbus._maintenance.sweeper.Sweeper.sweep", broken)
     with pytest.raises(ZeroDivisionError):
         await asyncio.wait_for(bus.run(), 10)
 
@@ -134,7 +136,6 @@ async def test_a_listener_whose_connection_ends_at_once_makes_another(
     dsn: str, monkeypatch: pytest.MonkeyPatch, turns: int
 ) -> None:
     """Whatever the driver has seen of the end when the first statement is sent."""
-    connect = _connect.connect
     ended = 0
 
     async def connect_in_vain(*args: Any, **options: Any) -> Any:
@@ -148,8 +149,8 @@ async def test_a_listener_whose_connection_ends_at_once_makes_another(
                 await asyncio.sleep(0)
         return conn
 
-    monkeypatch.setattr("postbus._wake.connect", connect_in_vain)
-    bells, bell, stop = Bells(), asyncio.Event(), asyncio.Event()
+    monkeypatch.setattr("postbus._wakeup.listener.connect", connect_in_vain)
+    bells, bell, stop = Wakers(), asyncio.Event(), asyncio.Event()
     bells.hang("t", bell)
     listening = asyncio.create_task(Listener(dsn, bells).run(stop))
     await asyncio.wait([listening, asyncio.ensure_future(bell.wait())], return_when=asyncio.FIRST_COMPLETED)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from grouping import are_listed, create_log, is_through, look_often
 from postbus import Bus, Message, WrongSemantics
-from queue_sql import claim
-from running import running
+from support.eventually import eventually
+from support.grouping import are_listed, create_log, is_through, look_often
+from support.queue_sql import claim
+from support.running import running
 
 KEYS = 12
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
 from postbus import Bus, DatabaseUnavailable, DeadLetter, Message, Outgoing, Retry, RetryPolicy
-from postbus._settle import Settler
-from postbus._store import Store
-from queue_sql import states
-from running import running
+from postbus._db.store import Store
+from postbus._handling.settler import Settler
+from support.eventually import eventually
+from support.queue_sql import states
+from support.running import running
 
 SOON = RetryPolicy(initial=0.001, factor=1, maximum=0.001, max_attempts=2)
 NO_TEXT: Any = ValueError("x")

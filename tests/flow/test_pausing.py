@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from grouping import SOON, create_log, has, is_through, publish_numbers
 from postbus import Bus, Group, Start
-from running import running
+from support.eventually import eventually
+from support.grouping import SOON, create_log, has, is_through, publish_numbers
+from support.running import running
 
 Halt = Callable[[Bus, Group], Awaitable[None]]
 

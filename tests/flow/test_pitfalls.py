@@ -16,11 +16,15 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from fix_database import Connect
-from fix_proxy import Proxy, proxy
-from grouping import are_listed, are_shared, collect, create_log, has, is_through, look_often, publish_numbers
-from log_sql import (
+from postbus import Bus, Start
+from postbus._db.error_map import DRIVER_ERRORS
+from postbus._db.store import Store
+from postbus._maintenance.heartbeat import CONNECTIONS
+from support.eventually import eventually
+from support.fix_database import Connect
+from support.fix_proxy import Proxy, proxy
+from support.grouping import are_listed, are_shared, collect, create_log, has, is_through, look_often, publish_numbers
+from support.log_sql import (
     advance,
     create_topic,
     leaves,
@@ -33,11 +37,7 @@ from log_sql import (
     take,
     vanish,
 )
-from postbus import Bus, Start
-from postbus._heartbeat import CONNECTIONS
-from postbus._store import Store
-from postbus._translate import DRIVER_ERRORS
-from running import running
+from support.running import running
 
 __all__ = ["proxy"]  # a fixture
 

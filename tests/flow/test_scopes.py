@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from grouping import SOON, create_log, is_through, look_often, publish_numbers
 from postbus import Bus, Message, Start
-from running import running, tasks_are
-from scoping import age, gather, gets
+from support.eventually import eventually
+from support.grouping import SOON, create_log, is_through, look_often, publish_numbers
+from support.running import running, tasks_are
+from support.scoping import age, gather, gets
 
 
 @pytest.mark.parametrize("scope", [{"namespace": "ns"}, {"task": "work"}, {"topic": "orders.*"}], ids=str)
@@ -39,7 +39,7 @@ async def test_topics_join_while_the_process_runs(bus: Bus, scope: dict[str, Any
 
 async def test_a_ring_is_not_needed(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that hears of no ring finds topics by looking."""
-    monkeypatch.setattr("postbus._wake.Bells.ring", lambda *_: None)
+    monkeypatch.setattr("postbus._wakeup.waiters.Wakers.ring", lambda *_: None)
     got = gather(bus, "g", "a.#", poll=0.1)
     async with running(bus):
         await create_log(bus, "a.b.c")

@@ -10,11 +10,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from eventually import eventually
-from grouping import create_log, publish_numbers
 from postbus import Bus, Message
-from postbus._connect import connect
-from running import running
+from postbus._db.connect import connect
+from support.eventually import eventually
+from support.grouping import create_log, publish_numbers
+from support.running import running
 
 TIMEOUTS = {
     "idle_session_timeout": "600ms",

@@ -12,11 +12,11 @@ import httpx
 import pytest
 
 from cli.helpers import Cli
-from eventually import eventually
 from http_api.serving import client, serving
 from postbus import Bus, InvalidOption, Start
 from postbus.http_client import HttpBus
-from running import running
+from support.eventually import eventually
+from support.running import running
 
 _STARTS = ("now", "beginning", "timestamp", "message")
 

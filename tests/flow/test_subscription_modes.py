@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from grouping import create_log, is_through
 from postbus import Bus, Start
-from running import running
-from scoping import age, gather, gets
+from support.grouping import create_log, is_through
+from support.running import running
+from support.scoping import age, gather, gets
 
 
 async def test_basic_new_mode_single_partition(bus: Bus) -> None:

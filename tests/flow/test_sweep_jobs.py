@@ -8,11 +8,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from eventually import eventually
-from grouping import collect, create_log
 from postbus import Bus
-from postbus._upkeep import Sweeper
-from running import running
+from postbus._maintenance.sweeper import Sweeper
+from support.eventually import eventually
+from support.grouping import collect, create_log
+from support.running import running
 
 JOBS = {"return_expired", "sweep", "sweep_log", "detect_dead", "drop_leaves", "subscriptions"}
 

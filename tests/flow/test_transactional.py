@@ -10,10 +10,10 @@ import asyncpg
 import msgspec
 import pytest
 
-from eventually import eventually
 from postbus import Bus, DeadLetter, Message, Retry, RetryPolicy
-from queue_sql import states
-from running import running
+from support.eventually import eventually
+from support.queue_sql import states
+from support.running import running
 
 SOON = RetryPolicy(initial=0.001, factor=1, maximum=0.001, max_attempts=3)
 

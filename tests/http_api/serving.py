@@ -11,13 +11,13 @@ import httpx
 
 from postbus import Bus
 from postbus.server.serve import HttpServer
-from postbus.server.settings import Settings
+from postbus.server.settings import ServerSettings
 
 
 @asynccontextmanager
 async def serving(bus: Bus, **settings: Any) -> AsyncIterator[str]:
     """The address of a server on the test's bus, which ends with the block."""
-    server = HttpServer(bus, Settings(port=0, **{"webhook_allow": ("127.0.0.1",), **settings}))
+    server = HttpServer(bus, ServerSettings(port=0, **{"webhook_allow": ("127.0.0.1",), **settings}))
     stop = asyncio.Event()
     running = asyncio.create_task(server.run(stop))
     try:

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from eventually import eventually
 from http_api.serving import problem, serving
 from postbus import Bus, CatchUp, Start, TopicOptions
+from support.eventually import eventually
 
 
 async def told(answer: httpx.Response, status: int = 200) -> dict[str, Any]:

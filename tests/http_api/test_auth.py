@@ -14,7 +14,7 @@ from http_api.serving import client, new_token, problem, serving
 from postbus import Bus, InvalidOption, TokenNotFound
 from postbus.server.app import PARTS
 from postbus.server.callers import Authenticator, matches
-from postbus.server.settings import Settings
+from postbus.server.settings import ServerSettings
 
 ROLES = ("producer", "consumer", "observer", "operator", "admin")
 P, C, A, CA = {"producer"}, {"consumer"}, {"admin"}, {"consumer", "admin"}
@@ -228,8 +228,8 @@ async def test_a_token_that_makes_no_sense_is_refused(bus: Bus, bad: dict[str, A
 def test_a_public_address_needs_authentication(host: str) -> None:
     """Without tokens only this machine is served."""
     with pytest.raises(InvalidOption, match="nobody would be asked"):
-        Settings(host=host)
-    assert Settings(host=host, auth=True).host == host
+        ServerSettings(host=host)
+    assert ServerSettings(host=host, auth=True).host == host
 
 
 async def test_an_open_server_is_not_used_by_web_pages(http: httpx.AsyncClient) -> None:

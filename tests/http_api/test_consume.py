@@ -9,14 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
-from eventually import eventually
 from http_api.serving import problem, serving
 from postbus import Bus
 from postbus.server.app import new_desk
 from postbus.server.callers import EVERYBODY
 from postbus.server.desk import Call
 from postbus.server.polls import Polls
-from postbus.server.settings import Settings
+from postbus.server.settings import ServerSettings
+from support.eventually import eventually
 
 
 async def push(http: httpx.AsyncClient, topic: str, *payloads: Any, **options: Any) -> list[str]:
@@ -95,7 +95,7 @@ async def test_a_caller_who_leaves_ends_its_poll(http: httpx.AsyncClient) -> Non
 
 def call_of(bus: Bus) -> Call:
     """A call of a server that asks nobody who they are."""
-    return Call(new_desk(bus, Settings()), EVERYBODY)
+    return Call(new_desk(bus, ServerSettings()), EVERYBODY)
 
 
 async def test_what_comes_for_a_caller_who_has_left_is_released(bus: Bus) -> None:

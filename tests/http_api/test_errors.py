@@ -5,10 +5,10 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from eventually import eventually
-from fix_proxy import Proxy, proxy
 from http_api.serving import client, problem, serving
 from postbus import Bus
+from support.eventually import eventually
+from support.fix_proxy import Proxy, proxy
 
 __all__ = ["proxy"]  # a fixture
 

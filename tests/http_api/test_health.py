@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from grouping import create_log
 from http_api.serving import client, new_token, problem, serving
 from postbus import Bus, Start
 from postbus.http_client import HttpBus
+from support.grouping import create_log
 
 
 async def subscribed(bus: Bus, *topics: str) -> None:

@@ -10,8 +10,6 @@ import pytest
 
 from cli.conftest import cli, end_what_was_started
 from cli.helpers import Cli
-from eventually import eventually
-from grouping import create_log, has
 from http_api.serving import problem
 from http_api.test_follow import following
 from postbus import Bus, DeadLetter, InvalidOption, Message, Retry, RetryPolicy, Start
@@ -19,7 +17,9 @@ from postbus.http_client import HttpBus
 from postbus.inbox import Inbox
 from postbus.relay.webhook import verify
 from relay.receiver import receiving
-from running import running
+from support.eventually import eventually
+from support.grouping import create_log, has
+from support.running import running
 
 __all__ = ["cli", "end_what_was_started"]
 

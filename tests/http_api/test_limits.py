@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
 from http_api.serving import client, new_token, problem, serving
 from http_api.test_consume import polls
 from postbus import Bus, InvalidOption
 from postbus.errors import TooManyRequests
 from postbus.server.limits import Buckets, Gate
-from postbus.server.settings import Limits
+from postbus.server.settings import CallerLimits
+from support.eventually import eventually
 
 
 async def test_a_body_that_is_too_large_is_refused(bus: Bus) -> None:
     """Also one that does not say its length."""
-    async with serving(bus, limits=Limits(max_body=1000)) as url, client(url) as http:
+    async with serving(bus, limits=CallerLimits(max_body=1000)) as url, client(url) as http:
         body = b'{"text": "' + b"x" * 2000 + b'"}'
 
         async def pieces() -> AsyncIterator[bytes]:
@@ -38,7 +38,7 @@ async def test_a_batch_that_is_too_large_is_refused(bus: Bus) -> None:
     token = "00000000-0000-0000-0000-000000000000"
     held = [{"id": str(n), "token": token} for n in range(3)]
     message = {"payload": 1}
-    async with serving(bus, limits=Limits(max_batch=2)) as url, client(url) as http:
+    async with serving(bus, limits=CallerLimits(max_batch=2)) as url, client(url) as http:
         for path, body in (
             ("/v1/topics/t/messages", [message] * 3),
             ("/v1/topics/t/pop", {"count": 3}),
@@ -54,7 +54,7 @@ async def test_polls_of_a_token_are_counted(bus: Bus) -> None:
     first, second = [await new_token(bus, "consumer", "observer") for _ in range(2)]
     await bus.admin.create_topic("t")
     async with (
-        serving(bus, auth=True, limits=Limits(max_polls=1)) as url,
+        serving(bus, auth=True, limits=CallerLimits(max_polls=1)) as url,
         client(url, first) as http,
         client(url, second) as other,
     ):
@@ -80,7 +80,7 @@ async def test_requests_of_a_token_are_counted(bus: Bus) -> None:
     """Beyond its rate a token is refused, and told when to come again; another one is not."""
     first, second = [await new_token(bus, "observer") for _ in range(2)]
     async with (
-        serving(bus, auth=True, limits=Limits(rate=2)) as url,
+        serving(bus, auth=True, limits=CallerLimits(rate=2)) as url,
         client(url, first) as http,
         client(url, second) as other,
     ):
@@ -94,7 +94,7 @@ async def test_requests_of_a_token_are_counted(bus: Bus) -> None:
 
 def test_a_bucket_fills_again() -> None:
     """As many requests may come at once as are allowed in a second, and then one by one."""
-    gate = Gate(Limits(rate=2))
+    gate = Gate(CallerLimits(rate=2))
     gate.admit("a", now=0.0)
     gate.admit("a", now=0.0)
     with pytest.raises(TooManyRequests) as refused:
@@ -118,4 +118,4 @@ def test_buckets_that_are_full_are_forgotten(monkeypatch: pytest.MonkeyPatch) ->
 def test_limits_that_make_no_sense_are_refused(bad: dict[str, Any]) -> None:
     """A limit that lets nothing through is a mistake."""
     with pytest.raises(InvalidOption):
-        Limits(**bad)
+        CallerLimits(**bad)

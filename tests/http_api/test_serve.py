@@ -23,9 +23,9 @@ from jwt.algorithms import RSAAlgorithm
 
 from cli.conftest import cli, end_what_was_started, folder
 from cli.helpers import Cli, deliver, finish, processes_of, start
-from fix_database import Connect
 from http_api.serving import client, new_token, problem
 from postbus import Bus
+from support.fix_database import Connect
 
 __all__ = ["cli", "end_what_was_started", "folder"]  # fixtures
 EXAMPLES = Path(__file__).parents[2] / "examples" / "http"

@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from eventually import eventually
 from http_api.serving import problem
 from postbus import Bus
 from postbus.relay.webhook import verify
 from relay.receiver import Answer, Receiver, receiving
+from support.eventually import eventually
 
 
 async def create(http: httpx.AsyncClient, receiver: Receiver, **more: Any) -> dict[str, Any]:

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from grouping import create_log
 from http_api.serving import new_token, serving
 from http_client.breaking import BreakingProxy
 from postbus import (
@@ -30,9 +28,11 @@ from postbus import (
     TopicNotFound,
 )
 from postbus.http_client import HttpBus
-from postbus.http_client.send import Room
-from pulling import leased, lose, send_numbers, states_of
-from queue_sql import count_of
+from postbus.http_client.send import SendBudget
+from support.eventually import eventually
+from support.grouping import create_log
+from support.pulling import leased, lose, send_numbers, states_of
+from support.queue_sql import count_of
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ async def test_a_server_that_is_away_is_waited_for(url: str, conn: Any) -> None:
 
 async def test_what_is_under_way_is_bounded() -> None:
     """Who sends more than there is room for waits, in order, also beside one that is cancelled."""
-    room = Room(2, 100)
+    room = SendBudget(2, 100)
     entered: list[str] = []
     leave = {name: asyncio.Event() for name in "abcde"}
 

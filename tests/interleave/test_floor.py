@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fix_database import Connect
-from queue_sql import ack, claim, payloads, publish
+from support.fix_database import Connect
+from support.queue_sql import ack, claim, payloads, publish
 
 
 async def test_a_late_commit_is_found_behind_the_floor(connect: Connect) -> None:

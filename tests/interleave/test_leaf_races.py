@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from eventually import eventually
-from fix_database import Connect
-from log_sql import create_topic, cursor_of, leaves, make_known, read, read_all, subscribe, sweep
 from postbus import Bus
-from queue_sql import publish
+from support.eventually import eventually
+from support.fix_database import Connect
+from support.log_sql import create_topic, cursor_of, leaves, make_known, read, read_all, subscribe, sweep
+from support.queue_sql import publish
 
 
 async def _add_while(

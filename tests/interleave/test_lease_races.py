@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from eventually import eventually
-from fix_database import Connect
-from queue_sql import claim, is_waiting, payloads, publish, states
+from support.eventually import eventually
+from support.fix_database import Connect
+from support.queue_sql import claim, is_waiting, payloads, publish, states
 
 
 async def waits(observer: Any, pid: int) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from fix_database import Connect
-from log_sql import (
+from support.fix_database import Connect
+from support.log_sql import (
     Lane,
     advance,
     create_topic,
@@ -27,7 +27,7 @@ from log_sql import (
     take,
     vanish,
 )
-from queue_sql import is_waiting, publish
+from support.queue_sql import is_waiting, publish
 
 Read = Callable[[Any, str, int], Awaitable[tuple[list[str], str]]]
 

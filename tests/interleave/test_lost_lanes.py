@@ -8,12 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from eventually import eventually
-from grouping import create_log, group_row, is_through, publish_numbers
 from postbus import Ack, Bus, Outcome, Retry, Start
-from postbus._log_store import PutOff
-from postbus._store import Store
-from running import running
+from postbus._db.statements.log import PutOff
+from postbus._db.store import Store
+from support.eventually import eventually
+from support.grouping import create_log, group_row, is_through, publish_numbers
+from support.running import running
 
 
 @pytest.mark.parametrize("transactional", [False, True])

@@ -6,10 +6,10 @@ import asyncio
 from datetime import datetime, timedelta
 from typing import Any
 
-from fix_database import Connect
 from interleave.test_lease_races import waits
-from log_sql import advance, beat, create_topic, publish_many, put_off, read, refused, subscribe, take, vanish
-from pop_sql import ack, pop, retry
+from support.fix_database import Connect
+from support.log_sql import advance, beat, create_topic, publish_many, put_off, read, refused, subscribe, take, vanish
+from support.pop_sql import ack, pop, retry
 
 LATER = timedelta(minutes=1)
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from fix_database import Connect
 from interleave.test_lease_races import waits
-from log_sql import create_topic, publish_many, subscribe
-from pop_sql import ack, pop, retry
 from postbus import Bus
-from queue_sql import publish
+from support.eventually import eventually
+from support.fix_database import Connect
+from support.log_sql import create_topic, publish_many, subscribe
+from support.pop_sql import ack, pop, retry
+from support.queue_sql import publish
 
 
 async def test_two_pops_never_get_the_same_message(connect: Connect) -> None:

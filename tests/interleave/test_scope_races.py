@@ -12,11 +12,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from eventually import eventually
-from fix_database import Connect
-from log_sql import create_topic, cursor_of, publish_many, read_all, refused, rotate, subscribe_scope
-from queue_sql import is_waiting
-from scoping import age
+from support.eventually import eventually
+from support.fix_database import Connect
+from support.log_sql import create_topic, cursor_of, publish_many, read_all, refused, rotate, subscribe_scope
+from support.queue_sql import is_waiting
+from support.scoping import age
 
 
 async def _waits(conn: Any, pid: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from log_sql import Lane, Piece, read, take
+from support.log_sql import Lane, Piece, read, take
 
 
 async def advance(

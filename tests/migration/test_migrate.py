@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from postbus import Bus, SchemaMissing, SchemaTooNew, SchemaTooOld, __version__
-from postbus._migrate import check, code, code_checksum, migrate, migrations, read_state, script
+from postbus._db.migrator import check, code, code_checksum, migrate, migrations, read_state, script
 
 # All that makes a schema.
 _EVERYTHING = """
@@ -106,7 +106,7 @@ async def test_two_migrators_at_once_apply_everything_once(empty_dsn: str) -> No
 
 async def test_a_migration_that_fails_changes_nothing(empty_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of a migrate happens, or nothing of it."""
-    monkeypatch.setattr("postbus._migrate.code", lambda: [*code(), ("broken.sql", "select 1/0")])
+    monkeypatch.setattr("postbus._db.migrator.code", lambda: [*code(), ("broken.sql", "select 1/0")])
     conn: Any = await asyncpg.connect(empty_dsn)
     try:
         with pytest.raises(asyncpg.DivisionByZeroError):

@@ -17,7 +17,8 @@ import asyncpg
 import pytest
 
 from faults.servers.installation import bin_dir
-from log_sql import (
+from postbus.embedded import EmbeddedPostgres
+from support.log_sql import (
     advance,
     create_topic,
     cursor_of,
@@ -34,10 +35,9 @@ from log_sql import (
     sweep,
     take,
 )
-from pop_sql import pop
-from postbus.embedded import EmbeddedPostgres
-from queue_sql import publish
-from scoping import age
+from support.pop_sql import pop
+from support.queue_sql import publish
+from support.scoping import age
 
 Restore = Callable[[], Awaitable[Any]]
 

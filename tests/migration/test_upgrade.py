@@ -10,9 +10,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from eventually import eventually
-from grouping import collect, has
-from log_sql import (
+from migration.released_sql import advance, pass_all, put_off
+from migration.test_migrate import everything
+from postbus import Bus, Start
+from postbus._db.migrator import migrate
+from support.eventually import eventually
+from support.grouping import collect, has
+from support.log_sql import (
     create_topic,
     publish_many,
     read,
@@ -20,11 +24,7 @@ from log_sql import (
     subscribe,
     take,
 )
-from migration.released_sql import advance, pass_all, put_off
-from migration.test_migrate import everything
-from postbus import Bus, Start
-from postbus._migrate import migrate
-from running import running
+from support.running import running
 
 _RELEASED = Path(__file__).parent / "released"
 RELEASED = sorted(_RELEASED.glob("*.sql.gz"))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fix_database import Connect
-from log_sql import (
+from support.fix_database import Connect
+from support.log_sql import (
     advance,
     create_topic,
     pass_all,

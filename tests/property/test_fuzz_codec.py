@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postbus import InvalidOption, InvalidPayload, PayloadNotDecodable
-from postbus._codec import decoder_for, encode, encode_many
-from postbus._content_type import BYTES, JSON, TEXT
+from postbus._content.codec import decoder_for, encode, encode_many
+from postbus._content.content_types import BYTES, JSON, TEXT
 from postbus.options import as_timedelta
 from property.settings import examples
 

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postbus._codec import encode
+from postbus._content.codec import encode
 from postbus.errors import PayloadNotDecodable
 from postbus.events import Registry, breaking_changes, json_schema
 from property.settings import examples

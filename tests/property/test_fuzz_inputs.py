@@ -10,12 +10,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from log_sql import create_topic, cursor_of, publish_many, read, subscribe
 from postbus import CatchUp, InvalidOption
+from postbus._content.names import is_name
 from postbus.options import as_json
-from postbus.publish import is_name
 from property.settings import examples
 from property.world import World
+from support.log_sql import create_topic, cursor_of, publish_many, read, subscribe
 
 _MALFORMED = ("22", "PB")
 """Codes of what cannot even be read, as PostgreSQL says it, and of what we refuse."""

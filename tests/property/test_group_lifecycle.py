@@ -10,10 +10,10 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from log_sql import Lane, advance, create_topic, publish_many, read, take
 from property.group_model import Group, Messages, Reading, Sent
 from property.settings import examples
 from property.world import World
+from support.log_sql import Lane, advance, create_topic, publish_many, read, take
 
 _LANES = 2
 _names = st.sampled_from(["a", "b", "c"])

@@ -11,9 +11,9 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from log_sql import Lane, advance, create_topic, publish_many, put_off, read, settle_retrying, subscribe, take
 from property.settings import examples
 from property.world import World
+from support.log_sql import Lane, advance, create_topic, publish_many, put_off, read, settle_retrying, subscribe, take
 
 _LANES = 2
 _MOST = 3

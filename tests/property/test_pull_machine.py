@@ -12,10 +12,10 @@ from uuid import UUID
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from log_sql import create_topic, publish_many, subscribe
-from pop_sql import Pop, pop
 from property.settings import examples
 from property.world import World
+from support.log_sql import create_topic, publish_many, subscribe
+from support.pop_sql import Pop, pop
 
 _MOST = 3
 _LEASE = timedelta(seconds=30)

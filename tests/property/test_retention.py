@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from log_sql import create_topic, pass_all, subscribe
-from queue_sql import publish
+from support.eventually import eventually
+from support.log_sql import create_topic, pass_all, subscribe
+from support.queue_sql import publish
 
 _MINUTE = timedelta(minutes=1)
 _NEVER = "900 days"

@@ -11,7 +11,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from log_sql import (
+from property.state_model import Seen, StateModel, differences
+from support.log_sql import (
     Lane,
     Piece,
     advance,
@@ -24,8 +25,7 @@ from log_sql import (
     sweep,
     take,
 )
-from pop_sql import Pop, pop
-from property.state_model import Seen, StateModel, differences
+from support.pop_sql import Pop, pop
 
 _STEPS = 50
 _LANES = 2

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cli.helpers import Cli, finish, start
-from eventually import eventually
-from grouping import is_through
 from postbus import Bus, Outgoing
+from support.eventually import eventually
+from support.grouping import is_through
 
 SINK = '''
 import json

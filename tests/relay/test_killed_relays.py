@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from cli.helpers import finish, start
-from eventually import eventually
-from grouping import create_log, group_row, in_order, is_through, publish_numbers
 from postbus import Bus
 from postbus.inbox import Inbox
 from relay.sinks_at_work import TOPIC, AtWork, all_at_work
+from support.eventually import eventually
+from support.grouping import create_log, group_row, in_order, is_through, publish_numbers
 
 MESSAGES = int(os.environ.get("POSTBUS_RELAY_MESSAGES", "2000"))
 KEYS = 40

@@ -10,8 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from eventually import eventually
-from grouping import create_log, has, is_through, publish_numbers
 from postbus import (
     Ack,
     Bus,
@@ -28,7 +26,9 @@ from postbus.events import Registry
 from postbus.relay import NotNow, Parcel
 from postbus.relay.settings import Alerts, Route
 from postbus.relay.status import RelayStatus, statuses
-from running import running
+from support.eventually import eventually
+from support.grouping import create_log, has, is_through, publish_numbers
+from support.running import running
 
 
 class OwnSink:

@@ -13,14 +13,14 @@ import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from bench.peers.servers import Server
-from eventually import eventually
-from grouping import create_log
 from postbus import Ack, Bus
-from postbus._migrate import migrate
+from postbus._db.migrator import migrate
 from postbus.embedded import EmbeddedPostgres
 from postbus.relay import Envelope, NatsSink, PostbusSink
 from relay.parcels import event_id, message, opened
-from running import running
+from support.eventually import eventually
+from support.grouping import create_log
+from support.running import running
 
 Stored = Callable[[int], Awaitable[list[Any]]]
 

@@ -11,12 +11,12 @@ import pytest
 from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy
 
 from bench.peers.servers import Server
-from eventually import eventually
-from grouping import create_log, is_through
 from postbus import Ack, Bus, DeadLetter, Release, Retry, SinkUnavailable
 from postbus.relay import NatsSink, NotNow
 from relay.parcels import opened, parcel
-from running import running
+from support.eventually import eventually
+from support.grouping import create_log, is_through
+from support.running import running
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from postbus import InvalidOption
-from postbus.relay.settings import Route, Settings, SinkSettings, read
+from postbus.relay.settings import RelaySettings, Route, SinkSettings, read
 
 FILE = """
 batch = 20
@@ -45,7 +45,9 @@ max_age = "1h"
 """
 
 
-def settings(tmp_path: Path, file: str | None = None, env: dict[str, str] | None = None, **options: Any) -> Settings:
+def settings(
+    tmp_path: Path, file: str | None = None, env: dict[str, str] | None = None, **options: Any
+) -> RelaySettings:
     path = None
     if file is not None:
         path = tmp_path / "relay.toml"

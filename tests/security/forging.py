@@ -9,8 +9,8 @@ from uuid import UUID
 
 import asyncpg
 
-from log_sql import Lane, Piece, create_topic, cursor_of, publish_many, read, subscribe, take
-from postbus._migrate import migrate
+from postbus._db.migrator import migrate
+from support.log_sql import Lane, Piece, create_topic, cursor_of, publish_many, read, subscribe, take
 
 SECRET = UUID("00000000-0000-4000-8000-00000000cafe")
 """Of the honest process. Nobody else knows it."""

@@ -20,9 +20,9 @@ import asyncpg
 import httpx
 
 from cli.helpers import POSTBUS, environment
-from fix_database import _TEMPLATE, _make_template
 from postbus import Bus
 from postbus.embedded import EmbeddedPostgres
+from support.fix_database import _TEMPLATE, _make_template
 
 T = TypeVar("T")
 _PATIENCE = 20.0  # seconds

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import asyncpg
 import httpx
 
-from fix_database import _make_template
 from http_api.serving import serving
 from postbus import Bus
 from postbus.embedded import EmbeddedPostgres
+from support.fix_database import _make_template
 
 T = TypeVar("T")
 _TEMPLATE = "postbus_template"

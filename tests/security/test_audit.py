@@ -13,11 +13,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from audited import ACTS, NO_ACTIONS, make_world, role_of
 from postbus import Bus
-from postbus._migrate import migrate
+from postbus._db.migrator import migrate
 from postbus.embedded import EmbeddedPostgres
 from postbus.errors import InvalidOption
+from support.audited import ACTS, NO_ACTIONS, make_world, role_of
 
 pytestmark = pytest.mark.attack("the audit log")
 

@@ -8,7 +8,7 @@ import pytest
 
 from http_api.serving import client, serving
 from postbus import Bus
-from postbus._actor import shown_actor
+from postbus._db.actor import shown_actor
 from security.test_audit import DANGEROUS
 
 pytestmark = pytest.mark.attack("the audit log over HTTP")

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from postbus import InvalidOption, Message, Outgoing
-from postbus._content_type import is_content_type
+from postbus._content.content_types import is_content_type
+from postbus._publish.statements import publish_many, publish_one
 from postbus.embedded import EmbeddedPostgres
-from postbus.publish import publish_many, publish_one
 from postbus.relay import RabbitSink
 from postbus.relay.envelope import Envelope, Form
 from postbus.relay.reach import Reach

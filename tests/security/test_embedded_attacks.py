@@ -15,8 +15,8 @@ import pytest
 
 from embedded.conftest import open_folder, plain_environment
 from embedded.helpers import processes_of, query
-from postbus._keeper import folders, locks
-from postbus._keeper.home import Home, read_state
+from postbus._embedded.supervisor import folders, locks
+from postbus._embedded.supervisor.home import Home, read_state
 from postbus.embedded import EmbeddedPostgres
 from postbus.errors import EmbeddedError
 

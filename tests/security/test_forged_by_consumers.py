@@ -11,10 +11,10 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from fix_database import fresh_database
-from log_sql import cursor_of, publish_many, subscribe
 from postbus.embedded import EmbeddedPostgres
 from security.forging import SECRET, Stage
+from support.fix_database import fresh_database
+from support.log_sql import cursor_of, publish_many, subscribe
 
 pytestmark = pytest.mark.attack("forging as a consumer")
 

@@ -14,10 +14,10 @@ import asyncpg
 import psycopg
 import pytest
 
-from postbus import Bus, Message, PostbusError, SchemaNotTrusted, Start, _connect
-from postbus._connect import connect
-from postbus._migrate import check, code_checksum, migrate, migrate_telling, read_state, script
-from postbus.cli._checks import Level, Patient, examine
+from postbus import Bus, Message, PostbusError, SchemaNotTrusted, Start
+from postbus._db.connect import _MAKE_OURS, connect
+from postbus._db.migrator import check, code_checksum, migrate, migrate_telling, read_state, script
+from postbus.cli._checks import Level, Target, examine
 from postbus.embedded import EmbeddedPostgres
 from postbus.inbox import Inbox
 from security.lookalikes import plant
@@ -122,7 +122,7 @@ async def test_doctor_calls_no_lookalikes(planted: Town) -> None:
     for opened in (connect(planted.dsn), asyncpg.connect(planted.dsn)):
         conn: Any = await opened
         try:
-            found = await examine(Patient(planted.dsn, conn))
+            found = await examine(Target(planted.dsn, conn))
         finally:
             conn.terminate()
         assert not [one for one in found if one.level is Level.ERROR or "fooled" in one.text]
@@ -259,14 +259,14 @@ async def test_bus_behind_a_pooler_calls_no_lookalikes(planted: Town, monkeypatc
     """Where nothing of a session is ours, each statement is qualified, or has a transaction of its own."""
     await (await _migrated(planted)).close()
     # What the server says of its process is not what the driver was told: so it is behind a pooler.
-    behind_a_pooler = _connect._MAKE_OURS.replace("pg_catalog.pg_backend_pid()", "0")
-    monkeypatch.setattr(_connect, "_MAKE_OURS", behind_a_pooler)
+    behind_a_pooler = _MAKE_OURS.replace("pg_catalog.pg_backend_pid()", "0")
+    monkeypatch.setattr(connect, "_MAKE_OURS", behind_a_pooler)
     async with Bus.open(planted.dsn) as bus:
         assert (await bus.connect()).is_pooled
         for use in _USES.values():
             await use(bus)
     conn = await connect(planted.dsn)
-    found = await examine(Patient(planted.dsn, conn))
+    found = await examine(Target(planted.dsn, conn))
     await conn.close()
     assert not [one for one in found if one.level is Level.ERROR or "fooled" in one.text]
 
@@ -464,7 +464,7 @@ async def test_clients_refuse_what_others_put_beside(city: Town, user: str, adde
         with pytest.raises(SchemaNotTrusted):
             await Bus.open(city.dsn_of(name)).connect()
         conn: Any = await connect(city.dsn_of(name))
-        found = await examine(Patient(city.dsn_of(name), conn))
+        found = await examine(Target(city.dsn_of(name), conn))
         conn.terminate()
         assert any(one.check == "schema" and city.eve in one.text for one in found)
     finally:

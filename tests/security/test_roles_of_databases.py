@@ -14,10 +14,10 @@ import pytest
 from psycopg import sql
 
 from postbus import Bus
-from postbus._connect import connect
-from postbus._migrate import migrate, migrate_telling
-from postbus._roles import GRANTS, tell
-from postbus.cli._checks import Level, Patient
+from postbus._db.connect import connect
+from postbus._db.migrator import migrate, migrate_telling
+from postbus._db.roles import GRANTS, tell
+from postbus.cli._checks import Level, Target
 from postbus.cli._checks import roles as look_at_roles
 from postbus.embedded import EmbeddedPostgres
 
@@ -214,7 +214,7 @@ async def test_database_of_another_name_has_roles_of_its_own(country: Country, s
     assert _rights(country, second, member)
     conn = await connect(country.dsn(second))
     try:
-        assert {one.level for one in await look_at_roles(Patient(country.dsn(second), conn))} == {Level.WARNING}
+        assert {one.level for one in await look_at_roles(Target(country.dsn(second), conn))} == {Level.WARNING}
 
         applied, taken = await migrate_telling(conn)
 
@@ -222,7 +222,7 @@ async def test_database_of_another_name_has_roles_of_its_own(country: Country, s
         assert _rights(country, second, member) == []
         statements = [one.statement for one in (await tell(conn, taken)).notes]
         assert f"grant postbus_consumer_{second} to postbus_consumer_{first}" in statements
-        assert {one.level for one in await look_at_roles(Patient(country.dsn(second), conn))} <= {Level.OK, Level.INFO}
+        assert {one.level for one in await look_at_roles(Target(country.dsn(second), conn))} <= {Level.OK, Level.INFO}
         assert await migrate(conn) == []
     finally:
         await conn.close()

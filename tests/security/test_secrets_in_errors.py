@@ -21,17 +21,18 @@ import pytest
 
 from cli.helpers import POSTBUS, environment
 from postbus import Bus, PostbusError
-from postbus._pool import Connections
-from postbus._wake import Bells, Listener
+from postbus._db.pool import Connections
+from postbus._wakeup.listener import Listener
+from postbus._wakeup.waiters import Wakers
 from postbus.cli._app import run
-from postbus.cli._checks import Patient
+from postbus.cli._checks import Target
 from postbus.cli._command import Cli
 from postbus.embedded import EmbeddedPostgres
 from postbus.relay import NatsSink, RabbitSink, RedisSink, WebhookSink
 from postbus.relay.postbus import PostbusSink
 from postbus.relay.reach import Reach
 from postbus.server.serve import HttpServer
-from postbus.server.settings import Settings
+from postbus.server.settings import ServerSettings
 from postbus.server.webhooks import WebhookRunner
 from postbus.worker import Worker
 from security.under_attack import database
@@ -252,10 +253,10 @@ def test_a_server_that_is_an_impostor_makes_nobody_tell_it(name: str) -> None:
     [
         ("bus", Bus),
         ("options of commands", Cli),
-        ("patient of the doctor", lambda dsn: Patient(dsn, None)),
+        ("patient of the doctor", lambda dsn: Target(dsn, None)),
         ("connections", lambda dsn: Connections(dsn, 1)),
-        ("listener", lambda dsn: Listener(dsn, Bells())),
-        ("worker", lambda dsn: Worker(dsn, [], bells=Bells())),
+        ("listener", lambda dsn: Listener(dsn, Wakers())),
+        ("worker", lambda dsn: Worker(dsn, [], bells=Wakers())),
         ("sink", PostbusSink),
         ("webhooks", lambda dsn: WebhookRunner(dsn, Bus(dsn).connect, Reach())),
     ],
@@ -268,7 +269,7 @@ async def test_what_is_printed_of_an_object_does_not_tell_it(what: str, make: Ca
 
 async def test_a_servers_repr_does_not_tell_it() -> None:
     """The same for the HTTP server."""
-    server = HttpServer(Bus(f"postgresql://app:{SECRET}@127.0.0.1:1/db"), Settings(port=0))
+    server = HttpServer(Bus(f"postgresql://app:{SECRET}@127.0.0.1:1/db"), ServerSettings(port=0))
     assert SECRET not in f"{server!r}{server.__dict__}"
     server._socket.close()
 

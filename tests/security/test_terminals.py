@@ -21,8 +21,8 @@ import pytest
 from cli.conftest import cli, end_what_was_started
 from cli.helpers import POSTBUS, STARTED, Cli, environment, open_terminal, read_all
 from postbus import Bus
-from postbus._log import event
-from postbus._visible import visible
+from postbus._runtime.log_events import event
+from postbus._runtime.visible_text import visible
 from postbus.cli._exits import report, tell
 from postbus.cli._logging import LogFormat, configure_logging
 from postbus.cli._render import (

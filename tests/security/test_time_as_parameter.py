@@ -11,10 +11,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from fix_database import fresh_database
-from log_sql import create_topic, publish_many, subscribe, take
-from postbus._migrate import migrate
+from postbus._db.migrator import migrate
 from postbus.embedded import EmbeddedPostgres
+from support.fix_database import fresh_database
+from support.log_sql import create_topic, publish_many, subscribe, take
 
 pytestmark = pytest.mark.attack("time as a parameter of SQL functions")
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from postbus._migrate import script
+from postbus._db.migrator import script
 from postbus.embedded import EmbeddedPostgres
 
 pytestmark = pytest.mark.attack("grants of topics")

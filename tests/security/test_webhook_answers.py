@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
 from http_api.serving import client, serving
 from postbus import Ack, Bus, DeadLetter, Outcome, Retry
 from postbus.relay import WebhookSink
 from postbus.relay.reach import Reach
 from relay.parcels import opened, parcel
 from relay.receiver import Answer, receiving
+from support.eventually import eventually
 
 pytestmark = pytest.mark.attack("answers to webhooks")
 

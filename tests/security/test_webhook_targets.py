@@ -14,17 +14,17 @@ import pytest
 
 from cli.conftest import cli, end_what_was_started
 from cli.helpers import Cli
-from eventually import eventually
 from http_api.serving import client, problem, serving
 from http_api.test_serve import served
 from postbus import Ack, Bus, InvalidOption, Retry
-from postbus.cli.serve import Door
+from postbus.cli.serve import ServeOptions
 from postbus.cli.serve import _open as open_door
 from postbus.relay import WebhookSink, reach
 from postbus.relay.reach import Reach
 from postbus.relay.sinks import sink_of
 from relay.parcels import opened, parcel
 from relay.receiver import Answer, Receiver, receiving
+from support.eventually import eventually
 
 __all__ = ["cli", "end_what_was_started"]  # fixtures
 pytestmark = pytest.mark.attack("targets of webhooks")
@@ -244,7 +244,7 @@ async def test_what_the_operator_allows_is_reached(cli: Cli, bus: Bus) -> None:
 
 async def test_up_opens_what_it_is_told_to(bus: Bus) -> None:
     """`up --webhook-allow` reaches the server beside it: what it names, and nothing else."""
-    server = open_door(bus, Door(0, ("10.0.0.0/8",)))
+    server = open_door(bus, ServeOptions(0, ("10.0.0.0/8",)))
     try:
         reaches = [server._settings.reach.allows_host(host) for host in ("10.1.2.3", "127.0.0.1")]
     finally:

@@ -21,7 +21,7 @@ from postbus import Bus
 from postbus.embedded import EmbeddedPostgres
 from postbus.errors import InvalidOption
 from postbus.http_client import HttpBus
-from postbus.server.settings import ConnectionLimits, Settings
+from postbus.server.settings import ConnectionLimits, ServerSettings
 from security.served import Served, database, served
 
 pytestmark = pytest.mark.attack("servers without authentication")
@@ -151,7 +151,7 @@ def test_it_says_that_everybody_is_an_administrator(base: str, target: Served) -
 def test_settings_that_would_open_it_are_refused(given: dict[str, Any], refusal: str) -> None:
     """With what is wrong, and a remedy."""
     with pytest.raises(InvalidOption, match=refusal) as refused:
-        Settings(**given)
+        ServerSettings(**given)
     assert refused.value.remedy
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from audited import ACTS, UNCHANGED, Act, make_world, role_of
+from support.audited import ACTS, UNCHANGED, Act, make_world, role_of
 
 _ENTRIES = """
     select action, topic, group_name, target, affected, given, before, after, login, role, actor

@@ -9,7 +9,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from log_sql import (
+from postbus import CatchUp
+from support.log_sql import (
     advance,
     create_topic,
     cursor_of,
@@ -24,8 +25,7 @@ from log_sql import (
     sweep,
     take,
 )
-from postbus import CatchUp
-from queue_sql import publish
+from support.queue_sql import publish
 
 
 async def late(conn: Any, start: str = "FROM_BEGINNING", **catch_up: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from queue_sql import claim, payloads, publish, states
+from support.queue_sql import claim, payloads, publish, states
 
 
 async def test_a_message_is_claimed_once(conn: Any) -> None:

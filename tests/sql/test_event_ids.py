@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from fix_database import Connect
-from log_sql import claim_retrying, create_topic, refused, settle_retrying, take
 from postbus import Message
-from postbus._identity import identity_of, is_event_id, own_identity
-from queue_sql import claim, publish
+from postbus._content.identity import identity_of, is_event_id, own_identity
 from sql.test_moving import create_queue, go_on, id_of, move
+from support.fix_database import Connect
+from support.log_sql import claim_retrying, create_topic, refused, settle_retrying, take
+from support.queue_sql import claim, publish
 
 EVENT_ID = "select postbus.event_id($1, $2, $3, $4, $5)"
 GIVEN = [

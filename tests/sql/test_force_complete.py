@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from log_sql import (
+from support.log_sql import (
     advance,
     create_topic,
     cursor_of,
@@ -22,7 +22,7 @@ from log_sql import (
     sweep,
     take,
 )
-from queue_sql import publish
+from support.queue_sql import publish
 
 HOUR = timedelta(hours=1)
 

@@ -9,8 +9,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from fix_database import Connect
-from log_sql import (
+from support.fix_database import Connect
+from support.log_sql import (
     Lane,
     advance,
     beat,
@@ -31,7 +31,7 @@ from log_sql import (
     take,
     vanish,
 )
-from queue_sql import is_waiting, publish
+from support.queue_sql import is_waiting, publish
 
 
 async def _left(conn: Any, group: int) -> list[str]:

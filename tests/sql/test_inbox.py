@@ -9,9 +9,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from fix_database import Connect
 from interleave.test_lease_races import waits
-from log_sql import refused
+from support.fix_database import Connect
+from support.log_sql import refused
 
 _WINDOW = timedelta(hours=720)
 

@@ -9,8 +9,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from log_sql import create_topic, cursor_of, publish_many, read, read_all, rotate, subscribe
-from queue_sql import publish
+from support.log_sql import create_topic, cursor_of, publish_many, read, read_all, rotate, subscribe
+from support.queue_sql import publish
 
 
 async def test_ids_name_the_segment_and_the_place_in_it(conn: Any) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from eventually import eventually
-from fix_database import Connect
-from log_sql import (
+from support.eventually import eventually
+from support.fix_database import Connect
+from support.log_sql import (
     advance,
     create_topic,
     cursor_of,
@@ -29,8 +29,8 @@ from log_sql import (
     take,
     vanish,
 )
-from pop_sql import ack, pop, retry
-from queue_sql import is_waiting, publish
+from support.pop_sql import ack, pop, retry
+from support.queue_sql import is_waiting, publish
 
 _HOUR = timedelta(hours=1)
 _DAY = timedelta(days=1)

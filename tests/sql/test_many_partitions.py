@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from fix_database import Connect
-from log_sql import advance, create_topic, pass_all, publish_many, read, subscribe, sweep, take
+from support.fix_database import Connect
+from support.log_sql import advance, create_topic, pass_all, publish_many, read, subscribe, sweep, take
 
 LEAVES = int(os.environ.get("POSTBUS_TEST_LEAVES", "60"))
 _ASKED = "select d.*, m.status as of_all from postbus.deliveries_of('t', $1) as d, postbus.message_state('t', $1) as m"

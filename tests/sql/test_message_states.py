@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from log_sql import (
+from support.log_sql import (
     advance,
     claim_retrying,
     create_topic,
@@ -21,8 +21,8 @@ from log_sql import (
     sweep,
     take,
 )
-from pop_sql import ack, pop
-from queue_sql import publish
+from support.pop_sql import ack, pop
+from support.queue_sql import publish
 
 TRACKING = pytest.mark.parametrize("tracking", ["REFERENCE_COUNTING", "OFFSET_WATERMARK"])
 Told = tuple[list[str], list[str], str]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fix_database import Connect
-from log_sql import claim_retrying, create_topic, read, refused, settle_retrying, subscribe, take
-from queue_sql import ack, claim, payloads, publish
+from support.fix_database import Connect
+from support.log_sql import claim_retrying, create_topic, read, refused, settle_retrying, subscribe, take
+from support.queue_sql import ack, claim, payloads, publish
 
 
 async def create_queue(conn: Any, **options: Any) -> None:

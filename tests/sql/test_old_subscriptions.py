@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from log_sql import advance, create_topic, let_die, publish_many, put_off, read, subscribe, sweep, take
+from support.log_sql import advance, create_topic, let_die, publish_many, put_off, read, subscribe, sweep, take
 
 _DAY = timedelta(days=1)
 

@@ -10,9 +10,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from eventually import eventually
-from fix_database import Connect
-from queue_sql import ack, claim, is_waiting, payloads, publish, states
+from support.eventually import eventually
+from support.fix_database import Connect
+from support.queue_sql import ack, claim, is_waiting, payloads, publish, states
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from grouping import are_listed, group_row, has, is_through
-from log_sql import let_die, rotate, sweep
-from outbox_questions import (
+from postbus import Bus, DeadLetter, NoActiveSubscriptions, Outgoing, RetryPolicy
+from support.eventually import eventually
+from support.grouping import are_listed, group_row, has, is_through
+from support.log_sql import let_die, rotate, sweep
+from support.outbox_questions import (
     ACTIVE_COUNT,
     BACKFILL,
     CLEANUP,
@@ -33,8 +34,7 @@ from outbox_questions import (
     STUCK,
     ZERO_SUBSCRIPTIONS,
 )
-from postbus import Bus, DeadLetter, NoActiveSubscriptions, Outgoing, RetryPolicy
-from running import running
+from support.running import running
 
 LATER = RetryPolicy(initial=3600, factor=1, maximum=3600, max_attempts=3)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from fix_database import Connect
-from log_sql import (
+from support.eventually import eventually
+from support.fix_database import Connect
+from support.log_sql import (
     advance,
     create_topic,
     cursor_of,
@@ -24,7 +24,7 @@ from log_sql import (
     sweep,
     take,
 )
-from queue_sql import claim
+from support.queue_sql import claim
 
 
 @pytest.mark.parametrize("analyzed", ["empty", "full"])

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fix_database import Connect
-from log_sql import create_topic, publish_many, refused
-from pop_sql import Pop, ack, as_pop, retry
+from support.fix_database import Connect
+from support.log_sql import create_topic, publish_many, refused
+from support.pop_sql import Pop, ack, as_pop, retry
 
 
 async def in_namespace(conn: Any, *topics: str, mode: str = "new") -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fix_database import Connect
-from log_sql import advance, claim_retrying, create_topic, publish_many, read, refused, subscribe, sweep, take
-from pop_sql import ack, pop, retry
-from queue_sql import publish
+from support.fix_database import Connect
+from support.log_sql import advance, claim_retrying, create_topic, publish_many, read, refused, subscribe, sweep, take
+from support.pop_sql import ack, pop, retry
+from support.queue_sql import publish
 
 SOON = timedelta(seconds=31)
 """Beyond a lease."""

@@ -9,10 +9,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from fix_database import Connect
-from log_sql import create_topic, read, refused, subscribe, take
-from pop_sql import ack, pop
-from postbus._migrate import migrate
+from postbus._db.migrator import migrate
+from support.fix_database import Connect
+from support.log_sql import create_topic, read, refused, subscribe, take
+from support.pop_sql import ack, pop
 
 LINES = b'{"n": 1}\n{"n": "\xc3\xb6\\n\\\\"}\n[]\n'
 EACH = [b'{"n": 1}', b'{"n": "\xc3\xb6\\n\\\\"}', b"[]"]

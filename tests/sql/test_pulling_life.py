@@ -8,10 +8,20 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from fix_database import Connect
-from log_sql import create_topic, let_die, pass_all, publish_many, refused, rotate, subscribe, subscribe_scope, sweep
-from pop_sql import ack, as_pop, pop, retry
+from support.eventually import eventually
+from support.fix_database import Connect
+from support.log_sql import (
+    create_topic,
+    let_die,
+    pass_all,
+    publish_many,
+    refused,
+    rotate,
+    subscribe,
+    subscribe_scope,
+    sweep,
+)
+from support.pop_sql import ack, as_pop, pop, retry
 
 
 async def dead_group(conn: Any, *payloads: str, keys: list[str | None] | None = None, **options: Any) -> int:

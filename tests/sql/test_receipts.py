@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from log_sql import (
+from support.eventually import eventually
+from support.log_sql import (
     Lane,
     Piece,
     advance,
@@ -26,7 +26,7 @@ from log_sql import (
     sweep,
     take,
 )
-from queue_sql import publish
+from support.queue_sql import publish
 
 
 async def deliveries(conn: Any, id: int) -> dict[str, Any]:

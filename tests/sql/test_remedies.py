@@ -7,8 +7,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from log_sql import create_topic, publish_many, refused, subscribe
-from pop_sql import pop
+from support.log_sql import create_topic, publish_many, refused, subscribe
+from support.pop_sql import pop
 
 
 async def test_popping_a_topic_without_a_group_names_the_option(conn: Any) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from eventually import eventually
-from grouping import has
-from log_sql import (
+from postbus import Bus
+from support.eventually import eventually
+from support.grouping import has
+from support.log_sql import (
     advance,
     claim_retrying,
     create_topic,
@@ -24,9 +25,8 @@ from log_sql import (
     sweep,
     take,
 )
-from postbus import Bus
-from queue_sql import claim, payloads, publish
-from running import running
+from support.queue_sql import claim, payloads, publish
+from support.running import running
 
 AsRole = Callable[[str], Awaitable[Any]]
 Roles = Callable[[str], str]

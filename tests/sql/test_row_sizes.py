@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from log_sql import create_topic, read_all, refused, subscribe, take
-from queue_sql import claim
+from support.log_sql import create_topic, read_all, refused, subscribe, take
+from support.queue_sql import claim
 
 MOST = 16 << 20
 MIB = 1 << 20

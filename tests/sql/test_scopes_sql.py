@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from log_sql import (
+from support.log_sql import (
     advance,
     create_topic,
     cursor_of,
@@ -22,7 +22,7 @@ from log_sql import (
     subscribe_scope,
     take,
 )
-from scoping import age
+from support.scoping import age
 
 _COUNT = "select count(*) from postbus.subscription where group_name = $1 and state <> 'CANCELLED'"
 

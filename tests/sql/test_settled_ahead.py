@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from log_sql import (
+from support.log_sql import (
     Lane,
     advance,
     claim_retrying,

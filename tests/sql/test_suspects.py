@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-import log_sql
-from log_sql import create_topic, publish_many, put_off, read, settle_retrying, subscribe, take, vanish
-from pop_sql import Pop, pop
-from queue_sql import ack, claim, payloads, publish, states
+from support import log_sql
+from support.log_sql import create_topic, publish_many, put_off, read, settle_retrying, subscribe, take, vanish
+from support.pop_sql import Pop, pop
+from support.queue_sql import ack, claim, payloads, publish, states
 
 LONG = timedelta(hours=1)
 

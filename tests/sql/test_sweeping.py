@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from eventually import eventually
-from fix_database import Connect
-from log_sql import (
+from support.eventually import eventually
+from support.fix_database import Connect
+from support.log_sql import (
     beat,
     create_topic,
     let_die,
@@ -20,7 +20,7 @@ from log_sql import (
     subscribe,
     sweep,
 )
-from queue_sql import ack, claim, publish
+from support.queue_sql import ack, claim, publish
 
 _HOUR = timedelta(hours=1)
 _DAY = timedelta(days=1)

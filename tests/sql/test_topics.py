@@ -8,8 +8,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from fix_database import Connect
-from queue_sql import ack, claim, payloads, publish, states
+from support.fix_database import Connect
+from support.queue_sql import ack, claim, payloads, publish, states
 
 
 async def topic(conn: Any, name: str = "t") -> Any:

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naming import steady
 from postbus import PayloadNotDecodable
-from postbus._codec import decoder_for, encode
-from postbus._content_type import BYTES, JSON, TEXT
+from postbus._content.codec import decoder_for, encode
+from postbus._content.content_types import BYTES, JSON, TEXT
+from support.naming import steady
 
 
 class Colour(enum.Enum):

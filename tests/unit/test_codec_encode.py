@@ -14,10 +14,10 @@ import msgspec
 import pydantic
 import pytest
 
-from naming import steady
 from postbus import InvalidPayload, PayloadNotSerializable, PayloadTooDeep
-from postbus._codec import MAX_DEPTH, encode, encode_lines, encode_many
-from postbus._content_type import BYTES, JSON, TEXT
+from postbus._content.codec import MAX_DEPTH, encode, encode_lines, encode_many
+from postbus._content.content_types import BYTES, JSON, TEXT
+from support.naming import steady
 
 
 @dataclasses.dataclass

@@ -13,7 +13,7 @@ import pydantic
 import pytest
 
 from postbus import InvalidInput
-from postbus._codec import encode
+from postbus._content.codec import encode
 from postbus.events import Registry, asyncapi, breaking_changes, json_schema
 
 jsonschema: Any = importlib.import_module("jsonschema")  # it tells nothing of its types

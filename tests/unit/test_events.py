@@ -12,7 +12,7 @@ import pydantic
 import pytest
 
 from postbus import InvalidEvent, InvalidOption, InvalidTopicName, Message, PayloadNotSerializable, UnreadableEvent
-from postbus._codec import encode
+from postbus._content.codec import encode
 from postbus.events import Registry, emission, wanted_events
 
 registry = Registry()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postbus._floor import Floor
+from postbus._queue.scan_floor import ScanFloor
 
 
 class Clock:
@@ -20,13 +20,13 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("postbus._floor.time", clock)
+    monkeypatch.setattr("postbus._queue.scan_floor.time", clock)
     return clock
 
 
 def test_quick_search_is_repeated_after_the_age(clock: Clock) -> None:
     """The floor holds for its age, then the next search starts at the beginning."""
-    floor = Floor(age=30)
+    floor = ScanFloor(age=30)
 
     floor.moved("here", given=None, took=0.001)
     clock.now += 29
@@ -39,7 +39,7 @@ def test_quick_search_is_repeated_after_the_age(clock: Clock) -> None:
 
 def test_slow_searches_are_repeated_more_seldom(clock: Clock) -> None:
     """Full searches take a fiftieth of the time at most."""
-    floor = Floor(age=30)
+    floor = ScanFloor(age=30)
 
     floor.moved("here", given=None, took=2.0)
     floor.moved("here", given=None, took=2.0)
@@ -50,7 +50,7 @@ def test_slow_searches_are_repeated_more_seldom(clock: Clock) -> None:
 
 def test_one_search_that_was_held_up_does_not_put_off_the_next(clock: Clock) -> None:
     """A server that stood still for seconds makes one search slow, and the next one comes in time all the same."""
-    floor = Floor(age=30)
+    floor = ScanFloor(age=30)
 
     floor.moved("here", given=None, took=0.001)
     floor.moved("here", given=None, took=60.0)

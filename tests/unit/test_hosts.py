@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postbus._connect import one_by_one
+from postbus._db.connect import one_by_one
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from postbus._line import Place
-from postbus._queue_store import Pulled
+from postbus._db.statements.queue import Pulled
+from postbus._pull.waiters import PopWaiters
 
 _NOTHING = Pulled([], more=False, next_due=None, floor=None)
 
 
 async def test_who_looks_after_its_time_may_find_its_line_gone() -> None:
     """Its time was over while the first one looked: it looks for itself, and the first one is gone by then."""
-    place = Place()
+    place = PopWaiters()
 
     def asked(until: asyncio.Event, is_asked: asyncio.Event) -> Callable[[], Awaitable[Pulled]]:
         async def look() -> Pulled:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from postbus._reader import LogReader
-from postbus._segment import Piece
+from postbus._content.segment import ReadResult
+from postbus._group.log_reader import LogReader
 
 SERVER = datetime(2026, 1, 1, tzinfo=UTC)
 SEGMENT = {
@@ -35,9 +35,9 @@ class _Reads:
 
     def __init__(self) -> None:
         self.targets: list[str | None] = []
-        self._answers: list[asyncio.Future[Piece]] = []
+        self._answers: list[asyncio.Future[ReadResult]] = []
 
-    async def read_log(self, *_: Any, target: str | None, **__: Any) -> Piece:
+    async def read_log(self, *_: Any, target: str | None, **__: Any) -> ReadResult:
         self.targets.append(target)
         self._answers.append(asyncio.get_running_loop().create_future())
         return await self._answers[-1]
@@ -52,13 +52,13 @@ class _Reads:
             "server": SERVER,
             "took": timedelta(0),
         }
-        self._answers[number].set_result(Piece("t", [*found, end]))
+        self._answers[number].set_result(ReadResult("t", [*found, end]))
         await asyncio.sleep(0.001)
 
 
 def _read(
     reader: LogReader, lane: int, cursor: str, taken_at: float, *, is_between: bool = False
-) -> asyncio.Task[Piece]:
+) -> asyncio.Task[ReadResult]:
     return asyncio.create_task(
         reader.read("t", (lane,), cursor, taken_at, SERVER, is_between=is_between, max_count=1, max_bytes=1)
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_attacks import attack_of, attacks, table_in
+from support.fix_attacks import attack_of, attacks, table_in
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "security.md"

@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from postbus import _throttle
-from postbus._throttle import Throttle
+from postbus._group import catch_up_throttle
+from postbus._group.catch_up_throttle import Throttle
 from postbus.catch_up import CatchUp
 
 OPTIONS = CatchUp(batch_size=1600, max_rate=1000.0, target_latency=timedelta(milliseconds=10))
@@ -29,7 +29,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(_throttle, "time", made)
+    monkeypatch.setattr(catch_up_throttle, "time", made)
     return made
 
 

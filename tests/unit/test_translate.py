@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from postbus._translate import may_have_crashed, translate
+from postbus._db.error_map import may_have_crashed, translate
 from postbus.errors import AccessDenied, DatabaseUnavailable
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import asyncpg
 
-from postbus import _migrate
-from postbus._commit import begin, is_lost, roll_back
-from postbus._connect import connect, given_name
-from postbus._roles import former, quoted, read_roles
-from postbus._translate import DRIVER_ERRORS, translate
+from postbus._db import migrator
+from postbus._db.commit import begin, is_lost, roll_back
+from postbus._db.connect import connect, given_name
+from postbus._db.error_map import DRIVER_ERRORS, translate
+from postbus._db.roles import former, quoted, read_roles
 from postbus.cli._render import counted, duration
 from postbus.errors import RestoredElsewhere, SchemaError
 from postbus.health import GroupFinding, look_at_groups
@@ -47,21 +47,21 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Patient:
+class Target:
     """What the checks look at."""
 
     dsn: str = field(repr=False)
     conn: Any
 
 
-Check = Callable[[Patient], Awaitable[list[Finding]]]
+Check = Callable[[Target], Awaitable[list[Finding]]]
 
 
 def _ok(check: str, text: str) -> list[Finding]:
     return [Finding(check, Level.OK, text)]
 
 
-async def version(patient: Patient) -> list[Finding]:
+async def version(patient: Target) -> list[Finding]:
     number = int(await patient.conn.fetchval("select current_setting('server_version_num')"))
     text = "PostgreSQL " + await patient.conn.fetchval("select current_setting('server_version')")
     if number < _OLDEST_SERVER:
@@ -69,12 +69,12 @@ async def version(patient: Patient) -> list[Finding]:
     return _ok("version", text)
 
 
-async def schema(patient: Patient) -> list[Finding]:
+async def schema(patient: Target) -> list[Finding]:
     try:
-        await _migrate.check(patient.conn)
+        await migrator.check(patient.conn)
     except SchemaError as error:
         return [Finding("schema", Level.ERROR, error.message, error.remedy)]
-    state = await _migrate.read_state(patient.conn)
+    state = await migrator.read_state(patient.conn)
     assert state is not None
     text = f"migration {state.migrations}, functions of postbus {state.code_version}"
     if not state.is_current:
@@ -89,7 +89,7 @@ async def schema(patient: Patient) -> list[Finding]:
     return _ok("schema", text)
 
 
-async def roles(patient: Patient) -> list[Finding]:
+async def roles(patient: Target) -> list[Finding]:
     known = await read_roles(patient.conn)
     notes = [Finding("roles", Level.INFO, one.text, one.statement) for one in await former(patient.conn)]
     if missing := [role.name for role in known if not role.is_there]:
@@ -120,7 +120,7 @@ _HARMFUL = (
 )  # fmt: skip
 
 
-async def settings(patient: Patient) -> list[Finding]:
+async def settings(patient: Target) -> list[Finding]:
     names = [name for name, *_ in _HARMFUL]
     rows = await patient.conn.fetch(
         "select name, setting, source, quote_ident(current_user) as role, quote_ident(current_database()) as database "
@@ -153,7 +153,7 @@ def _to_set_right(row: Any) -> str:
     }.get(row["source"], f"alter system set {name} = on; select pg_reload_conf()")
 
 
-async def connections(patient: Patient) -> list[Finding]:
+async def connections(patient: Target) -> list[Finding]:
     row = await patient.conn.fetchrow(
         "select current_setting('max_connections')::int "
         "- current_setting('superuser_reserved_connections')::int as most, "
@@ -168,7 +168,7 @@ async def connections(patient: Patient) -> list[Finding]:
     return _ok("connections", text)
 
 
-async def transactions(patient: Patient) -> list[Finding]:
+async def transactions(patient: Target) -> list[Finding]:
     """Old transactions keep dead rows alive, which a queue has many of."""
     rows = await patient.conn.fetch(
         "select pid, usename, application_name, state, clock_timestamp() - xact_start as age "
@@ -191,7 +191,7 @@ def _old_transaction(row: Any, *, has_timeout: bool) -> Finding:
     return Finding("transactions", Level.WARNING, text, remedy)
 
 
-async def prepared_transactions(patient: Patient) -> list[Finding]:
+async def prepared_transactions(patient: Target) -> list[Finding]:
     rows = await patient.conn.fetch(
         "select gid, database, clock_timestamp() - prepared as age from pg_prepared_xacts "
         "where prepared < clock_timestamp() - $1::interval order by prepared limit 3",
@@ -208,7 +208,7 @@ async def prepared_transactions(patient: Patient) -> list[Finding]:
     ] or _ok("prepared transactions", "none is lying around")
 
 
-async def replication_slots(patient: Patient) -> list[Finding]:
+async def replication_slots(patient: Target) -> list[Finding]:
     rows = await patient.conn.fetch(
         "select slot_name, age(xmin) as age from pg_replication_slots where xmin is not null and not active "
         "order by age(xmin) desc limit 3"
@@ -224,7 +224,7 @@ async def replication_slots(patient: Patient) -> list[Finding]:
     ] or _ok("replication slots", "none holds back the cleaning")
 
 
-async def compression(patient: Patient) -> list[Finding]:
+async def compression(patient: Target) -> list[Finding]:
     has_lz4 = await patient.conn.fetchval(
         "select coalesce('lz4' = any (enumvals), false) from pg_settings where name = 'default_toast_compression'"
     )
@@ -233,7 +233,7 @@ async def compression(patient: Patient) -> list[Finding]:
     return [Finding("compression", Level.INFO, "this server has no lz4: large payloads are stored uncompressed")]
 
 
-async def clock(patient: Patient) -> list[Finding]:
+async def clock(patient: Target) -> list[Finding]:
     before = datetime.now(UTC)
     servers = await patient.conn.fetchval("select clock_timestamp()")
     after = datetime.now(UTC)
@@ -244,7 +244,7 @@ async def clock(patient: Patient) -> list[Finding]:
     return _ok("clock", text)
 
 
-async def listening(patient: Patient) -> list[Finding]:
+async def listening(patient: Target) -> list[Finding]:
     channel = f"postbus_doctor_{secrets.token_hex(8)}"
     heard = asyncio.Event()
     listener = await connect(patient.dsn)
@@ -262,7 +262,7 @@ async def listening(patient: Patient) -> list[Finding]:
     return _ok("listen", "consumers can be woken up")
 
 
-async def workers(patient: Patient) -> list[Finding]:
+async def workers(patient: Target) -> list[Finding]:
     rows = await patient.conn.fetch("select name, silent_for, is_alive from postbus.workers order by silent_for desc")
     alive = [row["name"] for row in rows if row["is_alive"]]
     started_again = {given_name(name) for name in alive}
@@ -280,7 +280,7 @@ async def workers(patient: Patient) -> list[Finding]:
     return found
 
 
-async def leases(patient: Patient) -> list[Finding]:
+async def leases(patient: Target) -> list[Finding]:
     row = await patient.conn.fetchrow(
         "select count(*) as count, clock_timestamp() - min(at) as age from postbus.messages "
         "where state = 'leased' and at < clock_timestamp() - interval '15 seconds'"
@@ -292,7 +292,7 @@ async def leases(patient: Patient) -> list[Finding]:
     return [Finding("leases", Level.WARNING, text, "start a worker: each one returns expired leases every second")]
 
 
-async def topics(patient: Patient) -> list[Finding]:
+async def topics(patient: Target) -> list[Finding]:
     rows = await patient.conn.fetch("select name, dead, waiting, paused_at from postbus.topics order by name")
     found = [_paused(row) for row in rows if row["paused_at"] is not None]
     dead = {row["name"]: row["dead"] for row in rows if row["dead"]}
@@ -304,7 +304,7 @@ async def topics(patient: Patient) -> list[Finding]:
     return found
 
 
-async def groups(patient: Patient) -> list[Finding]:
+async def groups(patient: Target) -> list[Finding]:
     """The same as `postbus groups check`; the check of dead letters has those of groups."""
     found = [
         Finding("groups", Level(one.level), ": ".join(filter(None, (_whose(one), one.text))), one.remedy)
@@ -319,7 +319,7 @@ def _whose(one: GroupFinding) -> str:
     return " on ".join(filter(None, (one.group, one.topic)))
 
 
-async def sweeping(patient: Patient) -> list[Finding]:
+async def sweeping(patient: Target) -> list[Finding]:
     row = await patient.conn.fetchrow("select healthy, reason, backlog, processes from postbus.sweep_health()")
     if row["healthy"]:
         return _ok("sweeping", "keeps up; nothing is left over" if not row["backlog"] else "keeps up")
@@ -329,7 +329,7 @@ async def sweeping(patient: Patient) -> list[Finding]:
     return [Finding("sweeping", Level.WARNING, row["reason"], remedy)]
 
 
-async def restored(patient: Patient) -> list[Finding]:
+async def restored(patient: Target) -> list[Finding]:
     """A database that was restored from a dump has cursors that mean nothing there."""
     if not await patient.conn.fetchval("select has_function_privilege('postbus.check_cluster()', 'execute')"):
         return [Finding("restored", Level.INFO, "this user may not look whether the database was restored from a dump")]
@@ -363,7 +363,7 @@ ON_EVERY_SERVER: tuple[Check, ...] = (
 WITH_THE_SCHEMA: tuple[Check, ...] = (roles, workers, leases, topics, groups, sweeping, restored)
 
 
-async def examine(patient: Patient) -> list[Finding]:
+async def examine(patient: Target) -> list[Finding]:
     """All checks. One that the user may not make is a finding too."""
     findings = [finding for check in ON_EVERY_SERVER for finding in await _made(check, patient)]
     of_the_schema = await _made(schema, patient)
@@ -373,7 +373,7 @@ async def examine(patient: Patient) -> list[Finding]:
     return findings
 
 
-async def _pinned(check: Check, patient: Patient) -> list[Finding]:
+async def _pinned(check: Check, patient: Target) -> list[Finding]:
     """Made in a transaction, whose search path is ours also behind a pooler. It changes nothing."""
     await begin(patient.conn)
     try:
@@ -383,7 +383,7 @@ async def _pinned(check: Check, patient: Patient) -> list[Finding]:
             await roll_back(patient.conn)
 
 
-async def _made(check: Check, patient: Patient) -> list[Finding]:
+async def _made(check: Check, patient: Target) -> list[Finding]:
     name = check.__name__.replace("_", " ")
     try:
         if check is listening:  # of which only a commit tells

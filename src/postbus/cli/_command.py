@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from postbus._connect import PROGRAM
+from postbus._db.connect import PROGRAM
 from postbus.bus import Bus
 from postbus.cli._exits import OK, report, usage_error
 from postbus.cli._say import say

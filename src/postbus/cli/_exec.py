@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
-from postbus._visible import visible
+from postbus._runtime.visible_text import visible
 from postbus.cli._render import write_json
 from postbus.message import Ack, DeadLetter, Message, Outcome, Retry
 

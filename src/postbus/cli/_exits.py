@@ -12,8 +12,8 @@ import traceback
 
 import asyncpg
 
-from postbus._translate import translate
-from postbus._visible import visible, visible_lines
+from postbus._db.error_map import translate
+from postbus._runtime.visible_text import visible, visible_lines
 from postbus.errors import (
     AccessDenied,
     DatabaseUnavailable,

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from postbus._codec import encode
-from postbus._content_type import BYTES, JSON, TEXT
-from postbus._visible import visible
+from postbus._content.codec import encode
+from postbus._content.content_types import BYTES, JSON, TEXT
+from postbus._runtime.visible_text import visible
 from postbus.cli._exits import refusal, usage_error
 from postbus.cli._say import say
 from postbus.errors import InvalidOption, InvalidPayload, PayloadTooDeep
@@ -21,7 +21,7 @@ from postbus.options import as_timedelta
 from postbus.start import Start
 
 
-class Form(Enum):
+class PayloadForm(Enum):
     """How the bytes of a payload are meant."""
 
     DETECT = "detect"
@@ -30,20 +30,20 @@ class Form(Enum):
     BYTES = "bytes"
 
 
-def as_payload(given: bytes, form: Form) -> Outgoing:
+def as_payload(given: bytes, form: PayloadForm) -> Outgoing:
     """A message of the bytes as they were given, with the content type that fits them."""
-    if form is Form.BYTES:
+    if form is PayloadForm.BYTES:
         return Outgoing(payload=given, content_type=BYTES)
     stripped = given.strip()
-    if form in (Form.DETECT, Form.JSON) and (problem := _why_not_json(stripped)) is None:
+    if form in (PayloadForm.DETECT, PayloadForm.JSON) and (problem := _why_not_json(stripped)) is None:
         return Outgoing(payload=stripped, content_type=JSON)
-    if form is Form.JSON:
+    if form is PayloadForm.JSON:
         raise InvalidPayload(f"the payload is not JSON: {problem}", remedy="correct it, or publish it with --text")
     text = given.removesuffix(b"\n").removesuffix(b"\r")
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as error:
-        if form is Form.DETECT:
+        if form is PayloadForm.DETECT:
             return Outgoing(payload=given, content_type=BYTES)
         raise InvalidPayload(f"the payload is not UTF-8: {error}", remedy="publish it with --bytes") from error
     return Outgoing(payload=text, content_type=TEXT)

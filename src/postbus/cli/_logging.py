@@ -8,7 +8,7 @@ import sys
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from postbus._visible import visible, visible_lines
+from postbus._runtime.visible_text import visible, visible_lines
 
 
 class LogFormat(StrEnum):

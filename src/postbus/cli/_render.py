@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from postbus._codec import decoder_for
-from postbus._visible import replaced, visible, visible_lines
+from postbus._content.codec import decoder_for
+from postbus._runtime.visible_text import replaced, visible, visible_lines
 from postbus.cli._say import say
 from postbus.errors import PayloadNotDecodable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-from postbus._visible import visible
+from postbus._runtime.visible_text import visible
 
 
 def say(text: object = "", *, to: TextIO | None = None, flush: bool = True) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from postbus._actor import shown_actor
+from postbus._db.actor import shown_actor
 
 try:
     import pwd

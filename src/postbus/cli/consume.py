@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from postbus._wake import Bells
+from postbus._wakeup.waiters import Wakers
 from postbus.bus import Bus
 from postbus.catch_up import CatchUp
 from postbus.cli._command import Cli
@@ -201,11 +201,11 @@ class _Consumer:
             return Subscription(topic=str(scope), handler=handler, name=name, concurrency=concurrency, limit=max_count)
 
         if group is None:
-            self.worker = Worker(bus.dsn, [subscribe(_NAME, handler)], bells=Bells())
+            self.worker = Worker(bus.dsn, [subscribe(_NAME, handler)], bells=Wakers())
         else:
             members = Group(bus, group, scope, subscribe, catch_up=catch_up)
             members.add_member(_NAME, handler)
-            self.worker = Worker(bus.dsn, [], groups=[(members, start)], bells=Bells())
+            self.worker = Worker(bus.dsn, [], groups=[(members, start)], bells=Wakers())
         self.handled = 0
         self._is_group = group is not None
         self._work = work

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from postbus._visible import visible_lines
+from postbus._runtime.visible_text import visible_lines
 from postbus.admin import Admin
 from postbus.cli._command import Cli, command, group
 from postbus.cli._exits import usage_error

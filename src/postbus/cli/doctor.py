@@ -7,10 +7,10 @@ import time
 from rich.table import Table
 from rich.text import Text
 
-from postbus._connect import connect
-from postbus._translate import translated_errors
+from postbus._db.connect import connect
+from postbus._db.error_map import translated_errors
 from postbus.bus import Bus
-from postbus.cli._checks import Finding, Level, Patient, examine
+from postbus.cli._checks import Finding, Level, Target, examine
 from postbus.cli._command import Cli
 from postbus.cli._exits import FAILED, OK
 from postbus.cli._render import printable, write_json, write_lines
@@ -57,7 +57,7 @@ async def _examine(bus: Bus) -> list[Finding]:
         )
         return [
             Finding("connection", Level.OK, f"{where}, in {took:.0f} ms"),
-            *await examine(Patient(bus.dsn, conn)),
+            *await examine(Target(bus.dsn, conn)),
         ]
     finally:
         conn.terminate()

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from postbus._outbox_import.runner import ImportResult, NotImported, Progress
 from postbus.cli._command import Cli
 from postbus.cli._exits import OK, REFUSED, usage_error
 from postbus.cli._render import counted, printable, write_json, write_table
 from postbus.cli._say import say
-from postbus.importing import ImportResult, NotImported, Progress
 
 _MOST_TOLD = 20
 

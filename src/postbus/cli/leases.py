@@ -7,7 +7,7 @@ from uuid import UUID
 
 import typer
 
-from postbus._held import lease_lost
+from postbus._pull.lease import lease_lost
 from postbus.cli._command import Cli, command, group
 from postbus.cli._inputs import as_duration
 from postbus.cli._render import counted, write_json

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from postbus import _migrate
-from postbus._commit import committed
-from postbus._connect import connect
-from postbus._roles import GRANTS, Told, tell
-from postbus._translate import translated_errors
+from postbus._db import migrator
+from postbus._db.commit import committed
+from postbus._db.connect import connect
+from postbus._db.error_map import translated_errors
+from postbus._db.roles import GRANTS, Told, tell
 from postbus.cli._command import Cli
 from postbus.cli._render import write_json
 from postbus.cli._say import say
@@ -26,7 +26,7 @@ async def migrate(
 ) -> None:
     """Bring the database's schema up to date. Safe to run again, and from many processes at once."""
     if print_script:
-        write_json({"script": _migrate.script()}) if cli.as_json else sys.stdout.write(_migrate.script())
+        write_json({"script": migrator.script()}) if cli.as_json else sys.stdout.write(migrator.script())
         return
     applied, state, told = await _apply(cli)
     migrations = [name.removeprefix("migration ") for name in applied if name.startswith("migration ")]
@@ -61,15 +61,15 @@ def _tell(told: Told) -> None:
         say("roles that are missing get their rights when you migrate again")
 
 
-async def _apply(cli: Cli) -> tuple[list[str], _migrate.SchemaState, Told]:
+async def _apply(cli: Cli) -> tuple[list[str], migrator.SchemaState, Told]:
     bus = cli.open_bus()
     try:
         with translated_errors():
             conn = await connect(bus.dsn)
             try:
-                applied, taken = await _migrate.migrate_telling(conn, os_actor())
+                applied, taken = await migrator.migrate_telling(conn, os_actor())
                 async with committed(conn, repeatable=True):
-                    state = await _migrate.read_state(conn) or _migrate.SchemaState()
+                    state = await migrator.read_state(conn) or migrator.SchemaState()
                     return applied, state, await tell(conn, taken)
             finally:
                 await conn.close()

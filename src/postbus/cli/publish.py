@@ -13,11 +13,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from postbus._visible import visible
+from postbus._runtime.visible_text import visible
 from postbus.bus import Bus
 from postbus.cli._command import Cli
 from postbus.cli._exits import CommandError, exit_code_of, leave_pipe, usage_error
-from postbus.cli._inputs import Form, as_duration, as_headers, as_moment, as_payload, only_one
+from postbus.cli._inputs import PayloadForm, as_duration, as_headers, as_moment, as_payload, only_one
 from postbus.cli._render import counted, write_json
 from postbus.cli._say import say
 from postbus.errors import InvalidInput, PostbusError
@@ -55,7 +55,7 @@ async def publish(
     A payload that is valid JSON is published as JSON, other text as text, anything else as bytes.
     """
     chosen = only_one(json_payload=json_payload, text=text, bytes=bytes_payload)
-    form = Form.JSON if chosen == "json_payload" else Form(chosen or "detect")
+    form = PayloadForm.JSON if chosen == "json_payload" else PayloadForm(chosen or "detect")
     options = Outgoing(
         payload=b"",
         key=key,
@@ -105,7 +105,7 @@ def _source(cli: Cli, payload: str | None, file: Path | None) -> Iterator[Binary
         yield None
 
 
-def _message(payload: bytes, form: Form, options: Outgoing) -> Outgoing:
+def _message(payload: bytes, form: PayloadForm, options: Outgoing) -> Outgoing:
     read = as_payload(payload, form)
     return msgspec.structs.replace(options, payload=read.payload, content_type=read.content_type)
 
@@ -125,7 +125,7 @@ def _print_ids(cli: Cli, topic: str, ids: list[int]) -> None:
         leave_pipe()  # that nobody wants the ids is no reason to publish only some of the messages
 
 
-async def _publish_lines(cli: Cli, topic: str, source: BinaryIO | None, form: Form, options: Outgoing) -> None:
+async def _publish_lines(cli: Cli, topic: str, source: BinaryIO | None, form: PayloadForm, options: Outgoing) -> None:
     """One transaction per batch; what was published before an error stays published."""
     assert source is not None
     published = 0
@@ -155,7 +155,7 @@ def _told_with(published: int, error: PostbusError) -> CommandError:
     )
 
 
-def _line(number: int, line: bytes, form: Form, options: Outgoing) -> Outgoing:
+def _line(number: int, line: bytes, form: PayloadForm, options: Outgoing) -> Outgoing:
     try:
         return _message(line, form, options)
     except InvalidInput as error:

@@ -11,9 +11,9 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from postbus import _event_loop
-from postbus._event_loop import EventLoop
-from postbus._log import event
+from postbus._runtime import event_loop
+from postbus._runtime.event_loop import EventLoop
+from postbus._runtime.log_events import event
 from postbus.cli._command import Cli, command, group, option
 from postbus.cli._exits import usage_error
 from postbus.cli._inputs import as_duration
@@ -21,8 +21,8 @@ from postbus.cli._load import load
 from postbus.cli._logging import LogFormat, LogLevel, configure_logging
 from postbus.cli.worker import DrainTimeout, LoopOption, run_until_stopped
 from postbus.errors import InvalidOption, SinkUnavailable
-from postbus.relay import Registry, RelayOptions, Sink
-from postbus.relay.settings import Route, Settings, read
+from postbus.relay import EventRegistry, RelayOptions, Sink
+from postbus.relay.settings import RelaySettings, Route, read
 from postbus.relay.sinks import sink_of
 
 app = group("relay", "Send messages on to other brokers, once they are committed.")
@@ -73,10 +73,10 @@ def run(
     configure_logging(log_level.value, log_format or (LogFormat.JSON if cli.as_json else LogFormat.TEXT))
     settings = settings_of(config, options, sink_option)
     within = as_duration(drain_timeout, name="--drain-timeout")
-    return _event_loop.run(_relay(cli, settings, name, within), loop)
+    return event_loop.run(_relay(cli, settings, name, within), loop)
 
 
-async def _relay(cli: Cli, settings: Settings, name: str | None, drain_timeout: timedelta | None) -> int:
+async def _relay(cli: Cli, settings: RelaySettings, name: str | None, drain_timeout: timedelta | None) -> int:
     routes = [(route, sink_of_route(route), registry_of(route)) for route in needed(settings)]
     async with cli.open_bus() as bus:
         for route, sink, registry in routes:
@@ -95,7 +95,7 @@ async def _try_to_open(route: Route, sink: Sink) -> None:
         await sink.close()
 
 
-def relay_options(route: Route, registry: Registry | None) -> RelayOptions:
+def relay_options(route: Route, registry: EventRegistry | None) -> RelayOptions:
     """What a route says, for `bus.relay()`."""
     return RelayOptions(
         target=route.target,
@@ -110,12 +110,12 @@ def relay_options(route: Route, registry: Registry | None) -> RelayOptions:
     )
 
 
-def settings_of(config: Path | None, options: dict[str, Any], sink_options: list[str] | None) -> Settings:
+def settings_of(config: Path | None, options: dict[str, Any], sink_options: list[str] | None) -> RelaySettings:
     """What the file, the environment and the options say."""
     return read(config, os.environ, options, dict(map(_sink_option, sink_options or ())))
 
 
-def needed(settings: Settings) -> list[Route]:
+def needed(settings: RelaySettings) -> list[Route]:
     """The routes; at least one, each with a sink."""
     if not settings.routes:
         raise usage_error("nothing to relay", remedy="give --topic and --sink, or --config FILE")
@@ -141,7 +141,7 @@ def sink_of_route(route: Route) -> Sink:
     return sink_of(route.sink.url, route.sink.options, _load)
 
 
-def registry_of(route: Route) -> Registry | None:
+def registry_of(route: Route) -> EventRegistry | None:
     """What the route names, if it does."""
     if route.registry is None:
         return None
@@ -149,7 +149,7 @@ def registry_of(route: Route) -> Registry | None:
     found = load(route.registry, object, default="registry", usage="postbus relay run --registry", example=example)
     if not callable(getattr(found, "check", None)):
         raise InvalidOption(f"{route.registry} is no registry: it has no check()", remedy="name one: module:name")
-    return cast(Registry, found)
+    return cast(EventRegistry, found)
 
 
 def _load(target: str) -> object:

@@ -25,7 +25,7 @@ from postbus.cli.relay import (
     sink_of_route,
 )
 from postbus.relay.plan import plan
-from postbus.relay.replay import Replay, Replayed, Wanted
+from postbus.relay.replay import Replay, Replayed, ReplayRequest
 from postbus.relay.settings import Route
 from postbus.relay.status import statuses
 
@@ -88,7 +88,7 @@ async def replay(
     Messages keep their event_id; sinks that recognise duplicates take them nevertheless. Exit code 1 if some were
     refused.
     """
-    wanted = Wanted(
+    wanted = ReplayRequest(
         since=as_past_moment(since, name="--from"),
         until=as_past_moment(until, name="--until"),
         event_type=event_type,
@@ -116,7 +116,7 @@ async def replay(
     return FAILED if told.refused else OK
 
 
-async def _replay(cli: Cli, route: Route, wanted: Wanted, *, dry_run: bool, yes: bool) -> Replayed | None:
+async def _replay(cli: Cli, route: Route, wanted: ReplayRequest, *, dry_run: bool, yes: bool) -> Replayed | None:
     """None if it was only counted."""
     suffix = f"/replay-{secrets.token_hex(4)}"
     async with cli.open_bus() as bus:

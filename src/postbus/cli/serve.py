@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from postbus._event_loop import run
+from postbus._runtime.event_loop import run
 from postbus.bus import Bus
 from postbus.cli._command import Cli
 from postbus.cli._ending import Ending, stops_by_signal
@@ -24,7 +24,7 @@ from postbus.errors import InvalidOption, PostbusError
 
 if TYPE_CHECKING:
     from postbus.server.serve import HttpServer
-    from postbus.server.settings import Settings, UnixSocket
+    from postbus.server.settings import ServerSettings, UnixSocket
 
 WebhookAllow = Annotated[
     list[str] | None,
@@ -102,7 +102,7 @@ def serve(
     Without authentication it serves this machine only. A second Ctrl-C does not wait for requests that go on.
     """
     require_server()
-    from postbus.server.settings import ConnectionLimits, JwtSettings, Limits, Settings
+    from postbus.server.settings import CallerLimits, ConnectionLimits, JwtSettings, ServerSettings
 
     jwt = None
     if jwt_issuer and jwt_audience and jwt_jwks:
@@ -116,8 +116,8 @@ def serve(
         )
     if unix_socket is not None and (host, port) != (_HOST, _PORT):
         raise usage_error("a socket has neither host nor port", remedy="leave out --host and --port")
-    settings = Settings(
-        host=host, port=port, auth=auth, jwt=jwt, limits=Limits(max_body, max_batch, max_polls, rate),
+    settings = ServerSettings(
+        host=host, port=port, auth=auth, jwt=jwt, limits=CallerLimits(max_body, max_batch, max_polls, rate),
         connections=ConnectionLimits(max_connections, header_timeout, body_timeout),
         cors_origins=tuple(cors_origin or ()), tls_cert=tls_cert, tls_key=tls_key,
         webhook_allow=tuple(webhook_allow or ()),
@@ -149,7 +149,7 @@ def require_server() -> None:
             raise CommandError(f"{name} is not installed", remedy="pip install 'postbus[server]'")
 
 
-async def _run(bus: Bus, cli: Cli, settings: Settings) -> int:
+async def _run(bus: Bus, cli: Cli, settings: ServerSettings) -> int:
     from postbus.server.serve import HttpServer
 
     ending = Ending()
@@ -185,7 +185,7 @@ async def _serve_until_told(server: HttpServer, ending: Ending) -> None:
 
 
 @dataclass(frozen=True)
-class Door:
+class ServeOptions:
     """Where another command serves HTTP beside what it does."""
 
     port: int | None
@@ -194,7 +194,7 @@ class Door:
 
 
 @asynccontextmanager
-async def served(bus: Bus, cli: Cli, door: Door | None) -> AsyncIterator[str | None]:
+async def served(bus: Bus, cli: Cli, door: ServeOptions | None) -> AsyncIterator[str | None]:
     """Serve HTTP to this machine within the block. The address, or None where that is not wanted or not installed."""
     try:
         if door is not None:
@@ -216,14 +216,14 @@ async def served(bus: Bus, cli: Cli, door: Door | None) -> AsyncIterator[str | N
             await serving
 
 
-def _open(bus: Bus, door: Door) -> HttpServer:
+def _open(bus: Bus, door: ServeOptions) -> HttpServer:
     from postbus.server.serve import HttpServer
-    from postbus.server.settings import DEFAULT_PORT, Settings
+    from postbus.server.settings import DEFAULT_PORT, ServerSettings
 
     port = DEFAULT_PORT if door.port is None else door.port
     try:
-        return HttpServer(bus, Settings(port=port, webhook_allow=door.webhook_allow))
+        return HttpServer(bus, ServerSettings(port=port, webhook_allow=door.webhook_allow))
     except InvalidOption:
         if door.port is not None:
             raise
-        return HttpServer(bus, Settings(port=0, webhook_allow=door.webhook_allow))
+        return HttpServer(bus, ServerSettings(port=0, webhook_allow=door.webhook_allow))

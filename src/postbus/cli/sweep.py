@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from postbus._upkeep import Sweeping
+from postbus._maintenance.sweeper import MaintenanceLoop
 from postbus.cli._command import (
     Cli,
     DataDirOption,
@@ -71,7 +71,7 @@ async def _sweep_forever(cli: Cli) -> None:
     ending = Ending()
     ending.listen()
     async with cli.open_bus() as bus:
-        sweeping = Sweeping(await bus.connect(), "sweep")
+        sweeping = MaintenanceLoop(await bus.connect(), "sweep")
         cli.note(f"{sweeping.name} sweeps until Ctrl-C")
         await sweeping.run(ending.stop)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from postbus._follow import Follower
+from postbus._admin.tail import Follower
 from postbus.cli._command import Cli
 from postbus.cli._render import message_json, message_line, payload_line, write_json
 from postbus.cli._say import say

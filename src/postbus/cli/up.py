@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from postbus._connect import connect
-from postbus._event_loop import run
-from postbus._loop import pause
-from postbus._translate import translated_errors
-from postbus._upkeep import Sweeping
+from postbus._db.connect import connect
+from postbus._db.error_map import translated_errors
+from postbus._maintenance.sweeper import MaintenanceLoop
+from postbus._runtime.event_loop import run
+from postbus._runtime.loop import pause
 from postbus.bus import Bus
 from postbus.cli._command import Cli
 from postbus.cli._ending import Ending, stops_by_signal
@@ -20,9 +20,9 @@ from postbus.cli._exits import INTERRUPTED, OK, usage_error
 from postbus.cli._logging import LogFormat, configure_logging
 from postbus.cli._render import write_json
 from postbus.cli._say import say
-from postbus.cli.serve import Door, WebhookAllow, served
-from postbus.demo.stage import perform
-from postbus.demo.views import view_for, write_summary
+from postbus.cli.demo.stage import perform
+from postbus.cli.demo.views import view_for, write_summary
+from postbus.cli.serve import ServeOptions, WebhookAllow, served
 from postbus.embedded import default_data_dir
 from postbus.errors import DatabaseUnavailable
 
@@ -60,14 +60,18 @@ def up(
                 cli.note("starting PostgreSQL …")
             return run(
                 _run(
-                    cli.open_bus(), cli, demo, seconds, None if no_http else Door(http_port, tuple(webhook_allow or ()))
+                    cli.open_bus(),
+                    cli,
+                    demo,
+                    seconds,
+                    None if no_http else ServeOptions(http_port, tuple(webhook_allow or ())),
                 )
             )
         except KeyboardInterrupt:
             return OK
 
 
-async def _run(bus: Bus, cli: Cli, demo: bool, seconds: float | None, door: Door | None) -> int:
+async def _run(bus: Bus, cli: Cli, demo: bool, seconds: float | None, door: ServeOptions | None) -> int:
     ending = Ending()
     ending.listen()
     try:
@@ -129,7 +133,7 @@ async def _serve(bus: Bus, stop: asyncio.Event, seconds: float | None, *, sweeps
     with translated_errors():
         watch = await connect(bus.dsn)
     lost = asyncio.Event()
-    sweeping = asyncio.create_task(Sweeping(await bus.connect(), "up").run(stop)) if sweeps else None
+    sweeping = asyncio.create_task(MaintenanceLoop(await bus.connect(), "up").run(stop)) if sweeps else None
     watch.add_termination_listener(lambda _: lost.set())
     try:
         if seconds is not None:

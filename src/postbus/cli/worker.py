@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from postbus._event_loop import EventLoop, run
+from postbus._runtime.event_loop import EventLoop, run
 from postbus.bus import Bus
 from postbus.cli._command import Cli
 from postbus.cli._exits import FAILED, INTERRUPTED, OK, usage_error

@@ -9,7 +9,7 @@ from postbus.events._registry import (
     EVENT_VERSION,
     EventType,
     Registry,
-    Wanted,
+    WantedEvents,
     emission,
     wanted_events,
 )
@@ -22,7 +22,7 @@ __all__ = [
     "EVENT_VERSION",
     "EventType",
     "Registry",
-    "Wanted",
+    "WantedEvents",
     "asyncapi",
     "breaking_changes",
     "emission",

@@ -13,10 +13,11 @@ from uuid import UUID
 
 import msgspec
 
-from postbus._codec import Decoder, decoder_for, encode, is_pydantic, is_storable
+from postbus._content.codec import Decoder, decoder_for, encode, is_pydantic, is_storable
+from postbus._content.names import check_topic_name
+from postbus._content.outgoing import outgoing
 from postbus.errors import InvalidEvent, InvalidOption, PayloadNotDecodable, UnreadableEvent
 from postbus.message import Message, Outgoing, PublishOptions
-from postbus.publish import check_topic_name, outgoing
 
 C = TypeVar("C", bound=type)
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
@@ -223,7 +224,7 @@ def emission(event: Any, *, aggregate_id: str | int | UUID, **options: Unpack[Pu
     return event_type.topic, msgspec.structs.replace(message, headers={**headers, **own}, key=key)
 
 
-class Wanted:
+class WantedEvents:
     """The event types that a handler takes, by the classes that its parameter is annotated with."""
 
     def __init__(self, event_types: Sequence[EventType]) -> None:
@@ -246,7 +247,7 @@ class Wanted:
         return event
 
 
-def wanted_events(annotation: Any) -> Wanted | None:
+def wanted_events(annotation: Any) -> WantedEvents | None:
     """What a handler's parameter is annotated with, if that is a registered class, or a union of such."""
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     classes = typing.get_args(annotation) if is_union else (annotation,)
@@ -255,7 +256,7 @@ def wanted_events(annotation: Any) -> Wanted | None:
         return None
     if len(known) < len(classes) or len({id(one.registry) for one in known}) > 1:
         raise TypeError(f"{annotation} is a union of events with something else, or with events of another registry")
-    return Wanted(known)
+    return WantedEvents(known)
 
 
 def _is_payload(kind: Any) -> bool:

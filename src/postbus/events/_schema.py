@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from postbus._codec import is_pydantic
+from postbus._content.codec import is_pydantic
 from postbus.errors import InvalidEvent
 from postbus.events._registry import EventType, Registry
 

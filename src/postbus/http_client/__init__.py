@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Self, Unpack
 
+from postbus._content.outgoing import outgoing
 from postbus.errors import InvalidOption
 from postbus.http_client.admin import HttpAdmin
 from postbus.http_client.pull import HttpPuller, HttpTransaction
@@ -13,7 +14,6 @@ from postbus.http_client.send import HttpSender
 from postbus.http_client.wire import Wire
 from postbus.message import PublishOptions
 from postbus.options import Duration, as_timedelta
-from postbus.publish import outgoing
 from postbus.pull import Delivery, Pop, PopOptions, Popped, pop
 from postbus.scope import Heartbeat, Scope
 

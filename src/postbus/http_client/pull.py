@@ -15,15 +15,16 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from postbus._held import Held
-from postbus._holder import Holder, Wish
-from postbus._queue_store import PulledLease
-from postbus._settlements import How
+from postbus._db.statements.queue import PulledLease
+from postbus._publish.statements import publish_one
+from postbus._pull.lease import PoppedLease
+from postbus._pull.pull_client import PullClient
+from postbus._pull.request import PopRequest
+from postbus._pull.settlements import How
 from postbus.errors import InvalidInput, LeaseLost, NotAllowed, PostbusError
 from postbus.http_client.send import as_outgoing, as_wire
 from postbus.http_client.wire import Answer, Wire, path_of
 from postbus.message import Message
-from postbus.publish import publish_one
 from postbus.scope import Heartbeat, Scope
 
 _GOODBYE = 2.0  # seconds that closing may take to tell that groups were stopped
@@ -72,11 +73,11 @@ class _Settled(msgspec.Struct):
     lost: list[str] = []
 
 
-class HttpPuller(Holder):
+class HttpPuller(PullClient):
     """Pops for a process, from a server."""
 
     def __init__(self, wire: Wire) -> None:
-        super().__init__(HttpDoor(wire))
+        super().__init__(HttpBackend(wire))
         self._wire = wire
         self._popped_for: set[tuple[Scope, str]] = set()
 
@@ -98,7 +99,7 @@ class HttpPuller(Holder):
                         await self.heartbeat(scope, group, last=True)
         self._popped_for.clear()
 
-    async def pop(self, wish: Wish) -> list[PulledLease]:
+    async def pop(self, wish: PopRequest) -> list[PulledLease]:
         """Take messages; wait for them if there are none, a poll at a time."""
         if wish.group is not None:
             self._popped_for.add((wish.scope if wish.scope.is_wide else Scope(wish.scope.topic), wish.group))
@@ -109,7 +110,7 @@ class HttpPuller(Holder):
             if pulled or time.monotonic() >= until:
                 return pulled
 
-    async def _poll(self, wish: Wish, wait: float) -> list[PulledLease]:
+    async def _poll(self, wish: PopRequest, wait: float) -> list[PulledLease]:
         body: dict[str, Any] = {
             "group": wish.group,
             "count": wish.batch,
@@ -134,14 +135,14 @@ class HttpPuller(Holder):
         return _leases(answer, wish)
 
 
-def _leases(answer: Answer, wish: Wish) -> list[PulledLease]:
+def _leases(answer: Answer, wish: PopRequest) -> list[PulledLease]:
     by_token: dict[UUID | None, list[Delivered]] = {}
     for one in msgspec.json.decode(answer.body, type=_Popped).messages:
         by_token.setdefault(one.token, []).append(one)
     return [_lease(some, answer, wish) for some in by_token.values()]
 
 
-def _lease(some: list[Delivered], answer: Answer, wish: Wish) -> PulledLease:
+def _lease(some: list[Delivered], answer: Answer, wish: PopRequest) -> PulledLease:
     first = some[0]
     length = wish.lease
     if length is None and first.lease_ends_at is not None:
@@ -152,13 +153,13 @@ def _lease(some: list[Delivered], answer: Answer, wish: Wish) -> PulledLease:
     return PulledLease(first.topic, first.token, first.lease_ends_at, length, length, messages)
 
 
-class HttpDoor:
+class HttpBackend:
     """Settles by requests to a server, which wakes who waits."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    async def settle(self, how: How, lease: Held, ids: list[int], conn: Any) -> set[int]:
+    async def settle(self, how: How, lease: PoppedLease, ids: list[int], conn: Any) -> set[int]:
         held = _held(lease, ids)
         if conn is not None:
             _transaction(conn).settle(how, held)
@@ -170,13 +171,13 @@ class HttpDoor:
             body |= {"reason": how.reason, "error": how.error}
         return await self._settle(_PATHS[how.kind], body, ids)
 
-    async def ack_leases(self, leases: Sequence[Held]) -> set[UUID]:
+    async def ack_leases(self, leases: Sequence[PoppedLease]) -> set[UUID]:
         ids = {lease: [one.id for one in lease.messages] for lease in leases}
         body = {"messages": [one for lease in leases for one in _held(lease, ids[lease])]}
         lost = await self._settle("ack", body, [one for some in ids.values() for one in some]) if leases else set()
         return {lease.token for lease, some in ids.items() if lost.issuperset(some)}
 
-    async def extend(self, leases: Sequence[Held], length: timedelta) -> set[UUID]:
+    async def extend(self, leases: Sequence[PoppedLease], length: timedelta) -> set[UUID]:
         one_of = {lease.messages[0].id: lease.token for lease in leases}
         held = [one for lease in leases for one in _held(lease, [lease.messages[0].id])]
         body = {"messages": held, "lease": length.total_seconds()}
@@ -193,11 +194,11 @@ class HttpDoor:
     def when_ended(self, conn: Any, action: Callable[[], None]) -> None:
         """The bus notes what becomes of its transactions: there are no others."""
 
-    def was_settled(self, how: How, lease: Held) -> None:
+    def was_settled(self, how: How, lease: PoppedLease) -> None:
         """The server wakes them."""
 
 
-def _held(lease: Held, ids: Iterable[int]) -> list[dict[str, str]]:
+def _held(lease: PoppedLease, ids: Iterable[int]) -> list[dict[str, str]]:
     return [{"id": str(one), "token": str(lease.token)} for one in ids]
 
 

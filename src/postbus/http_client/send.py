@@ -14,13 +14,13 @@ from uuid import uuid4
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from postbus._codec import encode
-from postbus._content_type import JSON, TEXT
-from postbus._send import SendLane, Waiting
+from postbus._content.codec import encode
+from postbus._content.content_types import JSON, TEXT
+from postbus._publish.group_commit import CommitBatcher, PendingSend
+from postbus._publish.statements import publish_one
 from postbus.errors import InvalidInput, InvalidOption
 from postbus.http_client.wire import Answer, Wire, path_of
 from postbus.message import Outgoing
-from postbus.publish import publish_one
 
 _MOST_LANES = 1000  # after which those that are idle are forgotten
 
@@ -47,8 +47,8 @@ class HttpSender:
     def __init__(self, wire: Wire, *, dedup: bool, most: int, most_bytes: int) -> None:
         self._wire = wire
         self._dedup = dedup
-        self._lanes: dict[str, SendLane] = {}
-        self._room = Room(most, most_bytes)
+        self._lanes: dict[str, CommitBatcher] = {}
+        self._room = SendBudget(most, most_bytes)
 
     async def send(self, topic: str, message: Outgoing) -> int:
         """Publish; returns the id when the message is committed."""
@@ -57,7 +57,7 @@ class HttpSender:
         async with self._room.taken(size):
             if len(self._lanes) >= _MOST_LANES:
                 self._lanes = {name: lane for name, lane in self._lanes.items() if not lane.is_idle}
-            lane = self._lanes.setdefault(topic, SendLane(self._commit))
+            lane = self._lanes.setdefault(topic, CommitBatcher(self._commit))
             return await lane.send(topic, message, size)
 
     async def send_many(self, topic: str, messages: Iterable[Any]) -> list[int]:
@@ -76,7 +76,7 @@ class HttpSender:
             return msgspec.structs.replace(message, dedup_key=f"http:{uuid4().hex}")
         return message
 
-    async def _commit(self, batch: list[Waiting]) -> list[int]:
+    async def _commit(self, batch: list[PendingSend]) -> list[int]:
         return await self._push(batch[0].topic, [one.message for one in batch])
 
     async def _push(self, topic: str, messages: list[Outgoing]) -> list[int]:
@@ -86,7 +86,7 @@ class HttpSender:
         return ids_of(answer)
 
 
-class Room:
+class SendBudget:
     """How much may be under way. Who finds no room waits for it, in order."""
 
     def __init__(self, most: int, most_bytes: int) -> None:

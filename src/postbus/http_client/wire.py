@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from postbus._loop import Backoff
+from postbus._runtime.loop import Backoff
 from postbus.errors import CommitUnknown, DatabaseUnavailable, InvalidInput, InvalidOption, PostbusError, from_database
 
 try:

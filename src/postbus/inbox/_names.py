@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 
-from postbus._codec import is_storable
+from postbus._content.codec import is_storable
 from postbus.errors import InvalidOption
 from postbus.message import Message
 from postbus.options import Duration, as_timedelta

@@ -7,7 +7,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from postbus._drivers import driver_of, translate_from
+from postbus._drivers.base import translate_from
+from postbus._drivers.known import driver_of
 from postbus.errors import InvalidInput, InvalidOption
 from postbus.inbox._idempotent import idempotent
 from postbus.inbox._names import WINDOW, MessageId, as_text, as_window, checked_consumer

@@ -8,13 +8,14 @@ from postbus.relay.postbus import PostbusSink
 from postbus.relay.pubsub import PubSubSink
 from postbus.relay.rabbitmq import RabbitSink
 from postbus.relay.redis import RedisSink
-from postbus.relay.relay import Registry, Relay
+from postbus.relay.relay import EventRegistry, Relay
 from postbus.relay.sink import NotNow, Parcel, Sink
 from postbus.relay.sinks import NullSink
 from postbus.relay.webhook import WebhookSink
 
 __all__ = [
     "Envelope",
+    "EventRegistry",
     "Form",
     "KafkaSink",
     "NatsSink",
@@ -25,7 +26,6 @@ __all__ = [
     "PubSubSink",
     "RabbitSink",
     "RedisSink",
-    "Registry",
     "Relay",
     "RelayOptions",
     "Sink",

@@ -11,9 +11,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from postbus._codec import holds_json
-from postbus._content_type import told_content_type
-from postbus._identity import EVENT_ID, own_identity
+from postbus._content.codec import holds_json
+from postbus._content.content_types import told_content_type
+from postbus._content.identity import EVENT_ID, own_identity
 from postbus.errors import InvalidOption
 from postbus.message import Message
 from postbus.relay.sink import Parcel

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from postbus._log import event
+from postbus._runtime.log_events import event
 from postbus.errors import InvalidOption, SinkUnavailable
 from postbus.message import Ack, DeadLetter, Outcome, Release, Retry
 from postbus.options import Duration, as_timedelta

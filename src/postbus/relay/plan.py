@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypedDict
 
-from postbus._log import event
-from postbus._store import Store
+from postbus._content.names import check_topic_name
+from postbus._db.store import Store
+from postbus._runtime.log_events import event
 from postbus.catch_up import CatchUp
 from postbus.errors import InvalidOption, TopicNotFound
 from postbus.options import Duration, as_timedelta
-from postbus.publish import check_topic_name
 from postbus.relay.away import Away
 from postbus.relay.envelope import Envelope, Form
-from postbus.relay.relay import Registry, Relay
+from postbus.relay.relay import EventRegistry, Relay
 from postbus.relay.sink import Sink
 from postbus.retry import RetryPolicy
 from postbus.subscription import HandlerOptions
@@ -36,7 +36,7 @@ class RelayOptions(TypedDict, total=False):
     """attributes, cloudevents or cloudevents-structured (attributes)."""
     source: str | None
     """Who sends, for CloudEvents (/postbus/, the database's source, and the topic)."""
-    registry: Registry | None
+    registry: EventRegistry | None
     """Says which messages must not be sent: these are dead letters at once (none)."""
     batch: int
     """Messages that are sent at a time (50)."""

@@ -7,12 +7,12 @@ from itertools import groupby
 
 import asyncpg
 
-from postbus._identity import EVENT_ID
-from postbus._store import Store
-from postbus._wake import topic_id
+from postbus._content.identity import EVENT_ID
+from postbus._db.store import Store
+from postbus._publish.statements import publish_many
+from postbus._wakeup.waiters import topic_id
 from postbus.errors import CommitUnknown, DatabaseUnavailable, InvalidInput, InvalidPayload, SinkUnavailable
 from postbus.message import Ack, DeadLetter, Outcome, Outgoing, Retry
-from postbus.publish import publish_many
 from postbus.relay.envelope import CLOUD_EVENTS_PREFIX
 from postbus.relay.sink import NotNow, Parcel, one_by_one
 

@@ -8,9 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from postbus._alone import will_take_long
-from postbus._log import event
-from postbus._loop import Backoff
+from postbus._handling.isolation import will_take_long
+from postbus._runtime.log_events import event
+from postbus._runtime.loop import Backoff
 from postbus.errors import InvalidOption, PostbusError, SinkUnavailable
 from postbus.message import DeadLetter, Message, Outcome, Release, Retry
 from postbus.relay.away import Away
@@ -20,7 +20,7 @@ from postbus.relay.sink import NotNow, Parcel, Sink, one_by_one
 _LOOK = 0.2  # seconds between looks at whether the process is to end, while the sink is away
 
 
-class Registry(Protocol):
+class EventRegistry(Protocol):
     """Knows the types of events, and what their payloads look like."""
 
     def check(self, message: Message) -> object:
@@ -40,7 +40,7 @@ class Relay:
         sink: Sink,
         envelope: Envelope,
         *,
-        registry: Registry | None = None,
+        registry: EventRegistry | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
         away: Away | None = None,
     ) -> None:

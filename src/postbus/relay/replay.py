@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from postbus._store import Store
+from postbus._db.store import Store
 from postbus.message import Ack, DeadLetter, Message, Outcome, Retry
 from postbus.relay.relay import Relay
 from postbus.retry import RetryPolicy
@@ -18,7 +18,7 @@ _PAGE = 1000
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReplayRequest:
     """Which messages. All that is said has to fit."""
 
     since: datetime | None = None
@@ -51,7 +51,7 @@ class Replay:
         self._batch = batch
         self._retry = retry
 
-    async def run(self, wanted: Wanted, tell: Callable[[Replayed], None] = lambda replayed: None) -> Replayed:
+    async def run(self, wanted: ReplayRequest, tell: Callable[[Replayed], None] = lambda replayed: None) -> Replayed:
         """Send what is wanted. What the sink refuses is tried again as often as a relay does, and then told."""
         replayed = Replayed()
         place = (0, -1)
@@ -64,7 +64,7 @@ class Replay:
                 tell(replayed)
         return replayed
 
-    async def count(self, wanted: Wanted) -> int:
+    async def count(self, wanted: ReplayRequest) -> int:
         """How many these are."""
         count, place = 0, (0, -1)
         while page := await self._store.retained(self._topic, wanted.filters(), place, _PAGE):

@@ -66,7 +66,7 @@ class Alerts:
 
 
 @dataclass(frozen=True)
-class Settings:
+class RelaySettings:
     """All that relays are told."""
 
     routes: list[Route] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Settings:
 
 def read(
     path: Path | None, environment: Mapping[str, str], options: Mapping[str, Any], sink_options: Mapping[str, Any]
-) -> Settings:
+) -> RelaySettings:
     """What a file, POSTBUS_RELAY_… and options say together. Bad values are refused by name."""
     given = _from_environment(environment)
     path = path or (Path(given["config"]) if "config" in given else None)
@@ -83,7 +83,7 @@ def read(
     said = {name: value for name, value in given.items() if name != "config"}
     said |= {name: value for name, value in options.items() if value is not None}
     where = f"{path}" if path is not None else ""
-    return Settings(
+    return RelaySettings(
         _routes(file, said, sink_options, where),
         _alerts({**_table(file, "alerts", where), **{name: said[name] for name in _ALERTS if name in said}}),
     )

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from postbus._address import ENCODE, why_no_address
+from postbus._db.addresses import ENCODE, why_no_address
 from postbus.errors import InvalidOption
 from postbus.message import Message, Outcome, Release, Retry
 

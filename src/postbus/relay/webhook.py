@@ -10,8 +10,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from postbus._address import told_address
-from postbus._visible import visible
+from postbus._db.addresses import told_address
+from postbus._runtime.visible_text import visible
 from postbus.errors import InvalidOption, SinkUnavailable
 from postbus.message import Ack, DeadLetter, Outcome, Release, Retry
 from postbus.options import Duration, as_timedelta

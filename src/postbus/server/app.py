@@ -29,13 +29,13 @@ from postbus.server.front_door import FrontDoor
 from postbus.server.limits import Gate
 from postbus.server.readiness import Readiness
 from postbus.server.routing import Body, RawSchema
-from postbus.server.settings import Settings
+from postbus.server.settings import ServerSettings
 from postbus.server.vigil import Vigil
 
 PARTS = (messages, consume, topics, groups, dead_letters, webhook_routes, token_routes, audit, health)
 
 
-def new_desk(bus: Bus, settings: Settings) -> Desk:
+def new_desk(bus: Bus, settings: ServerSettings) -> Desk:
     """What the requests of one server share."""
     verifier: Verifier | None = None
     if settings.jwt is not None:

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import msgspec
 
-from postbus._http_admin import TOKEN_PREFIX, token_parts
-from postbus._store import Store
+from postbus._admin.access import TOKEN_PREFIX, token_parts
+from postbus._db.store import Store
 from postbus.errors import NotAllowed, NotAuthenticated
 from postbus.server.rights import ROLES, Right, held_by
 from postbus.server.strangers import Batch, Parts, Row, Strangers

@@ -36,7 +36,7 @@ _TICK = 0.5  # seconds between two looks at all connections
 
 
 @dataclass
-class Room:
+class ConnectionSlots:
     """The connections of a server: those of strangers in the order in which they came, and those of known callers."""
 
     limits: ConnectionLimits
@@ -87,7 +87,7 @@ def _full() -> NotServed:
 class Connection(HttpToolsProtocol):
     """One connection. Subclasses made by `protocol_of` know the room that it is in."""
 
-    room: Room
+    room: ConnectionSlots
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -291,6 +291,6 @@ def _head_too_large(message: str) -> RequestTooLarge:
     return RequestTooLarge(message, remedy="send fewer or shorter headers")
 
 
-def protocol_of(room: Room) -> type[asyncio.Protocol]:
+def protocol_of(room: ConnectionSlots) -> type[asyncio.Protocol]:
     """The protocol of a server, for uvicorn."""
     return type("RoomConnection", (Connection,), {"room": room})

@@ -17,7 +17,17 @@ from postbus.pull import Delivery
 from postbus.scope import Heartbeat
 from postbus.server.messages import message_of
 from postbus.server.routing import GroupName, InCall, TopicName, route
-from postbus.server.shapes import Extend, GiveUp, Held, Pop, PopScope, RetryLater, Settle, Transaction, WideHeartbeat
+from postbus.server.shapes import (
+    Extend,
+    GiveUp,
+    HeldMessage,
+    PopBody,
+    PopScope,
+    RetryLater,
+    Settle,
+    Transaction,
+    WideHeartbeat,
+)
 from postbus.server.views import Alive, Committed, Delivered, Heartbeats, Popped, Pushed, Retried, Settled, payload_of
 from postbus.start import Start
 
@@ -25,7 +35,7 @@ _TAG = "consuming"
 
 
 @route("POST", "/v1/topics/{topic:str}/pop", errors=(404, 409, 413), tag=_TAG)
-async def pop(call: InCall, request: Request[Any, Any, Any], topic: TopicName, data: JSONBody[Pop]) -> Popped:
+async def pop(call: InCall, request: Request[Any, Any, Any], topic: TopicName, data: JSONBody[PopBody]) -> Popped:
     """Take messages of a QUEUE, or for a group of a PUB_SUB topic. They are yours until their lease ends.
 
     The first pop of a group subscribes it.
@@ -67,7 +77,7 @@ def _heartbeats(told: Sequence[Heartbeat]) -> Heartbeats:
     )
 
 
-def _first_place(data: Pop) -> Start | datetime | None:
+def _first_place(data: PopBody) -> Start | datetime | None:
     """Where a group begins that is new."""
     if (data.mode == "message") != (data.message_id is not None):
         raise InvalidOption(
@@ -82,7 +92,7 @@ def _first_place(data: Pop) -> Start | datetime | None:
 async def _popped(
     call: InCall,
     request: Request[Any, Any, Any],
-    data: Pop,
+    data: PopBody,
     topic: str | None,
     namespace: str | None = None,
     task: str | None = None,
@@ -235,7 +245,7 @@ def _check_parts(call: InCall, data: JSONBody[Transaction]) -> None:
     call.desk.gate.check_batch(len(data.ack) + sum(len(part.messages) for part in data.push))
 
 
-async def _leases(call: InCall, held: list[Held]) -> dict[UUID, list[int]]:
+async def _leases(call: InCall, held: list[HeldMessage]) -> dict[UUID, list[int]]:
     """Messages by the token of their lease, which the caller's topics and groups have to allow."""
     call.desk.gate.check_batch(len(held))
     leases: dict[UUID, list[int]] = {}
@@ -245,7 +255,7 @@ async def _leases(call: InCall, held: list[Held]) -> dict[UUID, list[int]]:
     return leases
 
 
-def _settled(held: list[Held], lost: Iterable[int]) -> Settled:
+def _settled(held: list[HeldMessage], lost: Iterable[int]) -> Settled:
     """What became of it. Where nothing was done at all, that is an error."""
     names = [str(one) for one in sorted(set(lost))]
     if len(names) == len({int(one.id) for one in held}):

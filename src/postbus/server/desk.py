@@ -10,8 +10,8 @@ from uuid import UUID
 
 from litestar import Request
 
-from postbus._actor import shown_actor
-from postbus._store import Store
+from postbus._db.actor import shown_actor
+from postbus._db.store import Store
 from postbus.admin import Admin
 from postbus.bus import Bus
 from postbus.errors import NotAllowed
@@ -19,7 +19,7 @@ from postbus.server.callers import Authenticator, Caller
 from postbus.server.limits import Gate
 from postbus.server.polls import Polls
 from postbus.server.readiness import Readiness
-from postbus.server.settings import Settings
+from postbus.server.settings import ServerSettings
 from postbus.server.vigil import Vigil
 from postbus.server.withhold import without_payloads
 
@@ -35,7 +35,7 @@ class Desk:
     """What the requests of one server share."""
 
     bus: Bus
-    settings: Settings
+    settings: ServerSettings
     authenticator: Authenticator
     gate: Gate
     vigil: Vigil

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from postbus._follow import Follower, Place
-from postbus._loop import pause
+from postbus._admin.tail import Follower, Place
+from postbus._runtime.loop import pause
 from postbus.errors import DatabaseUnavailable, NotServed
 from postbus.server.desk import Call
 from postbus.server.views import Browsed, view

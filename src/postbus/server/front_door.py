@@ -9,7 +9,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from postbus.errors import InvalidInput, NotAllowed, PostbusError
 from postbus.server.problems import MEDIA_TYPE, problem
-from postbus.server.settings import Settings, is_loopback
+from postbus.server.settings import ServerSettings, is_loopback
 
 _OWN_PAGES = ("same-origin", "none")
 
@@ -21,7 +21,7 @@ class FrontDoor:
     used by web pages that its user looks at: neither under a name that leads here, nor from another origin.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self._app = app
         self._is_open = settings.is_open
         self._origins = frozenset(settings.cors_origins)

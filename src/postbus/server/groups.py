@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from litestar.params import FromQuery, JSONBody, QueryParameter
 
-from postbus._page_store import Row
+from postbus._db.statements.pages import Row
 from postbus.errors import InvalidOption
 from postbus.server.paging import Cursor, Limit, next_of, place_of
 from postbus.server.routing import GroupName, InCall, TopicName, route
-from postbus.server.shapes import Place, Seek, Subscribe
+from postbus.server.shapes import LogPosition, Seek, Subscribe
 from postbus.server.views import (
     CatchUps,
     CatchUpView,
@@ -174,7 +174,7 @@ def _sees(call: InCall, row: dict[str, Any]) -> bool:
     return call.caller.sees(row["topic"]) and call.caller.sees_group(row["group_name"])
 
 
-def _start(place: Place) -> Start:
+def _start(place: LogPosition) -> Start:
     if (place.timestamp is not None) != (place.start == "FROM_TIMESTAMP"):
         raise InvalidOption(f"{place.start} and a timestamp do not go together", remedy="use FROM_TIMESTAMP with one")
     if (place.message_id is not None) != (place.start == "FROM_MESSAGE_ID"):

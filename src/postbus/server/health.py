@@ -9,13 +9,13 @@ from litestar import Request
 from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET
 
-from postbus._admin_store import like
+from postbus._db.statements.admin import like
 from postbus.errors import NotAllowed
 from postbus.options import as_timedelta
 from postbus.server.desk import Desk
 from postbus.server.group_limits import of_findings
 from postbus.server.routing import InCall, route
-from postbus.server.shapes import Limits
+from postbus.server.shapes import GroupLimits
 from postbus.server.views import GroupFinding, Health, HealthLimits, SweepHealth, SystemHealth, Welcome, view
 
 _TAG = "health"
@@ -71,7 +71,7 @@ async def show_health_limits(
 @route("PATCH", "/v1/health/limits", tag=_TAG)
 async def set_health_limits(
     call: InCall,
-    data: JSONBody[Limits],
+    data: JSONBody[GroupLimits],
     topic: FromQuery[str | None] = None,
     group: FromQuery[str | None] = None,
 ) -> HealthLimits:

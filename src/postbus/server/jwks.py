@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
-from postbus._log import event
+from postbus._runtime.log_events import event
 from postbus.errors import NotAuthenticated, NotServed
 
 _LIFESPAN = 300.0  # seconds that keys are used without asking again

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from postbus.errors import RequestTooLarge, TooManyRequests
-from postbus.server.settings import Limits
+from postbus.server.settings import CallerLimits
 
 _MOST_BUCKETS = 10_000
 
@@ -41,7 +41,7 @@ class Buckets:
 class Gate:
     """Counts what each caller does, and refuses what is beyond its limits."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: CallerLimits) -> None:
         self.limits = limits
         self._polls: Counter[str] = Counter()
         self._requests = None if limits.rate is None else Buckets(limits.rate, max(limits.rate, 1.0))

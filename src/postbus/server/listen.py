@@ -9,15 +9,15 @@ import socket
 import stat
 import sys
 
-from postbus._log import event
+from postbus._runtime.log_events import event
 from postbus.errors import InvalidOption
-from postbus.server.settings import ConnectionLimits, Settings, UnixSocket
+from postbus.server.settings import ConnectionLimits, ServerSettings, UnixSocket
 
 BACKLOG = 2048
 _OTHER_FILES = 256  # descriptors for everything but connections of clients
 
 
-def listen(settings: Settings) -> socket.socket:
+def listen(settings: ServerSettings) -> socket.socket:
     """A socket that listens where the settings say."""
     if settings.unix_socket is not None:
         return _listen_unix(settings.unix_socket)
@@ -73,7 +73,7 @@ def _remove_stale(wanted: UnixSocket) -> None:
     raise InvalidOption(f"another process serves {wanted.path}", remedy="name another path with --unix-socket")
 
 
-def remove_socket(settings: Settings) -> None:
+def remove_socket(settings: ServerSettings) -> None:
     """Remove the socket in the file system."""
     if settings.unix_socket is not None:
         settings.unix_socket.path.unlink(missing_ok=True)

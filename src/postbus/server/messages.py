@@ -10,13 +10,13 @@ from litestar.params import FromQuery, HeaderParameter, JSONBody
 from litestar.response import Stream
 from msgspec import UNSET, UnsetType
 
-from postbus._codec import check_json
-from postbus._content_type import BYTES, JSON, TEXT, is_json
-from postbus._page_store import LAST, Page
+from postbus._content.codec import check_json
+from postbus._content.content_types import BYTES, JSON, TEXT, is_json
+from postbus._content.outgoing import outgoing
+from postbus._db.statements.pages import LAST, Page
 from postbus.errors import InvalidPayload
 from postbus.message import Outgoing
 from postbus.options import as_timedelta
-from postbus.publish import outgoing
 from postbus.server.follow import follow
 from postbus.server.group_limits import of_message
 from postbus.server.paging import MOST_BYTES, AfterId, Cursor, Limit, next_of, place_of

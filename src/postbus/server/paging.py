@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from litestar.params import QueryParameter
 
-from postbus._page_store import Page, Row
+from postbus._db.statements.pages import Page, Row
 from postbus.errors import InvalidInput
 
 MOST_BYTES = 8 << 20

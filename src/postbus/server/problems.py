@@ -12,8 +12,8 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 
 from postbus import errors
-from postbus._log import event
-from postbus._translate import translate
+from postbus._db.error_map import translate
+from postbus._runtime.log_events import event
 from postbus.errors import PostbusError
 from postbus.server.views import Problem
 

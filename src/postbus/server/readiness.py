@@ -7,9 +7,9 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from postbus import _migrate
-from postbus._log import event
-from postbus._store import Store
+from postbus._db import migrator
+from postbus._db.store import Store
+from postbus._runtime.log_events import event
 from postbus.errors import DatabaseUnavailable, PostbusError, SchemaError
 
 _REMEMBERED = 1.0  # seconds that an answer of the database holds
@@ -39,7 +39,7 @@ class Readiness:
         try:
             store = await self._store()
             async with store.connection() as conn:
-                await _migrate.check(conn)
+                await migrator.check(conn)
         except PostbusError as error:
             if self._tells_why:
                 return error

@@ -49,7 +49,7 @@ _MEANINGS = {
 _ALWAYS = (400, 401, 403, 429, 503)
 
 
-class Route(HTTPRouteHandler):
+class HttpRoute(HTTPRouteHandler):
     """Answers callers without payloads without them, whatever its function returns."""
 
     async def to_response(self, app: Litestar, data: Any, request: Request[Any, Any, Any]) -> ASGIApp:
@@ -75,7 +75,7 @@ def route(
             code: ResponseSpec(Problem, description=_MEANINGS[code], media_type=MEDIA_TYPE, generate_examples=False)
             for code in sorted((*_ALWAYS, *errors) if right.roles else errors)
         }
-        return Route(
+        return HttpRoute(
             path,
             http_method=method,
             status_code=status,

@@ -10,12 +10,12 @@ from typing import Any
 
 import uvicorn
 
-from postbus._upkeep import Sweeping
+from postbus._maintenance.sweeper import MaintenanceLoop
 from postbus.bus import Bus
 from postbus.server.app import make_app, new_desk
-from postbus.server.connections import Room, protocol_of
+from postbus.server.connections import ConnectionSlots, protocol_of
 from postbus.server.listen import BACKLOG, listen, make_room_for, remove_socket
-from postbus.server.settings import Settings
+from postbus.server.settings import ServerSettings
 from postbus.server.webhooks import WebhookRunner
 
 _HANDSHAKE = 10.0  # seconds that TLS may take to begin, …
@@ -61,7 +61,7 @@ class _Uvicorn(uvicorn.Server):
 class HttpServer:
     """Serves a bus by HTTP. Listens from the moment it is made, and serves while it runs."""
 
-    def __init__(self, bus: Bus, settings: Settings) -> None:
+    def __init__(self, bus: Bus, settings: ServerSettings) -> None:
         self._bus = bus
         self._settings = settings
         self._desk = new_desk(bus, settings)
@@ -69,7 +69,7 @@ class HttpServer:
         self._webhooks = WebhookRunner(bus.dsn, bus.connect, settings.reach)
         self._desk.webhooks_changed = self._webhooks.changed
         self._server: _Uvicorn | None = None
-        self._room = Room(settings.connections)
+        self._room = ConnectionSlots(settings.connections)
         self._socket = listen(settings)
         make_room_for(settings.connections)
 
@@ -105,7 +105,7 @@ class HttpServer:
         ending = asyncio.create_task(stop.wait(), name="postbus-http-stop")
         webhooks = self._webhooks.run(self._desk.stopping)
         # There may be no other process that looks after leases that end, and after what is no longer needed.
-        sweeping = Sweeping(await self._bus.connect(), "serve")
+        sweeping = MaintenanceLoop(await self._bus.connect(), "serve")
         desk, uses = self._desk, self._desk.authenticator.uses
         loops = (webhooks, uses.run(stop), self._room.watch(stop), desk.vigil.run(stop), *sweeping.loops(stop))
         beside = [asyncio.create_task(one, name="postbus-http-upkeep") for one in loops]

@@ -16,7 +16,7 @@ _ORIGIN = re.compile(r"https?://[^/?#\s@]+")
 
 
 @dataclass(frozen=True)
-class Limits:
+class CallerLimits:
     """What one caller may ask for. A caller is a token, the subject of a JWT, or, without authentication, everybody."""
 
     max_body: int = 16 << 20
@@ -101,7 +101,7 @@ class JwtSettings:
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     """How the server listens, and whom it serves."""
 
     host: str = "127.0.0.1"
@@ -111,7 +111,7 @@ class Settings:
     """Ask callers for a token."""
     jwt: JwtSettings | None = None
     """Take JWTs too; this asks for authentication by itself."""
-    limits: Limits = field(default_factory=Limits)
+    limits: CallerLimits = field(default_factory=CallerLimits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     cors_origins: tuple[str, ...] = ()
     """Web pages that may call the server: their origins, or * for any."""

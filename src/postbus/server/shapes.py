@@ -55,7 +55,7 @@ class NewMessage(Given, kw_only=True):
     correlation_id: str | None = None
 
 
-class Pop(Given, kw_only=True):
+class PopBody(Given, kw_only=True):
     """What to take, and for how long to wait for it."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"count": 10, "wait": 1, "lease": "30s"}
@@ -81,7 +81,7 @@ class Pop(Given, kw_only=True):
     ] = None
 
 
-class PopScope(Pop, kw_only=True):
+class PopScope(PopBody, kw_only=True):
     """The same for a group and all topics of a namespace, of a task, or whose names fit a pattern."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"group": "audit", "pattern": "orders.*", "count": 10, "wait": 1}
@@ -106,14 +106,14 @@ class WideHeartbeat(Given, kw_only=True):
     pattern: Annotated[str | None, Meta(examples=["orders.*"])] = None
 
 
-class Held(msgspec.Struct, kw_only=True):
+class HeldMessage(msgspec.Struct, kw_only=True):
     """A message that was popped: its id and its lease's token. Other fields are passed over."""
 
     id: Id
     token: Annotated[UUID, Meta(examples=["5f6a7b8c-0d1e-4f20-8a3b-4c5d6e7f8091"])]
 
 
-HeldMessages = Annotated[list[Held], Meta(min_length=1)]
+HeldMessages = Annotated[list[HeldMessage], Meta(min_length=1)]
 
 
 class Settle(Given, kw_only=True):
@@ -172,7 +172,7 @@ class Transaction(Given, kw_only=True):
         "push": [{"topic": "invoices", "messages": [{"payload": {"order": 1}}]}],
     }
 
-    ack: list[Held] = []
+    ack: list[HeldMessage] = []
     push: list[PushTo] = []
 
 
@@ -208,7 +208,7 @@ class TopicSettings(Given, kw_only=True, omit_defaults=True):
     notify: bool | UnsetType = UNSET
 
 
-class Limits(Given, kw_only=True, omit_defaults=True):
+class GroupLimits(Given, kw_only=True, omit_defaults=True):
     """From when on groups count as being in trouble. "off" is no limit, null what the less specific limits say."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"lag_age": "10 minutes"}
@@ -238,7 +238,7 @@ class NewTopic(Given, kw_only=True):
     options: TopicSettings = msgspec.field(default_factory=TopicSettings)
 
 
-class Place(Given, kw_only=True):
+class LogPosition(Given, kw_only=True):
     """A place in a log."""
 
     start: Literal["FROM_NOW", "FROM_BEGINNING", "FROM_TIMESTAMP", "FROM_MESSAGE_ID"] = "FROM_NOW"
@@ -246,7 +246,7 @@ class Place(Given, kw_only=True):
     message_id: Id | None = None
 
 
-class Subscribe(Place, kw_only=True):
+class Subscribe(LogPosition, kw_only=True):
     """Where a new group starts; one that exists keeps its place."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"start": "FROM_BEGINNING"}
@@ -256,7 +256,7 @@ class Subscribe(Place, kw_only=True):
     ] = "block"
 
 
-class Seek(Place, kw_only=True):
+class Seek(LogPosition, kw_only=True):
     """Where a group goes to."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {

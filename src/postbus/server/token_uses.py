@@ -7,8 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from postbus._loop import repeat
-from postbus._store import Store
+from postbus._db.store import Store
+from postbus._runtime.loop import repeat
 from postbus.errors import PostbusError
 
 _APART = 60.0  # seconds between two notes of one token by one process

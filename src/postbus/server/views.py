@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from postbus._codec import holds_json
-from postbus._content_type import is_text
+from postbus._content.codec import holds_json
+from postbus._content.content_types import is_text
 from postbus.server.shapes import Id
 
 V = TypeVar("V", bound=msgspec.Struct)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from postbus._loop import repeat
+from postbus._runtime.loop import repeat
 from postbus.server.callers import Authenticator
 
 _EVERY = 2.0  # seconds between two looks: docs promise five

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 from litestar.params import JSONBody, PathParameter
 
-from postbus._http_admin import no_webhook
+from postbus._admin.access import no_webhook
 from postbus.errors import InvalidOption, NotServed
 from postbus.relay.webhook import check_secret
 from postbus.server.paging import Cursor, Limit, next_of, place_of

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from postbus._address import told_address
-from postbus._content_type import told_content_type
-from postbus._log import event
-from postbus._loop import Backoff, pause
-from postbus._store import Store
+from postbus._content.content_types import told_content_type
+from postbus._db.addresses import told_address
+from postbus._db.store import Store
+from postbus._runtime.log_events import event
+from postbus._runtime.loop import Backoff, pause
 from postbus.bus import Bus
 from postbus.errors import DatabaseUnavailable, PostbusError
 from postbus.message import Message, Outcome, Release, Retry

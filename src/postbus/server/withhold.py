@@ -8,7 +8,7 @@ import msgspec
 from litestar.response import Stream
 from msgspec import UNSET
 
-from postbus._identity import EVENT_ID
+from postbus._content.identity import EVENT_ID
 from postbus.server.views import GroupFinding, GroupView, Looked, SweepHealth, View
 
 A = TypeVar("A")

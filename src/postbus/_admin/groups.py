@@ -1,0 +1,276 @@
+"""Looking after groups, and the story of a message."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any, Unpack
+
+from postbus._admin.scopes import ScopeAdmin
+from postbus._content.identity import identity_of
+from postbus.errors import GroupNotFound, InvalidGroup, MessageNotFound, TopicNotFound, WrongSemantics
+from postbus.health import GroupFinding, HealthLimits, limits_json
+from postbus.options import Duration, as_timedelta
+from postbus.start import Start
+
+_LOOK_FOR_LANES = 0.2  # seconds
+
+
+class GroupAdmin(ScopeAdmin):
+    """What operators do with groups, as methods. Reached as `bus.admin`."""
+
+    async def topic(self, name: str) -> dict[str, Any]:
+        """One topic, with options and what it holds."""
+        found = await (await self._store()).topics(name)
+        if not found:
+            raise _no_topic(name)
+        return found[0]
+
+    async def semantics(self, topic: str) -> str:
+        """QUEUE or PUB_SUB, at once, however much a topic holds."""
+        found = await (await self._store()).semantics(topic)
+        if not found:
+            raise _no_topic(topic)
+        return found[topic]
+
+    async def groups(
+        self, topic: str | None = None, group: str | None = None, *, cancelled: bool = False
+    ) -> list[dict[str, Any]]:
+        """The groups of a topic, or of all topics, with lag and state; with `cancelled` also those that ended."""
+        found = await (await self._store()).groups(topic, group)
+        return [one for one in found if cancelled or one["state"] != "CANCELLED"]
+
+    async def group(self, topic: str, name: str) -> dict[str, Any]:
+        """One group of a topic, with lag and state."""
+        async with self._explaining(topic):
+            known = await self.groups(topic, name, cancelled=True)
+            found = [one for one in known if one["state"] != "CANCELLED"]
+            if not found:
+                raise GroupNotFound(
+                    f"group {name!r} has no subscription to topic {topic!r}",
+                    remedy=f"it was CANCELLED, which is final; make a new one: postbus groups subscribe {name} {topic}"
+                    if known
+                    else f"list them: postbus groups list {topic}",
+                )
+        return found[0]
+
+    async def members(self, topic: str, name: str) -> list[dict[str, Any]]:
+        """What each member of a group has done, in all processes."""
+        await self.group(topic, name)
+        return await (await self._store()).members(topic, name)
+
+    async def pause_group(self, topic: str, name: str) -> None:
+        """Stop delivery to a group, in all processes. It keeps its place, and what is published meanwhile.
+
+        When this returns, no handler of this process begins with another message; other processes stop within four
+        seconds. What handlers have begun they finish.
+        """
+        await self._set_group_state(topic, name, "PAUSED")
+
+    async def resume_group(self, topic: str, name: str) -> None:
+        """Start delivery to a paused group again."""
+        await self._set_group_state(topic, name, "ACTIVE")
+
+    async def cancel_group(self, topic: str, name: str) -> None:
+        """End a group's subscription for good. Its place is forgotten; subscribing again makes a new one."""
+        await self._set_group_state(topic, name, "CANCELLED")
+
+    async def _set_group_state(self, topic: str, name: str, state: str) -> None:
+        async with self._explaining(topic):
+            await (await self._store()).set_group_state(topic, name, state)
+        if state != "ACTIVE":
+            await self._halt(topic, name)
+
+    async def seek(self, topic: str, group: str, start: Start | str | datetime | int, *, dry_run: bool = False) -> int:
+        """Move a group to another place; who works for it goes on from there.
+
+        Returns how many messages the group has before it then. With `dry_run` it stays where it is.
+        """
+        to = Start.of(start)
+        async with self._explaining(topic):
+            store = await self._store()
+            return await store.seek(topic, group, to.kind, to.timestamp, to.message_id, dry_run=dry_run)
+
+    async def catch_ups(self, topic: str | None = None, group: str | None = None) -> list[dict[str, Any]]:
+        """History that groups work through, or have: how much of it, how fast, and when it ends at that rate."""
+        return await (await self._store()).catch_ups(topic, group)
+
+    async def cancel_catch_up(self, topic: str, group: str) -> None:
+        """Stop working through a group's history. The group itself goes on; so can the history, later."""
+        await self._set_catch_up(topic, group, is_wanted=False)
+
+    async def resume_catch_up(self, topic: str, group: str) -> None:
+        """Go on with a history that was cancelled, where it stopped, with what is still retained."""
+        await self._set_catch_up(topic, group, is_wanted=True)
+
+    async def _set_catch_up(self, topic: str, group: str, *, is_wanted: bool) -> None:
+        async with self._explaining(topic):
+            await (await self._store()).set_catch_up(topic, group, is_wanted=is_wanted)
+
+    async def resurrect_group(self, topic: str, name: str, *, catch_up: bool = True) -> dict[str, Any]:
+        """Bring a DEAD group back: it goes on where it stood, or, without catch-up, with what comes from now on.
+
+        Returns how many messages it missed, and how many of these it will not get.
+        """
+        state = (await self.group(topic, name))["state"]
+        found = await (await self._store()).resurrect_group(topic, name, catch_up=catch_up)
+        if not found:
+            raise InvalidGroup(
+                f"group {name!r} of topic {topic!r} is {state}: only DEAD groups are resurrected",
+                remedy=f"let it go on: postbus groups resume {topic} {name}"
+                if state == "PAUSED"
+                else "it is alive: nothing has to be done",
+            )
+        return {"missed": found[0]["missed"], "skipped": found[0]["skipped"]}
+
+    async def remove_group(self, topic: str, name: str, *, wait: Duration = 30.0) -> dict[str, Any]:
+        """Remove a group, with all that belongs to it: its place, what it tries again, its dead letters, its figures.
+
+        Processes settle what they have in hand first. Those that hold lanes of it after `wait` still handle theirs, but
+        it is not settled: `held` tells how many lanes that were. `removed` is false where a transaction goes on in one.
+        """
+        store = await self._store()
+        deadline = time.monotonic() + as_timedelta(wait, name="wait").total_seconds()
+        async with self._explaining(topic):
+            while True:
+                is_over = time.monotonic() >= deadline
+                told = await store.remove_group(topic, name, force=is_over)
+                if told["removed"] or is_over:
+                    return told
+                await asyncio.sleep(min(_LOOK_FOR_LANES, max(0.0, deadline - time.monotonic())))
+
+    async def force_complete(
+        self, topic: str, older_than: Duration, *, group: str | None = None, dry_run: bool = False
+    ) -> dict[str, int]:
+        """Move live groups, or one, past all messages that were published longer ago: those they have not settled.
+
+        They do not get these any more. Returns how many messages each group skips; with `dry_run` nothing changes.
+        """
+        age = as_timedelta(older_than, name="older_than")
+        async with self._explaining(topic):
+            told = await (await self._store()).force_complete(topic, age, group, dry_run=dry_run)
+        return {one["name"]: one["messages"] for one in told}
+
+    async def group_metrics(self, topic: str, name: str) -> dict[str, Any]:
+        """What a group has done, how long its handlers take, how fast it is, and what is before it."""
+        async with self._explaining(topic):
+            return await (await self._store()).group_metrics(topic, name)
+
+    async def group_findings(self, stuck_after: Duration = timedelta(hours=1)) -> list[GroupFinding]:
+        """What is wrong with groups (level warning), or unusual (info), each with a remedy.
+
+        `postbus groups check`, `postbus doctor` and the server's /v1/health say the same. `stuck_after`: messages that
+        are not settled for longer are stuck.
+        """
+        return await (await self._store()).group_findings(as_timedelta(stuck_after, name="stuck_after"))
+
+    async def health_limits(self, topic: str | None = None, group: str | None = None) -> dict[str, Any]:
+        """From when on a group counts as being in trouble: see `HealthLimits`. None where there is no limit."""
+        return await (await self._store()).health_limits(topic, group)
+
+    async def set_health_limits(
+        self, topic: str | None = None, group: str | None = None, **limits: Unpack[HealthLimits]
+    ) -> dict[str, Any]:
+        """Set such limits for all groups, those of a topic, a name on all topics, or one group of a topic.
+
+        What is left out stays; "off" is no limit, None what the less specific limits say. Returns what holds now.
+        """
+        store = await self._store()
+        await store.set_health_limits(topic, group, limits_json(limits))
+        return await store.health_limits(topic, group)
+
+    async def groups_near_timeout(self, share: float = 0.8) -> list[dict[str, Any]]:
+        """Groups that were not heard of for this share of their heartbeat timeout, after which they are DEAD."""
+        return await (await self._store()).groups_near_timeout(share)
+
+    async def stuck_messages(self, older_than: Duration = timedelta(hours=1)) -> list[dict[str, Any]]:
+        """Topics with messages older than that which a live group has not settled: whose, how many, since when."""
+        return await (await self._store()).stuck_messages(as_timedelta(older_than, name="older_than"))
+
+    async def zero_subscription_messages(self) -> list[dict[str, Any]]:
+        """Topics that have messages which no group was ever required for, nor has settled: how many, and the oldest."""
+        return await (await self._store()).zero_subscription_messages()
+
+    async def inconsistencies(self) -> list[dict[str, Any]]:
+        """What should never be: rows of groups that do not fit together, each with an explanation."""
+        return await (await self._store()).inconsistencies()
+
+    async def deliveries(self, topic: str, message_id: int) -> list[dict[str, Any]]:
+        """What became of a message of a PUB_SUB topic at each group: who has it, who is done, since when, why not."""
+        return await (await self._store()).deliveries(topic, message_id)
+
+    async def message_state(self, topic: str, message_id: int) -> dict[str, Any]:
+        """The groups that a message of a PUB_SUB topic is required for, those that are done, and its status."""
+        return await (await self._store()).message_state(topic, message_id)
+
+    async def message(self, topic: str, message_id: int) -> dict[str, Any]:
+        """The story of a message: what it is, and where; of a PUB_SUB topic's also what became of it at each group.
+
+        That is `required`, `completed` and `status`, and `deliveries`, a row per group. Of a message that the log does
+        not have any more (`retained` is false) only groups are known that try it again, or have given it up.
+        """
+        store = await self._store()
+        if await self.semantics(topic) == "PUB_SUB":
+            try:
+                found = await store.log_message(topic, message_id)
+            except MessageNotFound:
+                copies = await store.copies_of(topic, message_id)
+                if not copies:
+                    raise
+                return _story_of_copies(store.source, topic, message_id, copies)
+            state = await store.message_state(topic, message_id)
+            return found | state | {"retained": True, "deliveries": await store.deliveries(topic, message_id)}
+        waiting = await store.queue_message(topic, message_id)
+        if not waiting:
+            raise MessageNotFound(
+                f"topic {topic!r} has no message {message_id}",
+                remedy="it is done and past its retention, or never was there; "
+                f"see what there is: postbus tail {topic} --once",
+            )
+        return waiting[0]
+
+    @asynccontextmanager
+    async def _explaining(self, topic: str) -> AsyncIterator[None]:
+        """A group that is not there may be so because its topic is not, or is a QUEUE."""
+        try:
+            yield
+        except (GroupNotFound, WrongSemantics):
+            if await self.semantics(topic) == "QUEUE":
+                raise WrongSemantics(
+                    f"topic {topic!r} is a QUEUE, and has no groups",
+                    remedy=f"make it PUB_SUB: postbus topics migrate {topic} --to PUB_SUB --group GROUP",
+                ) from None
+            raise
+
+
+def _no_topic(name: str) -> TopicNotFound:
+    remedy = f"see postbus topics list, or create it: postbus topics create {name}"
+    return TopicNotFound(f"there is no topic {name!r}", remedy=remedy)
+
+
+_OF_MESSAGE = ("published_at", "key", "correlation_id", "content_type", "headers", "payload")
+
+
+def _story_of_copies(source: str, topic: str, message_id: int, copies: list[dict[str, Any]]) -> dict[str, Any]:
+    headers = json.loads(copies[0]["headers"] or "{}")
+    deliveries = [
+        {name: value for name, value in one.items() if name not in _OF_MESSAGE} | {"required": True, "worker": None}
+        for one in copies
+    ]
+    is_given_up = all(one["status"] == "DEAD" for one in copies)
+    return {name: copies[0][name] for name in _OF_MESSAGE} | {
+        "topic": topic,
+        "id": message_id,
+        "event_id": identity_of(source, topic, message_id, copies[0]["published_at"], headers),
+        "lane": None,
+        "required": [one["group_name"] for one in copies],
+        "completed": [],
+        "status": "FAILED" if is_given_up else "PROCESSING",
+        "settled_at": max(one["settled_at"] for one in copies) if is_given_up else None,
+        "retained": False,
+        "deliveries": deliveries,
+    }

@@ -1,0 +1,85 @@
+"""Looking after scopes: what groups subscribe to beyond one topic, and where they start."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any, Protocol, Self
+
+from postbus._db.actor import checked_actor
+from postbus._db.store import Store
+from postbus.catch_up import CatchUp
+from postbus.options import Duration
+from postbus.scope import Scope
+from postbus.start import Default, Start
+
+
+class Halt(Protocol):
+    """Lets handlers of this process begin with no more messages of a topic, or for a group of it."""
+
+    async def __call__(self, topic: str, group: str | None = None) -> None: ...
+
+
+class ScopeAdmin:
+    """What operators do with scopes, as methods. Reached as `bus.admin`."""
+
+    def __init__(self, store: Callable[[], Awaitable[Store]], default: Default, halt: Halt) -> None:
+        self._store = store
+        self._default = default
+        self._halt = halt
+
+    def acting_as(self, actor: str) -> Self:
+        """The same for somebody else: the audit log shows `actor` beside the database user. For servers of your own."""
+        known = checked_actor(actor)
+
+        async def store() -> Store:
+            return (await self._store()).acting_as(known)
+
+        return type(self)(store, self._default, self._halt)
+
+    async def subscribe_group(
+        self,
+        group: str,
+        topic: str | None = None,
+        *,
+        key: str | None = None,
+        namespace: str | None = None,
+        task: str | None = None,
+        pattern: str | None = None,
+        start: Start | datetime | str | int | None = None,
+        mode: str | None = None,
+        look_back: Duration | None = None,
+        on_failure: str = "block",
+        catch_up: CatchUp | None = None,
+    ) -> list[str]:
+        """Subscribe a group before a process works for it. Returns the topics that it is subscribed to.
+
+        What a scope is, and where a group starts in it, is explained at `bus.subscribe()`. That is recorded: a group
+        that has a record of this scope keeps it.
+        """
+        scope = Scope.of(topic, key=key, namespace=namespace, task=task, pattern=pattern)
+        chosen = self._default.start_of(start, mode, look_back, is_recorded=True, is_wide=scope.is_wide)
+        store = await self._store()
+        return [one.topic for one in await store.subscribe_scope(group, scope, chosen, on_failure, catch_up)]
+
+    async def scopes(self, group: str | None = None) -> list[dict[str, Any]]:
+        """What groups, or one, have subscribed to by scopes, with the mode that was recorded, and the topics."""
+        return await (await self._store()).scopes(group)
+
+    async def forget_scope(
+        self,
+        group: str,
+        topic: str | None = None,
+        *,
+        key: str | None = None,
+        namespace: str | None = None,
+        task: str | None = None,
+        pattern: str | None = None,
+        cancel: bool = False,
+    ) -> int:
+        """Forget a group's record of a scope: no further topics join by it, and another mode can be recorded.
+
+        What it is subscribed to stays, unless `cancel` ends that too. Returns how many subscriptions that are.
+        """
+        scope = Scope.of(topic, key=key, namespace=namespace, task=task, pattern=pattern)
+        return await (await self._store()).forget_scope(group, scope, cancel=cancel)

@@ -1,0 +1,140 @@
+"""Errors of the driver, and what they mean to a user of Postbus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import asyncpg
+
+from postbus._db.addresses import ENCODE
+from postbus.errors import (
+    AccessDenied,
+    DatabaseUnavailable,
+    InvalidInput,
+    PostbusError,
+    SchemaMissing,
+    from_database,
+)
+
+# On a connection that the server ends at the wrong moment, asyncpg raises InternalClientError.
+LOST = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
+DRIVER_ERRORS = (asyncpg.PostgresError, *LOST)
+"""All that talking to the server may raise."""
+
+MIGRATE = "run, with the DSN of this database: postbus migrate --dsn DSN"
+DSN_REMEDY = f"it looks like postgresql://user:password@host:5432/database; {ENCODE}"
+_AWAY = (
+    asyncpg.PostgresConnectionError,
+    OSError,
+    TimeoutError,
+)
+_NOT_LET_IN = (asyncpg.exceptions.InvalidAuthorizationSpecificationError, asyncpg.exceptions.InvalidPasswordError)
+_AGAIN = "try again; workers do so by themselves"
+_AGAIN_THEN = {
+    "25006": "give the DSN of a server and a user that may write: standbys are read-only",
+    "53100": "make room on the server's disk, and try again",
+    "53300": "end some connections or raise max_connections, and try again",
+}
+
+_MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[PostbusError], str, str], ...] = (
+    (
+        _NOT_LET_IN,
+        AccessDenied,
+        "the database refused: {}",
+        "check the user and the password of the DSN (--dsn, POSTBUS_DSN)",
+    ),
+    (
+        (asyncpg.exceptions.InsufficientPrivilegeError,),
+        AccessDenied,
+        "the database refused: {}",
+        "grant the user the role of this database that may do it: postbus_producer_DATABASE, "
+        "postbus_consumer_DATABASE, postbus_observer_DATABASE, postbus_operator_DATABASE or postbus_admin_DATABASE; "
+        "to migrate, be the owner of the schema",
+    ),
+    (
+        (asyncpg.exceptions.InvalidCatalogNameError,),
+        InvalidInput,
+        "{}",
+        "create the database, or correct the DSN (--dsn, POSTBUS_DSN)",
+    ),
+    (
+        (asyncpg.exceptions.InvalidSchemaNameError, asyncpg.exceptions.UndefinedFunctionError),
+        SchemaMissing,
+        "{}",
+        MIGRATE,
+    ),
+    (
+        _AWAY,
+        DatabaseUnavailable,
+        "the database cannot be reached: {}",
+        "check that the server runs and that the DSN (--dsn, POSTBUS_DSN) is right",
+    ),
+    ((asyncpg.exceptions.ClientConfigurationError,), InvalidInput, "bad DSN: {}", DSN_REMEDY),
+    (
+        (asyncpg.exceptions.DataError,),
+        InvalidInput,
+        "the database cannot take it: {}",
+        "correct the value that it names",
+    ),
+    (
+        (asyncpg.InterfaceError, asyncpg.InternalClientError),
+        DatabaseUnavailable,
+        "the connection is lost: {}",
+        _AGAIN,
+    ),
+)
+
+
+class translated_errors:  # like a function. A generator would cost each statement microseconds
+    """Turn errors of the driver into errors of Postbus."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, DRIVER_ERRORS) and (translated := translate(error)) is not None:
+            raise translated from error
+
+
+def translate(error: BaseException) -> PostbusError | None:
+    """The error of Postbus that an error of asyncpg means, or None if it means none."""
+    # str() of an error that the server raised has the hint in it too.
+    text = getattr(error, "message", None) or str(error) or type(error).__name__
+    ours = from_database(getattr(error, "sqlstate", None), text, getattr(error, "hint", None))
+    if ours is not None:
+        return ours
+    if isinstance(error, asyncpg.PostgresError) and _passes(error.sqlstate or ""):
+        remedy = _AGAIN_THEN.get(error.sqlstate or "", _AGAIN)
+        return DatabaseUnavailable(f"the database could not do it now: {error}", remedy=remedy)
+    for kinds, kind, message, remedy in _MEANINGS:
+        if isinstance(error, kinds):
+            return kind(message.format(text), remedy=remedy)
+    return None
+
+
+def may_have_crashed(error: DatabaseUnavailable) -> bool:
+    """Whether the server may have gone down, rather than refused something for the moment.
+
+    Then what only our memory knows of it may be wrong: transaction ids and positions that were not on disk yet
+    are handed out again.
+    """
+    cause = error.__cause__
+    if not isinstance(cause, asyncpg.PostgresError):
+        return True
+    ending = cause.__cause__ if isinstance(cause.__cause__, asyncpg.PostgresError) else cause  # of the connection
+    sqlstate = ending.sqlstate or ""
+    return sqlstate[:2] in ("08", "58") or sqlstate in ("57P02", "57P03")
+
+
+def _passes(sqlstate: str) -> bool:
+    """Whether an error is of the moment: no resources, rolled back for others' sake, shut down, timed out, locked."""
+    return sqlstate[:2] in ("40", "53", "57", "58") or sqlstate in ("25006", "25P03", "25P04", "55P03")
+
+
+@contextmanager
+def dsn_errors() -> Iterator[None]:
+    """What the driver says of a DSN that it cannot read is a plain ValueError at times."""
+    try:
+        yield
+    except ValueError as error:
+        raise InvalidInput(f"bad DSN: {error}", remedy=DSN_REMEDY) from error

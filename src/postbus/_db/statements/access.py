@@ -1,0 +1,80 @@
+"""Statements for the HTTP server: who may call it, and where it pushes messages to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from postbus._db.database import Database
+
+
+class HttpStore(Database):
+    """What tokens and webhooks ask of the database."""
+
+    async def create_token(
+        self,
+        token_id: str,
+        digest: bytes,
+        name: str,
+        roles: Sequence[str],
+        topics: Sequence[str],
+        groups: Sequence[str],
+        expires_in: timedelta | None,
+        *,
+        payloads: bool,
+    ) -> datetime | None:
+        expires_at: datetime | None = await self._act(
+            "select postbus.create_token($1, $2, $3, $4, $5, $6, $7, $8)",
+            token_id,
+            digest,
+            name,
+            roles,
+            topics,
+            expires_in,
+            groups,
+            payloads,
+        )
+        return expires_at
+
+    async def tokens(self) -> list[dict[str, Any]]:
+        return await self._rows("select * from postbus.tokens order by created_at, id")
+
+    async def revoke_token(self, token_id: str) -> None:
+        await self._act("select postbus.revoke_token($1)", token_id)
+
+    async def check_tokens(self, tokens: Sequence[tuple[str, bytes]]) -> dict[tuple[str, bytes], dict[str, Any]]:
+        """What is known of tokens, by their ids and hashes. Those that do not work are left out."""
+        rows = await self._rows(
+            "select asked.id as asked_id, asked.hash as asked_hash, found.* "
+            "from unnest($1::text[], $2::bytea[]) as asked (id, hash) "
+            "cross join lateral postbus.check_token(asked.id, asked.hash) as found",
+            [token_id for token_id, _ in tokens],
+            [digest for _, digest in tokens],
+        )
+        return {(row["asked_id"], bytes(row["asked_hash"])): row for row in rows}
+
+    async def note_token_uses(self, uses: Mapping[str, bytes]) -> None:
+        """That these tokens were used just now, each with the hash of its secret."""
+        await self._run("select postbus.note_token_uses($1, $2)", list(uses), list(uses.values()))
+
+    async def create_webhook(self, given: Mapping[str, Any]) -> None:
+        await self._act(f"select postbus.create_webhook({_named(given)})", *given.values())
+
+    async def set_webhook(self, given: Mapping[str, Any]) -> None:
+        await self._act(f"select postbus.set_webhook({_named(given)})", *given.values())
+
+    async def delete_webhook(self, name: str) -> None:
+        await self._act("select postbus.delete_webhook($1)", name)
+
+    async def webhooks(self, name: str | None = None) -> list[dict[str, Any]]:
+        return await self._rows(
+            "select * from postbus.webhooks where $1::text is null or name = $1 order by name", name
+        )
+
+    async def webhooks_to_run(self) -> list[dict[str, Any]]:
+        return await self._rows("select * from postbus.webhooks_to_run()")
+
+
+def _named(given: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} => ${place}" for place, name in enumerate(given, 1))

@@ -1,0 +1,62 @@
+"""Statements for the audit log: what was done by whom. Only the functions that do it write there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from postbus._db.database import Database
+
+_ENTRIES = """
+    select * from postbus.audit
+     where ($1::timestamptz is null or at >= $1) and ($2::timestamptz is null or at < $2)
+       and ($3::text is null or position(lower($3) in lower(concat_ws(E'\\n', login, role, actor))) > 0)
+       and ($4::text is null or action = $4 or starts_with(action, $4 || '.'))
+       and ($5::text is null or topic = $5) and ($6::text is null or group_name = $6)
+       and ($7::text[] is null or topic like any ($7)) and ($8::text[] is null or group_name like any ($8))
+       and id > $9 and ($10::bigint is null or id < $10)
+     order by id {direction} limit $11
+"""
+
+
+class AuditStore(Database):
+    """What readers of the audit log ask of the database."""
+
+    async def audit(
+        self,
+        *,
+        since: datetime | None,
+        until: datetime | None,
+        actor: str | None,
+        action: str | None,
+        topic: str | None,
+        group: str | None,
+        topics: Sequence[str] | None,
+        groups: Sequence[str] | None,
+        after_id: int,
+        before_id: int | None,
+        limit: int,
+        newest: bool,
+    ) -> list[dict[str, Any]]:
+        """Entries, the newest or the oldest first. Of `topics` and `groups`, patterns, one has to fit."""
+        rows = await self._rows(
+            _ENTRIES.format(direction="desc" if newest else "asc"),
+            since, until, actor, action, topic, group, _likes(topics), _likes(groups), after_id, before_id, limit,
+        )  # fmt: skip
+        return [row | _readable(row) for row in rows]
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    values = {name: row[name] and json.loads(row[name]) for name in ("given", "before", "after")}
+    return values | {"address": None if row["address"] is None else str(row["address"]).partition("/")[0]}
+
+
+def _likes(patterns: Sequence[str] | None) -> list[str] | None:
+    """Patterns, in which * stands for any text, as those of LIKE."""
+    return None if patterns is None else [_like(one) for one in patterns]
+
+
+def _like(pattern: str) -> str:
+    return pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")

@@ -1,0 +1,232 @@
+"""Statements for pages: of messages and dead letters, bounded in number and in bytes, and of topics and groups.
+
+What a caller may not see is left out by the database: a page takes as long as what is visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from postbus._db.database import Database
+from postbus._db.statements.admin import like
+
+LAST = (1 << 63) - 1
+
+Row = dict[str, Any]
+
+
+class Page(msgspec.Struct):
+    """Some rows, and whether there are more."""
+
+    rows: list[Row]
+    more: bool
+
+
+_WITHOUT_PAYLOAD = (
+    "topic, id, key, priority, attempts, published_at, last_error, correlation_id, content_type, headers, "
+    "group_name, event_id"
+)
+_MESSAGE = f"{_WITHOUT_PAYLOAD}, payload"
+_SIZE = (
+    "coalesce(octet_length(payload), 0) + coalesce(octet_length(headers::text), 0) + coalesce(octet_length(key), 0) "
+    "+ coalesce(octet_length(last_error), 0)"
+)
+
+# The sizes are found first, without reading the payloads; then the messages of the page, which follow on each other.
+_QUEUE = """
+    with sized as (
+        select id, {size} as size from postbus.messages
+         where topic_id = postbus.topic_id($1) and id > $2 and id < $3 order by id {order} limit $4 + 1
+    ), added as (
+        select id, sum(size) over (order by id {order}) as bytes, row_number() over (order by id {order}) as number
+          from sized
+    ), page as (
+        select min(id) as first, max(id) as last, count(*) as count from added
+         where number <= $4 and (bytes <= $5 or number = 1)
+    )
+    select {columns}, state, at, member, (select count(*) from sized) > page.count as more
+      from page join postbus.messages m on m.topic_id = postbus.topic_id($1) and m.id between page.first and page.last
+     order by m.id
+"""
+
+# Of several topics each is looked up in the index. The last column tells rows of one message and several groups apart.
+_OF_TOPICS = """
+    select d.* from (
+        select topic_id from postbus.topics
+         where ($6::text is null or name = $6) and ($7::text[] is null or name like any ($7))
+    ) as visible
+     cross join lateral (
+        select {columns} from postbus.dead_letters d
+         where d.topic_id = visible.topic_id and d.id >= $1 and ($8::text is null or d.group_name = $8)
+           and ($9::text[] is null or d.group_name is null or d.group_name like any ($9))
+           and (d.id > $1 or (d.topic, coalesce(d.group_name, '')) > ($2, $3))
+         order by d.id fetch first ($4 + 1) rows with ties) as d
+"""
+_OF_ALL = """
+    select {columns} from postbus.dead_letters d
+     where d.id >= $1 and ($8::text is null or d.group_name = $8) and $6::text is null and $7::text[] is null
+       and ($9::text[] is null or d.group_name is null or d.group_name like any ($9))
+       and (d.id > $1 or (d.topic, coalesce(d.group_name, '')) > ($2, $3))
+     order by d.id fetch first ($4 + 1) rows with ties
+"""
+_DEAD_LETTERS = """
+    with sized as (
+        select * from ({source}) as d order by id, topic, group_key limit $4 + 1
+    ), added as (
+        select *, sum(size) over (order by id, topic, group_key) as bytes,
+               row_number() over (order by id, topic, group_key) as number
+          from sized
+    ), page as (
+        select * from added where number <= $4 and (bytes <= $5 or number = 1)
+    )
+    select {columns}, died_at, reason, (select count(*) from sized) > (select count(*) from page) as more
+      from postbus.dead_letters d
+     where d.id = any (array(select id from page))
+       and (d.id, d.topic_id, coalesce(d.group_name, '')) in (select id, topic_id, group_key from page)
+     order by d.id, d.topic, d.group_name
+"""
+
+
+class PageStore(Database):
+    """What people ask for page by page."""
+
+    async def queue_page(
+        self,
+        topic: str,
+        *,
+        after: int = 0,
+        before: int = LAST,
+        limit: int,
+        max_bytes: int,
+        newest: bool = False,
+        payloads: bool = True,
+    ) -> Page:
+        """Messages of a QUEUE with ids between two others, in their order: the first ones, or the newest."""
+        order = "desc" if newest else "asc"
+        size, columns = (_SIZE, _MESSAGE) if payloads else ("0", _WITHOUT_PAYLOAD)
+        sql = _QUEUE.format(size=size, order=order, columns=columns)
+        return _page(await self._rows(sql, topic, after, before, limit, max_bytes))
+
+    async def log_page(
+        self,
+        topic: str,
+        *,
+        place: tuple[int, int],
+        after_id: int = 0,
+        limit: int,
+        max_bytes: int,
+        newest: bool = False,
+        payloads: bool = True,
+    ) -> Page:
+        """Messages of a PUB_SUB topic after a place, or, with `newest`, before it; in the order of the log."""
+        rows = await self._rows(
+            "select $1::text as topic, * from postbus.log_page($1, $2, $3, $4, $5, $6, $7, $8)",
+            topic, *place, limit, max_bytes, newest, payloads, after_id,
+        )  # fmt: skip
+        more = bool(rows) and rows[-1]["id"] is None
+        rows = rows[:-1] if more else rows
+        return Page(rows[::-1] if newest else rows, more)
+
+    async def dead_letter_page(
+        self,
+        *,
+        after: tuple[int, str | None, str | None],
+        limit: int,
+        max_bytes: int,
+        topic: str | None,
+        group: str | None,
+        topics: Sequence[str],
+        groups: Sequence[str],
+    ) -> Page:
+        """Dead letters by id, topic and group, after those of another one.
+
+        Of one topic and group, or of all that fit some of these patterns, in which * stands for any text.
+        """
+        patterns = like(topics) if topic is None else None
+        columns = f"d.id, d.topic, d.topic_id, coalesce(d.group_name, '') as group_key, {_DEAD_SIZE} as size"
+        source = (_OF_ALL if topic is None and patterns is None else _OF_TOPICS).format(columns=columns)
+        sql = _DEAD_LETTERS.format(source=source, columns=_MESSAGE)
+        return _page(await self._rows(sql, *after, limit, max_bytes, topic, patterns, group, like(groups)))
+
+    async def topic_page(self, *, after: str, limit: int, topics: Sequence[str]) -> Page:
+        """Topics by name, with options and what they hold. What is not on the page is not counted."""
+        rows = await self._rows(
+            "select * from postbus.topics where name = any (array(select name from postbus.topics where name > $1 "
+            "and ($3::text[] is null or name like any ($3)) order by name limit $2 + 1)) order by name",
+            after,
+            limit,
+            like(topics),
+        )
+        return Page(rows[:limit], len(rows) > limit)
+
+    async def group_page(
+        self,
+        *,
+        after: tuple[str, str, int],
+        limit: int,
+        topic: str | None,
+        topics: Sequence[str],
+        groups: Sequence[str],
+    ) -> Page:
+        """Groups by topic and name, but those that are CANCELLED, with lag and state."""
+        rows = await self._rows(
+            "select * from postbus.groups where (topic, group_name, subscription_id) > ($1, $2, $3) "
+            "and state <> 'CANCELLED' and ($5::text is null or topic = $5) "
+            "and ($6::text[] is null or topic like any ($6)) and ($7::text[] is null or group_name like any ($7)) "
+            "order by topic, group_name, subscription_id limit $4 + 1",
+            *after,
+            limit,
+            topic,
+            like(topics),
+            like(groups),
+        )
+        return Page(rows[:limit], len(rows) > limit)
+
+    async def catch_up_page(
+        self, *, after: tuple[str, str, int], limit: int, topics: Sequence[str], groups: Sequence[str]
+    ) -> Page:
+        """History that groups work through, by topic and name."""
+        rows = await self._rows(
+            "select * from postbus.catch_ups where (topic, group_name, subscription_id) > ($1, $2, $3) "
+            "and ($5::text[] is null or topic like any ($5)) and ($6::text[] is null or group_name like any ($6)) "
+            "order by topic, group_name, subscription_id limit $4 + 1",
+            *after,
+            limit,
+            like(topics),
+            like(groups),
+        )
+        return Page(rows[:limit], len(rows) > limit)
+
+    async def webhook_page(self, *, after: str, limit: int, topics: Sequence[str], groups: Sequence[str]) -> Page:
+        """Webhooks by name, without their secrets. Those of a QUEUE are for callers of all groups."""
+        rows = await self._rows(
+            "select * from postbus.webhooks where name > $1 and ($3::text[] is null or topic like any ($3)) "
+            "and ($4::text[] is null or group_name like any ($4)) order by name limit $2 + 1",
+            after,
+            limit,
+            like(topics),
+            like(groups),
+        )
+        return Page(rows[:limit], len(rows) > limit)
+
+    async def token_page(self, *, after: str, limit: int) -> Page:
+        """Tokens in the order in which they were made, without their secrets, after another one."""
+        rows = await self._rows(
+            "select * from postbus.tokens where $1 = '' "
+            "or (created_at, id) > (select one.created_at, one.id from postbus.tokens one where one.id = $1) "
+            "order by created_at, id limit $2 + 1",
+            after,
+            limit,
+        )
+        return Page(rows[:limit], len(rows) > limit)
+
+
+_DEAD_SIZE = _SIZE + " + coalesce(octet_length(reason), 0)"
+
+
+def _page(rows: list[Row]) -> Page:
+    more = [row.pop("more") for row in rows]
+    return Page(rows, any(more))

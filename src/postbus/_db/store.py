@@ -1,0 +1,19 @@
+"""The door to the database: one method per SQL function, rows in, plain values out.
+
+Nothing above this module sees SQL, a row or an error of the driver.
+"""
+
+from __future__ import annotations
+
+from postbus._db.statements.access import HttpStore
+from postbus._db.statements.admin import AdminStore
+from postbus._db.statements.audit import AuditStore
+from postbus._db.statements.log import LogStore
+from postbus._db.statements.maintenance import UpkeepStore
+from postbus._db.statements.pages import PageStore
+from postbus._db.statements.queue import QueueStore
+from postbus._db.statements.scopes import ScopeStore
+
+
+class Store(QueueStore, LogStore, ScopeStore, UpkeepStore, AdminStore, PageStore, AuditStore, HttpStore):
+    """All that can be asked of one database."""

@@ -1,0 +1,180 @@
+"""Handling for a group: each message goes to the member that wants it, alone or in a batch."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from postbus._content.segment import Part, Segment
+from postbus._group.deferral import Deferral
+from postbus._group.lane_set import LaneSet, WindowEntry
+from postbus._group.members import Members, payload_of
+from postbus._handling.handling import ACK, NOT_DECODABLE, Handling, not_decodable
+from postbus.group import Member
+from postbus.message import Outcome
+from postbus.subscription import HandlerCall
+
+Chosen = dict[Member, tuple[list[Part], list[Any]]]
+"""Messages and payloads, by who gets them."""
+
+
+class GroupHandler:
+    """Calls handlers with messages in the order of the log. What fails is out of the way when a call returns.
+
+    The calls return whether all of it is settled. If not, the strand was lost meanwhile.
+    """
+
+    def __init__(self, members: Members, aside: Deferral) -> None:
+        self._members = members
+        self._aside = aside
+
+    async def handle_one(self, strand: LaneSet, segment: Segment, index: int) -> bool:
+        if self._aside.concerns_log and await self._aside.stands_aside(strand, segment, index):
+            return not strand.is_lost
+        chosen = self._members.only or self._members.choose(segment.message(index))
+        if chosen is None:
+            self._members.group.filtered += 1
+        elif isinstance(chosen, Member):
+            handling = self._members.handling_of(chosen)
+            chosen.counts.in_flight += 1
+            began = time.monotonic()
+            try:
+                outcome = await _outcome(handling, segment, index)
+            finally:
+                chosen.counts.in_flight -= 1
+                chosen.counts.handling_seconds += time.monotonic() - began
+            if outcome is ACK:
+                chosen.counts.processed += 1
+                return True
+            chosen.counts.failed += 1
+            await self._aside.set_aside(strand, segment, index, outcome, handling)
+        else:
+            await self._aside.set_aside(strand, segment, index, chosen, None)
+        return not strand.is_lost
+
+    async def handle_batch(self, entry: WindowEntry, parts: Sequence[Part]) -> bool:
+        """Handle some of an entry's messages together."""
+        strand, member = entry.strand, self._members.only
+        if member is None or self._aside.concerns_log:
+            return await self._handle_chosen(entry, parts)
+        handling = self._members.handling_of(member)
+        call = handling.call
+        try:
+            payloads: list[Any] = []
+            for part in parts:
+                payloads += _payloads(call, *part)
+        except NOT_DECODABLE:
+            return await self._handle_chosen(entry, parts)
+        needs_messages = call.message_parameter is not None or bool(self._members.middleware)
+        messages = [(s, i) for s, start, stop in parts for i in range(start, stop)] if needs_messages else None
+        return await self._call_batch(strand, member, messages, parts, payloads)
+
+    async def _handle_chosen(self, entry: WindowEntry, parts: Sequence[Part]) -> bool:
+        """A batch whose messages have to be looked at one by one before they are handled."""
+        strand = entry.strand
+        by_member = await self.choose_each(strand, parts)
+        for member, (chosen_parts, payloads) in by_member.items():
+            if strand.is_ending:  # meanwhile: nothing more begins, not even for another member
+                return False
+            messages = [(segment, index) for segment, index, _ in chosen_parts]
+            if not await self._call_batch(strand, member, messages, chosen_parts, payloads):
+                return False
+            entry.handled += chosen_parts  # whatever becomes of the other members' calls
+        return not strand.is_lost
+
+    async def choose_each(self, strand: LaneSet, parts: Sequence[Part]) -> Chosen:
+        """Who gets which messages; those that nobody can handle now are out of the way afterwards."""
+        by_member: defaultdict[Member, tuple[list[Part], list[Any]]] = defaultdict(lambda: ([], []))
+        for segment, start, stop in parts:
+            for index in range(start, stop):
+                if await self._aside.stands_aside(strand, segment, index):
+                    continue
+                if strand.is_lost:
+                    # Lost while another message was put off. With the lane we forgot which keys wait, so a message of
+                    # such a key would overtake those that were parked.
+                    return {}
+                chosen = self._members.only or self._members.choose(segment.message(index))
+                if chosen is None:
+                    self._members.group.filtered += 1
+                elif isinstance(chosen, Member):
+                    handling = self._members.handling_of(chosen)
+                    try:
+                        payload = payload_of(handling, segment, index)
+                    except NOT_DECODABLE as error:
+                        chosen.counts.failed += 1
+                        await self._aside.set_aside(strand, segment, index, not_decodable(error), handling)
+                        continue
+                    by_member[chosen][0].append((segment, index, index + 1))
+                    by_member[chosen][1].append(payload)
+                else:
+                    await self._aside.set_aside(strand, segment, index, chosen, None)
+        return by_member
+
+    async def _call_batch(
+        self,
+        strand: LaneSet,
+        member: Member,
+        messages: list[tuple[Segment, int]] | None,
+        parts: Sequence[Part],
+        payloads: list[Any],
+    ) -> bool:
+        handling = self._members.handling_of(member)
+        given = [segment.message(index) for segment, index in messages] if messages is not None else []
+        count = len(payloads)  # the handler may change the list
+        member.counts.in_flight += count
+        began = time.monotonic()
+        try:
+            outcomes = await handling.outcomes_unless_acked(given, payloads, None)
+        finally:
+            member.counts.in_flight -= count
+            member.counts.handling_seconds += time.monotonic() - began
+        if outcomes is None:
+            member.counts.processed += count
+            return True
+        failed = sum(outcome is not ACK for outcome in outcomes)
+        member.counts.processed += count - failed
+        member.counts.failed += failed
+        if failed:
+            places = [(segment, index) for segment, start, stop in parts for index in range(start, stop)]
+            await self._set_aside(strand, places, outcomes, handling)
+        return not failed or not strand.is_lost
+
+    async def _set_aside(
+        self, strand: LaneSet, places: list[tuple[Segment, int]], outcomes: Sequence[Outcome], handling: Handling
+    ) -> None:
+        """Take what failed out of the way, and behind it what was handled after it though it has the same key.
+
+        That comes again when its turn has come: else what failed would be the later one of the two.
+        """
+        held_up: set[str] = set()
+        for (segment, index), outcome in zip(places, outcomes, strict=True):
+            key = segment.key(index)
+            if outcome is not ACK:
+                await self._aside.set_aside(strand, segment, index, outcome, handling)
+                if key is not None and self._aside.waiting.is_blocked(key):
+                    held_up.add(key)
+            elif key in held_up:
+                await self._aside.put_off(strand, segment, index, "park")
+
+
+def _payloads(call: HandlerCall, segment: Segment, start: int, stop: int) -> list[Any]:
+    """What a batch handler gets of a part of a segment; raises what NOT_DECODABLE lists."""
+    decode = call.decoder
+    if decode is None:
+        return [call.payload(segment.message(index)) for index in range(start, stop)]
+    if decode.is_shareable or stop - start == len(segment):
+        return segment.decoded(decode)[start:stop]
+    return [decode(segment.payloads[index], segment.type_of(index)) for index in range(start, stop)]
+
+
+async def _outcome(handling: Handling, segment: Segment, index: int) -> Outcome:
+    try:
+        payload = payload_of(handling, segment, index)
+    except NOT_DECODABLE as error:
+        return not_decodable(error)
+    if handling.is_plain:
+        wants_message = handling.call.message_parameter is not None
+        return await handling.plain_outcome(payload, segment.message(index) if wants_message else None)
+    return (await handling.outcomes([segment.message(index)], [payload], None))[0]

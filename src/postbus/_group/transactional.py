@@ -1,0 +1,185 @@
+"""Transactional handlers of groups: what they do and the group's place commit together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from postbus._db.error_map import translate
+from postbus._db.store import Store
+from postbus._group.cursor_writer import CursorWriter
+from postbus._group.deferral import Deferral
+from postbus._group.handler import Chosen, GroupHandler
+from postbus._group.lane_set import LeasedLane, Lose, WindowEntry
+from postbus._group.members import Members
+from postbus._group.work_queues import Work
+from postbus._handling.handling import ACK, Handling
+from postbus._handling.isolation import company
+from postbus._runtime.log_events import event
+from postbus._runtime.loop import Backoff
+from postbus.errors import CommitUnknown, DatabaseUnavailable, LeaseLost
+from postbus.group import Member
+from postbus.message import Message, Outcome, Release, Retry
+
+
+class GroupTransactions:
+    """Runs handlers in transactions, as many at a time as the group's concurrency."""
+
+    def __init__(
+        self,
+        subscription_id: int,
+        members: Members,
+        handler: GroupHandler,
+        aside: Deferral,
+        *,
+        store: Store,
+        handler_store: Store,
+        advancer: CursorWriter,
+        concurrency: int,
+        lose: Lose,
+    ) -> None:
+        self._subscription_id = subscription_id
+        self._members = members
+        self._handler = handler
+        self._aside = aside
+        self._store = store
+        self._handler_store = handler_store
+        self._advancer = advancer
+        self._slots = asyncio.Semaphore(concurrency)
+        self._lose = lose
+        self._company = company()
+        self.was_cut_short = False
+        """A handler was cancelled."""
+
+    async def handle(self, lane: LeasedLane, work: Work) -> None:
+        """Handle messages in the transaction in which the cursor moves behind them."""
+        async with self._company.counted():
+            await self._handle(lane, work)
+
+    async def _handle(self, lane: LeasedLane, work: Work) -> None:
+        entry = work.entry
+        assert entry is not None
+        strand = entry.strand
+        chosen = await self._handler.choose_each(strand, work.parts)
+        await self._advancer.settle(strand)
+        if chosen and not strand.is_lost:
+            failed = await self._in_transaction(lane, entry, chosen)
+            if failed is None:
+                return
+            for member, outcomes in failed.items():
+                places = [(segment, index) for segment, index, _ in chosen[member][0]]
+                member.counts.failed += len(places)
+                for place, outcome in zip(places, outcomes, strict=True):
+                    await self._aside.set_aside(strand, *place, outcome, self._members.handling_of(member))
+        if strand.is_lost:
+            return
+        entry.done()
+        if strand.is_putting_off:
+            await self._advancer.settle(strand)
+            strand.has_put_off()
+
+    async def _in_transaction(
+        self, lane: LeasedLane, entry: WindowEntry, chosen: Chosen
+    ) -> dict[Member, Sequence[Outcome]] | None:
+        """The outcomes of what has to be set aside: nothing if all is done, or lost; None if it was not even tried."""
+        backoff, mark = Backoff(), secrets.token_hex(8)
+        while True:
+            outcomes: dict[Member, Sequence[Outcome]] = {}
+            try:
+                async with self._slots, self._handler_store.transaction(mark) as conn:
+                    if not await self._store.hold_lane(lane.token, conn):
+                        raise self._is_lost(lane)
+                    if entry.strand.is_ending:  # meanwhile: nothing more begins
+                        return None
+                    for member, (parts, payloads) in chosen.items():
+                        messages = [segment.message(index) for segment, index, _ in parts]
+                        outcomes[member] = await self._outcomes(member, messages, payloads, conn)
+                        if any(outcome is not ACK for outcome in outcomes[member]):
+                            raise _HandlerRolledBack
+                    if await self._store.advance([entry.strand.step_after(entry)], conn, mark):
+                        raise self._is_lost(lane)
+                lane.number += 1
+                entry.strand.was_advanced(entry)
+                for member, succeeded in outcomes.items():
+                    member.counts.processed += len(succeeded)
+                return {}
+            except _HandlerRolledBack:
+                return {
+                    member: [Retry() if outcome is ACK else outcome for outcome in outcomes[member]]
+                    if member in outcomes
+                    else [Release()] * len(parts)
+                    for member, (parts, _) in chosen.items()
+                }
+            except (LeaseLost, CommitUnknown) as error:  # if unknown, the ledger tells where to go on
+                self._tell_undone(error)
+                self._lose(entry.strand, error.message)
+                return {}
+            except Exception as error:
+                if outcomes or not _is_away(error):
+                    again = Retry(error=self._members.handling_of(next(iter(chosen))).described(error))
+                    return {member: [again] * len(parts) for member, (parts, _) in chosen.items()}
+                # No handler was called: it is as if nothing had been read yet.
+                if entry.strand.is_ending:
+                    return None
+                await asyncio.sleep(backoff.next())
+
+    async def _outcomes(
+        self, member: Member, messages: Sequence[Message], payloads: list[Any], conn: Any
+    ) -> Sequence[Outcome]:
+        count = len(payloads)  # the handler may change the list
+        member.counts.in_flight += count
+        began = time.monotonic()
+        try:
+            return await self._members.handling_of(member).outcomes(messages, payloads, conn)
+        except asyncio.CancelledError:
+            self.was_cut_short = True
+            raise
+        finally:
+            member.counts.in_flight -= count
+            member.counts.handling_seconds += time.monotonic() - began
+
+    async def try_again(self, lane: LeasedLane, message: Message, payload: Any, handling: Handling) -> Outcome | None:
+        """The outcome of a message that is tried again; None if it is settled."""
+        outcome: Outcome | None = None
+        mark = secrets.token_hex(8)
+        try:
+            async with self._slots, self._handler_store.transaction(mark) as conn:
+                if lane.strand.is_ending:  # while we waited for the connection: nothing more begins
+                    return Release()
+                outcome = (await handling.outcomes([message], [payload], conn))[0]
+                if outcome is not ACK:
+                    raise _HandlerRolledBack
+                told = await self._store.settle_retrying(
+                    self._subscription_id, lane.lane, lane.token, [message.id], "done", conn=conn, mark=mark
+                )
+                if told[0] == "lost":
+                    raise self._is_lost(lane)
+        except _HandlerRolledBack:
+            return outcome
+        except (LeaseLost, CommitUnknown) as error:
+            self._tell_undone(error, messages=[message.id])
+        except Exception as error:
+            return Release() if outcome is None and _is_away(error) else Retry(error=handling.described(error))
+        if not lane.strand.is_lost:
+            self._aside.waiting.remove(message.id)
+        self._aside.is_due.set()
+        return None
+
+    def _is_lost(self, lane: LeasedLane) -> LeaseLost:
+        return LeaseLost(f"lane {lane.lane} of group {self._members.group.name} is lost")
+
+    def _tell_undone(self, error: LeaseLost | CommitUnknown, **details: Any) -> None:
+        group = self._members.group
+        event(logging.WARNING, "message.undone", topic=group.topic, group=group.name, **details, error=error.message)
+
+
+def _is_away(error: Exception) -> bool:
+    return isinstance(error, DatabaseUnavailable) or isinstance(translate(error), DatabaseUnavailable)
+
+
+class _HandlerRolledBack(Exception):
+    """Leaves a transaction whose handler did not succeed."""

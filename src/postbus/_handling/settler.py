@@ -1,0 +1,202 @@
+"""Settling: what handlers have finished goes back to the database, in batches and fenced."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from uuid import UUID
+
+from postbus._db.store import Store
+from postbus._runtime.log_events import event
+from postbus._runtime.loop import Backoff
+from postbus.errors import DatabaseUnavailable
+from postbus.message import Message
+
+_PARTING = 2.0  # seconds
+
+
+class ClaimedLease:
+    """A lease in this process: which of its messages are still in hand, and which wait to be acked."""
+
+    __slots__ = (
+        "acked",
+        "in_hand",
+        "is_lost",
+        "length",
+        "on_settled",
+        "ordered",
+        "prolong_at",
+        "token",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        token: UUID,
+        messages: list[Message],
+        length: timedelta,
+        *,
+        ordered: bool = False,
+        remaining: timedelta | None = None,
+        on_settled: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        self.topic = topic
+        self.token = token
+        self.in_hand = {message.id for message in messages}
+        self.acked: list[int] = []
+        self.is_lost = False
+        self.length = length
+        self.ordered = ordered
+        self.on_settled = on_settled
+        self.prolong_at = 0.0
+        self.was_prolonged(remaining)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether it is worth prolonging."""
+        return not self.is_lost
+
+    def was_prolonged(self, remaining: timedelta | None = None) -> None:
+        """The lease ends after its length from now, or after what remains of it."""
+        self.prolong_at = time.monotonic() + (remaining or self.length).total_seconds() / 3
+
+
+class Settler:
+    """Sends acks: all that gathered while the last ones were under way, and whole leases as one."""
+
+    def __init__(self, store: Store, ring: Callable[[str], None]) -> None:
+        self._store = store
+        self._ring = ring
+        self.leases: dict[UUID, ClaimedLease] = {}
+        self._unsettled: dict[UUID, ClaimedLease] = {}
+        self._acked = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._settled.set()
+
+    def hold(self, lease: ClaimedLease) -> None:
+        self.leases[lease.token] = lease
+
+    def ack(self, lease: ClaimedLease, message_id: int) -> None:
+        """The message is done; tell the database soon."""
+        lease.acked.append(message_id)
+        self._unsettled[lease.token] = lease
+        self._settled.clear()
+        self._acked.set()
+        self._drop(lease, message_id)
+
+    def forget(self, lease: ClaimedLease, message_id: int) -> None:
+        """The message has been settled otherwise."""
+        self._drop(lease, message_id)
+        self._was_settled(lease, 1)
+
+    def _drop(self, lease: ClaimedLease, message_id: int) -> None:
+        lease.in_hand.discard(message_id)
+        if not lease.in_hand:
+            self.leases.pop(lease.token, None)
+
+    def _was_settled(self, lease: ClaimedLease, count: int) -> None:
+        lease.on_settled(count)
+        if lease.ordered:  # the next message of the key can be claimed now, and nobody else rings for it
+            self._ring(lease.topic)
+
+    async def settled(self) -> None:
+        """Wait until all acks so far have been sent."""
+        await self._settled.wait()
+
+    async def part(self, given_back: Sequence[tuple[ClaimedLease, int]]) -> None:
+        """Send the last acks, and give back what was not handled. Where that takes long, leases end by themselves."""
+        with suppress(DatabaseUnavailable, TimeoutError):
+            async with asyncio.timeout(_PARTING):
+                if self._unsettled:
+                    await self.tick()
+                unhandled: defaultdict[ClaimedLease, list[int]] = defaultdict(list)
+                for lease, message_id in given_back:
+                    if message_id in lease.in_hand and not lease.is_lost:
+                        unhandled[lease].append(message_id)
+                for lease, message_ids in unhandled.items():
+                    await self.release(lease, message_ids)
+
+    async def run(self) -> None:
+        """Send acks until cancelled."""
+        backoff = Backoff()
+        while True:
+            await self._acked.wait()
+            # Clear before sending, not after: an ack that is given while we send must wake us again.
+            self._acked.clear()
+            try:
+                await self.tick()
+                backoff.reset()
+            except DatabaseUnavailable as error:
+                event(logging.WARNING, "database.away", loop="settle", error=error.message)
+                await asyncio.sleep(backoff.next())
+                self._acked.set()
+
+    async def tick(self) -> None:
+        """Send what is there. What could not be sent stays."""
+        # A lease that is lost may have messages that were dropped unhandled: only what was handled is acked.
+        whole = [lease for lease in self._unsettled.values() if not lease.in_hand and not lease.is_lost]
+        parts = [lease for lease in self._unsettled.values() if lease.in_hand or lease.is_lost]
+        if whole:
+            lost_tokens = await self._store.ack_leases([lease.token for lease in whole])
+            for lease in whole:
+                self._were_acked(lease, len(lease.acked), lease.acked if lease.token in lost_tokens else ())
+        for lease in parts:
+            ids = list(lease.acked)
+            self._were_acked(lease, len(ids), sorted(await self._store.ack(lease.token, ids)))
+        if not self._unsettled:
+            self._settled.set()
+
+    def _were_acked(self, lease: ClaimedLease, count: int, lost: Sequence[int]) -> None:
+        if lost:
+            _tell_lost(lease, lost)
+        del lease.acked[:count]
+        if not lease.acked:
+            del self._unsettled[lease.token]
+        self._was_settled(lease, count)
+
+    async def retry(
+        self,
+        lease: ClaimedLease,
+        message: Message,
+        delay: timedelta | None,
+        error: str | None,
+        max_attempts: int | None,
+    ) -> None:
+        outcomes = await self._store.retry(
+            lease.token, [message.id], delay=delay, error=error, max_attempts=max_attempts
+        )
+        outcome = outcomes[message.id]
+        if outcome == "lost":
+            _tell_lost(lease, [message.id])
+        else:
+            level = logging.ERROR if outcome == "dead" else logging.WARNING
+            event(level, f"message.{outcome}", topic=lease.topic, id=message.id, attempt=message.attempt,
+                  error=last_line(error))  # fmt: skip
+        self.forget(lease, message.id)
+
+    async def dead_letter(self, lease: ClaimedLease, message: Message, reason: str, error: str | None) -> None:
+        if await self._store.dead_letter(lease.token, [message.id], reason, error):
+            _tell_lost(lease, [message.id])
+        else:
+            event(logging.ERROR, "message.dead", topic=lease.topic, id=message.id, attempt=message.attempt,
+                  error=reason)  # fmt: skip
+        self.forget(lease, message.id)
+
+    async def release(self, lease: ClaimedLease, message_ids: list[int]) -> None:
+        await self._store.release(lease.token, message_ids)
+        for message_id in message_ids:
+            self.forget(lease, message_id)
+
+
+def last_line(error: str | None) -> str:
+    return (error or "").strip().rpartition("\n")[2]
+
+
+def _tell_lost(lease: ClaimedLease, message_ids: Sequence[int]) -> None:
+    event(logging.WARNING, "lease.lost", topic=lease.topic, messages=list(message_ids))

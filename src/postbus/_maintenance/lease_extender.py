@@ -1,0 +1,44 @@
+"""Extends the leases of messages that are still in hand."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Protocol
+from uuid import UUID
+
+from postbus._handling.settler import ClaimedLease
+from postbus._runtime.log_events import event
+
+LOOK_AT_LEASES = 0.2  # seconds; leases are of 1 second at least
+
+
+class ExtendsLeases(Protocol):
+    """Prolongs leases by their tokens, and says which are lost."""
+
+    async def extend(self, tokens: Sequence[UUID], lease: timedelta) -> set[UUID]: ...
+
+
+class LeaseExtender:
+    """Prolongs the leases of what is still in hand, in one statement for all of the same length."""
+
+    def __init__(self, store: ExtendsLeases, leases: Mapping[UUID, ClaimedLease]) -> None:
+        self._store = store
+        self._leases = leases
+
+    async def tick(self) -> None:
+        due: defaultdict[timedelta, list[UUID]] = defaultdict(list)
+        for token, lease in self._leases.items():
+            if time.monotonic() >= lease.prolong_at and lease.is_needed:
+                due[lease.length].append(token)
+        for length, tokens in due.items():
+            lost = await self._store.extend(tokens, length)
+            for held in [self._leases[token] for token in tokens if token in self._leases]:
+                held.was_prolonged()
+                if held.token in lost:
+                    held.is_lost = True
+                    if held.in_hand:  # else all of it was settled meanwhile
+                        event(logging.WARNING, "lease.lost", topic=held.topic, messages=sorted(held.in_hand))

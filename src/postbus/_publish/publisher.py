@@ -1,0 +1,141 @@
+"""Publishing: in the caller's transaction or in one of our own, and waking those who wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from postbus._db.store import Store
+from postbus._drivers.base import Driver, translate_from
+from postbus._drivers.known import driver_of
+from postbus._drivers.statement import Published, Statement, published
+from postbus._publish.group_commit import Sender
+from postbus._publish.statements import publish_many, publish_one
+from postbus._wakeup.notifier import Notifier, ThreadNotifier, is_in_loop
+from postbus._wakeup.waiters import Wakers
+from postbus.errors import InvalidInput
+from postbus.message import Outgoing
+from postbus.middleware import Middleware, publishing
+
+T = TypeVar("T")
+
+
+class Publisher:
+    """What a bus publishes goes through here. It needs no connection of the bus, except to send."""
+
+    def __init__(self, dsn: str, bells: Wakers, middleware: Sequence[Middleware]) -> None:
+        self._middleware = middleware
+        self._bells = bells
+        self._thread_doorbell = ThreadNotifier(dsn)
+        self._store: Store | None = None
+        self._doorbell: Notifier | None = None
+        self._sender: Sender | None = None
+
+    def connected(self, store: Store) -> None:
+        """The bus is connected: ring, and send, through that."""
+        self._store = store
+        self._doorbell = Notifier(store, self._bells)
+        self._sender = Sender(store, self._doorbell.ring)
+
+    # in the caller's transaction
+
+    def publish(self, conn: Any, topic: str, message: Outgoing) -> int | Awaitable[int]:
+        """Returns the id, or for an async connection an awaitable of it."""
+        return self._publish(conn, topic, [message], lambda given: publish_one(topic, _only(given)), _only)
+
+    def publish_many(self, conn: Any, topic: str, messages: Iterable[Any]) -> list[int] | Awaitable[list[int]]:
+        """The same for ids."""
+        given = self._many(messages)
+        return self._publish(conn, topic, given, lambda given: publish_many(topic, given), list)
+
+    def _publish(
+        self,
+        conn: Any,
+        topic: str,
+        messages: list[Outgoing],
+        statement: Callable[[Sequence[Outgoing]], Statement],
+        result: Callable[[list[int]], T],
+    ) -> T | Awaitable[T]:
+        driver = driver_of(conn)
+        if driver.is_async:
+            return self._publish_async(driver, conn, topic, messages, statement, result)
+        with publishing(self._middleware, topic, messages) as given:
+            try:
+                answer = published(driver.run(conn, *statement(given)))
+            except Exception as error:
+                raise translate_from(error) from error.__cause__
+        self._heard(driver, conn, topic, answer)
+        return result(answer.ids)
+
+    async def _publish_async(
+        self,
+        driver: Driver,
+        conn: Any,
+        topic: str,
+        messages: list[Outgoing],
+        statement: Callable[[Sequence[Outgoing]], Statement],
+        result: Callable[[list[int]], T],
+    ) -> T:
+        with publishing(self._middleware, topic, messages) as given:
+            try:
+                answer = published(await driver.run(conn, *statement(given)))
+            except Exception as error:
+                raise translate_from(error) from error.__cause__
+        self._heard(driver, conn, topic, answer)
+        return result(answer.ids)
+
+    def _many(self, messages: Iterable[Any]) -> list[Any]:
+        if isinstance(messages, str | bytes | Mapping):
+            raise InvalidInput(f"publish_many got one {type(messages).__name__}", remedy="give a list, or use publish")
+        if self._middleware:  # which sees all messages in one form
+            return [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in messages]
+        return list(messages)
+
+    def _heard(self, driver: Driver, conn: Any, topic: str, answer: Published) -> None:
+        if not answer.commit_rings or self._bells.has(topic):
+            driver.when_ended(conn, lambda: self.ring(topic, commit_rang=answer.commit_rings))
+
+    # in one of our own
+
+    async def send(self, topic: str, message: Outgoing) -> int:
+        """Returns the id once the message is committed."""
+        assert self._sender is not None
+        with publishing(self._middleware, topic, [message]) as changed:
+            given = _only(changed)
+            publish_one(topic, given)  # what is wrong with it is told here, not to those it shares a commit with
+            return await self._sender.send(topic, given)
+
+    async def send_many(self, topic: str, messages: Iterable[Any]) -> list[int]:
+        """All or none. Returns the ids once they are committed."""
+        assert self._store is not None
+        with publishing(self._middleware, topic, self._many(messages)) as given:
+            [answer] = await self._store.publish_batches([publish_many(topic, given)])
+        self.ring(topic, commit_rang=answer.commit_rings)
+        return answer.ids
+
+    # waking
+
+    def ring(self, topic: str, *, commit_rang: bool = False) -> None:
+        """Let those look who wait for messages of a topic."""
+        if self._doorbell is not None and is_in_loop():
+            self._doorbell.ring(topic, commit_rang=commit_rang)
+        elif not commit_rang:
+            self._thread_doorbell.ring(topic)
+
+    async def close(self) -> None:
+        """Finish what is being sent, and ring for it."""
+        if self._sender is not None:
+            await self._sender.close()
+        if self._doorbell is not None:
+            await self._doorbell.close()
+        self._store = self._sender = self._doorbell = None
+
+    def close_threads(self) -> None:
+        """Ring for what threads have published, and end the one that does so."""
+        self._thread_doorbell.close()
+
+
+def _only(messages: Sequence[T]) -> T:
+    if len(messages) != 1:
+        raise InvalidInput(f"a middleware made {len(messages)} messages of one", remedy="return as many as were given")
+    return messages[0]

@@ -1,0 +1,147 @@
+"""Publishing: what is asked for, as one statement for the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from postbus._content.codec import encode, encode_headers, encode_lines, encode_many, is_storable
+from postbus._content.content_types import MAX_LENGTH, is_content_type
+from postbus._content.names import check_topic_name
+from postbus._drivers.statement import Statement
+from postbus.errors import InvalidOption
+from postbus.message import Outgoing
+
+DEFAULT_PRIORITY = 4
+MAX_CORRELATION_ID = 500
+"""Characters. The same as the SQL function check_message."""
+_IN_FUTURE = "use datetime.now(timezone.utc) + …"
+# These run on the caller's connection, whose search path may hold anything: each function, operator and type is
+# qualified. Types that SQL itself has (integer, bigint, interval) need not be. `nullif` would look for an operator.
+_TOLD = (
+    "case when pg_catalog.current_setting('postbus.told', true) operator(pg_catalog.<>) '' "
+    "then pg_catalog.current_setting('postbus.told', true)::bigint end"
+)
+# Headers travel as text: what a connection makes of a jsonb parameter is up to its owner.
+_PUBLISH = (
+    "select array[postbus.publish($1::pg_catalog.text, $2::pg_catalog.bytea, $3::pg_catalog.text, "
+    "$4::pg_catalog.text::pg_catalog.jsonb, $5::integer, $6::interval, $7::pg_catalog.timestamptz, "
+    f"$8::pg_catalog.text, $9::pg_catalog.text, $10::pg_catalog.text), {_TOLD}]"
+)
+_PUBLISH_MANY = (
+    "select postbus.publish_many($1::pg_catalog.text, $2::pg_catalog.bytea[], $3::pg_catalog.text[], "
+    "$4::pg_catalog.text[]::pg_catalog.jsonb[], $5::integer[], $6::interval[], $7::pg_catalog.timestamptz[], "
+    "$8::pg_catalog.text[], $9::pg_catalog.text[], $10::pg_catalog.text[], $11::pg_catalog.text) "
+    f"operator(pg_catalog.||) {_TOLD}"
+)
+_PUBLISH_LINES = (
+    "select postbus.publish_lines($1::pg_catalog.text, $2::pg_catalog.bytea, $3::integer) "
+    f"operator(pg_catalog.||) {_TOLD}"
+)
+
+
+def publish_one(topic: str, message: Outgoing) -> Statement:
+    """The statement that publishes one message."""
+    check_topic_name(topic)
+    _check_options(message)
+    payload, content_type = encode(message.payload)
+    return Statement(
+        _PUBLISH,
+        (
+            topic,
+            payload,
+            message.key,
+            encode_headers(message.headers),
+            DEFAULT_PRIORITY if message.priority is None else message.priority,
+            message.delay,
+            message.deliver_at,
+            message.dedup_key,
+            message.correlation_id,
+            message.content_type or content_type,
+        ),
+    )
+
+
+def publish_many(topic: str, messages: Iterable[Any]) -> Statement:
+    """The statement that publishes many messages to one topic: payloads, or `Outgoing`s."""
+    check_topic_name(topic)
+    given = list(messages)
+    if not any(issubclass(kind, Outgoing) for kind in set(map(type, given))):
+        return _publish_plain(topic, given)
+    outgoing = [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in given]
+    for one in outgoing:
+        _check_options(one)
+    payloads, found = encode_many([one.payload for one in outgoing])
+    content_types = [one.content_type or content_type for one, content_type in zip(outgoing, found, strict=True)]
+    return Statement(
+        _PUBLISH_MANY,
+        (
+            topic,
+            payloads,
+            _column([one.key for one in outgoing]),
+            _column([encode_headers(one.headers) for one in outgoing]),
+            _column([one.priority for one in outgoing]),
+            _column([one.delay for one in outgoing]),
+            _column([one.deliver_at for one in outgoing]),
+            _column([one.dedup_key for one in outgoing]),
+            _column([one.correlation_id for one in outgoing]),
+            *_uniform(content_types),
+        ),
+    )
+
+
+def _publish_plain(topic: str, payloads: Sequence[Any]) -> Statement:
+    """Payloads without options, which is what large batches are made of."""
+    if (lines := encode_lines(payloads)) is not None:
+        return Statement(_PUBLISH_LINES, (topic, lines, len(payloads)))
+    encoded, content_types = encode_many(payloads)
+    no_options = (None,) * 7
+    return Statement(_PUBLISH_MANY, (topic, encoded, *no_options, *_uniform(content_types)))
+
+
+def _uniform(content_types: list[str]) -> tuple[list[str] | None, str | None]:
+    """One content type for all, where they have the same; otherwise one for each."""
+    if len(set(content_types)) <= 1:
+        return None, content_types[0] if content_types else None
+    return content_types, None
+
+
+def _column(values: list[Any]) -> list[Any] | None:
+    return None if values.count(None) == len(values) else values
+
+
+def _check_options(message: Outgoing) -> None:
+    priority, delay, deliver_at = message.priority, message.delay, message.deliver_at
+    is_count = isinstance(priority, int) and not isinstance(priority, bool)
+    if priority is not None and not (is_count and 0 <= priority <= 9):
+        raise InvalidOption(
+            f"priority {priority!r} is out of range",
+            remedy="a priority goes from 0 (last) to 9 (first); 4 is usual",
+        )
+    if delay is not None and not isinstance(delay, timedelta):
+        raise InvalidOption(f"delay {delay!r} is not a timedelta", remedy="give timedelta(seconds=…)")
+    if delay is not None and delay < timedelta(0):
+        raise InvalidOption(f"delay {delay} is negative", remedy="give a delay of zero or more")
+    if delay is not None and deliver_at is not None:
+        raise InvalidOption("delay and deliver_at are both given", remedy="give one of them")
+    if deliver_at is not None and not isinstance(deliver_at, datetime):
+        raise InvalidOption(f"deliver_at {deliver_at!r} is not a datetime", remedy=_IN_FUTURE)
+    if deliver_at is not None and deliver_at.utcoffset() is None:
+        raise InvalidOption(f"deliver_at {deliver_at} has no time zone", remedy=_IN_FUTURE)
+    for name in ("key", "dedup_key", "correlation_id", "content_type"):
+        value = getattr(message, name)
+        if value is not None and (not isinstance(value, str) or not is_storable(value)):
+            raise InvalidOption(
+                f"{name} {value!r} is not a text without NUL characters and lone surrogates",
+                remedy="give such a str",
+            )
+    if message.correlation_id is not None and len(message.correlation_id) > MAX_CORRELATION_ID:
+        raise InvalidOption(
+            f"correlation_id has more than {MAX_CORRELATION_ID} characters", remedy="use a shorter one, or its hash"
+        )
+    if message.content_type and not is_content_type(message.content_type):
+        raise InvalidOption(
+            f"content_type {message.content_type!r:.220} is not one of at most {MAX_LENGTH} characters",
+            remedy="give type/subtype, and parameters if it has any, such as text/plain; charset=utf-8",
+        )

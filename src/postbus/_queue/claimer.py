@@ -1,0 +1,165 @@
+"""Claiming: messages of one topic to one dispatcher, as many as it has room for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from functools import partial
+from uuid import UUID
+
+from postbus._db.statements.queue import Claim
+from postbus._db.store import Store
+from postbus._handling.isolation import Suspect
+from postbus._handling.settler import ClaimedLease, Settler
+from postbus._queue.dispatcher import Dispatcher
+from postbus._queue.scan_floor import ScanFloor
+from postbus._runtime.log_events import event
+from postbus._runtime.loop import Backoff, pause
+from postbus._wakeup.waiters import TimedWaker
+from postbus.errors import DatabaseUnavailable
+from postbus.subscription import Subscription
+
+_MOST_SUSPECTS = 1000
+
+
+class Claimer:
+    """Keeps one dispatcher busy."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        store: Store,
+        dispatcher: Dispatcher,
+        settler: Settler,
+        *,
+        member: str,
+        bell: TimedWaker,
+    ) -> None:
+        self._subscription = subscription
+        self._store = store
+        self._dispatcher = dispatcher
+        self._settler = settler
+        self._member = member
+        self._bell = bell
+        self._floor = ScanFloor()
+        self._told_of_move = False
+        self._takes_suspects = False
+        self._claiming = asyncio.Lock()
+        self._left = math.inf if subscription.limit is None else subscription.limit
+
+    @property
+    def topic(self) -> str:
+        return self._subscription.topic
+
+    async def halt(self) -> None:
+        """Give back what was claimed and has not begun. The topic is paused: what is claimed from now on is nothing."""
+        async with self._claiming:  # a claim that is under way may have come before that
+            await self._dispatcher.give_back()
+
+    async def claim_suspect(self) -> Suspect | None:
+        """Messages that are suspected, to be handled at once while nothing else runs."""
+        self._takes_suspects = False
+        if self._left <= 0:
+            return None
+        async with self._claiming:
+            claim = await self._claim_suspects(_MOST_SUSPECTS, is_alone=True)
+        if claim is None or claim.token is None:
+            return None
+        lease, left = self._hold(claim, claim.token), deque(claim.messages)
+
+        async def share() -> None:
+            await self._store.not_alone(lease.token)
+            self._dispatcher.go_on_beside(lease, left)
+
+        return Suspect(claim.outlasted, partial(self._dispatcher.try_alone, lease, left), share)
+
+    async def try_beside(self) -> None:
+        """Something else runs: claim suspects when there is room for them."""
+        self._takes_suspects = True
+        self._bell.set()
+
+    async def _claim_suspects(self, room: int, *, is_alone: bool) -> Claim | None:
+        claim = await self._store.claim_suspects(
+            self._subscription.topic,
+            member=self._member,
+            max_count=room,
+            lease=self._subscription.lease,
+            is_alone=is_alone,
+        )
+        if claim is not None:
+            self._left -= len(claim.messages)
+        return claim
+
+    def _hold(self, claim: Claim, token: UUID) -> ClaimedLease:
+        lease = ClaimedLease(
+            self._subscription.topic,
+            token,
+            claim.messages,
+            claim.length,
+            ordered=claim.ordered,
+            remaining=claim.remaining,
+            on_settled=self._dispatcher.was_settled,
+        )
+        self._settler.hold(lease)
+        return lease
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Claim until `stop` is set, or as many as the subscription wants have been claimed."""
+        backoff = Backoff()
+        wait = 0.01
+        while not stop.is_set() and self._left > 0:
+            room = await self._dispatcher.wait_for_room()
+            if stop.is_set() or room == 0:
+                break
+            # Clear before claiming, not after: a message that commits while we claim must wake us again.
+            self._bell.clear()
+            try:
+                async with self._claiming:
+                    asked_again_in = await self.tick(room)
+                backoff.reset()
+            except DatabaseUnavailable as error:
+                self._floor.forget()
+                wait = backoff.next()
+                event(logging.WARNING, "database.away", loop=f"claim {self._subscription.topic}",
+                      retry_in=f"{wait:.2f}s", error=error.message)  # fmt: skip
+                await pause(wait, stop)
+                continue
+            if asked_again_in == 0:
+                wait = 0.01
+                continue
+            # Look again soon after work, and less and less often while there is none.
+            wait = min(wait * 2, self._subscription.poll, asked_again_in)
+            await self._bell.rings_within(wait)  # for the end, too
+
+    async def tick(self, room: int) -> float:
+        """Claim once. Returns after how many seconds to ask again, unless the bell rings; 0 for at once."""
+        if self._takes_suspects:
+            suspects = await self._claim_suspects(int(min(room, self._left)), is_alone=False)
+            if suspects is not None and suspects.token is not None:
+                self._dispatcher.accept(self._hold(suspects, suspects.token), suspects.messages)
+                return 0
+            self._takes_suspects = False
+        floor = self._floor.current()
+        claim = await self._store.claim(
+            self._subscription.topic,
+            member=self._member,
+            max_count=int(min(room, self._left)),
+            lease=self._subscription.lease,
+            floor=floor,
+            max_bytes=self._subscription.max_bytes,
+        )
+        self._floor.moved(claim.floor, given=floor, took=claim.took)
+        if claim.moved and claim.token is None and not self._told_of_move:
+            self._told_of_move = True
+            event(logging.WARNING, "queue.moved", topic=self._subscription.topic,
+                  remedy="the topic is PUB_SUB by now, and its queue is empty: subscribe with group=…")  # fmt: skip
+        if claim.token is not None:
+            self._dispatcher.accept(self._hold(claim, claim.token), claim.messages)
+            self._left -= len(claim.messages)
+        if claim.more:
+            return 0
+        if claim.next_due is not None:
+            return max(claim.next_due.total_seconds(), 0.001)
+        return float("inf")

@@ -1,0 +1,160 @@
+"""Wake-ups: consumers learn of new messages without asking all the time.
+
+Where nobody has to wait for it, the commit that publishes rings by itself, with a NOTIFY. Otherwise the publishing
+process rings after its commit: straight to the consumers of its own, and for all others through the database with
+one NOTIFY, however many messages were published since the last one. Nothing depends on a ring: who misses it finds
+the message by polling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from contextlib import suppress
+from typing import Any
+
+from postbus._db.connect import connect
+from postbus._db.error_map import DRIVER_ERRORS
+from postbus._db.statements.queue import RING
+from postbus._db.store import Store
+from postbus._drivers.transaction_end import look_now
+from postbus._runtime.log_events import event
+from postbus._wakeup.waiters import Wakers, topic_id
+from postbus.errors import PostbusError
+
+_APART = 0.001  # seconds between two rings through the database, in which further ones are gathered
+
+
+class Notifier:
+    """Rings for topics, from the event loop of the bus."""
+
+    def __init__(self, store: Store, bells: Wakers) -> None:
+        self._store = store
+        self._bells = bells
+        self._loop = asyncio.get_running_loop()
+        self._is_closed = False
+        self._pending: set[int] = set()
+        self._ringing: asyncio.Task[None] | None = None
+
+    def ring(self, topic: str, *, commit_rang: bool = False) -> None:
+        """Ring for a topic; where the commit has rung for all others, only for consumers of this process."""
+        if _running_loop() is self._loop:
+            self._ring(topic_id(topic), commit_rang)
+        else:  # somebody publishes in another event loop: bells and connections belong to ours
+            with suppress(RuntimeError):  # which has ended
+                self._loop.call_soon_threadsafe(self._ring, topic_id(topic), commit_rang)
+
+    def _ring(self, topic: int, commit_rang: bool) -> None:
+        self._bells.ring(topic)
+        if commit_rang:
+            return
+        self._pending.add(topic)
+        if self._ringing is None and not self._is_closed:
+            self._ringing = asyncio.create_task(self._ring_through_database(), name="postbus-doorbell")
+
+    async def _ring_through_database(self) -> None:
+        try:
+            while self._pending:
+                topics, self._pending = self._pending, set()
+                began = self._loop.time()
+                try:
+                    await self._store.ring(sorted(topics))
+                except PostbusError as error:  # consumers poll
+                    event(logging.DEBUG, "doorbell.failed", error=error.message)
+                await asyncio.sleep(began + _APART - self._loop.time())
+        finally:
+            self._ringing = None
+
+    async def close(self) -> None:
+        """Ring for all that has been committed."""
+        look_now()
+        self._is_closed = True
+        if self._ringing is not None:
+            await self._ringing
+
+
+class ThreadNotifier:
+    """Rings for topics from threads without an event loop, such as a web worker that uses psycopg.
+
+    Closing is final: what is rung for afterwards, consumers find by polling.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._lock = threading.Lock()
+        self._pending: set[int] = set()
+        self._rung = threading.Event()
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def ring(self, topic: str) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            self._pending.add(topic_id(topic))
+            if self._thread is None or not self._thread.is_alive():  # it does not live on in a forked child
+                self._thread = threading.Thread(target=self._run, name="postbus-doorbell", daemon=True)
+                self._thread.start()
+        self._rung.set()
+
+    def close(self) -> None:
+        """Ring for all that has been committed, and end the thread."""
+        look_now()
+        with self._lock:
+            self._is_closed = True
+        self._rung.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        # Waits outside of the event loop: a thread of the loop's executor, unlike this one, would keep the
+        # process from ending.
+        with asyncio.Runner() as runner:
+            conn: Any = None
+            while True:
+                self._rung.wait()
+                self._rung.clear()
+                with self._lock:
+                    topics, self._pending = self._pending, set()
+                    is_closed = self._is_closed
+                if topics:
+                    conn = runner.run(self._ring(conn, sorted(topics)))
+                if is_closed:
+                    break
+            if conn is not None:
+                runner.run(_close(conn))
+
+    async def _ring(self, conn: Any, topics: list[int]) -> Any:
+        """Ring on the connection given; on another one if it is lost by now. Returns the one to use next."""
+        is_new = conn is None
+        try:
+            conn = conn or await connect(self._dsn)
+            await conn.execute(RING, topics, timeout=10)
+            return conn
+        except DRIVER_ERRORS as error:
+            if conn is not None:
+                conn.terminate()
+            if not is_new:
+                return await self._ring(None, topics)
+            event(logging.DEBUG, "doorbell.failed", error=error)  # consumers poll
+            return None
+
+
+async def _close(conn: Any) -> None:
+    try:
+        await conn.close(timeout=1)
+    except DRIVER_ERRORS:
+        conn.terminate()
+
+
+def is_in_loop() -> bool:
+    """Whether an event loop runs in this thread."""
+    return _running_loop() is not None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
