@@ -68,8 +68,8 @@ class Bus:
         self._subscriptions: dict[str, Subscription] = {}
         self._groups: dict[tuple[str, str], tuple[Group, Start | None]] = {}
         self._middleware: list[Middleware] = []
-        self._bells = Wakers()
-        self._publisher = Publisher(dsn, self._bells, self._middleware)
+        self._wakers = Wakers()
+        self._publisher = Publisher(dsn, self._wakers, self._middleware)
         self._connecting: asyncio.Lock | None = None
         self._store: Store | None = None
         self._puller: Puller | None = None
@@ -439,7 +439,7 @@ class Bus:
             self.dsn,
             self.subscriptions,
             groups=groups,
-            bells=self._bells,
+            wakers=self._wakers,
             middleware=self._middleware,
             name=name,
             drain_timeout=within,
@@ -476,12 +476,12 @@ class Bus:
                 await migrator.migrate_if_needed(conn, self._actor)
         store = await Store.open(self.dsn, size=self._pool_size, actor=self._actor)
         self._publisher.connected(store)
-        self._puller = Puller(self.dsn, store, self._bells, self._publisher.ring)
+        self._puller = Puller(self.dsn, store, self._wakers, self._publisher.notify)
         self._store = store
 
-    def ring(self, topic: str) -> None:
+    def notify(self, topic: str) -> None:
         """Let those look again who wait for messages of a topic: one may be free that was settled elsewhere."""
-        self._publisher.ring(topic)
+        self._publisher.notify(topic)
 
     async def close(self) -> None:
         """Finish what is being sent, disconnect, and let go of an embedded server."""

@@ -68,7 +68,7 @@ class Worker:
         subscriptions: Sequence[Subscription],
         *,
         groups: Sequence[tuple[Group, Start]] = (),
-        bells: Wakers,
+        wakers: Wakers,
         middleware: Sequence[Middleware] = (),
         name: str | None = None,
         drain_timeout: float | None = None,
@@ -77,7 +77,7 @@ class Worker:
         self._dsn = dsn
         self._subscriptions = subscriptions
         self._middleware = middleware
-        self._bells = bells
+        self._wakers = wakers
         self._groups: dict[Group, Start] = dict(groups)
         self._stores: tuple[Store, Store, Store] | None = None
         self._assigner: LaneAssigner | None = None
@@ -104,7 +104,7 @@ class Worker:
             self._abort.set()
         event(logging.INFO, "worker.aborting" if self._abort.is_set() else "worker.stopping", worker=self.name)
         self._stop.set()
-        self._bells.ring_all()
+        self._wakers.wake_all()
 
     @property
     def is_stopping(self) -> bool:
@@ -153,10 +153,10 @@ class Worker:
         self._stores = stores[0], stores[1], stores[2]
 
     async def _consume(self, store: Store, upkeep_store: Store, handler_store: Store, heartbeat_store: Store) -> None:
-        settler = Settler(store, lambda topic: self._bells.ring(topic_id(topic)))
+        settler = Settler(store, lambda topic: self._wakers.wake(topic_id(topic)))
         dispatchers = [Dispatcher(one, handler_store, settler, self._middleware) for one in self._subscriptions]
         claimers = self._claimers = [
-            Claimer(one, store, dispatcher, settler, member=self.name, bell=self._bells.add(one.topic))
+            Claimer(one, store, dispatcher, settler, member=self.name, waker=self._wakers.add(one.topic))
             for one, dispatcher in zip(self._subscriptions, dispatchers, strict=True)
         ]
         known = [group.topic for group in self._groups if not group.scope.is_wide]
@@ -165,7 +165,7 @@ class Worker:
         heartbeat = ProcessHeartbeat(heartbeat_store, self.name, self._topics, lanes.leases.values)
         self._assigner, self._reader, self._heartbeat = lanes, LogReader(store), heartbeat
         self._scopes = ScopeWatcher(upkeep_store, lanes.consumers.keys, self._consume_for, lanes.tick)
-        scope_bell = self._bells.add_for_scopes()
+        scope_waker = self._wakers.add_for_scopes()
         await self._patiently(heartbeat.tick)  # lanes go to processes that are known
         for group, start in list(self._groups.items()):  # others may start while these join
             try:
@@ -182,9 +182,9 @@ class Worker:
             repeat(lanes.heartbeats.tick, name="group heartbeat", every=1.0, stop=ended),
             repeat(lanes.tell_counts, name="counts", every=TELL_COUNTS, stop=ended),
             repeat(lanes.tick, name="lanes", every=1.0, stop=self._stop),
-            repeat(self._scopes.tick, name="scopes", every=1.0, stop=self._stop, wake=scope_bell),
+            repeat(self._scopes.tick, name="scopes", every=1.0, stop=self._stop, wake=scope_waker),
             repeat(sweeper.sweep_log, name="sweep log", every=SWEEP, stop=ended),
-            self._assigner.advancer.run(),
+            self._assigner.cursor_writer.run(),
             repeat(extender.tick, name="leases", every=LOOK_AT_LEASES, stop=ended),
             repeat(sweeper.return_expired, name="return expired", every=RETURN_EXPIRED, stop=ended),
             repeat(sweeper.sweep, name="sweep", every=SWEEP, stop=ended),
@@ -193,7 +193,7 @@ class Worker:
         if store.is_pooled:  # who listens there leaves that to whoever gets the server's connection next
             event(logging.INFO, "wake.by_polling", worker=self.name, reason="a connection pooler is before the server")
         else:
-            upkeep += _started(Listener(self._dsn, self._bells, self._was_cut_off).run(ended))
+            upkeep += _started(Listener(self._dsn, self._wakers, self._was_cut_off).run(ended))
         upkeep += _started(
             *(
                 self._outlive(one.topic, dispatcher.failure)
@@ -380,9 +380,9 @@ class Worker:
                 store=store,
                 handler_store=handler_store,
                 reader=reader,
-                advancer=assigner.advancer,
+                cursor_writer=assigner.cursor_writer,
                 heartbeat=heartbeat,
-                new_bell=lambda: self._bells.add(group.topic),
+                new_waker=lambda: self._wakers.add(group.topic),
                 lease=joined.lease,
                 max_attempts=joined.max_attempts,
                 middleware=self._middleware,
@@ -402,8 +402,8 @@ class Worker:
 
 def _lose_all_of(consumer: GroupConsumer) -> None:
     """What was in hand is read again from the stored cursor."""
-    for strand in list(consumer.strands):
-        consumer.lose(strand, "a task of its consumer failed")
+    for lane_set in list(consumer.lane_sets):
+        consumer.lose(lane_set, "a task of its consumer failed")
 
 
 async def _drain(

@@ -50,11 +50,11 @@ async def program(request: pytest.FixtureRequest, dsn: str) -> AsyncIterator[Pro
 @pytest.fixture
 async def ear(dsn: str, conn: Any, topic: str) -> AsyncIterator[Ear]:
     """Listens for the test's topic."""
-    bells = Wakers()
-    heard = Ear(bells, conn)
+    wakers = Wakers()
+    heard = Ear(wakers, conn)
     heard.listen(topic)
     stop = asyncio.Event()
-    listening = asyncio.create_task(Listener(dsn, bells).run(stop))
+    listening = asyncio.create_task(Listener(dsn, wakers).run(stop))
     await heard.hears(topic)  # a new listener rings once for itself
     yield heard
     stop.set()

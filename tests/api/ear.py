@@ -10,23 +10,23 @@ from postbus._wakeup.waiters import TimedWaker, Wakers, topic_id
 class Ear:
     """Hears, in a connection of its own, what is rung for topics."""
 
-    def __init__(self, bells: Wakers, conn: Any) -> None:
-        self._bells = bells
+    def __init__(self, wakers: Wakers, conn: Any) -> None:
+        self._wakers = wakers
         self._conn = conn
-        self._fence = bells.add("fence")
+        self._fence = wakers.add("fence")
         self._heard: dict[str, TimedWaker] = {}
 
     def listen(self, topic: str) -> None:
-        self._heard[topic] = self._bells.add(topic)
+        self._heard[topic] = self._wakers.add(topic)
 
     async def hears(self, topic: str, *, within: float = 3) -> None:
         """It is rung for the topic, sooner than anybody polls."""
-        assert await self._heard[topic].rings_within(within)
+        assert await self._heard[topic].woken_within(within)
         self._heard[topic].clear()
 
     async def has_heard(self, topic: str) -> bool:
         """Whether it has been rung for the topic by now: notifications come in order."""
         self._fence.clear()
         await self._conn.execute("select postbus.ring(array[$1::bigint])", topic_id("fence"))
-        assert await self._fence.rings_within(10)
-        return await self._heard[topic].rings_within(0)
+        assert await self._fence.woken_within(10)
+        return await self._heard[topic].woken_within(0)

@@ -39,8 +39,8 @@ elif ending == "wait":
 """
 
 
-def _doorbells() -> list[threading.Thread]:
-    return [one for one in threading.enumerate() if one.name == "postbus-doorbell"]
+def _notifiers() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == "postbus-notifier"]
 
 
 async def _publish(program: Any, bus: Bus, topic: str) -> None:
@@ -81,10 +81,10 @@ async def test_closing_ends_the_thread(dsn: str, ear: Ear, topic: str) -> None:
     async with psycopg_sync(dsn) as program:
         await _publish(program, bus, topic)
         await ear.hears(topic)
-        assert len(_doorbells()) == 1
+        assert len(_notifiers()) == 1
 
         await program.call(bus.close_sync)
-        assert not _doorbells()
+        assert not _notifiers()
         await program.call(bus.close_sync)
 
 
@@ -117,7 +117,7 @@ async def test_a_closed_bus_starts_no_thread_again(dsn: str, conn: Any, topic: s
             assert not [one for one in threading.enumerate() if one.name == "postbus-watch"]
 
         await eventually(nobody_watches)
-        assert not _doorbells()
+        assert not _notifiers()
     assert await conn.fetchval("select count(*) from postbus.messages where topic = $1", topic) == 2
 
 
@@ -164,5 +164,5 @@ async def test_many_threads_publish_at_once(dsn: str, ear: Ear, topic: str) -> N
 
     await asyncio.gather(*(publish(one) for one in topics))
 
-    assert len(_doorbells()) == 1
+    assert len(_notifiers()) == 1
     await asyncio.to_thread(bus.close_sync)

@@ -31,7 +31,7 @@ class _Store:
         self.rung: list[list[int]] = []
         self.is_away = False
 
-    async def ring(self, topics: list[int]) -> None:
+    async def notify(self, topics: list[int]) -> None:
         await asyncio.sleep(0)
         if self.is_away:
             raise DatabaseUnavailable("away")
@@ -47,90 +47,90 @@ async def test_python_and_sql_agree_on_ids(conn: Any, name: str) -> None:
 async def test_many_rings_are_one_statement() -> None:
     """What is rung for while a ring is under way goes with the next one."""
     store: Any = _Store()
-    doorbell = Notifier(store, Wakers())
+    notifier = Notifier(store, Wakers())
     for number in range(1000):
-        doorbell.ring(f"t{number % 3}")
-    await doorbell.close()
+        notifier.notify(f"t{number % 3}")
+    await notifier.close()
 
     assert store.rung == [sorted(topic_id(f"t{number}") for number in range(3))]
 
 
 async def test_a_ring_reaches_the_own_process_at_once() -> None:
     """Consumers of the same process are woken without the database."""
-    bells = Wakers()
-    bell, other = bells.add("t"), bells.add("other")
+    wakers = Wakers()
+    waker, other = wakers.add("t"), wakers.add("other")
     store: Any = _Store()
-    doorbell = Notifier(store, bells)
+    notifier = Notifier(store, wakers)
 
-    doorbell.ring("t", commit_rang=True)
+    notifier.notify("t", commit_notified=True)
 
-    assert await bell.rings_within(0)
-    assert not await other.rings_within(0)
-    await doorbell.close()
+    assert await waker.woken_within(0)
+    assert not await other.woken_within(0)
+    await notifier.close()
     assert store.rung == []
 
 
-async def test_a_bell_that_rang_before_is_not_waited_for() -> None:
+async def test_a_waker_that_rang_before_is_not_waited_for() -> None:
     """Until it is cleared; then it takes the time that was given, or the next ring."""
-    bell = TimedWaker()
-    bell.set()
-    assert await bell.rings_within(60)
-    assert await bell.rings_within(60)
-    bell.clear()
-    assert not await bell.rings_within(0.001)
-    asyncio.get_running_loop().call_soon(bell.set)
-    assert await bell.rings_within(60)
+    waker = TimedWaker()
+    waker.set()
+    assert await waker.woken_within(60)
+    assert await waker.woken_within(60)
+    waker.clear()
+    assert not await waker.woken_within(0.001)
+    asyncio.get_running_loop().call_soon(waker.set)
+    assert await waker.woken_within(60)
 
 
-async def test_a_bell_outlives_that_its_waiter_is_cancelled() -> None:
-    bell = TimedWaker()
-    waiting = asyncio.create_task(bell.rings_within(60))
+async def test_a_waker_outlives_that_its_waiter_is_cancelled() -> None:
+    waker = TimedWaker()
+    waiting = asyncio.create_task(waker.woken_within(60))
     await asyncio.sleep(0)
     waiting.cancel()
-    bell.set()
+    waker.set()
     await asyncio.wait([waiting])
     assert waiting.cancelled()
-    assert await bell.rings_within(60)
+    assert await waker.woken_within(60)
 
 
-async def test_a_doorbell_outlives_a_database_that_is_away() -> None:
+async def test_a_notifier_outlives_a_database_that_is_away() -> None:
     """A ring that fails is forgotten, for consumers poll; the next one is tried."""
     store: Any = _Store()
-    doorbell = Notifier(store, Wakers())
+    notifier = Notifier(store, Wakers())
     store.is_away = True
-    doorbell.ring("lost")
-    await eventually(_has_ended, doorbell)
+    notifier.notify("lost")
+    await eventually(_has_ended, notifier)
     store.is_away = False
-    doorbell.ring("t")
-    await doorbell.close()
+    notifier.notify("t")
+    await notifier.close()
 
     assert store.rung == [[topic_id("t")]]
 
 
-async def _has_ended(doorbell: Notifier) -> None:
-    assert doorbell._ringing is None
+async def _has_ended(notifier: Notifier) -> None:
+    assert notifier._ringing is None
 
 
-async def test_a_doorbell_that_is_closed_starts_nothing() -> None:
+async def test_a_notifier_that_is_closed_starts_nothing() -> None:
     """What is committed after the bus was closed, consumers find by polling."""
     store: Any = _Store()
-    doorbell = Notifier(store, Wakers())
-    await doorbell.close()
-    doorbell.ring("t")
+    notifier = Notifier(store, Wakers())
+    await notifier.close()
+    notifier.notify("t")
 
-    assert doorbell._ringing is None
+    assert notifier._ringing is None
     assert store.rung == []
 
 
-def test_bells_of_consumers_that_are_gone_are_forgotten() -> None:
-    """A process that runs consumers again and again does not gather their bells."""
-    bells = Wakers()
-    kept = bells.add("t")
+def test_wakers_of_consumers_that_are_gone_are_forgotten() -> None:
+    """A process that runs consumers again and again does not gather their wakers."""
+    wakers = Wakers()
+    kept = wakers.add("t")
     for _ in range(10):
-        bells.add("t")
+        wakers.add("t")
     gc.collect()
 
-    assert [one() for one in bells._events[topic_id("t")]] == [kept]
+    assert [one() for one in wakers._events[topic_id("t")]] == [kept]
 
 
 async def test_a_ring_is_for_all_topics_that_are_named(conn: Any, ear: Ear, topic: str) -> None:
@@ -217,13 +217,13 @@ async def test_whose_commit_rang_is_not_rung_for_again(
     """Sent or published; while somebody else's transaction has its turn, it is."""
     store = await bus.connect()
     rung: list[Sequence[int]] = []
-    original = store.ring
+    original = store.notify
 
-    async def ring(topics: Sequence[int]) -> None:
+    async def notify(topics: Sequence[int]) -> None:
         rung.append(topics)
         await original(topics)
 
-    monkeypatch.setattr(store, "ring", ring)
+    monkeypatch.setattr(store, "ring", notify)
     await bus.send(topic, 1)
     await ear.hears(topic)
     await bus.send_many(topic, [1, 2])
@@ -246,12 +246,12 @@ async def test_a_listener_that_lost_its_connection_listens_again(
 ) -> None:
     """It makes a new connection, and rings for all topics, since it may have missed something."""
     monkeypatch.setattr(waiters, "_STILL_THERE", 0.01)
-    bells = Wakers()
-    bell = bells.add("t")
+    wakers = Wakers()
+    waker = wakers.add("t")
     stop = asyncio.Event()
-    listening = asyncio.create_task(Listener(dsn, bells).run(stop))
-    assert await bell.rings_within(5)
-    bell.clear()
+    listening = asyncio.create_task(Listener(dsn, wakers).run(stop))
+    assert await waker.woken_within(5)
+    waker.clear()
 
     async def it_has_looked_whether_the_server_is_there() -> int:
         pid = await conn.fetchval(
@@ -264,7 +264,7 @@ async def test_a_listener_that_lost_its_connection_listens_again(
     pid = await eventually(it_has_looked_whether_the_server_is_there)
     await conn.execute("select pg_terminate_backend($1, 5000)", pid)
 
-    assert await bell.rings_within(5)
+    assert await waker.woken_within(5)
     stop.set()
     await listening
 

@@ -299,10 +299,10 @@ async def test_stop_while_lanes_are_being_given_up_repeats_nothing(
             await asyncio.sleep(100 if is_cut_short else 0.5)
         await note_done(store, *args)
 
-    async def settle_after_the_stop(strand: Any) -> None:
+    async def settle_after_the_stop(lane_set: Any) -> None:
         if asyncio.current_task().get_name().startswith("postbus-leave"):  # type: ignore[union-attr]
             await asyncio.sleep(0.1)
-        await settle(strand)
+        await settle(lane_set)
 
     async def all_began() -> None:
         assert begun == {0, 2, 3}
@@ -314,8 +314,8 @@ async def test_stop_while_lanes_are_being_given_up_repeats_nothing(
     run = asyncio.create_task(bus.run())
     await eventually(all_began)
     [consumer] = bus._worker._keeper.consumers.values()  # type: ignore[union-attr]
-    settle = consumer._advancer.settle
-    monkeypatch.setattr(consumer._advancer, "settle", settle_after_the_stop)
+    settle = consumer._cursor_writer.settle
+    monkeypatch.setattr(consumer._cursor_writer, "settle", settle_after_the_stop)
     monkeypatch.setattr(Store, "note_done", note_slowly)
     consumer.give_up(consumer.tokens)
     bus.stop()

@@ -487,7 +487,7 @@ async def test_lanes_that_were_apart_are_read_together_again(bus: Bus, conn: Any
     assert 1 in lane_sets
 
 
-async def test_a_strand_that_is_rung_for_reads_what_was_published_before_that(
+async def test_a_lane_set_that_is_rung_for_reads_what_was_published_before_that(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though another one has read since it did: that is no place to read up to, since it was taken before the ring."""

@@ -150,11 +150,11 @@ async def test_a_listener_whose_connection_ends_at_once_makes_another(
         return conn
 
     monkeypatch.setattr("postbus._wakeup.listener.connect", connect_in_vain)
-    bells, bell, stop = Wakers(), asyncio.Event(), asyncio.Event()
-    bells.hang("t", bell)
-    listening = asyncio.create_task(Listener(dsn, bells).run(stop))
-    await asyncio.wait([listening, asyncio.ensure_future(bell.wait())], return_when=asyncio.FIRST_COMPLETED)
-    assert (bell.is_set(), ended) == (True, 3)
+    wakers, waker, stop = Wakers(), asyncio.Event(), asyncio.Event()
+    wakers.register("t", waker)
+    listening = asyncio.create_task(Listener(dsn, wakers).run(stop))
+    await asyncio.wait([listening, asyncio.ensure_future(waker.wait())], return_when=asyncio.FIRST_COMPLETED)
+    assert (waker.is_set(), ended) == (True, 3)
     stop.set()
     await listening
 

@@ -39,7 +39,7 @@ async def test_topics_join_while_the_process_runs(bus: Bus, scope: dict[str, Any
 
 async def test_a_ring_is_not_needed(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that hears of no ring finds topics by looking."""
-    monkeypatch.setattr("postbus._wakeup.waiters.Wakers.ring", lambda *_: None)
+    monkeypatch.setattr("postbus._wakeup.waiters.Wakers.wake", lambda *_: None)
     got = gather(bus, "g", "a.#", poll=0.1)
     async with running(bus):
         await create_log(bus, "a.b.c")

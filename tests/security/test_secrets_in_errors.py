@@ -256,7 +256,7 @@ def test_a_server_that_is_an_impostor_makes_nobody_tell_it(name: str) -> None:
         ("patient of the doctor", lambda dsn: Target(dsn, None)),
         ("connections", lambda dsn: Connections(dsn, 1)),
         ("listener", lambda dsn: Listener(dsn, Wakers())),
-        ("worker", lambda dsn: Worker(dsn, [], bells=Wakers())),
+        ("worker", lambda dsn: Worker(dsn, [], wakers=Wakers())),
         ("sink", PostbusSink),
         ("webhooks", lambda dsn: WebhookRunner(dsn, Bus(dsn).connect, Reach())),
     ],

@@ -14,5 +14,5 @@ async def _tidy() -> AsyncIterator[None]:
     yield
     tasks = [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("postbus")]
     assert not tasks, f"tasks remain: {tasks}"
-    threads = [one.name for one in threading.enumerate() if one.name == "postbus-doorbell"]
+    threads = [one.name for one in threading.enumerate() if one.name == "postbus-notifier"]
     assert not threads, f"threads remain: {threads}"

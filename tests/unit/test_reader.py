@@ -127,12 +127,12 @@ async def _is_kept(reads: Any, reader: LogReader) -> bool:
 
 
 async def test_what_was_read_is_kept_for_as_many_as_may_come() -> None:
-    """Each of three strands with the same lanes gets it, who waits for it and who comes later; then it is gone."""
+    """Each of three lane sets with the same lanes gets it, who waits for it and who comes later; then it is gone."""
     reads: Any = _Reads()
     reader = LogReader(reads)
-    with ExitStack() as strands:
+    with ExitStack() as lane_sets:
         for lanes in ((1,), (1,), (1,), (2,)):
-            strands.enter_context(reader.reading("t", lanes))
+            lane_sets.enter_context(reader.reading("t", lanes))
         first, second = (_read(reader, 1, "a", 0.0) for _ in range(2))
         await asyncio.sleep(0.001)
         await reads.answer(0, "b", SEGMENT)
@@ -144,7 +144,7 @@ async def test_what_was_read_is_kept_for_as_many_as_may_come() -> None:
 
 @pytest.mark.parametrize("others", [0, 1])
 async def test_what_nobody_else_can_need_is_not_kept(others: int) -> None:
-    """A strand that is alone with its lanes leaves nothing in memory, nor does one whose others have left."""
+    """A lane set that is alone with its lanes leaves nothing in memory, nor does one whose others have left."""
     reads: Any = _Reads()
     reader = LogReader(reads)
     with reader.reading("t", (1,)), reader.reading("t", (2,)):

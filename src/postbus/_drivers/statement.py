@@ -17,7 +17,7 @@ class Published(NamedTuple):
     """What has come of publishing."""
 
     ids: list[int]
-    commit_rings: bool
+    commit_notifies: bool
     """Consumers are woken by the commit itself: nobody needs to ring for them."""
 
 

@@ -73,7 +73,7 @@ class _Open:
             try:
                 action()
             except Exception as error:
-                event(logging.DEBUG, "doorbell.failed", error=error)
+                event(logging.DEBUG, "notifier.failed", error=error)
 
 
 def weakly(conn: Any) -> Callable[[], Any]:

@@ -1,4 +1,4 @@
-"""Consuming for a group: lanes are taken, read strand by strand, and given up; the steps between are put together.
+"""Consuming for a group: lanes are taken, read lane set by lane set, and given up; the steps between are put together.
 
 What is read (`_deliver.py`) waits in queues (`_work.py`), is handled (`_group_handle.py`, `_group_transaction.py`), and
 goes aside if it fails (`_aside.py`), to be tried again (`_again.py`).
@@ -54,9 +54,9 @@ class GroupConsumer:
         store: Store,
         handler_store: Store,
         reader: LogReader,
-        advancer: CursorWriter,
+        cursor_writer: CursorWriter,
         heartbeat: ProcessHeartbeat,
-        new_bell: Callable[[], TimedWaker],
+        new_waker: Callable[[], TimedWaker],
         lease: timedelta,
         max_attempts: int,
         middleware: Sequence[Middleware] = (),
@@ -70,9 +70,9 @@ class GroupConsumer:
         """The group's own subscription, if this one reads its history."""
         self.throttle = Throttle(catch_up) if catch_up is not None else None
         self.subscription_id = subscription_id
-        self.strands: list[LaneSet] = []
+        self.lane_sets: list[LaneSet] = []
         self._store = store
-        self._advancer = advancer
+        self._cursor_writer = cursor_writer
         self._lanes = lanes
         self._is_limited = is_limited
         self._heartbeat = heartbeat
@@ -96,7 +96,7 @@ class GroupConsumer:
                 self._aside,
                 store=store,
                 handler_store=handler_store,
-                advancer=advancer,
+                cursor_writer=cursor_writer,
                 concurrency=first.concurrency,
                 lose=self.lose,
             )
@@ -105,7 +105,7 @@ class GroupConsumer:
             self._members,
             self._aside,
             self._queues,
-            self.strands,
+            self.lane_sets,
             store=store,
             transactions=transactions,
             most=prefetch,
@@ -119,9 +119,9 @@ class GroupConsumer:
             self._aside,
             store=store,
             reader=reader,
-            advancer=advancer,
+            cursor_writer=cursor_writer,
             transactions=transactions,
-            new_bell=new_bell,
+            new_waker=new_waker,
             prefetch=prefetch,
             throttle=self.throttle,
             lose=self.lose,
@@ -134,36 +134,36 @@ class GroupConsumer:
 
     async def _do(self, work: Work) -> None:
         """What the queues do with a work."""
-        strand, entry = work.strand, work.entry
-        if not self._heartbeat.was_seen_ever_since(strand.sure_at):
-            await self._make_sure(strand)
+        lane_set, entry = work.lane_set, work.entry
+        if not self._heartbeat.was_seen_ever_since(lane_set.sure_at):
+            await self._make_sure(lane_set)
         if work.retry is not None:
             await self._again.handle(*work.retry)
             return
         assert entry is not None
-        if strand.is_ending:
+        if lane_set.is_ending:
             return
         if self._options.batch is None:
             segment, index, _ = work.parts[0]
-            is_settled = await self._handler.handle_one(strand, segment, index)
+            is_settled = await self._handler.handle_one(lane_set, segment, index)
         else:
             is_settled = await self._handler.handle_batch(entry, work.parts)
         if is_settled:
             entry.done(work.parts)
 
-    async def _make_sure(self, strand: LaneSet) -> None:
+    async def _make_sure(self, lane_set: LaneSet) -> None:
         """Begin nothing more in lanes that somebody else may have: this process was not seen for their lease.
 
         It stood still, or the database was away. Whoever has them goes on in them, and must not be overtaken.
         """
         async with self._making_sure:
-            while not strand.is_lost and not self._heartbeat.was_seen_ever_since(strand.sure_at):
+            while not lane_set.is_lost and not self._heartbeat.was_seen_ever_since(lane_set.sure_at):
                 await patiently(self._heartbeat.tick)
                 asked_at = time.monotonic()
-                if await patiently(lambda: self._store.are_held(strand.tokens)):
-                    strand.sure_at = asked_at
+                if await patiently(lambda: self._store.are_held(lane_set.tokens)):
+                    lane_set.sure_at = asked_at
                 else:
-                    self.lose(strand, TAKEN)
+                    self.lose(lane_set, TAKEN)
 
     @property
     def has_suspects(self) -> bool:
@@ -186,7 +186,7 @@ class GroupConsumer:
 
     @property
     def tokens(self) -> list[UUID]:
-        return [token for strand in self.strands for token in strand.tokens]
+        return [token for lane_set in self.lane_sets for token in lane_set.tokens]
 
     async def take(self, rows: Sequence[Any]) -> None:
         """Start to read lanes that are ours now."""
@@ -214,90 +214,90 @@ class GroupConsumer:
         self._aside.is_due.set()
 
     def _begin(self, lanes: Sequence[LeasedLane], cursor: str, server: datetime) -> None:
-        strand = LaneSet(self.subscription_id, lanes, cursor, server, self._advancer.add)
-        self.strands.append(strand)
-        self._readers[strand] = self._started(self._delivery.read(strand), "read")
+        lane_set = LaneSet(self.subscription_id, lanes, cursor, server, self._cursor_writer.add)
+        self.lane_sets.append(lane_set)
+        self._readers[lane_set] = self._started(self._delivery.read(lane_set), "read")
 
-    def join_strands(self) -> None:
+    def join_lane_sets(self) -> None:
         """Read lanes together that have come to the same place, with nothing in hand."""
         alike: defaultdict[tuple[str, datetime], list[LaneSet]] = defaultdict(list)
-        for strand in self.strands:
-            if strand.is_at_rest and not self._options.transactional:
-                alike[strand.cursor, strand.server].append(strand)
-        for (cursor, server), strands in alike.items():
-            if len(strands) > 1:
-                for strand in strands:
-                    strand.is_ending = True
-                    self.strands.remove(strand)
-                    self._readers.pop(strand).cancel()
-                self._begin([lane for strand in strands for lane in strand.lanes.values()], cursor, server)
+        for lane_set in self.lane_sets:
+            if lane_set.is_at_rest and not self._options.transactional:
+                alike[lane_set.cursor, lane_set.server].append(lane_set)
+        for (cursor, server), lane_sets in alike.items():
+            if len(lane_sets) > 1:
+                for lane_set in lane_sets:
+                    lane_set.is_ending = True
+                    self.lane_sets.remove(lane_set)
+                    self._readers.pop(lane_set).cancel()
+                self._begin([lane for lane_set in lane_sets for lane in lane_set.lanes.values()], cursor, server)
 
     # losing and leaving them
 
-    def lose(self, strand: LaneSet, reason: str, *, is_expected: bool = False) -> None:
+    def lose(self, lane_set: LaneSet, reason: str, *, is_expected: bool = False) -> None:
         """Forget lanes of which some are somebody else's now, or nobody's."""
-        if strand.is_lost:
+        if lane_set.is_lost:
             return
-        strand.is_lost = strand.is_ending = True
-        strand.freed.set()
+        lane_set.is_lost = lane_set.is_ending = True
+        lane_set.freed.set()
         if not is_expected:
-            event(logging.WARNING, "lanes.lost", group=self.group.name, topic=self.group.topic, lanes=strand.key,
+            event(logging.WARNING, "lanes.lost", group=self.group.name, topic=self.group.topic, lanes=lane_set.key,
                   reason=reason)  # fmt: skip
-        reader = self._forget(strand)
-        self._leave(strand, self._let_go(strand, reader))
+        reader = self._forget(lane_set)
+        self._leave(lane_set, self._let_go(lane_set, reader))
 
-    async def _let_go(self, strand: LaneSet, reader: asyncio.Task[None] | None) -> None:
-        """Give back what is still ours: lanes of the same strand, or all if it was our own step that we took twice."""
+    async def _let_go(self, lane_set: LaneSet, reader: asyncio.Task[None] | None) -> None:
+        """Give back what is still ours: its other lanes, or all if we took our own step twice."""
         if reader is not None:
             await asyncio.gather(reader, return_exceptions=True)
-        await self._finish(strand)
-        await patiently(lambda: self._store.release_lanes(strand.tokens))
+        await self._finish(lane_set)
+        await patiently(lambda: self._store.release_lanes(lane_set.tokens))
 
     def lose_token(self, token: UUID, *, is_expected: bool) -> None:
-        for strand in list(self.strands):
-            if token in strand.tokens:
-                self.lose(strand, TAKEN, is_expected=is_expected)
+        for lane_set in list(self.lane_sets):
+            if token in lane_set.tokens:
+                self.lose(lane_set, TAKEN, is_expected=is_expected)
 
     def give_up(self, tokens: Sequence[UUID]) -> None:
         """Finish what is being handled in some lanes, beside other work, and then let others have them.
 
         From now on no handler begins with another message of these lanes.
         """
-        for strand in list(self.strands):
-            if not strand.is_ending and not set(tokens).isdisjoint(strand.tokens):
-                strand.is_ending = True
-                strand.freed.set()
-                self._leave(strand, self._give_up(strand, self._queues.drop(strand)))
+        for lane_set in list(self.lane_sets):
+            if not lane_set.is_ending and not set(tokens).isdisjoint(lane_set.tokens):
+                lane_set.is_ending = True
+                lane_set.freed.set()
+                self._leave(lane_set, self._give_up(lane_set, self._queues.drop(lane_set)))
 
-    async def _give_up(self, strand: LaneSet, dropped: Sequence[Work]) -> None:
+    async def _give_up(self, lane_set: LaneSet, dropped: Sequence[Work]) -> None:
         await self._release(dropped)
-        await self._end(strand)
-        self._forget(strand)  # before others may have the lanes, of whom we may be one
-        if not strand.is_lost:
-            await patiently(lambda: self._store.release_lanes(strand.tokens))
+        await self._end(lane_set)
+        self._forget(lane_set)  # before others may have the lanes, of whom we may be one
+        if not lane_set.is_lost:
+            await patiently(lambda: self._store.release_lanes(lane_set.tokens))
 
     @property
     def has_left(self) -> bool:
         """Whether nothing is held or being given back."""
-        return not self.strands and not self._leaving
+        return not self.lane_sets and not self._leaving
 
     async def stop(self) -> None:
         """Finish what is being handled in all lanes."""
-        strands = list(self.strands)
-        for strand in strands:
-            strand.is_ending = True
-        await asyncio.gather(*(self._end(strand) for strand in strands))
-        for strand in strands:
-            self._forget(strand)
+        lane_sets = list(self.lane_sets)
+        for lane_set in lane_sets:
+            lane_set.is_ending = True
+        await asyncio.gather(*(self._end(lane_set) for lane_set in lane_sets))
+        for lane_set in lane_sets:
+            self._forget(lane_set)
         await asyncio.gather(*self._leaving)
         await self.abort()
 
     async def abort(self) -> None:
         """Cancel what is being handled: that was no attempt. Tell what has been handled, if that does not take long."""
-        strands = {*self.strands, *self._leaving.values()}
-        for strand in strands:
-            strand.is_ending = True
-        running = sum(strand.running for strand in strands)
+        lane_sets = {*self.lane_sets, *self._leaving.values()}
+        for lane_set in lane_sets:
+            lane_set.is_ending = True
+        running = sum(lane_set.running for lane_set in lane_sets)
         in_hand = self._queues.close()
         tasks = [
             *self._readers.values(),
@@ -314,11 +314,11 @@ class GroupConsumer:
                 await self._again.settle_returned()
                 for lane, due in [*self._again.cancelled, *(work.retry for work in in_hand if work.retry)]:
                     await self._again.release(lane, due)
-                for strand in strands:
-                    await self._tell(strand)
+                for lane_set in lane_sets:
+                    await self._tell(lane_set)
         late = list(
             self._leaving
-        )  # a strand may be lost only as it is told of; who leaves the group gives its lanes back
+        )  # a lane set may be lost only as it is told of; who leaves the group gives its lanes back
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
@@ -343,27 +343,27 @@ class GroupConsumer:
             self._failed = asyncio.get_running_loop().create_future()  # for the next one
             raise
 
-    async def _end(self, strand: LaneSet) -> None:
-        strand.is_ending = True
-        strand.freed.set()
-        reader = self._readers.pop(strand, None)
+    async def _end(self, lane_set: LaneSet) -> None:
+        lane_set.is_ending = True
+        lane_set.freed.set()
+        reader = self._readers.pop(lane_set, None)
         if reader is not None:
-            if strand.is_waiting:
+            if lane_set.is_waiting:
                 reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
-        await self._finish(strand)
+        await self._finish(lane_set)
         await self._again.settled()
 
-    async def _finish(self, strand: LaneSet) -> None:
+    async def _finish(self, lane_set: LaneSet) -> None:
         """Drop what has not begun, and wait for what has. Each handler that ends is told at once."""
-        await self._release(self._queues.drop(strand))
+        await self._release(self._queues.drop(lane_set))
         while True:
-            is_running = strand.running > 0
-            await self._tell(strand)
+            is_running = lane_set.running > 0
+            await self._tell(lane_set)
             if not is_running:
                 return
-            if strand.running:
-                await strand.until_freed()
+            if lane_set.running:
+                await lane_set.until_freed()
                 await asyncio.sleep(_GATHER)
 
     async def _release(self, dropped: Sequence[Work]) -> None:
@@ -371,30 +371,30 @@ class GroupConsumer:
             assert work.retry is not None
             await self._again.release(*work.retry)
 
-    async def _tell(self, strand: LaneSet) -> None:
+    async def _tell(self, lane_set: LaneSet) -> None:
         """Tell the database what is done in lanes that are being left: up to the cursor, and ahead of it."""
-        async with strand.telling:  # another one, who waits for us, gives the lanes back afterwards
-            await self._advancer.settle(strand)
-            done = strand.take_done()
-            if done and not strand.is_in_doubt:
+        async with lane_set.telling:  # another one, who waits for us, gives the lanes back afterwards
+            await self._cursor_writer.settle(lane_set)
+            done = lane_set.take_done()
+            if done and not lane_set.is_in_doubt:
                 try:
-                    await patiently(lambda: self._store.note_done(strand.tokens, done, strand.server))
+                    await patiently(lambda: self._store.note_done(lane_set.tokens, done, lane_set.server))
                 except BaseException:  # nobody knows whether they were told
-                    strand.untold_done += done
+                    lane_set.untold_done += done
                     raise
 
-    def _forget(self, strand: LaneSet) -> asyncio.Task[None] | None:
-        if strand in self.strands:
-            self.strands.remove(strand)
-            self._aside.waiting.remove_lanes(strand.key)
-        reader = self._readers.pop(strand, None)
+    def _forget(self, lane_set: LaneSet) -> asyncio.Task[None] | None:
+        if lane_set in self.lane_sets:
+            self.lane_sets.remove(lane_set)
+            self._aside.waiting.remove_lanes(lane_set.key)
+        reader = self._readers.pop(lane_set, None)
         if reader is not None and reader is not asyncio.current_task():
             reader.cancel()
         return reader
 
-    def _leave(self, strand: LaneSet, work: Coroutine[Any, Any, None]) -> None:
+    def _leave(self, lane_set: LaneSet, work: Coroutine[Any, Any, None]) -> None:
         task = self._started(work, "leave")
-        self._leaving[task] = strand
+        self._leaving[task] = lane_set
         task.add_done_callback(lambda task: self._leaving.pop(task, None))
 
     # tasks

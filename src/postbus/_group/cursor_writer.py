@@ -28,8 +28,8 @@ class CursorWriter:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def add(self, strand: LaneSet) -> None:
-        self._progressed[strand] = None
+    def add(self, lane_set: LaneSet) -> None:
+        self._progressed[lane_set] = None
         self._idle.clear()
         self._wake.set()
 
@@ -37,11 +37,11 @@ class CursorWriter:
         """Wait until all progress so far has been told."""
         await self._idle.wait()
 
-    async def settle(self, strand: LaneSet) -> None:
-        """Tell all progress of a strand now. While the database is away, this waits for it."""
-        while not strand.is_settled and not strand.is_lost:
-            await patiently(lambda: self.advance([strand]))
-            if strand.is_advancing:
+    async def settle(self, lane_set: LaneSet) -> None:
+        """Tell all progress of a lane set now. While the database is away, this waits for it."""
+        while not lane_set.is_settled and not lane_set.is_lost:
+            await patiently(lambda: self.advance([lane_set]))
+            if lane_set.is_advancing:
                 await asyncio.sleep(0.002)
 
     async def run(self) -> None:
@@ -64,47 +64,47 @@ class CursorWriter:
 
     async def tick(self) -> None:
         """Tell all progress."""
-        strands, self._progressed = [one for one in self._progressed if not one.is_lost], {}
-        for strand in strands:
-            if strand.is_advancing:  # somebody else tells of it just now, but perhaps not of all
-                self.add(strand)
-        await self.advance(strands)
+        lane_sets, self._progressed = [one for one in self._progressed if not one.is_lost], {}
+        for lane_set in lane_sets:
+            if lane_set.is_advancing:  # somebody else tells of it just now, but perhaps not of all
+                self.add(lane_set)
+        await self.advance(lane_sets)
         if not self._progressed:
             self._idle.set()
 
-    async def advance(self, strands: list[LaneSet]) -> None:
-        """Tell the progress of some strands. What could not be told stays."""
-        asked = [(strand, strand.steps()) for strand in strands if not strand.is_advancing]
-        asked = [(strand, steps) for strand, steps in asked if steps]
+    async def advance(self, lane_sets: list[LaneSet]) -> None:
+        """Tell the progress of some lane sets. What could not be told stays."""
+        asked = [(lane_set, lane_set.steps()) for lane_set in lane_sets if not lane_set.is_advancing]
+        asked = [(lane_set, steps) for lane_set, steps in asked if steps]
         if not asked:
             return
-        for strand, _ in asked:
-            strand.is_advancing = True
+        for lane_set, _ in asked:
+            lane_set.is_advancing = True
         try:
-            places = [(strand, step) for strand, steps in asked for step in steps]
+            places = [(lane_set, step) for lane_set, steps in asked for step in steps]
             lost = await self._store.advance([step for _, step in places])
         except BaseException as error:
             self._take_back(asked, error)
             raise
         finally:
-            for strand, _ in asked:
-                strand.is_advancing = False
-        for place, (strand, step) in enumerate(places):
+            for lane_set, _ in asked:
+                lane_set.is_advancing = False
+        for place, (lane_set, step) in enumerate(places):
             if place in lost:
-                self._lose(strand, TAKEN)
+                self._lose(lane_set, TAKEN)
             else:
-                strand.lanes[step.lane].number += 1
-        for strand, _ in asked:
-            if not strand.is_lost:
-                strand.were_told()
-            strand.freed.set()
+                lane_set.lanes[step.lane].number += 1
+        for lane_set, _ in asked:
+            if not lane_set.is_lost:
+                lane_set.were_told()
+            lane_set.freed.set()
 
     def _take_back(self, asked: list[tuple[LaneSet, list[Step]]], error: BaseException) -> None:
         """Nobody knows whether these steps were told."""
-        for strand, steps in asked:
+        for lane_set, steps in asked:
             if isinstance(error, DatabaseUnavailable) and self._store.is_in_doubt(error):
-                strand.is_in_doubt = True
-                self._lose(strand, error.message)  # its cursor is not to be trusted any more: the stored one is
+                lane_set.is_in_doubt = True
+                self._lose(lane_set, error.message)  # its cursor is not to be trusted any more: the stored one is
             else:
-                strand.put_back(steps)
-                self.add(strand)
+                lane_set.put_back(steps)
+                self.add(lane_set)

@@ -20,7 +20,7 @@ from postbus.group import Group
 from postbus.message import DeadLetter, Message, Outcome, Retry
 
 POLL = 0.2  # seconds between two looks at what is due to be tried again
-_LOOKS_APART = 0.5  # seconds: other processes are rung for by the same bell
+_LOOKS_APART = 0.5  # seconds: other processes are rung for by the same waker
 
 
 class Deferral:
@@ -50,7 +50,7 @@ class Deferral:
         """Whether messages of the log have to be looked at."""
         return self.keys is not None or self.waiting.concerns_log
 
-    async def stands_aside(self, strand: LaneSet, segment: Segment, index: int) -> bool:
+    async def stands_aside(self, lane_set: LaneSet, segment: Segment, index: int) -> bool:
         """Whether a message is not wanted, was taken out of the way already, or waits behind another one of its key."""
         if self.keys is not None and segment.key(index) not in self.keys:
             self._group.filtered += 1
@@ -58,27 +58,27 @@ class Deferral:
         if self.waiting.passes_by(segment.message_id(index)):
             return True
         if self.waiting.is_blocked(segment.key(index)):
-            await self.put_off(strand, segment, index, "park")
+            await self.put_off(lane_set, segment, index, "park")
             return True
         return False
 
     async def set_aside(
-        self, strand: LaneSet, segment: Segment, index: int, outcome: Outcome, handling: Handling | None
+        self, lane_set: LaneSet, segment: Segment, index: int, outcome: Outcome, handling: Handling | None
     ) -> None:
         """Take a message out of the way as its outcome says."""
         match outcome:
             case Retry(error=error):
                 delay = handling.retry_delay(outcome, 1) if handling else None
                 limit = handling.max_attempts if handling else None
-                await self.put_off(strand, segment, index, "retry", delay=delay, error=error, max_attempts=limit)
+                await self.put_off(lane_set, segment, index, "retry", delay=delay, error=error, max_attempts=limit)
             case DeadLetter(reason=reason, error=error):
-                await self.put_off(strand, segment, index, "dead", reason=reason, error=error)
+                await self.put_off(lane_set, segment, index, "dead", reason=reason, error=error)
             case _:  # Release: it is tried again, and this was no attempt
-                await self.put_off(strand, segment, index, "release")
+                await self.put_off(lane_set, segment, index, "release")
 
     async def put_off(
         self,
-        strand: LaneSet,
+        lane_set: LaneSet,
         segment: Segment,
         index: int,
         kind: str,
@@ -89,9 +89,9 @@ class Deferral:
         max_attempts: int | None = None,
     ) -> None:
         """Store a message apart. While the database is away, this waits for it."""
-        lane = strand.lanes[segment.lane]
+        lane = lane_set.lanes[segment.lane]
         message = segment.message(index)
-        strand.is_putting_off = True
+        lane_set.is_putting_off = True
         if kind not in ("park", "dead") and self.waiting.is_behind(message):  # failed together with one before it
             kind = "park"
         put_off = PutOff(kind, message.id, segment.position, delay, error, reason)
@@ -99,9 +99,9 @@ class Deferral:
             lambda: self._store.put_off(self._subscription_id, lane.lane, lane.token, [put_off], max_attempts)
         )
         if told is None:
-            self._lose(strand, TAKEN)
+            self._lose(lane_set, TAKEN)
             return
-        if told[0] not in ("dead", "gone") and not strand.is_lost:  # else it is for whoever has the lane now
+        if told[0] not in ("dead", "gone") and not lane_set.is_lost:  # else it is for whoever has the lane now
             self.waiting.add(message.id, message.key, lane.lane)
         if told[0] in ("retried", "released", "suspected"):
             self.comes_back(delay)

@@ -23,16 +23,16 @@ Chosen = dict[Member, tuple[list[Part], list[Any]]]
 class GroupHandler:
     """Calls handlers with messages in the order of the log. What fails is out of the way when a call returns.
 
-    The calls return whether all of it is settled. If not, the strand was lost meanwhile.
+    The calls return whether all of it is settled. If not, the lane set was lost meanwhile.
     """
 
     def __init__(self, members: Members, aside: Deferral) -> None:
         self._members = members
         self._aside = aside
 
-    async def handle_one(self, strand: LaneSet, segment: Segment, index: int) -> bool:
-        if self._aside.concerns_log and await self._aside.stands_aside(strand, segment, index):
-            return not strand.is_lost
+    async def handle_one(self, lane_set: LaneSet, segment: Segment, index: int) -> bool:
+        if self._aside.concerns_log and await self._aside.stands_aside(lane_set, segment, index):
+            return not lane_set.is_lost
         chosen = self._members.only or self._members.choose(segment.message(index))
         if chosen is None:
             self._members.group.filtered += 1
@@ -49,14 +49,14 @@ class GroupHandler:
                 chosen.counts.processed += 1
                 return True
             chosen.counts.failed += 1
-            await self._aside.set_aside(strand, segment, index, outcome, handling)
+            await self._aside.set_aside(lane_set, segment, index, outcome, handling)
         else:
-            await self._aside.set_aside(strand, segment, index, chosen, None)
-        return not strand.is_lost
+            await self._aside.set_aside(lane_set, segment, index, chosen, None)
+        return not lane_set.is_lost
 
     async def handle_batch(self, entry: WindowEntry, parts: Sequence[Part]) -> bool:
         """Handle some of an entry's messages together."""
-        strand, member = entry.strand, self._members.only
+        lane_set, member = entry.lane_set, self._members.only
         if member is None or self._aside.concerns_log:
             return await self._handle_chosen(entry, parts)
         handling = self._members.handling_of(member)
@@ -69,29 +69,29 @@ class GroupHandler:
             return await self._handle_chosen(entry, parts)
         needs_messages = call.message_parameter is not None or bool(self._members.middleware)
         messages = [(s, i) for s, start, stop in parts for i in range(start, stop)] if needs_messages else None
-        return await self._call_batch(strand, member, messages, parts, payloads)
+        return await self._call_batch(lane_set, member, messages, parts, payloads)
 
     async def _handle_chosen(self, entry: WindowEntry, parts: Sequence[Part]) -> bool:
         """A batch whose messages have to be looked at one by one before they are handled."""
-        strand = entry.strand
-        by_member = await self.choose_each(strand, parts)
+        lane_set = entry.lane_set
+        by_member = await self.choose_each(lane_set, parts)
         for member, (chosen_parts, payloads) in by_member.items():
-            if strand.is_ending:  # meanwhile: nothing more begins, not even for another member
+            if lane_set.is_ending:  # meanwhile: nothing more begins, not even for another member
                 return False
             messages = [(segment, index) for segment, index, _ in chosen_parts]
-            if not await self._call_batch(strand, member, messages, chosen_parts, payloads):
+            if not await self._call_batch(lane_set, member, messages, chosen_parts, payloads):
                 return False
             entry.handled += chosen_parts  # whatever becomes of the other members' calls
-        return not strand.is_lost
+        return not lane_set.is_lost
 
-    async def choose_each(self, strand: LaneSet, parts: Sequence[Part]) -> Chosen:
+    async def choose_each(self, lane_set: LaneSet, parts: Sequence[Part]) -> Chosen:
         """Who gets which messages; those that nobody can handle now are out of the way afterwards."""
         by_member: defaultdict[Member, tuple[list[Part], list[Any]]] = defaultdict(lambda: ([], []))
         for segment, start, stop in parts:
             for index in range(start, stop):
-                if await self._aside.stands_aside(strand, segment, index):
+                if await self._aside.stands_aside(lane_set, segment, index):
                     continue
-                if strand.is_lost:
+                if lane_set.is_lost:
                     # Lost while another message was put off. With the lane we forgot which keys wait, so a message of
                     # such a key would overtake those that were parked.
                     return {}
@@ -104,17 +104,17 @@ class GroupHandler:
                         payload = payload_of(handling, segment, index)
                     except NOT_DECODABLE as error:
                         chosen.counts.failed += 1
-                        await self._aside.set_aside(strand, segment, index, not_decodable(error), handling)
+                        await self._aside.set_aside(lane_set, segment, index, not_decodable(error), handling)
                         continue
                     by_member[chosen][0].append((segment, index, index + 1))
                     by_member[chosen][1].append(payload)
                 else:
-                    await self._aside.set_aside(strand, segment, index, chosen, None)
+                    await self._aside.set_aside(lane_set, segment, index, chosen, None)
         return by_member
 
     async def _call_batch(
         self,
-        strand: LaneSet,
+        lane_set: LaneSet,
         member: Member,
         messages: list[tuple[Segment, int]] | None,
         parts: Sequence[Part],
@@ -138,11 +138,11 @@ class GroupHandler:
         member.counts.failed += failed
         if failed:
             places = [(segment, index) for segment, start, stop in parts for index in range(start, stop)]
-            await self._set_aside(strand, places, outcomes, handling)
-        return not failed or not strand.is_lost
+            await self._set_aside(lane_set, places, outcomes, handling)
+        return not failed or not lane_set.is_lost
 
     async def _set_aside(
-        self, strand: LaneSet, places: list[tuple[Segment, int]], outcomes: Sequence[Outcome], handling: Handling
+        self, lane_set: LaneSet, places: list[tuple[Segment, int]], outcomes: Sequence[Outcome], handling: Handling
     ) -> None:
         """Take what failed out of the way, and behind it what was handled after it though it has the same key.
 
@@ -152,11 +152,11 @@ class GroupHandler:
         for (segment, index), outcome in zip(places, outcomes, strict=True):
             key = segment.key(index)
             if outcome is not ACK:
-                await self._aside.set_aside(strand, segment, index, outcome, handling)
+                await self._aside.set_aside(lane_set, segment, index, outcome, handling)
                 if key is not None and self._aside.waiting.is_blocked(key):
                     held_up.add(key)
             elif key in held_up:
-                await self._aside.put_off(strand, segment, index, "park")
+                await self._aside.put_off(lane_set, segment, index, "park")
 
 
 def _payloads(call: HandlerCall, segment: Segment, start: int, stop: int) -> list[Any]:

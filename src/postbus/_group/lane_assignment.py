@@ -36,10 +36,10 @@ class MakeHistory(Protocol):
 class LaneAssigner:
     """Takes lanes for the groups of this process, and gives up those that others should have."""
 
-    def __init__(self, store: Store, advancer_store: Store, heartbeat_store: Store, worker: str) -> None:
+    def __init__(self, store: Store, cursor_writer_store: Store, heartbeat_store: Store, worker: str) -> None:
         self._store = store
         self._worker = worker
-        self.advancer = CursorWriter(advancer_store, self._lose)
+        self.cursor_writer = CursorWriter(cursor_writer_store, self._lose)
         self.heartbeats = GroupHeartbeats(
             heartbeat_store,
             fell_silent=self._fall_silent,
@@ -187,7 +187,7 @@ class LaneAssigner:
                 self.consumers[subscription_id].give_up(unwanted)
         await asyncio.gather(*(self.consumers[one].take(lanes) for one, lanes in taken.items()))
         for consumer in self.consumers.values():
-            consumer.join_strands()
+            consumer.join_lane_sets()
         self._quiet = 0 if taken or any(given_up.values()) else self._quiet + 1
         if any(given_up.values()):
             return _LOOK_SOON
@@ -210,14 +210,14 @@ class LaneAssigner:
     def lose_all(self) -> None:
         """The server may have crashed: what was read, but not stored, is in doubt."""
         for consumer in self.consumers.values():
-            for strand in list(consumer.strands):
-                strand.is_in_doubt = True
-                consumer.lose(strand, "a connection broke, and the server may have crashed")
+            for lane_set in list(consumer.lane_sets):
+                lane_set.is_in_doubt = True
+                consumer.lose(lane_set, "a connection broke, and the server may have crashed")
 
-    def _lose(self, strand: LaneSet, reason: str) -> None:
-        consumer = self.consumers.get(strand.subscription_id)
+    def _lose(self, lane_set: LaneSet, reason: str) -> None:
+        consumer = self.consumers.get(lane_set.subscription_id)
         if consumer is not None:
-            consumer.lose(strand, reason)
+            consumer.lose(lane_set, reason)
 
     async def tell_counts(self) -> None:
         groups = [one for one in self.consumers.values() if one.history_of is None]
@@ -238,7 +238,7 @@ class LaneAssigner:
             self._has_left = True
             consumers = list(self.consumers.values())
             await asyncio.gather(*(consumer.stop() for consumer in consumers), *self._stopping)
-            await self.advancer.settled()
+            await self.cursor_writer.settled()
             with suppress(DatabaseUnavailable):  # then others get the lanes when our lease ends
                 await self.tell_counts()
                 await self.heartbeats.remove(self.consumers)

@@ -1,4 +1,4 @@
-"""Strands: lanes of a group that one process reads together, and how far it has come in them."""
+"""Lane sets: lanes of a group that one process reads together, and how far it has come in them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from postbus._db.statements.log import Step
 class LeasedLane:
     """A lane that this process holds for a group."""
 
-    __slots__ = ("careful_until", "deaths", "lane", "number", "strand", "token")
+    __slots__ = ("careful_until", "deaths", "lane", "lane_set", "number", "token")
 
-    strand: LaneSet
+    lane_set: LaneSet
     """In which it is read."""
 
     def __init__(self, lane: int, token: UUID, number: int, deaths: int, careful_until: int | None) -> None:
@@ -31,13 +31,13 @@ class LeasedLane:
 
 
 class WindowEntry:
-    """Messages of a strand that are settled together, in the order in which they were read."""
+    """Messages of a lane set that are settled together, in the order in which they were read."""
 
-    __slots__ = ("count", "cursor", "gathers", "handled", "index", "parts", "pending", "position", "strand")
+    __slots__ = ("count", "cursor", "gathers", "handled", "index", "lane_set", "parts", "pending", "position")
 
     def __init__(
         self,
-        strand: LaneSet,
+        lane_set: LaneSet,
         position: int,
         index: int,
         cursor: str,
@@ -46,7 +46,7 @@ class WindowEntry:
         count: int = 1,
         gathers: bool = False,
     ) -> None:
-        self.strand = strand
+        self.lane_set = lane_set
         self.position = position
         self.index = index
         self.cursor = cursor
@@ -65,7 +65,7 @@ class WindowEntry:
             self.parts += parts
         self.pending -= 1
         if self.pending == 0:
-            self.strand.was_done(self.count)
+            self.lane_set.was_done(self.count)
 
 
 class LaneSet:
@@ -77,7 +77,7 @@ class LaneSet:
         self.subscription_id = subscription_id
         self.lanes = {one.lane: one for one in lanes}
         for lane in self.lanes.values():
-            lane.strand = self
+            lane.lane_set = self
         self.key = tuple(sorted(self.lanes))
         self.cursor = cursor
         """Where to read on."""
@@ -161,7 +161,7 @@ class LaneSet:
         self.is_between = piece.more
 
     def step_after(self, entry: WindowEntry) -> Step:
-        """The step to behind an entry, of a strand with one lane."""
+        """The step to behind an entry, of a lane set with one lane."""
         lane = next(iter(self.lanes.values()))
         is_last = entry.index < 0
         return Step(
@@ -241,5 +241,5 @@ class LaneSet:
 
 Progressed = Callable[[LaneSet], None]
 Lose = Callable[[LaneSet, str], None]
-"""Called with a strand whose lanes are not ours any more, and why."""
+"""Called with a lane set whose lanes are not ours any more, and why."""
 TAKEN = "others have taken them, or moved the group's place"

@@ -38,7 +38,7 @@ class LogReader:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._strands: Counter[tuple[str, tuple[int, ...]]] = Counter()
+        self._lane_sets: Counter[tuple[str, tuple[int, ...]]] = Counter()
         """How many there are for the same lanes of a topic: those can share."""
         self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
         self._kept_bytes = 0
@@ -48,17 +48,17 @@ class LogReader:
 
     @contextmanager
     def reading(self, topic: str, lanes: tuple[int, ...]) -> Iterator[None]:
-        """While a strand reads: what others read is kept for it."""
-        self._strands[topic, lanes] += 1
+        """While a lane set reads: what others read is kept for it."""
+        self._lane_sets[topic, lanes] += 1
         try:
             yield
         finally:
-            self._strands[topic, lanes] -= 1
-            if self._strands[topic, lanes] <= 1:
+            self._lane_sets[topic, lanes] -= 1
+            if self._lane_sets[topic, lanes] <= 1:
                 for key in [key for key in self._kept if key[:2] == (topic, lanes)]:
                     self._drop(key)
-            if not self._strands[topic, lanes]:
-                del self._strands[topic, lanes]
+            if not self._lane_sets[topic, lanes]:
+                del self._lane_sets[topic, lanes]
 
     async def read(
         self,
@@ -147,7 +147,7 @@ class LogReader:
         return known if known is not None and known[0] > taken_at else None
 
     def _keep(self, key: _Key, piece: ReadResult) -> None:
-        others = self._strands[key[:2]] - 1
+        others = self._lane_sets[key[:2]] - 1
         if others <= 0:
             return
         self._kept[key] = _Kept(piece, others)

@@ -35,7 +35,7 @@ class Redelivery:
         members: Members,
         aside: Deferral,
         queues: WorkQueues,
-        strands: Sequence[LaneSet],
+        lane_sets: Sequence[LaneSet],
         *,
         store: Store,
         transactions: GroupTransactions | None,
@@ -48,7 +48,7 @@ class Redelivery:
         self._aside = aside
         self._waiting = aside.waiting
         self._queues = queues
-        self._strands = strands
+        self._lane_sets = lane_sets
         self._store = store
         self._transactions = transactions
         self._most = most
@@ -82,28 +82,38 @@ class Redelivery:
             await pause(POLL if self._waiting else _IDLE_POLL, self._aside.is_due)
 
     async def settled(self) -> None:
-        """Wait for a claim that is under way: what it brings for strands that are ending is given back."""
+        """Wait for a claim that is under way: what it brings for lane sets that are ending is given back."""
         async with self._claiming:
             pass
 
     async def _look_for_others(self) -> None:
         """Messages that somebody else has put there, by a redrive. Writes nothing, since it is done all the time."""
-        held = {lane.lane: lane for strand in self._strands if not strand.is_ending for lane in strand.lanes.values()}
+        held = {
+            lane.lane: lane
+            for lane_set in self._lane_sets
+            if not lane_set.is_ending
+            for lane in lane_set.lanes.values()
+        }
         if held:
             tokens = [lane.token for lane in held.values()]
             for one in await self._store.retrying_of(tokens, with_settled=False):
-                if not held[one["lane"]].strand.is_ending:  # nor lost since we asked
+                if not held[one["lane"]].lane_set.is_ending:  # nor lost since we asked
                     self._waiting.add(one["id"], one["key"], one["lane"])
 
     async def _prolong(self) -> None:
         """Prolong the leases of what is in hand: an attempt is one call, however long that takes."""
         if self._in_hand and time.monotonic() >= self._prolong_at:
-            tokens = [lane.token for strand in self._strands for lane in strand.lanes.values()]
+            tokens = [lane.token for lane_set in self._lane_sets for lane in lane_set.lanes.values()]
             await self._store.prolong_retrying(tokens, list(self._in_hand))
             self._prolong_at = time.monotonic() + self._lease / 3
 
     def _held(self) -> dict[int, LeasedLane]:
-        return {lane.lane: lane for strand in self._strands if not strand.is_ending for lane in strand.lanes.values()}
+        return {
+            lane.lane: lane
+            for lane_set in self._lane_sets
+            if not lane_set.is_ending
+            for lane in lane_set.lanes.values()
+        }
 
     async def _claim_due(self, *, is_alone: bool | None = False) -> None:
         held = self._held()
@@ -117,7 +127,7 @@ class Redelivery:
             due.pop()
         for one in sorted(due, key=lambda one: one.message.id):
             lane = held[one.lane]
-            if lane.strand.is_ending:
+            if lane.lane_set.is_ending:
                 await self.release(lane, one)
             elif one.message.id not in self._in_hand:  # else its lease ended while the database was away
                 self._take(one)
@@ -147,11 +157,11 @@ class Redelivery:
             if not due:
                 return None
             lane = held[due[0].lane]
-            if lane.strand.is_ending:
+            if lane.lane_set.is_ending:
                 await self.release(lane, due[0])
                 return None
             self._take(due[0])
-            lane.strand.running += 1
+            lane.lane_set.running += 1
         return Suspect(due[0].outlasted, partial(self._try, lane, due[0]), partial(self._share, lane, due[0].message))
 
     async def _try(self, lane: LeasedLane, due: Due) -> None:
@@ -159,8 +169,8 @@ class Redelivery:
             await self.handle(lane, due)
         finally:
             self._queues.let_go()
-            lane.strand.running -= 1
-            lane.strand.freed.set()
+            lane.lane_set.running -= 1
+            lane.lane_set.freed.set()
 
     async def _share(self, lane: LeasedLane, message: Message) -> None:
         await self._store.not_alone_any_more(lane.token, message.id)
@@ -178,11 +188,11 @@ class Redelivery:
         outcome: Outcome | None = None
         handling: Handling | None = None
         try:
-            while self._transactions and lane.strand.is_putting_off and not lane.strand.is_lost:
-                await lane.strand.until_freed()
-            if lane.strand.is_lost:
+            while self._transactions and lane.lane_set.is_putting_off and not lane.lane_set.is_lost:
+                await lane.lane_set.until_freed()
+            if lane.lane_set.is_lost:
                 return
-            if lane.strand.is_ending or self._waiting.is_behind(message):
+            if lane.lane_set.is_ending or self._waiting.is_behind(message):
                 await self.release(lane, due)
                 return
             outcome, handling = await self._outcome(lane, due)
@@ -263,7 +273,7 @@ class Redelivery:
                 max_attempts=handling.max_attempts if handling else None,
             )
         )
-        if told[0] in ("done", "dead", "lost") and not lane.strand.is_lost:
+        if told[0] in ("done", "dead", "lost") and not lane.lane_set.is_lost:
             self._waiting.remove(message.id)
         if told[0] != "released":  # this one is due after a while, or the next one of its key is due now
             self._aside.comes_back(delay if told[0] == "retried" else None)

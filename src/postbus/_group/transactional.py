@@ -38,7 +38,7 @@ class GroupTransactions:
         *,
         store: Store,
         handler_store: Store,
-        advancer: CursorWriter,
+        cursor_writer: CursorWriter,
         concurrency: int,
         lose: Lose,
     ) -> None:
@@ -48,7 +48,7 @@ class GroupTransactions:
         self._aside = aside
         self._store = store
         self._handler_store = handler_store
-        self._advancer = advancer
+        self._cursor_writer = cursor_writer
         self._slots = asyncio.Semaphore(concurrency)
         self._lose = lose
         self._company = company()
@@ -63,10 +63,10 @@ class GroupTransactions:
     async def _handle(self, lane: LeasedLane, work: Work) -> None:
         entry = work.entry
         assert entry is not None
-        strand = entry.strand
-        chosen = await self._handler.choose_each(strand, work.parts)
-        await self._advancer.settle(strand)
-        if chosen and not strand.is_lost:
+        lane_set = entry.lane_set
+        chosen = await self._handler.choose_each(lane_set, work.parts)
+        await self._cursor_writer.settle(lane_set)
+        if chosen and not lane_set.is_lost:
             failed = await self._in_transaction(lane, entry, chosen)
             if failed is None:
                 return
@@ -74,13 +74,13 @@ class GroupTransactions:
                 places = [(segment, index) for segment, index, _ in chosen[member][0]]
                 member.counts.failed += len(places)
                 for place, outcome in zip(places, outcomes, strict=True):
-                    await self._aside.set_aside(strand, *place, outcome, self._members.handling_of(member))
-        if strand.is_lost:
+                    await self._aside.set_aside(lane_set, *place, outcome, self._members.handling_of(member))
+        if lane_set.is_lost:
             return
         entry.done()
-        if strand.is_putting_off:
-            await self._advancer.settle(strand)
-            strand.has_put_off()
+        if lane_set.is_putting_off:
+            await self._cursor_writer.settle(lane_set)
+            lane_set.has_put_off()
 
     async def _in_transaction(
         self, lane: LeasedLane, entry: WindowEntry, chosen: Chosen
@@ -93,17 +93,17 @@ class GroupTransactions:
                 async with self._slots, self._handler_store.transaction(mark) as conn:
                     if not await self._store.hold_lane(lane.token, conn):
                         raise self._is_lost(lane)
-                    if entry.strand.is_ending:  # meanwhile: nothing more begins
+                    if entry.lane_set.is_ending:  # meanwhile: nothing more begins
                         return None
                     for member, (parts, payloads) in chosen.items():
                         messages = [segment.message(index) for segment, index, _ in parts]
                         outcomes[member] = await self._outcomes(member, messages, payloads, conn)
                         if any(outcome is not ACK for outcome in outcomes[member]):
                             raise _HandlerRolledBack
-                    if await self._store.advance([entry.strand.step_after(entry)], conn, mark):
+                    if await self._store.advance([entry.lane_set.step_after(entry)], conn, mark):
                         raise self._is_lost(lane)
                 lane.number += 1
-                entry.strand.was_advanced(entry)
+                entry.lane_set.was_advanced(entry)
                 for member, succeeded in outcomes.items():
                     member.counts.processed += len(succeeded)
                 return {}
@@ -116,14 +116,14 @@ class GroupTransactions:
                 }
             except (LeaseLost, CommitUnknown) as error:  # if unknown, the ledger tells where to go on
                 self._tell_undone(error)
-                self._lose(entry.strand, error.message)
+                self._lose(entry.lane_set, error.message)
                 return {}
             except Exception as error:
                 if outcomes or not _is_away(error):
                     again = Retry(error=self._members.handling_of(next(iter(chosen))).described(error))
                     return {member: [again] * len(parts) for member, (parts, _) in chosen.items()}
                 # No handler was called: it is as if nothing had been read yet.
-                if entry.strand.is_ending:
+                if entry.lane_set.is_ending:
                     return None
                 await asyncio.sleep(backoff.next())
 
@@ -148,7 +148,7 @@ class GroupTransactions:
         mark = secrets.token_hex(8)
         try:
             async with self._slots, self._handler_store.transaction(mark) as conn:
-                if lane.strand.is_ending:  # while we waited for the connection: nothing more begins
+                if lane.lane_set.is_ending:  # while we waited for the connection: nothing more begins
                     return Release()
                 outcome = (await handling.outcomes([message], [payload], conn))[0]
                 if outcome is not ACK:
@@ -164,7 +164,7 @@ class GroupTransactions:
             self._tell_undone(error, messages=[message.id])
         except Exception as error:
             return Release() if outcome is None and _is_away(error) else Retry(error=handling.described(error))
-        if not lane.strand.is_lost:
+        if not lane.lane_set.is_lost:
             self._aside.waiting.remove(message.id)
         self._aside.is_due.set()
         return None

@@ -29,15 +29,15 @@ class Work:
         """A message that is tried again, with its lane, instead of parts of the log."""
 
     @property
-    def strand(self) -> LaneSet:
+    def lane_set(self) -> LaneSet:
         if self.retry is not None:
-            return self.retry[0].strand
+            return self.retry[0].lane_set
         assert self.entry is not None
-        return self.entry.strand
+        return self.entry.lane_set
 
 
-def works_of(strand: LaneSet, piece: ReadResult, size: int) -> list[Work]:
-    """A piece as works of up to `size` messages, each an entry of the strand's window."""
+def works_of(lane_set: LaneSet, piece: ReadResult, size: int) -> list[Work]:
+    """A piece as works of up to `size` messages, each an entry of the lane set's window."""
     assert piece.during is not None
     works, parts, count = [], [], 0
     for segment in piece.segments:
@@ -48,13 +48,13 @@ def works_of(strand: LaneSet, piece: ReadResult, size: int) -> list[Work]:
             count += stop - start
             start = stop
             if count == size:
-                entry = WindowEntry(strand, segment.position, stop - 1, piece.during, parts, count=count)
-                strand.add(entry)
+                entry = WindowEntry(lane_set, segment.position, stop - 1, piece.during, parts, count=count)
+                lane_set.add(entry)
                 works.append(Work(entry, parts))
                 parts, count = [], 0
     if parts:
-        entry = WindowEntry(strand, parts[-1][0].position, parts[-1][2] - 1, piece.during, parts, count=count)
-        strand.add(entry)
+        entry = WindowEntry(lane_set, parts[-1][0].position, parts[-1][2] - 1, piece.during, parts, count=count)
+        lane_set.add(entry)
         works.append(Work(entry, parts))
     last = works[-1].entry
     assert last is not None
@@ -108,13 +108,13 @@ class WorkQueues:
             held.set()
         self._held.clear()
 
-    def drop(self, strand: LaneSet) -> list[Work]:
-        """Take out what a strand has here. Returns the retries among it."""
+    def drop(self, lane_set: LaneSet) -> list[Work]:
+        """Take out what a lane set has here. Returns the retries among it."""
         dropped: list[Work] = []
         for queue in self._queues:
-            if any(work.strand is strand for work in queue):
-                kept = [work for work in queue if work.strand is not strand]
-                dropped += [work for work in queue if work.strand is strand and work.retry is not None]
+            if any(work.lane_set is lane_set for work in queue):
+                kept = [work for work in queue if work.lane_set is not lane_set]
+                dropped += [work for work in queue if work.lane_set is lane_set and work.retry is not None]
                 queue.clear()
                 queue.extend(kept)
         return dropped
@@ -139,16 +139,16 @@ class WorkQueues:
                         await self._held[queue].wait()
                         continue
                     work = works.popleft()
-                    strand = work.strand
-                    strand.running += 1
+                    lane_set = work.lane_set
+                    lane_set.running += 1
                     company.running += 1
                     try:
                         await self._do(work)
                     finally:
-                        strand.running -= 1
+                        lane_set.running -= 1
                         company.left()
-                        if strand.is_ending:
-                            strand.freed.set()
+                        if lane_set.is_ending:
+                            lane_set.freed.set()
                 if self._is_closed:
                     return
                 self._idle[queue] = asyncio.get_running_loop().create_future()

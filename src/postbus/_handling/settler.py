@@ -70,9 +70,9 @@ class ClaimedLease:
 class Settler:
     """Sends acks: all that gathered while the last ones were under way, and whole leases as one."""
 
-    def __init__(self, store: Store, ring: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, notify: Callable[[str], None]) -> None:
         self._store = store
-        self._ring = ring
+        self._notify = notify
         self.leases: dict[UUID, ClaimedLease] = {}
         self._unsettled: dict[UUID, ClaimedLease] = {}
         self._acked = asyncio.Event()
@@ -103,7 +103,7 @@ class Settler:
     def _was_settled(self, lease: ClaimedLease, count: int) -> None:
         lease.on_settled(count)
         if lease.ordered:  # the next message of the key can be claimed now, and nobody else rings for it
-            self._ring(lease.topic)
+            self._notify(lease.topic)
 
     async def settled(self) -> None:
         """Wait until all acks so far have been sent."""

@@ -21,7 +21,7 @@ _MAX_BATCH_BYTES = 16 << 20
 class Notify(Protocol):
     """Wakes the consumers of a topic, unless the commit did."""
 
-    def __call__(self, topic: str, *, commit_rang: bool) -> None: ...
+    def __call__(self, topic: str, *, commit_notified: bool) -> None: ...
 
 
 class PendingSend(NamedTuple):
@@ -40,9 +40,9 @@ class Sender:
     never have to, and so must not wait behind it.
     """
 
-    def __init__(self, store: Store, ring: Notify) -> None:
+    def __init__(self, store: Store, notify: Notify) -> None:
         self._store = store
-        self._ring = ring
+        self._notify = notify
         self._plain = CommitBatcher(self._commit)
         self._deduplicated = CommitBatcher(self._commit)
 
@@ -68,7 +68,7 @@ class Sender:
         answers = await self._store.publish_batches(statements)
         ids = [0] * len(batch)
         for (topic, places), answer in zip(by_topic.items(), answers, strict=True):
-            self._ring(topic, commit_rang=answer.commit_rings)
+            self._notify(topic, commit_notified=answer.commit_notifies)
             for place, message_id in zip(places, answer.ids, strict=True):
                 ids[place] = message_id
         return ids

@@ -23,19 +23,19 @@ T = TypeVar("T")
 class Publisher:
     """What a bus publishes goes through here. It needs no connection of the bus, except to send."""
 
-    def __init__(self, dsn: str, bells: Wakers, middleware: Sequence[Middleware]) -> None:
+    def __init__(self, dsn: str, wakers: Wakers, middleware: Sequence[Middleware]) -> None:
         self._middleware = middleware
-        self._bells = bells
-        self._thread_doorbell = ThreadNotifier(dsn)
+        self._wakers = wakers
+        self._thread_notifier = ThreadNotifier(dsn)
         self._store: Store | None = None
-        self._doorbell: Notifier | None = None
+        self._notifier: Notifier | None = None
         self._sender: Sender | None = None
 
     def connected(self, store: Store) -> None:
         """The bus is connected: ring, and send, through that."""
         self._store = store
-        self._doorbell = Notifier(store, self._bells)
-        self._sender = Sender(store, self._doorbell.ring)
+        self._notifier = Notifier(store, self._wakers)
+        self._sender = Sender(store, self._notifier.notify)
 
     # in the caller's transaction
 
@@ -92,8 +92,8 @@ class Publisher:
         return list(messages)
 
     def _heard(self, driver: Driver, conn: Any, topic: str, answer: Published) -> None:
-        if not answer.commit_rings or self._bells.has(topic):
-            driver.when_ended(conn, lambda: self.ring(topic, commit_rang=answer.commit_rings))
+        if not answer.commit_notifies or self._wakers.has(topic):
+            driver.when_ended(conn, lambda: self.notify(topic, commit_notified=answer.commit_notifies))
 
     # in one of our own
 
@@ -110,29 +110,29 @@ class Publisher:
         assert self._store is not None
         with publishing(self._middleware, topic, self._many(messages)) as given:
             [answer] = await self._store.publish_batches([publish_many(topic, given)])
-        self.ring(topic, commit_rang=answer.commit_rings)
+        self.notify(topic, commit_notified=answer.commit_notifies)
         return answer.ids
 
     # waking
 
-    def ring(self, topic: str, *, commit_rang: bool = False) -> None:
+    def notify(self, topic: str, *, commit_notified: bool = False) -> None:
         """Let those look who wait for messages of a topic."""
-        if self._doorbell is not None and is_in_loop():
-            self._doorbell.ring(topic, commit_rang=commit_rang)
-        elif not commit_rang:
-            self._thread_doorbell.ring(topic)
+        if self._notifier is not None and is_in_loop():
+            self._notifier.notify(topic, commit_notified=commit_notified)
+        elif not commit_notified:
+            self._thread_notifier.notify(topic)
 
     async def close(self) -> None:
         """Finish what is being sent, and ring for it."""
         if self._sender is not None:
             await self._sender.close()
-        if self._doorbell is not None:
-            await self._doorbell.close()
-        self._store = self._sender = self._doorbell = None
+        if self._notifier is not None:
+            await self._notifier.close()
+        self._store = self._sender = self._notifier = None
 
     def close_threads(self) -> None:
         """Ring for what threads have published, and end the one that does so."""
-        self._thread_doorbell.close()
+        self._thread_notifier.close()
 
 
 def _only(messages: Sequence[T]) -> T:

@@ -35,10 +35,10 @@ _PARTING = 1.0  # seconds that a pop that is cancelled waits for the database's 
 class Puller(PullClient):
     """Pops for a process."""
 
-    def __init__(self, dsn: str, store: Store, bells: Wakers, ring: Callable[[str], None]) -> None:
-        super().__init__(SqlBackend(store, bells, ring))
+    def __init__(self, dsn: str, store: Store, wakers: Wakers, notify: Callable[[str], None]) -> None:
+        super().__init__(SqlBackend(store, wakers, notify))
         self._store = store
-        self._bells = bells
+        self._wakers = wakers
         self._member = process_name()
         self._floors: dict[tuple[Scope, str | None], ScanFloor] = {}
         self._places: dict[tuple[Scope, str | None], PopWaiters] = {}
@@ -48,8 +48,8 @@ class Puller(PullClient):
         """What groups have asked for before, in this process: they are subscribed."""
         self._popped_for: dict[tuple[Scope, str], str] = {}
         """The groups that this process popped for itself, and as which member."""
-        self._ear = _Ear(dsn, store, bells)
-        self._tending = _Tending(store, bells)
+        self._ear = _Ear(dsn, store, wakers)
+        self._tending = _Tending(store, wakers)
 
     async def pop(self, wish: PopRequest) -> list[PulledLease]:
         """Take messages; wait for them if there are none."""
@@ -80,7 +80,7 @@ class Puller(PullClient):
         place = self._places.get(name)
         if place is None:
             place = self._places[name] = PopWaiters()
-            self._hang(whole, wish.group, place)
+            self._register(whole, wish.group, place)
         with self._ear.listening():
             try:
                 return await place.wait(wish.scope.key, wish.wait, partial(self._take, wish))
@@ -89,19 +89,19 @@ class Puller(PullClient):
                     del self._places[name]
                     self._joins.pop(name, None)
 
-    def _hang(self, scope: Scope, group: str | None, place: PopWaiters) -> None:
+    def _register(self, scope: Scope, group: str | None, place: PopWaiters) -> None:
         """Let those who wait hear the rings of a topic; of a scope, those of all its topics, and of more that join."""
         if not scope.is_wide or group is None:
-            self._bells.hang(str(scope), place)
+            self._wakers.register(str(scope), place)
             return
 
-        async def hang() -> None:
+        async def register() -> None:
             for topic in await self._store.group_topics(group, scope):
-                self._bells.hang(topic, place)
+                self._wakers.register(topic, place)
             place.set()
 
-        joins = self._joins[scope, group] = _Joins(lambda: self._start(hang(), "join"))
-        self._bells.hang_for_scopes(joins)
+        joins = self._joins[scope, group] = _Joins(lambda: self._start(register(), "join"))
+        self._wakers.register_for_scopes(joins)
         joins.set()
 
     async def _take(self, wish: PopRequest) -> Pulled:
@@ -158,7 +158,7 @@ class Puller(PullClient):
             for lease in (await asking).leases:
                 if lease.token is not None:
                     await self._store.release(lease.token, [one.id for one in lease.messages])
-                    self._bells.ring(topic_id(lease.topic))
+                    self._wakers.wake(topic_id(lease.topic))
 
     async def close(self) -> None:
         """Let those who wait go with nothing, and finish what has begun."""
@@ -179,7 +179,7 @@ class Puller(PullClient):
 
 
 class _Joins:
-    """A bell that is rung when a topic has come into the scope of some group."""
+    """A waker that is rung when a topic has come into the scope of some group."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self._act = act
@@ -191,9 +191,9 @@ class _Joins:
 class _Ear:
     """Listens for rings while somebody waits, on one connection for all."""
 
-    def __init__(self, dsn: str, store: Store, bells: Wakers) -> None:
+    def __init__(self, dsn: str, store: Store, wakers: Wakers) -> None:
         self._dsn = dsn
-        self._bells = bells
+        self._wakers = wakers
         self._is_possible = not store.is_pooled  # who listens there leaves that to whoever gets the connection next
         self._waiting = 0
         self._listening: asyncio.Task[None] | None = None
@@ -206,7 +206,7 @@ class _Ear:
             self._ending.cancel()
             self._ending = None
         if self._is_possible and (self._listening is None or self._listening.done()):
-            listener = Listener(self._dsn, self._bells).run(asyncio.Event())
+            listener = Listener(self._dsn, self._wakers).run(asyncio.Event())
             self._listening = asyncio.create_task(listener, name="postbus-listener")
             self._listening.add_done_callback(_tell_failure)
         try:
@@ -232,9 +232,9 @@ def _tell_failure(listening: asyncio.Task[None]) -> None:
 class _Tending:
     """Does beside popping what workers do beside consuming: whoever only pops may be the only one there is."""
 
-    def __init__(self, store: Store, bells: Wakers) -> None:
+    def __init__(self, store: Store, wakers: Wakers) -> None:
         self._sweeper = Sweeper(store)
-        self._bells = bells
+        self._wakers = wakers
         self._every: dict[Callable[[], Awaitable[float | None]], float] = {
             self._sweeper.sweep: SWEEP,
             self._sweeper.sweep_log: SWEEP,
@@ -263,7 +263,7 @@ class _Tending:
     async def _return_expired(self) -> bool:
         returned = await self._quietly(self._sweeper.give_back)
         if returned:
-            self._bells.ring_all()
+            self._wakers.wake_all()
         return bool(returned)
 
     async def _sweep(self) -> None:

@@ -26,10 +26,10 @@ _DEADLOCKS = 3  # in a row, after which the caller is told
 class SqlBackend:
     """Settles by SQL, on a connection of the bus or of the caller, and wakes who may have waited for it."""
 
-    def __init__(self, store: Store, bells: Wakers, ring: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, wakers: Wakers, notify: Callable[[str], None]) -> None:
         self._store = store
-        self._bells = bells
-        self._ring = ring
+        self._wakers = wakers
+        self._notify = notify
 
     async def settle(self, how: How, lease: PoppedLease, ids: list[int], conn: Any) -> set[int]:
         ask = partial(self._store.settle, _statement(how, lease.token, ids), conn)
@@ -46,9 +46,9 @@ class SqlBackend:
 
     def was_settled(self, how: How, lease: PoppedLease) -> None:
         if how.gives_back or lease.is_of_group:
-            self._ring(lease.topic)
+            self._notify(lease.topic)
         elif lease.has_keys:  # of a queue that may be ordered: other processes look again soon
-            self._bells.ring(topic_id(lease.topic))
+            self._wakers.wake(topic_id(lease.topic))
 
 
 async def _through_deadlocks(ask: Callable[[], Awaitable[T]]) -> T:

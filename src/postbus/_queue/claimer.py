@@ -35,14 +35,14 @@ class Claimer:
         settler: Settler,
         *,
         member: str,
-        bell: TimedWaker,
+        waker: TimedWaker,
     ) -> None:
         self._subscription = subscription
         self._store = store
         self._dispatcher = dispatcher
         self._settler = settler
         self._member = member
-        self._bell = bell
+        self._waker = waker
         self._floor = ScanFloor()
         self._told_of_move = False
         self._takes_suspects = False
@@ -78,7 +78,7 @@ class Claimer:
     async def try_beside(self) -> None:
         """Something else runs: claim suspects when there is room for them."""
         self._takes_suspects = True
-        self._bell.set()
+        self._waker.set()
 
     async def _claim_suspects(self, room: int, *, is_alone: bool) -> Claim | None:
         claim = await self._store.claim_suspects(
@@ -114,7 +114,7 @@ class Claimer:
             if stop.is_set() or room == 0:
                 break
             # Clear before claiming, not after: a message that commits while we claim must wake us again.
-            self._bell.clear()
+            self._waker.clear()
             try:
                 async with self._claiming:
                     asked_again_in = await self.tick(room)
@@ -131,10 +131,10 @@ class Claimer:
                 continue
             # Look again soon after work, and less and less often while there is none.
             wait = min(wait * 2, self._subscription.poll, asked_again_in)
-            await self._bell.rings_within(wait)  # for the end, too
+            await self._waker.woken_within(wait)  # for the end, too
 
     async def tick(self, room: int) -> float:
-        """Claim once. Returns after how many seconds to ask again, unless the bell rings; 0 for at once."""
+        """Claim once. Returns after how many seconds to ask again, unless the waker rings; 0 for at once."""
         if self._takes_suspects:
             suspects = await self._claim_suspects(int(min(room, self._left)), is_alone=False)
             if suspects is not None and suspects.token is not None:

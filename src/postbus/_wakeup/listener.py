@@ -20,9 +20,9 @@ _STILL_THERE = 60.0  # seconds between two looks at whether the listening connec
 class Listener:
     """Hears the rings of other processes."""
 
-    def __init__(self, dsn: str, bells: Wakers, on_lost: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, dsn: str, wakers: Wakers, on_lost: Callable[[], None] = lambda: None) -> None:
         self._dsn = dsn
-        self._bells = bells
+        self._wakers = wakers
         self._on_lost = on_lost
         """Called when the server has crashed, as far as the connection can tell."""
         self._server: object = None
@@ -54,7 +54,7 @@ class Listener:
                 await self._compare(conn)
             await conn.add_listener(CHANNEL, lambda _conn, _pid, _channel, payload: self._hear(payload))
             backoff.reset()
-            self._bells.ring_all()  # for what was rung while nobody listened
+            self._wakers.wake_all()  # for what was rung while nobody listened
             while not stop.is_set() and not lost.is_set():
                 await pause(_STILL_THERE, stop, lost)
                 if not stop.is_set() and not lost.is_set():  # a dead peer says nothing: ask
@@ -78,4 +78,4 @@ class Listener:
             topic = int(str(payload))
         except ValueError:  # anybody may notify on the channel
             return
-        self._bells.ring(topic)
+        self._wakers.wake(topic)

@@ -16,7 +16,7 @@ from typing import Any
 
 from postbus._db.connect import connect
 from postbus._db.error_map import DRIVER_ERRORS
-from postbus._db.statements.queue import RING
+from postbus._db.statements.queue import NOTIFY
 from postbus._db.store import Store
 from postbus._drivers.transaction_end import look_now
 from postbus._runtime.log_events import event
@@ -29,39 +29,39 @@ _APART = 0.001  # seconds between two rings through the database, in which furth
 class Notifier:
     """Rings for topics, from the event loop of the bus."""
 
-    def __init__(self, store: Store, bells: Wakers) -> None:
+    def __init__(self, store: Store, wakers: Wakers) -> None:
         self._store = store
-        self._bells = bells
+        self._wakers = wakers
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
         self._pending: set[int] = set()
         self._ringing: asyncio.Task[None] | None = None
 
-    def ring(self, topic: str, *, commit_rang: bool = False) -> None:
+    def notify(self, topic: str, *, commit_notified: bool = False) -> None:
         """Ring for a topic; where the commit has rung for all others, only for consumers of this process."""
         if _running_loop() is self._loop:
-            self._ring(topic_id(topic), commit_rang)
-        else:  # somebody publishes in another event loop: bells and connections belong to ours
+            self._notify(topic_id(topic), commit_notified)
+        else:  # somebody publishes in another event loop: wakers and connections belong to ours
             with suppress(RuntimeError):  # which has ended
-                self._loop.call_soon_threadsafe(self._ring, topic_id(topic), commit_rang)
+                self._loop.call_soon_threadsafe(self._notify, topic_id(topic), commit_notified)
 
-    def _ring(self, topic: int, commit_rang: bool) -> None:
-        self._bells.ring(topic)
-        if commit_rang:
+    def _notify(self, topic: int, commit_notified: bool) -> None:
+        self._wakers.wake(topic)
+        if commit_notified:
             return
         self._pending.add(topic)
         if self._ringing is None and not self._is_closed:
-            self._ringing = asyncio.create_task(self._ring_through_database(), name="postbus-doorbell")
+            self._ringing = asyncio.create_task(self._notify_through_database(), name="postbus-notifier")
 
-    async def _ring_through_database(self) -> None:
+    async def _notify_through_database(self) -> None:
         try:
             while self._pending:
                 topics, self._pending = self._pending, set()
                 began = self._loop.time()
                 try:
-                    await self._store.ring(sorted(topics))
+                    await self._store.notify(sorted(topics))
                 except PostbusError as error:  # consumers poll
-                    event(logging.DEBUG, "doorbell.failed", error=error.message)
+                    event(logging.DEBUG, "notifier.failed", error=error.message)
                 await asyncio.sleep(began + _APART - self._loop.time())
         finally:
             self._ringing = None
@@ -88,13 +88,13 @@ class ThreadNotifier:
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
-    def ring(self, topic: str) -> None:
+    def notify(self, topic: str) -> None:
         with self._lock:
             if self._is_closed:
                 return
             self._pending.add(topic_id(topic))
             if self._thread is None or not self._thread.is_alive():  # it does not live on in a forked child
-                self._thread = threading.Thread(target=self._run, name="postbus-doorbell", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="postbus-notifier", daemon=True)
                 self._thread.start()
         self._rung.set()
 
@@ -119,25 +119,25 @@ class ThreadNotifier:
                     topics, self._pending = self._pending, set()
                     is_closed = self._is_closed
                 if topics:
-                    conn = runner.run(self._ring(conn, sorted(topics)))
+                    conn = runner.run(self._notify(conn, sorted(topics)))
                 if is_closed:
                     break
             if conn is not None:
                 runner.run(_close(conn))
 
-    async def _ring(self, conn: Any, topics: list[int]) -> Any:
+    async def _notify(self, conn: Any, topics: list[int]) -> Any:
         """Ring on the connection given; on another one if it is lost by now. Returns the one to use next."""
         is_new = conn is None
         try:
             conn = conn or await connect(self._dsn)
-            await conn.execute(RING, topics, timeout=10)
+            await conn.execute(NOTIFY, topics, timeout=10)
             return conn
         except DRIVER_ERRORS as error:
             if conn is not None:
                 conn.terminate()
             if not is_new:
-                return await self._ring(None, topics)
-            event(logging.DEBUG, "doorbell.failed", error=error)  # consumers poll
+                return await self._notify(None, topics)
+            event(logging.DEBUG, "notifier.failed", error=error)  # consumers poll
             return None
 
 

@@ -26,23 +26,23 @@ class Waker(Protocol):
 
 
 class TimedWaker:
-    """A bell that one task waits for, for a limited time. On the way of each message, so without tasks and scopes."""
+    """A waker that one task waits for, for a limited time. On the way of each message, so without tasks and scopes."""
 
     def __init__(self) -> None:
-        self.rung_at = 0.0
+        self.woken_at = 0.0
         """When it rang last (monotonic)."""
         self._is_set = False
         self._waiter: asyncio.Future[None] | None = None
 
     def set(self) -> None:
-        self.rung_at = time.monotonic()
+        self.woken_at = time.monotonic()
         self._is_set = True
         self._wake()
 
     def clear(self) -> None:
         self._is_set = False
 
-    async def rings_within(self, seconds: float) -> bool:
+    async def woken_within(self, seconds: float) -> bool:
         """Wait for it. Returns whether it rang, or had rung."""
         if not self._is_set:
             loop = asyncio.get_running_loop()
@@ -61,43 +61,43 @@ class TimedWaker:
 
 
 class Wakers:
-    """The bells that this process's consumers wait for, by topic, for as long as they do."""
+    """The wakers that this process's consumers wait for, by topic, for as long as they do."""
 
     def __init__(self) -> None:
         self._events: defaultdict[int, set[weakref.ref[Waker]]] = defaultdict(set)
 
     def add(self, topic: str) -> TimedWaker:
-        bell = TimedWaker()
-        self.hang(topic, bell)
-        return bell
+        waker = TimedWaker()
+        self.register(topic, waker)
+        return waker
 
-    def hang(self, topic: str, bell: Waker) -> None:
-        """Ring a bell of the caller's own for a topic, for as long as the caller keeps it."""
-        self._hang(topic_id(topic), bell)
+    def register(self, topic: str, waker: Waker) -> None:
+        """Ring a waker of the caller's own for a topic, for as long as the caller keeps it."""
+        self._register(topic_id(topic), waker)
 
     def add_for_scopes(self) -> asyncio.Event:
         """Rung when a topic has come into the scope of some group."""
-        bell = asyncio.Event()
-        self.hang_for_scopes(bell)
-        return bell
+        waker = asyncio.Event()
+        self.register_for_scopes(waker)
+        return waker
 
-    def hang_for_scopes(self, bell: Waker) -> None:
-        """The same for a bell of the caller's own."""
-        self._hang(_SCOPES, bell)
+    def register_for_scopes(self, waker: Waker) -> None:
+        """The same for a waker of the caller's own."""
+        self._register(_SCOPES, waker)
 
-    def _hang(self, topic: int, bell: Waker) -> None:
-        bells = self._events[topic]
-        bells.add(weakref.ref(bell, bells.discard))  # a WeakSet takes longer to ring
+    def _register(self, topic: int, waker: Waker) -> None:
+        wakers = self._events[topic]
+        wakers.add(weakref.ref(waker, wakers.discard))  # a WeakSet takes longer to ring
 
     def has(self, topic: str) -> bool:
         """Whether anybody waits for messages of a topic here."""
         return bool(self._events.get(topic_id(topic)))
 
-    def ring(self, topic: int) -> None:
+    def wake(self, topic: int) -> None:
         for known in tuple(self._events.get(topic, ())):
-            if (bell := known()) is not None:
-                bell.set()
+            if (waker := known()) is not None:
+                waker.set()
 
-    def ring_all(self) -> None:
+    def wake_all(self) -> None:
         for topic in self._events:
-            self.ring(topic)
+            self.wake(topic)

@@ -201,11 +201,11 @@ class _Consumer:
             return Subscription(topic=str(scope), handler=handler, name=name, concurrency=concurrency, limit=max_count)
 
         if group is None:
-            self.worker = Worker(bus.dsn, [subscribe(_NAME, handler)], bells=Wakers())
+            self.worker = Worker(bus.dsn, [subscribe(_NAME, handler)], wakers=Wakers())
         else:
             members = Group(bus, group, scope, subscribe, catch_up=catch_up)
             members.add_member(_NAME, handler)
-            self.worker = Worker(bus.dsn, [], groups=[(members, start)], bells=Wakers())
+            self.worker = Worker(bus.dsn, [], groups=[(members, start)], wakers=Wakers())
         self.handled = 0
         self._is_group = group is not None
         self._work = work

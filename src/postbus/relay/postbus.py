@@ -75,8 +75,8 @@ class PostbusSink:
         ]
         try:
             answers = await store.publish_batches(batches)
-            if not all(answer.commit_rings for answer in answers):
-                await store.ring(sorted({topic_id(one.target) for one in parcels}))
+            if not all(answer.commit_notifies for answer in answers):
+                await store.notify(sorted({topic_id(one.target) for one in parcels}))
         except (DatabaseUnavailable, CommitUnknown) as error:
             raise SinkUnavailable(f"the other Postbus is away: {error.message}") from error
 

@@ -78,7 +78,7 @@ class Polls:
         for token in tokens:
             topic, _, has_followers = self._noted.get(token, ("", None, False))
             if topic and (has_followers or gives_back):
-                bus.ring(topic)
+                bus.notify(topic)
 
 
 async def _look_again(popped: Popped, call: Call, *, has_left: bool) -> None:

@@ -36,7 +36,7 @@ _POP_AND_ACK = f"select p.*, p.{_REMAINING}, {_TOOK} from postbus.{{}} as p"
 _FROM_TOPIC = "pop($1, $2, $3, $4, $5, $6, $7, $8)"
 _FROM_SCOPE = "pop_scope($1, $2, $3, $4, $5, $6, $7, $8)"
 # A transaction that does nothing else has nothing to wait for on the disk.
-RING = "select pg_catalog.pg_notify('postbus', topic::pg_catalog.text) from pg_catalog.unnest($1::bigint[]) as topic"
+NOTIFY = "select pg_catalog.pg_notify('postbus', topic::pg_catalog.text) from pg_catalog.unnest($1::bigint[]) as topic"
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -97,10 +97,10 @@ class QueueStore(Database):
         async with self.connection(repeatable=False) as conn, committed(conn):
             return [published(await conn.fetchval(sql, *args)) for sql, args in batches]
 
-    async def ring(self, topic_ids: Sequence[int]) -> None:
+    async def notify(self, topic_ids: Sequence[int]) -> None:
         """Wake consumers."""
         async with self.connection() as conn:
-            await conn.execute(RING, topic_ids)
+            await conn.execute(NOTIFY, topic_ids)
 
     # claim
 
