@@ -1,7 +1,7 @@
 """Consuming for a group: lanes are taken, read lane set by lane set, and given up; the steps between are put together.
 
-What is read (`_deliver.py`) waits in queues (`_work.py`), is handled (`_group_handle.py`, `_group_transaction.py`), and
-goes aside if it fails (`_aside.py`), to be tried again (`_again.py`).
+What `lane_reader` has read waits in `work_queues`, is handled (`handler`, `transactional`), and is deferred if it fails
+(`deferral`), to be tried again (`redelivery`).
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class Supervisor:
         options = ["-D", str(folder), "-U", "postgres", "--encoding=UTF8", "--locale=C"]
         if self._plan.version >= 17:
             options += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-        # Only the server's account and root can reach the socket, see _make_private in embedded.py. Where others use
+        # Only the server's account and root can reach the socket, see _make_private in server.py. Where others use
         # that account, the group of the folders keeps them out, and the server asks who connects.
         return [*options, "--auth-local=trust", "--auth-host=reject"]
 
