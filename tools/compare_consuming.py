@@ -1,10 +1,11 @@
-"""How fast groups consume beside how fast they were at another commit, in one run: nothing fails, or some messages do.
+"""Compares publishing, popping and consuming with another commit, in one run.
 
     python tools/compare_consuming.py [--commit 9a9b2e5] [--messages 200000] [--failing 0.05] [--rounds 6]
 
-Both get a database of their own in one embedded server, with the same messages. In each round new groups read all of
-them, by turns: one with a batch handler and one with a handler for single messages. Two more read a tenth of them, and
-their handlers fail for some messages the first time.
+Both commits get a database of their own in one embedded server, with the same messages, and take turns. In each round
+new groups read all messages: one with a batch handler and one with a handler for single messages. Two more read a
+tenth of them, and their handlers fail for some messages the first time. Then messages are published one by one, each in
+a transaction of its own, and popped and acknowledged one by one: from a queue, and for a group.
 Prints one JSON object with the medians of the ratios; exits 0 only if none is below the goal.
 """
 
@@ -35,17 +36,14 @@ _ROOT = Path(__file__).parent.parent
 _GOAL = 0.97
 _TOPIC = "orders"
 _PUBLISHED = 500  # messages per call
-_WAYS = ("batches", "singles", "failing_batches", "failing_singles")
+_CONSUMED = ("batches", "singles", "failing_batches", "failing_singles")
+_ONE_BY_ONE = ("publish", "pop_queue", "pop_group")
+_WAYS = _CONSUMED + _ONE_BY_ONE
 
 
 async def load(dsn: str, messages: int) -> None:
     """Fill a database with the code that is imported, whichever that is."""
-    from postbus._db.migrator import migrate
-
-    conn: Any = await asyncpg.connect(dsn)
-    await migrate(conn)
-    await conn.close()
-    async with Bus.open(dsn) as bus:
+    async with Bus.open(dsn, migrate=True) as bus:
         await bus.admin.create_topic(_TOPIC, semantics="PUB_SUB", retry_initial="0 s", retry_max="0 s")
         for first in range(0, messages, _PUBLISHED):
             orders = [{"id": n, "customer": "c" * 40, "total": n * 1.5} for n in range(first, first + _PUBLISHED)]
@@ -89,6 +87,31 @@ async def consume(dsn: str, way: str, messages: int, failing: float) -> float:
         await worker
         await bus.admin.remove_group(_TOPIC, name)
     return messages / took
+
+
+async def one_by_one(dsn: str, way: str, messages: int) -> float:
+    """Messages per second, each published in a transaction of its own, or popped and acknowledged."""
+    orders = [{"id": n, "customer": "c" * 40, "total": n * 1.5} for n in range(messages // 40)]
+    topic, options = f"t{secrets.token_hex(4)}", {"group": "g"} if way == "pop_group" else {}
+    async with Bus.open(dsn) as bus:
+        await bus.admin.create_topic(topic, semantics="PUB_SUB" if options else "QUEUE")
+        if options:
+            await bus.pop(topic, wait=0, **options)  # subscribes the group
+        if way != "publish":
+            await bus.send_many(topic, orders)
+        conn: Any = await asyncpg.connect(dsn)
+        began = time.monotonic()
+        for order in orders:
+            if way == "publish":
+                async with conn.transaction():
+                    await bus.publish(conn, topic, order)
+            else:
+                popped = await bus.pop(topic, wait=5, **options)
+                await popped.ack()
+        took = time.monotonic() - began
+        await conn.close()
+        await bus.admin.delete_topic(topic, force=True)
+    return len(orders) / took
 
 
 def by_turns(given: argparse.Namespace, sources: dict[str, Path], postgres: EmbeddedPostgres) -> dict[str, Any]:
@@ -161,7 +184,10 @@ def main() -> int:
     if given.load:
         asyncio.run(load(given.dsn, given.messages))
     elif given.consume:
-        print(asyncio.run(consume(given.dsn, given.consume, given.messages, given.failing)))
+        if given.consume in _ONE_BY_ONE:
+            print(asyncio.run(one_by_one(given.dsn, given.consume, given.messages)))
+        else:
+            print(asyncio.run(consume(given.dsn, given.consume, given.messages, given.failing)))
     else:
         return 0 if compare(given) else 1
     return 0
