@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from postbus import Bus, Outcome, SinkUnavailable
+from postbus import Bus, Message, Outcome, SinkUnavailable
+from postbus._handling.settler import ClaimedLease, Settler
+from postbus._queue.dispatcher import Dispatcher
 from postbus.relay import Parcel
 from support.eventually import eventually
 from support.grouping import create_log, group_row, has
@@ -228,3 +231,40 @@ async def leave_in_group(bus: Bus, conn: Any) -> None:
         "content_type, payload) select id, 0, 1, 1, 0, true, now(), 'application/json', '1' from postbus.subscription"
     )
     assert (await group_row(conn))["retrying"] == 1
+
+
+async def test_suspects_that_take_the_slots_of_a_waiting_claimer_do_not_end_it(bus: Bus) -> None:
+    """A claimer gathers free slots for a moment. If suspects take them meanwhile, the claimer waits on."""
+    gate = asyncio.Event()
+
+    @bus.subscribe("t", concurrency=4)
+    async def handle(n: int) -> None:
+        await gate.wait()
+
+    [subscription] = bus.subscriptions
+    await bus.send_many("t", list(range(2 * subscription.slots)))
+    store = await bus.connect()
+    settler = Settler(store, lambda _: None)
+    dispatcher = Dispatcher(subscription, store, settler)
+
+    async def claim(count: int) -> tuple[ClaimedLease, list[Message]]:
+        claimed = await store.claim("t", member="m", max_count=count)
+        assert claimed.token is not None
+        lease = ClaimedLease("t", claimed.token, claimed.messages, claimed.length, on_settled=dispatcher.was_settled)
+        settler.hold(lease)
+        return lease, claimed.messages
+
+    in_hand, (suspected, suspects) = await claim(subscription.slots - 1), await claim(2)
+    settling = asyncio.create_task(settler.run())
+    dispatcher.accept(*in_hand)
+    room = asyncio.create_task(dispatcher.wait_for_room())
+    await asyncio.sleep(0)  # it has found one slot, and gathers more
+    trying = asyncio.create_task(dispatcher.try_alone(suspected, deque(suspects)))
+    await asyncio.sleep(0.05)
+
+    assert not room.done()
+    gate.set()
+    assert await room > 0
+    await trying
+    settling.cancel()
+    dispatcher.close()

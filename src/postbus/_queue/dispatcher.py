@@ -74,19 +74,20 @@ class Dispatcher:
 
         Returns 0 when no more are wanted.
         """
-        while self.room <= 0 and not self._is_draining:
-            self._freed.clear()
-            await self._freed.wait()
-        if self._is_draining:
-            return 0
-        try:
-            async with asyncio.timeout(_MOMENT):
-                while self.room * 2 < self._subscription.slots:
-                    self._freed.clear()
-                    await self._freed.wait()
-        except TimeoutError:
-            pass
-        return self.room
+        while not self._is_draining:
+            if self.room <= 0:
+                self._freed.clear()
+                await self._freed.wait()
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_MOMENT):
+                    while self.room * 2 < self._subscription.slots:
+                        self._freed.clear()
+                        await self._freed.wait()
+            # Suspects, which are tried alone, may have taken the slots meanwhile.
+            if self.room > 0 and not self._is_draining:
+                return self.room
+        return 0
 
     def want_no_more(self) -> None:
         """Let a claimer that waits for room go."""
