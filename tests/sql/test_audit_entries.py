@@ -16,7 +16,7 @@ _ENTRIES = """
 
 
 async def entries_of(conn: Any, *statements: str) -> list[dict[str, Any]]:
-    """What statements leave in the audit log. They are rolled back."""
+    """Return the audit entries that statements leave. The statements are rolled back."""
     before = await conn.fetchval("select coalesce(max(id), 0) from postbus.audit_entry")
     transaction = conn.transaction()
     await transaction.start()
@@ -30,7 +30,7 @@ async def entries_of(conn: Any, *statements: str) -> list[dict[str, Any]]:
 
 
 async def test_each_action_leaves_one_entry(conn: Any) -> None:
-    """It says what was done, on what, to how many, and what was there before and after."""
+    """The entry names the action, its target, the number of rows affected, and the state before and after."""
     await make_world(conn)
     login = await conn.fetchval("select session_user")
     for act in ACTS:
@@ -42,16 +42,16 @@ async def test_each_action_leaves_one_entry(conn: Any) -> None:
         assert (entry["login"], entry["role"], entry["actor"]) == (login, None, None)
 
 
-async def test_what_changes_nothing_leaves_no_entry(conn: Any) -> None:
-    """Dry runs, states that things are in already, and background work."""
+async def test_statement_that_changes_nothing_leaves_no_entry(conn: Any) -> None:
+    """Dry runs, repeated state changes and background work are not audited."""
     await make_world(conn)
     for statement in UNCHANGED:
         assert await entries_of(conn, statement) == [], statement
 
 
 @pytest.mark.parametrize("act", [one for one in ACTS if one.function in ("seek", "purge_topic", "create_token")])
-async def test_an_action_that_is_rolled_back_leaves_no_entry(conn: Any, act: Act) -> None:
-    """An entry stands for something that has happened."""
+async def test_rolled_back_action_leaves_no_entry(conn: Any, act: Act) -> None:
+    """An entry exists only if its action was committed."""
     await make_world(conn)
     before = await conn.fetchval("select count(*) from postbus.audit")
 
@@ -60,8 +60,8 @@ async def test_an_action_that_is_rolled_back_leaves_no_entry(conn: Any, act: Act
     assert await conn.fetchval("select count(*) from postbus.audit") == before
 
 
-async def test_a_removed_group_has_an_entry_when_it_is_paused_and_one_when_it_is_gone(conn: Any) -> None:
-    """Asking again until it is gone leaves no others."""
+async def test_removing_a_group_in_use_leaves_one_pause_and_one_removal_entry(conn: Any) -> None:
+    """Repeating the request until the group is gone leaves no further entries."""
     await make_world(conn)
     await conn.execute("select postbus.heartbeat('w', 'host', 1, '{}')")
     await conn.execute(
@@ -76,8 +76,8 @@ async def test_a_removed_group_has_an_entry_when_it_is_paused_and_one_when_it_is
     assert told[1]["before"] == {"dead_letters": 1, "retrying": 0}
 
 
-async def test_a_seek_tells_where_the_group_was(conn: Any) -> None:
-    """So that it can be taken back."""
+async def test_seek_entry_records_the_position_before(conn: Any) -> None:
+    """The entry holds the earlier position, so an operator can undo a seek."""
     await make_world(conn)
     ids = [row["id"] for row in await conn.fetch("select id from postbus.log order by id")]
     to_last = "select postbus.seek('log', 'g', 'FROM_MESSAGE_ID', start_id => $1)"
@@ -90,15 +90,15 @@ async def test_a_seek_tells_where_the_group_was(conn: Any) -> None:
     assert told["before"]["lowest_id"] == told["before"]["highest_id"] >= ids[-1] // 1024 * 1024, "it had read all"
 
 
-async def test_migrating_is_an_action(conn: Any) -> None:
-    """The first one, which made the schema, too."""
+async def test_migration_is_audited(conn: Any) -> None:
+    """The first migration, which creates the schema, has an entry too."""
     row = await conn.fetchrow("select action, before, after from postbus.audit order by id limit 1")
     assert (row["action"], row["before"]) == ("schema.migrate", None)
     assert json.loads(row["after"])["migration"] == await conn.fetchval("select max(number) from postbus.migration")
 
 
-async def test_entries_go_when_they_are_past_their_retention(conn: Any) -> None:
-    """In pieces, the oldest first, as other things do."""
+async def test_entries_are_removed_after_audit_retention(conn: Any) -> None:
+    """The sweep removes expired entries in batches, the oldest first."""
     await conn.execute(
         "insert into postbus.audit_entry (at, login, action) "
         "select now() - n * interval '1 day', 'x', n::text from generate_series(85, 94) n"
@@ -116,8 +116,8 @@ async def test_entries_go_when_they_are_past_their_retention(conn: Any) -> None:
     assert await left() == ["86", "85"]
 
 
-async def test_a_role_that_was_taken_is_shown_beside_the_login(conn: Any) -> None:
-    """And a program's name, if it gives one."""
+async def test_entry_shows_the_assumed_role_beside_the_login(conn: Any) -> None:
+    """The entry also shows the actor and the program's name if the session gives them."""
     admin = await role_of(conn, "admin")
     await conn.execute(f"set application_name = 'the shop'; set postbus.actor = 'alice'; set role \"{admin}\"")
     await conn.execute("select postbus.create_topic('t')")

@@ -1,4 +1,4 @@
-"""Catching up: history that a group works through beside what is published now, within bounds, in SQL."""
+"""Catching up in SQL: a group works through history beside new messages, within bounds."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from support.queue_sql import publish
 
 
 async def late(conn: Any, start: str = "FROM_BEGINNING", **catch_up: Any) -> Any:
-    """Subscribe a group with some history before it, which is more than it takes inline. Returns the answer."""
+    """Subscribe a group with more history before it than it takes inline. Returns the answer."""
     options = json.dumps({"beside_from": 2, **catch_up})
     return await conn.fetchrow("select * from postbus.subscribe('t', 'late', $1, catch_up => $2)", start, options)
 
 
 async def work_through(conn: Any, subscription: int, count: int = 1000, worker: str = "w") -> list[str]:
-    """Read and settle all that a subscription has before it, in all lanes."""
+    """Read and settle everything that is left for a subscription, in all lanes."""
     got: list[str] = []
     lanes = await take(conn, worker, subscription)
     for lane in lanes:
@@ -54,14 +54,14 @@ async def catch_up(conn: Any) -> Any:
 
 
 async def history(conn: Any, count: int, lanes: int = 1, **options: Any) -> int:
-    """A topic with numbered messages. Returns its storage."""
+    """Create a topic with numbered messages. Returns its storage."""
     storage = await create_topic(conn, lanes=lanes, **options)
     await publish_many(conn, *(str(n) for n in range(count)), keys=[f"k{n % 5}" for n in range(count)])
     return storage
 
 
 async def test_live_messages_do_not_wait_for_history(conn: Any) -> None:
-    """The group reads what is published now, and a subscription beside it what was there before: each once."""
+    """The group reads new messages, a subscription beside it reads the history, and each message comes once."""
     storage = await history(conn, 20, lanes=4)
     answer = await late(conn)
     await publish_many(conn, "live 1", "live 2", keys=["a", "b"])
@@ -78,7 +78,8 @@ async def test_live_messages_do_not_wait_for_history(conn: Any) -> None:
     assert await conn.fetchval("select state from postbus.subscription where id = $1", beside) == "CANCELLED"
 
 
-async def test_a_little_history_comes_first_and_in_order(conn: Any) -> None:
+async def test_little_history_comes_first_and_in_order(conn: Any) -> None:
+    """History below `beside_from` is read inline, before new messages."""
     await history(conn, 2)
     answer = await late(conn)
     await publish(conn, "live")
@@ -86,8 +87,8 @@ async def test_a_little_history_comes_first_and_in_order(conn: Any) -> None:
     assert await work_through(conn, answer["subscription_id"]) == ["0", "1", "live"]
 
 
-async def test_transactions_open_meanwhile_are_live(conn: Any, connect: Any) -> None:
-    """What commits after the group subscribed comes to the group itself, whenever its transaction began."""
+async def test_messages_of_open_transactions_count_as_live(conn: Any, connect: Any) -> None:
+    """A message that commits after the subscription goes to the group itself, whenever its transaction began."""
     await history(conn, 5)
     writer = await connect()
     open_transaction = writer.transaction()
@@ -100,7 +101,8 @@ async def test_transactions_open_meanwhile_are_live(conn: Any, connect: Any) -> 
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
-async def test_at_most_max_messages_and_those_are_the_newest(conn: Any, lanes: int) -> None:
+async def test_catch_up_takes_the_newest_max_messages(conn: Any, lanes: int) -> None:
+    """Older history beyond `max_messages` is skipped and counted."""
     await history(conn, 30, lanes)
     await publish_many(conn, *(str(n) for n in range(30, 50)), keys=[f"k{n % 5}" for n in range(20)])
     answer = await late(conn, max_messages=37)
@@ -112,8 +114,8 @@ async def test_at_most_max_messages_and_those_are_the_newest(conn: Any, lanes: i
     assert (await catch_up(conn))["skipped"] == 13
 
 
-async def test_a_bound_below_what_comes_inline(conn: Any, connect: Any) -> None:
-    """Only what was there is skipped: what commits later comes, also with a lower id than what is left."""
+async def test_bound_below_inline_limit_skips_only_committed_history(conn: Any, connect: Any) -> None:
+    """Messages that commit later are delivered, even if their ids are lower than those of the retained history."""
     await create_topic(conn)
     writer = await connect()
     open_transaction = writer.transaction()
@@ -131,14 +133,16 @@ async def test_a_bound_below_what_comes_inline(conn: Any, connect: Any) -> None:
     assert await work_through(conn, answer["catch_up_id"]) == ["8", "9"]
 
 
-async def test_without_a_bound_all_of_it(conn: Any) -> None:
+async def test_catch_up_without_bound_takes_all_history(conn: Any) -> None:
+    """With `max_messages` null, nothing of the history is skipped."""
     await history(conn, 10)
     answer = await late(conn, max_messages=None)
     assert len(await work_through(conn, answer["catch_up_id"])) == 10
 
 
 @pytest.mark.parametrize("start", ["FROM_TIMESTAMP", "FROM_MESSAGE_ID"])
-async def test_history_from_a_point_on(conn: Any, start: str) -> None:
+async def test_history_from_a_point_respects_max_messages(conn: Any, start: str) -> None:
+    """The bound counts from the start that the group asked for."""
     await history(conn, 5)
     at = await conn.fetchval("select clock_timestamp()")
     ids = await publish_many(conn, *(str(n) for n in range(5, 10)))
@@ -149,8 +153,8 @@ async def test_history_from_a_point_on(conn: Any, start: str) -> None:
     assert await work_through(conn, row["subscription_id"]) == ["6", "7", "8", "9"]
 
 
-async def test_a_catch_up_goes_on_where_a_killed_process_stopped(conn: Any) -> None:
-    """Its place is a cursor like any other; the total stays what it was."""
+async def test_catch_up_continues_where_a_killed_process_stopped(conn: Any) -> None:
+    """Progress is stored in a cursor, and the total stays the same."""
     await history(conn, 10)
     beside = (await late(conn))["catch_up_id"]
     [lane] = await take(conn, "killed", beside)
@@ -164,8 +168,8 @@ async def test_a_catch_up_goes_on_where_a_killed_process_stopped(conn: Any) -> N
     assert (await catch_up(conn))["processed"] == 10
 
 
-async def test_a_catch_up_can_be_cancelled_and_resumed(conn: Any) -> None:
-    """The group itself goes on; nothing of the history is lost or comes twice."""
+async def test_catch_up_can_be_cancelled_and_resumed(conn: Any) -> None:
+    """The group itself goes on meanwhile, and no history is lost or delivered twice."""
     storage = await history(conn, 10)
     answer = await late(conn)
     group, beside = answer["subscription_id"], answer["catch_up_id"]
@@ -190,8 +194,8 @@ async def test_a_catch_up_can_be_cancelled_and_resumed(conn: Any) -> None:
         await conn.execute("select postbus.set_catch_up('t', 'late', false)")
 
 
-async def test_resumed_history_of_a_dead_group_is_kept_from_the_groups_death_on(conn: Any) -> None:
-    """Cancelling and resuming a catch-up does not let the dead_retention of its group begin again."""
+async def test_resumed_catch_up_keeps_dead_retention_from_the_groups_death(conn: Any) -> None:
+    """Cancelling and resuming a catch-up does not restart the `dead_retention` of its group."""
     storage = await history(conn, 5, retention="0", zero_subscription_retention="0", dead_retention="2 hours")
     await late(conn)
     assert await let_die(conn, storage) == 1
@@ -208,8 +212,8 @@ async def test_resumed_history_of_a_dead_group_is_kept_from_the_groups_death_on(
     assert await conn.fetchval(needed, died + timedelta(minutes=121)) == 0
 
 
-async def test_a_catch_up_ends_when_nothing_is_left_to_be_tried_again(conn: Any) -> None:
-    """And its dead letters are the group's."""
+async def test_catch_up_stays_in_progress_until_its_retries_end(conn: Any) -> None:
+    """Dead letters of a catch-up belong to the group."""
     storage = await history(conn, 5)
     beside = (await late(conn))["catch_up_id"]
     [lane] = await take(conn, "w", beside)
@@ -226,8 +230,8 @@ async def test_a_catch_up_ends_when_nothing_is_left_to_be_tried_again(conn: Any)
     assert await conn.fetchval("select postbus.redrive('t', group_name => 'late')") == 1
 
 
-async def test_history_holds_its_data_and_no_newer_data(conn: Any) -> None:
-    """Leaves are kept for a group that catches up, and go when it is past them."""
+async def test_history_holds_its_own_partitions_and_no_newer_ones(conn: Any) -> None:
+    """Partitions are kept for a group that catches up, until it is past them."""
     storage = await history(conn, 5, retention="0", zero_subscription_retention="0", heartbeat_timeout="1 day")
     answer = await late(conn)
     is_needed = (
@@ -244,7 +248,8 @@ async def test_history_holds_its_data_and_no_newer_data(conn: Any) -> None:
     assert not await conn.fetchval(is_needed, storage), "history has an end"
 
 
-async def test_pause_and_cancel_go_for_history_too(conn: Any) -> None:
+async def test_pause_and_cancel_apply_to_the_catch_up_too(conn: Any) -> None:
+    """The subscription beside the group follows every state change of the group."""
     await history(conn, 5)
     answer = await late(conn)
     beside = answer["catch_up_id"]
@@ -255,8 +260,8 @@ async def test_pause_and_cancel_go_for_history_too(conn: Any) -> None:
     assert await conn.fetchval("select count(*) from postbus.lane") == 0
 
 
-async def test_processes_hear_of_a_catch_up(conn: Any) -> None:
-    """With the lanes of the group; the subscription beside it is then leased like any other."""
+async def test_lease_lanes_announces_a_catch_up(conn: Any) -> None:
+    """A process learns of a catch-up with the lanes of the group, and leases its subscription like any other."""
     await history(conn, 5)
     answer = await late(conn)
     rows = await lease(conn, "w", answer["subscription_id"])
@@ -266,7 +271,7 @@ async def test_processes_hear_of_a_catch_up(conn: Any) -> None:
 
 
 async def test_resurrection_reports_what_was_missed_and_bounds_the_catch_up(conn: Any) -> None:
-    """A heartbeat brings a DEAD group back: the newest of what it missed come beside what is published now."""
+    """A heartbeat revives a DEAD group: the newest messages that it missed come beside new ones."""
     storage = await create_topic(conn)
     options = json.dumps({"beside_from": 2, "max_messages": 6})
     group = await subscribe(conn, "late", catch_up=options)
@@ -284,8 +289,8 @@ async def test_resurrection_reports_what_was_missed_and_bounds_the_catch_up(conn
     assert (await catch_up(conn))["reason"] == "resurrection"
 
 
-async def test_a_seek_ends_the_catch_up(conn: Any) -> None:
-    """The group has one place again, the one it was given; what was to be tried again is not forgotten."""
+async def test_seek_ends_the_catch_up(conn: Any) -> None:
+    """The group has one position again, the given one. Its deferred messages are kept."""
     await history(conn, 10)
     answer = await late(conn)
     group, beside = answer["subscription_id"], answer["catch_up_id"]
@@ -297,8 +302,8 @@ async def test_a_seek_ends_the_catch_up(conn: Any) -> None:
     assert await work_through(conn, group) == [str(n) for n in range(10)]
 
 
-async def test_who_held_the_lanes_when_a_catch_up_begins_has_lost_them(conn: Any) -> None:
-    """A process that comes back while its group is split settles nothing: its messages are history's now."""
+async def test_starting_a_catch_up_takes_the_lanes_from_their_holder(conn: Any) -> None:
+    """A process that returns while its group is split settles nothing: its messages now belong to the catch-up."""
     storage = await create_topic(conn)
     group = await subscribe(conn, "late", catch_up=json.dumps({"beside_from": 2}))
     [lane] = await take(conn, "w", group)
@@ -310,8 +315,8 @@ async def test_who_held_the_lanes_when_a_catch_up_begins_has_lost_them(conn: Any
     assert await work_through(conn, row["catch_up_id"], worker="other") == list("abcd")
 
 
-async def test_the_bounds_with_which_a_group_comes_back_count(conn: Any) -> None:
-    """Not those with which it was subscribed before it died."""
+async def test_resurrection_uses_the_bounds_of_the_latest_subscription(conn: Any) -> None:
+    """The bounds that the group was subscribed with before its death no longer apply."""
     storage = await create_topic(conn)
     group = await subscribe(conn, "late")
     assert await let_die(conn, storage) == 1
@@ -323,7 +328,8 @@ async def test_the_bounds_with_which_a_group_comes_back_count(conn: Any) -> None
     assert await work_through(conn, back["catch_up_id"]) == [str(n) for n in range(4, 10)]
 
 
-async def test_resurrection_without_catch_up(conn: Any) -> None:
+async def test_resurrection_without_catch_up_skips_missed_messages(conn: Any) -> None:
+    """The missed messages are reported as SKIPPED, and the group reads new ones."""
     storage = await create_topic(conn)
     group = await subscribe(conn, "late")
     await publish_many(conn, *"abc")
@@ -336,7 +342,8 @@ async def test_resurrection_without_catch_up(conn: Any) -> None:
     assert [status["status"] for status in statuses] == ["SKIPPED"] * 3 + ["COMPLETED"]
 
 
-async def test_a_group_that_missed_little_goes_on_where_it_stood(conn: Any) -> None:
+async def test_group_that_missed_little_continues_at_its_position(conn: Any) -> None:
+    """A resurrection below `beside_from` starts no catch-up."""
     storage = await create_topic(conn)
     group = await subscribe(conn, "late")
     await publish_many(conn, *"abc")
@@ -346,8 +353,8 @@ async def test_a_group_that_missed_little_goes_on_where_it_stood(conn: Any) -> N
     assert await work_through(conn, group) == ["a", "b", "c"]
 
 
-async def test_what_history_settled_has_receipts(conn: Any) -> None:
-    """Also when the catch-up has ended: the group has completed it, and so it was required for it."""
+async def test_messages_settled_by_a_catch_up_have_receipts(conn: Any) -> None:
+    """The receipts remain after the catch-up has ended, so the group counts as required for these messages."""
     storage = await history(conn, 3)
     answer = await late(conn, max_messages=2, beside_from=1)
     ids = [row["id"] for row in await conn.fetch("select id from postbus.log order by id")]
@@ -373,7 +380,8 @@ async def test_what_history_settled_has_receipts(conn: Any) -> None:
         ({"speed": 3}, "speed"),
     ],
 )
-async def test_bad_options_are_refused(conn: Any, options: dict[str, Any], wrong: str) -> None:
+async def test_bad_catch_up_options_are_refused(conn: Any, options: dict[str, Any], wrong: str) -> None:
+    """The error names the wrong option, and no subscription is made."""
     await create_topic(conn)
     with pytest.raises(asyncpg.PostgresError) as refused:
         await subscribe(conn, "late", catch_up=json.dumps(options))
@@ -382,7 +390,8 @@ async def test_bad_options_are_refused(conn: Any, options: dict[str, Any], wrong
     assert await conn.fetchval("select count(*) from postbus.subscription") == 0
 
 
-async def test_presets(conn: Any) -> None:
+async def test_presets_set_batch_size_rate_and_latency(conn: Any) -> None:
+    """Each preset sets batch size, rate and target latency, and no preset limits the messages."""
     query = "select postbus.catch_up_options($1)"
     found = {
         name: json.loads(await conn.fetchval(query, json.dumps({"preset": name})))
@@ -396,8 +405,8 @@ async def test_presets(conn: Any) -> None:
     assert {row["max_messages"] for row in found.values()} == {None}
 
 
-async def test_dying_takes_three_looks(conn: Any) -> None:
-    """An outage of the database during which nobody could send heartbeats kills no group at once."""
+async def test_group_dies_after_three_checks(conn: Any) -> None:
+    """An outage of the database, when no group can send heartbeats, kills no group at once."""
     storage = await create_topic(conn)
     await subscribe(conn)
     for _ in range(5):
@@ -406,7 +415,8 @@ async def test_dying_takes_three_looks(conn: Any) -> None:
     assert (await sweep(conn, storage, timedelta(minutes=22)))["dead"] == 1
 
 
-async def test_a_heartbeat_between_looks_starts_over(conn: Any) -> None:
+async def test_heartbeat_between_checks_resets_the_count(conn: Any) -> None:
+    """A group that sends a heartbeat has three checks before it again."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
     await sweep(conn, storage, timedelta(minutes=20))
@@ -417,8 +427,8 @@ async def test_a_heartbeat_between_looks_starts_over(conn: Any) -> None:
     assert (await sweep(conn, storage, timedelta(minutes=22)))["dead"] == 0
 
 
-async def test_a_group_that_is_moved_keeps_its_end(conn: Any) -> None:
-    """A cursor that ends somewhere is past everything after that."""
+async def test_catch_up_cursor_ends_before_live_messages(conn: Any) -> None:
+    """A cursor with an end is past everything behind that end."""
     await history(conn, 3)
     answer = await late(conn)
     cursor = await cursor_of(conn, answer["catch_up_id"])
@@ -432,8 +442,8 @@ async def test_a_group_that_is_moved_keeps_its_end(conn: Any) -> None:
     assert row["unseen"] == 0
 
 
-async def test_a_catch_up_that_a_seek_has_ended_is_not_resumed(conn: Any) -> None:
-    """Whether it was under way or cancelled: the group reads from its new place, and nothing comes from elsewhere."""
+async def test_catch_up_ended_by_a_seek_cannot_be_resumed(conn: Any) -> None:
+    """Under way or cancelled, the catch-up stays ended: the group reads from its new position only."""
     await history(conn, 3)
     for cancels_first in (False, True):
         await conn.execute("select postbus.set_group_state('t', group_name, 'CANCELLED') from postbus.groups "
@@ -450,8 +460,8 @@ async def test_a_catch_up_that_a_seek_has_ended_is_not_resumed(conn: Any) -> Non
         assert tuple(row) == ("CANCELLED", 3)
 
 
-async def test_options_are_kept_in_the_form_that_processes_read(conn: Any) -> None:
-    """However SQL was given them."""
+async def test_options_are_stored_in_the_form_that_processes_read(conn: Any) -> None:
+    """SQL normalises the options however they were written."""
     given = {
         "batch_size": "5",
         "max_messages": None,

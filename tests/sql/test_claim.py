@@ -1,4 +1,4 @@
-"""Claiming, settling and what comes back, in SQL."""
+"""Claiming, settling and the return of expired leases, in SQL."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from support.queue_sql import claim, payloads, publish, states
 
 
-async def test_a_message_is_claimed_once(conn: Any) -> None:
-    """What one member has leased, another one does not get."""
+async def test_message_is_claimed_once(conn: Any) -> None:
+    """A message that one member has leased is not given to another."""
     await publish(conn, "one")
 
     first = await claim(conn, member="a")
@@ -22,7 +22,7 @@ async def test_a_message_is_claimed_once(conn: Any) -> None:
     assert second["token"] is None
 
 
-async def test_an_expired_lease_is_claimed_by_another_member(conn: Any) -> None:
+async def test_expired_lease_is_claimed_by_another_member(conn: Any) -> None:
     """A message whose lease has ended goes to the next member that asks, as its second attempt."""
     await publish(conn, "one")
     first = await claim(conn, member="a")
@@ -34,8 +34,8 @@ async def test_an_expired_lease_is_claimed_by_another_member(conn: Any) -> None:
     assert second["attempts"] == [2]
 
 
-async def test_an_ack_deletes_without_retention(conn: Any) -> None:
-    """With a retention of zero nothing is left of a finished message."""
+async def test_ack_without_retention_deletes_the_message(conn: Any) -> None:
+    """With a retention of zero, nothing is left of a finished message."""
     await publish(conn, "one", "two")
     claimed = await claim(conn)
 
@@ -46,8 +46,8 @@ async def test_an_ack_deletes_without_retention(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("whole", [True, False])
-async def test_an_ack_keeps_with_retention(conn: Any, whole: bool) -> None:
-    """With a retention finished messages stay until the sweep that comes after it."""
+async def test_ack_with_retention_keeps_the_message(conn: Any, whole: bool) -> None:
+    """Finished messages stay until the first sweep after their retention."""
     await conn.execute("""select postbus.create_topic('t', '{"retention": "1 hour"}')""")
     await publish(conn, "one", "two")
     claimed = await claim(conn)
@@ -64,7 +64,7 @@ async def test_an_ack_keeps_with_retention(conn: Any, whole: bool) -> None:
 
 
 async def test_part_of_a_lease_can_be_acked(conn: Any) -> None:
-    """Acking some messages of a lease leaves the others leased, and the rest goes with the lease."""
+    """Acknowledging some messages of a lease leaves the others leased, and `ack_leases` settles the rest."""
     one, two, three = await publish(conn, "one", "two", "three")
     claimed = await claim(conn)
 
@@ -76,8 +76,8 @@ async def test_part_of_a_lease_can_be_acked(conn: Any) -> None:
     assert await conn.fetchval("select postbus.ack($1, $2)", claimed["token"], [one, three]) == [one, three]
 
 
-async def test_the_highest_priority_comes_first(conn: Any) -> None:
-    """Messages come by priority, then in the order they were published."""
+async def test_highest_priority_comes_first(conn: Any) -> None:
+    """Messages come by priority, then in the order of publishing."""
     await publish(conn, "usual 1", "usual 2")
     await publish(conn, "low", priority=0)
     await publish(conn, "high 1", "high 2", priority=9)
@@ -89,8 +89,8 @@ async def test_the_highest_priority_comes_first(conn: Any) -> None:
     assert payloads(second) == ["usual 2", "low"]
 
 
-async def test_a_high_priority_overtakes_a_backlog_behind_the_floor(conn: Any) -> None:
-    """A floor keeps nothing from being found that arrives later with another priority."""
+async def test_high_priority_overtakes_a_backlog_behind_the_scan_floor(conn: Any) -> None:
+    """The scan floor hides no message that arrives later with another priority."""
     await publish(conn, *(f"usual {n}" for n in range(10)))
     first = await claim(conn, 5)
     await publish(conn, "high", priority=7)
@@ -101,8 +101,8 @@ async def test_a_high_priority_overtakes_a_backlog_behind_the_floor(conn: Any) -
     assert payloads(second) == ["high", *(f"usual {n}" for n in range(5, 10)), "low"]
 
 
-async def test_a_delayed_message_waits(conn: Any) -> None:
-    """A delay holds a message back until it is due, and tells for how long."""
+async def test_delayed_message_waits_until_due(conn: Any) -> None:
+    """A claim returns no delayed message, and says when the next one is due."""
     await publish(conn, "later", delay=timedelta(hours=1))
 
     early = await claim(conn)
@@ -114,15 +114,15 @@ async def test_a_delayed_message_waits(conn: Any) -> None:
     assert due["attempts"] == [1]
 
 
-async def test_a_message_to_be_delivered_in_the_past_is_due_now(conn: Any) -> None:
-    """deliver_at in the past means now."""
+async def test_deliver_at_in_the_past_means_now(conn: Any) -> None:
+    """A message that is scheduled for the past is due at once."""
     await publish(conn, "now", deliver_at=await conn.fetchval("select now() - interval '1 day'"))
 
     assert payloads(await claim(conn)) == ["now"]
 
 
-async def test_a_retry_waits_for_its_delay(conn: Any) -> None:
-    """A retried message comes back after its delay, as the next attempt, with the error kept."""
+async def test_retry_waits_for_its_delay(conn: Any) -> None:
+    """A retried message comes back after its delay, as the next attempt, and keeps its error."""
     (one,) = await publish(conn, "one")
     claimed = await claim(conn)
 
@@ -135,8 +135,8 @@ async def test_a_retry_waits_for_its_delay(conn: Any) -> None:
     assert (again["ids"], again["attempts"]) == ([one], [2])
 
 
-async def test_the_topics_backoff_grows(conn: Any) -> None:
-    """Without a delay the topic's policy decides: each wait is longer, up to the maximum."""
+async def test_retry_delay_grows_by_the_topics_policy(conn: Any) -> None:
+    """Without an explicit delay, each wait is longer than the one before, up to the maximum."""
     await conn.execute(
         """select postbus.create_topic('t', '{"retry_initial": "1s", "retry_factor": 3, "retry_max": "20s",
            "retry_jitter": 0}')"""
@@ -149,7 +149,7 @@ async def test_the_topics_backoff_grows(conn: Any) -> None:
 
 
 async def test_too_many_attempts_make_a_dead_letter(conn: Any) -> None:
-    """The last attempt that fails makes a dead letter with reason, error and attempts."""
+    """The last failing attempt makes a dead letter with its reason, error and number of attempts."""
     await conn.execute("""select postbus.create_topic('t', '{"max_attempts": 2}')""")
     (one,) = await publish(conn, "one")
     for expected in ("retried", "dead"):
@@ -166,8 +166,8 @@ async def test_too_many_attempts_make_a_dead_letter(conn: Any) -> None:
     )
 
 
-async def test_a_message_that_kills_its_process_becomes_a_dead_letter(conn: Any) -> None:
-    """Attempts are counted before the handler runs, so leases that end count too."""
+async def test_message_that_kills_its_process_becomes_a_dead_letter(conn: Any) -> None:
+    """Attempts are counted before the handler runs, so expired leases count too."""
     await conn.execute("""select postbus.create_topic('t', '{"max_attempts": 3}')""")
     await publish(conn, "poison")
     now = await conn.fetchval("select clock_timestamp()")
@@ -181,8 +181,8 @@ async def test_a_message_that_kills_its_process_becomes_a_dead_letter(conn: Any)
     assert "ended 3 times" in await conn.fetchval("select reason from postbus.dead_letters")
 
 
-async def test_a_settlement_with_a_lost_lease_changes_nothing(conn: Any) -> None:
-    """Ack, retry, dead-letter, release and extend say so when the lease is lost, and do nothing."""
+async def test_settlement_with_a_lost_lease_changes_nothing(conn: Any) -> None:
+    """Ack, retry, dead-letter, release and extend report the lost lease and do nothing else."""
     (one,) = await publish(conn, "one")
     old = await claim(conn, member="a")
     await conn.execute("select postbus.return_expired_as_of(as_of => $1)", old["ends_at"])
@@ -199,8 +199,8 @@ async def test_a_settlement_with_a_lost_lease_changes_nothing(conn: Any) -> None
     assert await conn.fetchval("select postbus.ack($1, $2)", new["token"], [one]) == []
 
 
-async def test_an_extended_lease_ends_later(conn: Any) -> None:
-    """An extended lease is not returned at its first end."""
+async def test_extended_lease_ends_later(conn: Any) -> None:
+    """An extended lease is not returned at its original end."""
     await publish(conn, "one")
     claimed = await claim(conn)
 
@@ -210,8 +210,8 @@ async def test_an_extended_lease_ends_later(conn: Any) -> None:
     assert await states(conn) == {"leased": 1}
 
 
-async def test_a_released_message_keeps_its_attempts(conn: Any) -> None:
-    """Giving a message back untouched does not use up an attempt."""
+async def test_released_message_keeps_its_attempts(conn: Any) -> None:
+    """Giving back an untouched message does not use up an attempt."""
     await publish(conn, "one")
     claimed = await claim(conn)
     await conn.execute("select postbus.release($1, $2)", claimed["token"], claimed["ids"])
@@ -219,8 +219,8 @@ async def test_a_released_message_keeps_its_attempts(conn: Any) -> None:
     assert (await claim(conn))["attempts"] == [1]
 
 
-async def test_a_claim_stops_at_its_bytes(conn: Any) -> None:
-    """A claim takes no more payload than asked for, but one message at least."""
+async def test_claim_stops_at_max_bytes(conn: Any) -> None:
+    """A claim takes no more payload than asked for, but at least one message."""
     await publish(conn, *("x" * 1000 for _ in range(5)))
 
     first = await claim(conn, 10, max_bytes=2500)
@@ -231,14 +231,14 @@ async def test_a_claim_stops_at_its_bytes(conn: Any) -> None:
     assert (first["more"], second["more"], rest["more"]) == (True, True, False)
 
 
-async def test_an_idle_claim_writes_nothing(conn: Any) -> None:
-    """A claim that finds nothing takes no transaction id."""
+async def test_idle_claim_writes_nothing(conn: Any) -> None:
+    """A claim that finds nothing uses no transaction id."""
     async with conn.transaction():
         await claim(conn)
         assert await conn.fetchval("select pg_current_xact_id_if_assigned()") is None
 
 
-async def test_a_paused_topic_delivers_nothing(conn: Any) -> None:
+async def test_paused_topic_delivers_nothing(conn: Any) -> None:
     """Messages of a paused topic wait until it is resumed."""
     await publish(conn, "one")
     await conn.execute("select postbus.pause_topic('t')")
@@ -249,8 +249,8 @@ async def test_a_paused_topic_delivers_nothing(conn: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("max_count", 0), ("lease", timedelta(0))])
-async def test_a_claim_that_makes_no_sense_is_refused(conn: Any, name: str, value: Any) -> None:
-    """Nothing can be claimed by zero messages or for no time."""
+async def test_claim_with_zero_count_or_zero_lease_is_refused(conn: Any, name: str, value: Any) -> None:
+    """The error code says that the parameter is invalid."""
     count = value if name == "max_count" else 1
     options = {} if name == "max_count" else {name: value}
     with pytest.raises(asyncpg.PostgresError) as caught:
@@ -260,8 +260,8 @@ async def test_a_claim_that_makes_no_sense_is_refused(conn: Any, name: str, valu
 
 @pytest.mark.parametrize("function", ["ack($1, $2)", "release($1, $2)", "dead_letter($1, $2, 'no')"])
 @pytest.mark.parametrize("ids", [None, [None]])
-async def test_ids_that_are_null_settle_nothing(conn: Any, function: str, ids: Any) -> None:
-    """Null is not a message: the lease keeps what is open in it."""
+async def test_null_ids_settle_nothing(conn: Any, function: str, ids: Any) -> None:
+    """A null id names no message: the lease keeps its messages."""
     await publish(conn, "one", "two")
     claimed = await claim(conn)
     await conn.fetchval(f"select postbus.{function}", claimed["token"], ids)
@@ -269,8 +269,8 @@ async def test_ids_that_are_null_settle_nothing(conn: Any, function: str, ids: A
     assert await states(conn) == {"leased": 2}
 
 
-async def test_a_claim_tells_the_length_of_its_lease(conn: Any) -> None:
-    """The length is what was asked for, or the topic's, however long the claim took."""
+async def test_claim_returns_the_length_of_its_lease(conn: Any) -> None:
+    """The length is the requested one or the topic's, however long the claim took."""
     await publish(conn, "one", "two")
 
     assert (await claim(conn, 1))["lease_length"] == timedelta(seconds=30)

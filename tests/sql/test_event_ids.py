@@ -1,4 +1,4 @@
-"""The identity of messages: Python and SQL agree on it, and it stays whatever is done to a message."""
+"""The identity of messages: Python and SQL compute the same one, and it survives every change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GIVEN = [
 
 
 async def test_python_and_sql_compute_the_same_identity(conn: Any) -> None:
-    """Of messages of all times and topics, with whatever headers they have."""
+    """They agree for all times, topics and headers."""
     chance = random.Random("identity")
     for given in (None, *GIVEN, *(None for _ in range(100))):
         source = uuid.UUID(int=chance.getrandbits(128))
@@ -46,8 +46,8 @@ async def test_python_and_sql_compute_the_same_identity(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("given", GIVEN, ids=ascii)
-async def test_python_and_sql_accept_the_same_identities(conn: Any, given: str) -> None:
-    """What one lets through the other does not refuse."""
+async def test_python_and_sql_accept_the_same_event_ids(conn: Any, given: str) -> None:
+    """An id that one side accepts is not refused by the other."""
     assert await conn.fetchval("select postbus.is_event_id($1)", given) is is_event_id(given)
     headers = json.dumps({"event-id": given})
     if is_event_id(given):
@@ -58,8 +58,8 @@ async def test_python_and_sql_accept_the_same_identities(conn: Any, given: str) 
         assert await refused(conn.fetchval(many, headers), "PB402")
 
 
-def test_each_part_makes_another_identity() -> None:
-    """The source, the topic, the id and the time."""
+def test_each_part_changes_the_identity() -> None:
+    """Source, topic, id and time each enter the identity; the time zone does not."""
     moment = datetime(2030, 1, 1, tzinfo=UTC)
     others = [
         own_identity("s", "t", 1, moment),
@@ -72,8 +72,8 @@ def test_each_part_makes_another_identity() -> None:
     assert own_identity("s", "t", 1, moment.astimezone()) == others[0], "the same moment, told elsewhere"
 
 
-async def test_an_id_that_is_handed_out_again_is_another_message(conn: Any) -> None:
-    """As after a crash that took the last commits with it, or a restore of an earlier state."""
+async def test_reused_id_has_another_identity(conn: Any) -> None:
+    """Ids are handed out again after a crash that lost the last commits, or after a restore."""
     [lost] = await publish(conn, "lost")
     [first] = await conn.fetch("select * from postbus.messages")
     await conn.execute("delete from postbus.queued")
@@ -83,8 +83,8 @@ async def test_an_id_that_is_handed_out_again_is_another_message(conn: Any) -> N
     assert first["event_id"] != second["event_id"]
 
 
-async def test_messages_that_change_from_queue_to_log_keep_identity_and_time(conn: Any) -> None:
-    """Those that waited, were tried, scheduled or given up, and what came after the queue had ended."""
+async def test_messages_moved_from_queue_to_log_keep_identity_and_time(conn: Any) -> None:
+    """This holds for waiting, tried, scheduled and dead messages, and for those published after the queue had ended."""
     await create_queue(conn)
     await conn.execute("select postbus.publish('t', 'tried'::text)")
     leased = await claim(conn)
@@ -108,8 +108,9 @@ async def test_messages_that_change_from_queue_to_log_keep_identity_and_time(con
     assert await _retrying(conn) == before
 
 
-async def test_a_message_that_gets_another_id_in_the_log_carries_its_identity(conn: Any, connect: Connect) -> None:
-    """An old snapshot puts it into the queue when the log has begun, so its id may not be used there."""
+async def test_message_renumbered_in_the_log_carries_its_identity(conn: Any, connect: Connect) -> None:
+    """A transaction with an old snapshot publishes into the queue after the log began, so its id cannot be used
+    there."""
     await create_queue(conn)
     old = await connect()
     transaction = old.transaction(isolation="repeatable_read")
@@ -134,7 +135,7 @@ async def test_a_message_that_gets_another_id_in_the_log_carries_its_identity(co
 
 
 async def _told(conn: Any) -> dict[str, tuple[str, datetime]]:
-    """Identity and time of the messages of the queue, by payload."""
+    """Return identity and time of the queue's messages, by payload."""
     rows = await conn.fetch(
         "select convert_from(payload, 'UTF8') as payload, event_id, published_at from postbus.messages"
     )
@@ -142,7 +143,7 @@ async def _told(conn: Any) -> dict[str, tuple[str, datetime]]:
 
 
 async def _retrying(conn: Any) -> dict[str, tuple[str, datetime]]:
-    """The same of what a group tries."""
+    """Return identity and time of a group's deferred messages, by payload."""
     rows = await conn.fetch(
         "select convert_from(payload, 'UTF8') as payload, published_at, "
         "postbus.event_id('t', id, published_at, headers) as event_id from postbus.retrying"
@@ -151,7 +152,7 @@ async def _retrying(conn: Any) -> dict[str, tuple[str, datetime]]:
 
 
 async def test_views_show_the_identity_of_every_message(conn: Any) -> None:
-    """Of logs, queues and dead letters, also in topics that nobody configured."""
+    """Logs, queues and dead letters show it, also those of undeclared topics."""
     await create_topic(conn, "log")
     await publish(conn, "x", topic="log")
     await publish(conn, "y", topic="unconfigured")
@@ -163,8 +164,8 @@ async def test_views_show_the_identity_of_every_message(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("role", ["producer", "consumer", "observer"])
-async def test_every_role_may_ask_for_the_identity(conn: Any, role: str, roles: Callable[[str], str]) -> None:
-    """And sees the source that it is computed from, without the table that has it."""
+async def test_every_role_may_compute_event_ids(conn: Any, role: str, roles: Callable[[str], str]) -> None:
+    """The roles see the source through the function, not the table that holds it."""
     await conn.execute(f"set role {roles(role)}")
     try:
         assert await conn.fetchval("select postbus.event_id('t', 1, now())")

@@ -1,4 +1,4 @@
-"""Force-complete: groups are moved past messages that are older than a time, and past no others."""
+"""Force-complete moves groups past messages older than a given time, and past no others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def now(conn: Any) -> datetime:
 
 
 async def force(conn: Any, before: datetime, group: str | None = None, *, dry_run: bool = False) -> dict[str, int]:
-    """Move groups past what was published before a time. Returns how much of it each skips."""
+    """Move groups past messages published before a time. Returns how many messages each group skips."""
     rows = await conn.fetch(
         "select * from postbus.force_complete_as_of('t', $1, $2, $3, as_of => $4)", HOUR, group, dry_run, before + HOUR
     )
@@ -41,7 +41,7 @@ async def force(conn: Any, before: datetime, group: str | None = None, *, dry_ru
 
 
 async def left(conn: Any, group: int, lanes: int = 1) -> list[str]:
-    """What a group still has before it."""
+    """Return the payloads that are left for a group."""
     found: list[str] = []
     for lane in range(lanes):
         messages, _ = await read_all(conn, await cursor_of(conn, group, lane), lanes=(lane,))
@@ -56,6 +56,7 @@ async def lag(conn: Any, storage: int, name: str = "g") -> int:
 
 @pytest.mark.parametrize("lanes", [1, 4])
 async def test_older_messages_are_skipped_and_younger_ones_stay(conn: Any, lanes: int) -> None:
+    """A dry run only counts, and a second run finds nothing to skip."""
     storage = await create_topic(conn, lanes=lanes)
     group = await subscribe(conn)
     old = [id for n in range(8) for id in await publish(conn, f"old {n}", key=f"k{n}")]
@@ -74,8 +75,8 @@ async def test_older_messages_are_skipped_and_younger_ones_stay(conn: Any, lanes
     assert await force(conn, middle) == {}, "a second time there is nothing to do"
 
 
-async def test_all_of_it(conn: Any) -> None:
-    """Without anything younger a group stands at the end, and gets what comes later."""
+async def test_group_without_younger_messages_moves_to_the_end(conn: Any) -> None:
+    """The group then receives messages that are published later."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
     await publish_many(conn, *"abc")
@@ -85,8 +86,8 @@ async def test_all_of_it(conn: Any) -> None:
     assert (await left(conn, group), await lag(conn, storage)) == (["later"], 1)
 
 
-async def test_each_live_group_or_one_of_them(conn: Any) -> None:
-    """Those that are done with the messages are not among them, nor are DEAD ones; PAUSED ones are."""
+async def test_force_complete_moves_every_live_group_or_a_named_one(conn: Any) -> None:
+    """PAUSED groups are moved; DEAD groups and groups that have settled the messages are not."""
     storage = await create_topic(conn)
     await subscribe(conn, "dead")
     await let_die(conn, storage)
@@ -104,8 +105,8 @@ async def test_each_live_group_or_one_of_them(conn: Any) -> None:
     assert await conn.fetchval("select holder from postbus.lane where subscription_id = $1", done) == "w"
 
 
-async def test_who_holds_the_lane_loses_it(conn: Any) -> None:
-    """What it has read counts no more: the group has been moved past that."""
+async def test_holder_of_the_lane_loses_it(conn: Any) -> None:
+    """A settlement for messages that the holder read before is refused."""
     await create_topic(conn)
     group = await subscribe(conn)
     await publish(conn, "old")
@@ -115,8 +116,8 @@ async def test_who_holds_the_lane_loses_it(conn: Any) -> None:
     assert await advance(conn, [lane], piece.next, 1) == [1]
 
 
-async def test_a_cursor_on_its_way_keeps_what_it_has_done(conn: Any) -> None:
-    """In the middle of a segment, with younger messages behind it."""
+async def test_cursor_within_a_segment_keeps_its_settled_messages(conn: Any) -> None:
+    """Only the unsettled messages are counted as skipped, with younger messages behind them."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
     await publish_many(conn, *"abc")
@@ -132,7 +133,8 @@ async def test_a_cursor_on_its_way_keeps_what_it_has_done(conn: Any) -> None:
     assert (await left(conn, group), await lag(conn, storage)) == (["young"], 1)
 
 
-async def test_a_half_done_segment_that_is_young_stays_half_done(conn: Any) -> None:
+async def test_half_settled_younger_segment_stays_half_settled(conn: Any) -> None:
+    """Force-complete leaves a cursor alone that is past all older messages."""
     await create_topic(conn)
     group = await subscribe(conn)
     before = await now(conn)
@@ -145,8 +147,8 @@ async def test_a_half_done_segment_that_is_young_stays_half_done(conn: Any) -> N
     assert await left(conn, group) == ["c"]
 
 
-async def test_what_is_still_uncommitted_is_not_lost(conn: Any, connect: Any) -> None:
-    """A transaction that was open when the group was moved: its messages are delivered, however old they are."""
+async def test_uncommitted_messages_are_not_skipped(conn: Any, connect: Any) -> None:
+    """Messages of a transaction that was open when the group was moved are delivered, however old they are."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
     writer = await connect()
@@ -164,8 +166,8 @@ async def test_what_is_still_uncommitted_is_not_lost(conn: Any, connect: Any) ->
     assert await lag(conn, storage) == 2
 
 
-async def test_what_committed_late_waits_until_the_cursor_has_arrived(conn: Any, connect: Any) -> None:
-    """A cursor on its way knows what it has done on that way only: nothing of it is delivered twice."""
+async def test_late_commits_wait_until_the_cursor_reaches_them(conn: Any, connect: Any) -> None:
+    """A group within a read result is not moved: no message is delivered twice."""
     await create_topic(conn)
     group = await subscribe(conn)
     older, younger = await connect(), await connect()
@@ -191,8 +193,8 @@ async def test_what_committed_late_waits_until_the_cursor_has_arrived(conn: Any,
     assert await left(conn, group) == ["late and young"]
 
 
-async def test_what_committed_late_is_skipped_and_counted_too(conn: Any, connect: Any) -> None:
-    """It lies behind the place up to which the cursor has come on its way, and is not done nevertheless."""
+async def test_late_commits_behind_the_cursor_are_skipped_and_counted(conn: Any, connect: Any) -> None:
+    """They lie behind the position that the cursor has reached, but are not settled."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
     writer = await connect()
@@ -213,7 +215,8 @@ async def test_what_committed_late_is_skipped_and_counted_too(conn: Any, connect
     assert (await left(conn, group), await lag(conn, storage)) == (["young"], 1)
 
 
-async def test_over_several_leaves(conn: Any) -> None:
+async def test_force_complete_spans_several_partitions(conn: Any) -> None:
+    """Messages in closed partitions are skipped and counted."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
     for leaf in range(3):
@@ -225,8 +228,8 @@ async def test_over_several_leaves(conn: Any) -> None:
     assert (await left(conn, group), await lag(conn, storage)) == (["young"], 1)
 
 
-async def test_the_history_of_a_group_is_skipped_too(conn: Any) -> None:
-    """A catch-up that has nothing left ends, and tells what was skipped."""
+async def test_history_of_a_group_is_skipped_too(conn: Any) -> None:
+    """A catch-up that has nothing left ends, and reports how many messages were skipped."""
     storage = await create_topic(conn)
     await publish_many(conn, *(str(n) for n in range(10)))
     middle = await now(conn)
@@ -241,7 +244,8 @@ async def test_the_history_of_a_group_is_skipped_too(conn: Any) -> None:
     assert await conn.fetchval("select status from postbus.catch_ups") == "COMPLETED"
 
 
-async def test_what_is_wrong_is_refused(conn: Any) -> None:
+async def test_bad_force_complete_arguments_are_refused(conn: Any) -> None:
+    """The hint says what to give or which command to use instead."""
     await create_topic(conn)
     await conn.execute("select postbus.create_topic('queue')")
     call = "select * from postbus.force_complete($1, $2, $3)"

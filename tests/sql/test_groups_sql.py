@@ -1,4 +1,4 @@
-"""Groups in SQL: where they start, their states, who holds their lanes, and what they put off."""
+"""Groups in SQL: starts, states, lane holders and deferred messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from support.queue_sql import is_waiting, publish
 
 
 async def _left(conn: Any, group: int) -> list[str]:
-    """What a group with one lane has before it."""
+    """Return what is left for a group with one lane."""
     return (await read_all(conn, await cursor_of(conn, group)))[0]
 
 
@@ -47,8 +47,8 @@ async def _lag(conn: Any, group: int) -> tuple[int, bool]:
 # Where a group starts
 
 
-async def test_subscribing_twice_keeps_the_place(conn: Any) -> None:
-    """The second time changes nothing, whatever start it names."""
+async def test_subscribing_twice_keeps_the_position(conn: Any) -> None:
+    """The second subscription changes nothing, whatever start it names."""
     await create_topic(conn)
     await publish(conn, "before")
     first = await conn.fetchrow("select * from postbus.subscribe('t', 'g')")
@@ -60,8 +60,8 @@ async def test_subscribing_twice_keeps_the_place(conn: Any) -> None:
     assert await _left(conn, first["subscription_id"]) == ["one"]
 
 
-async def test_two_who_subscribe_a_group_at_once_get_the_same(connect: Connect) -> None:
-    """The one that comes second waits for the first, and finds its subscription."""
+async def test_concurrent_subscriptions_of_one_group_get_the_same_id(connect: Connect) -> None:
+    """The second call waits for the first and finds its subscription."""
     a, b, conn = await connect(), await connect(), await connect()
     await create_topic(conn)
     transaction = a.transaction()
@@ -75,8 +75,8 @@ async def test_two_who_subscribe_a_group_at_once_get_the_same(connect: Connect) 
     assert await second == first
 
 
-async def test_from_now_and_from_the_beginning(conn: Any) -> None:
-    """FROM_NOW gets what commits from now on, FROM_BEGINNING all that is retained."""
+async def test_from_now_and_from_the_beginning_differ_by_history(conn: Any) -> None:
+    """FROM_NOW gets messages that commit from now on, FROM_BEGINNING all retained ones."""
     storage = await create_topic(conn)
     await publish(conn, "one")
     await rotate(conn, storage)
@@ -89,8 +89,8 @@ async def test_from_now_and_from_the_beginning(conn: Any) -> None:
     assert await _left(conn, beginning) == ["one", "two", "three"]
 
 
-async def test_from_a_timestamp_in_the_past(conn: Any) -> None:
-    """Messages that were published at that time or later come, also from a leaf that is closed since."""
+async def test_from_timestamp_in_the_past_gets_messages_since_then(conn: Any) -> None:
+    """Messages published at that time or later come, also from a partition that was closed meanwhile."""
     storage = await create_topic(conn)
     await publish(conn, "one")
     await rotate(conn, storage)
@@ -107,8 +107,8 @@ async def test_from_a_timestamp_in_the_past(conn: Any) -> None:
     assert await _left(conn, all_of_it) == ["one", "two", "three", "four", "five"]
 
 
-async def test_from_a_timestamp_in_the_future(conn: Any) -> None:
-    """What is published before that time never comes, though it is published after the group subscribed."""
+async def test_from_timestamp_in_the_future_gets_no_earlier_message(conn: Any) -> None:
+    """Messages published before that time never come, even if they follow the subscription."""
     await create_topic(conn)
     await publish(conn, "before")
     at = await conn.fetchval("select clock_timestamp() + interval '300 milliseconds'")
@@ -122,8 +122,8 @@ async def test_from_a_timestamp_in_the_future(conn: Any) -> None:
     assert await _left(conn, group) == ["in time"]
 
 
-async def test_from_a_message_in_the_middle_of_a_segment(conn: Any) -> None:
-    """The group starts with that very message."""
+async def test_from_message_id_starts_in_the_middle_of_a_segment(conn: Any) -> None:
+    """The group starts with exactly that message."""
     await create_topic(conn)
     await publish(conn, "before")
     ids = await publish_many(conn, *"abcde")
@@ -134,8 +134,8 @@ async def test_from_a_message_in_the_middle_of_a_segment(conn: Any) -> None:
     assert (await _lag(conn, group))[1]
 
 
-async def test_a_start_far_behind_many_segments_is_found(conn: Any) -> None:
-    """Segments before the start do not count for the limit of a read."""
+async def test_start_far_behind_many_segments_is_found(conn: Any) -> None:
+    """Segments before the start do not count towards the limit of a read."""
     storage = await create_topic(conn, segment_size=1)
     await publish_many(conn, *(f"{n}" for n in range(50)))
     at = await conn.fetchval("select clock_timestamp()")
@@ -148,8 +148,8 @@ async def test_a_start_far_behind_many_segments_is_found(conn: Any) -> None:
         assert (await read_all(conn, await cursor_of(conn, group), 3))[0] == ["last"]
 
 
-async def test_from_the_message_after_the_last(conn: Any) -> None:
-    """Behind the last id that was given, the next message is a start."""
+async def test_from_message_id_after_the_last_is_a_valid_start(conn: Any) -> None:
+    """The id that follows the last one given is a valid start."""
     await create_topic(conn)
     [one] = await publish(conn, "one")
     behind = await subscribe(conn, "behind", "FROM_MESSAGE_ID", start_id=one + 1)
@@ -161,8 +161,8 @@ async def test_from_the_message_after_the_last(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("door", ["subscribe", "scope", "seek", "dry run"])
-async def test_an_id_that_was_never_given_is_no_start(conn: Any, door: str) -> None:
-    """A group would wait silently for a message that comes in years: refused, with the last id that there is."""
+async def test_start_at_an_id_never_given_is_refused(conn: Any, door: str) -> None:
+    """The group would wait silently for years, so the error names the last id that exists."""
     await create_topic(conn)
     await subscribe(conn, "known")
     [last] = await publish(conn, "one")
@@ -191,14 +191,14 @@ async def test_an_id_that_was_never_given_is_no_start(conn: Any, door: str) -> N
         {"on_failure": "explode"},
     ],
 )
-async def test_a_start_that_makes_no_sense_is_refused(conn: Any, options: dict[str, Any]) -> None:
-    """Bad starts are named, with what to give instead."""
+async def test_bad_start_is_refused(conn: Any, options: dict[str, Any]) -> None:
+    """The error says which starts exist."""
     await create_topic(conn)
 
     assert await refused(subscribe(conn, **options), "PB402")
 
 
-async def test_groups_need_a_topic_with_a_log(conn: Any) -> None:
+async def test_groups_need_a_pub_sub_topic(conn: Any) -> None:
     """A queue has no groups, and the error says how to make a topic that has."""
     await conn.execute("select postbus.create_topic('q')")
 
@@ -209,8 +209,8 @@ async def test_groups_need_a_topic_with_a_log(conn: Any) -> None:
 # Seeking
 
 
-async def test_seek_moves_the_place_and_can_be_tried_first(conn: Any) -> None:
-    """With dry_run it only counts; without, the group goes on there, and whoever held its lanes has lost them."""
+async def test_seek_moves_the_position_after_an_optional_dry_run(conn: Any) -> None:
+    """With `dry_run` a seek only counts. Without, the group goes on there, and the holders of its lanes lose them."""
     await create_topic(conn)
     group = await subscribe(conn)
     ids = await publish(conn, "one", "two", "three")
@@ -230,8 +230,8 @@ async def test_seek_moves_the_place_and_can_be_tried_first(conn: Any) -> None:
     assert await _lag(conn, group) == (0, False)
 
 
-async def test_seek_waits_for_a_step_that_is_being_taken(connect: Connect) -> None:
-    """A holder that moves on at the same moment is overruled, not an error."""
+async def test_seek_waits_for_a_step_in_progress(connect: Connect) -> None:
+    """The seek overrules a holder that moves its cursor at the same moment, without an error."""
     conn, holder, admin = await connect(), await connect(), await connect()
     await create_topic(conn)
     group = await subscribe(conn)
@@ -261,8 +261,8 @@ async def _set(conn: Any, state: str, group: str = "g") -> None:
     await conn.execute("select postbus.set_group_state('t', $1, $2)", group, state)
 
 
-async def test_states_that_are_allowed(conn: Any) -> None:
-    """ACTIVE to PAUSED and back, each to itself, and any to CANCELLED, which is final."""
+async def test_allowed_state_changes_are_made(conn: Any) -> None:
+    """ACTIVE and PAUSED change into each other and into themselves, and any state into CANCELLED, which is final."""
     await create_topic(conn)
     group = await subscribe(conn)
     for state in ("ACTIVE", "PAUSED", "PAUSED", "ACTIVE", "CANCELLED"):
@@ -274,8 +274,8 @@ async def test_states_that_are_allowed(conn: Any) -> None:
     assert again["subscription_id"] != group
 
 
-async def test_states_that_are_refused(conn: Any) -> None:
-    """A DEAD group lives again only by a heartbeat, and nobody declares one dead."""
+async def test_impossible_state_changes_are_refused(conn: Any) -> None:
+    """Only a heartbeat revives a DEAD group, and nobody can declare a group DEAD."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
     assert "PAUSED" in await refused(_set(conn, "DEAD"), "PB433")
@@ -290,8 +290,8 @@ async def test_states_that_are_refused(conn: Any) -> None:
     assert await _state(conn, group) == "ACTIVE"
 
 
-async def test_a_dead_group_can_be_cancelled_and_lives_by_subscribing(conn: Any) -> None:
-    """Subscribing is a sign of life."""
+async def test_dead_group_can_be_cancelled_or_revived_by_subscribing(conn: Any) -> None:
+    """Subscribing counts as a sign of life."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
     assert await let_die(conn, storage) == 1
@@ -302,8 +302,8 @@ async def test_a_dead_group_can_be_cancelled_and_lives_by_subscribing(conn: Any)
     assert await _state(conn, group) == "CANCELLED"
 
 
-async def test_a_paused_group_never_dies_and_gets_what_came_meanwhile(conn: Any) -> None:
-    """Pause keeps the place; when it goes on, the group is not taken for DEAD because nobody sent heartbeats."""
+async def test_paused_group_never_dies_and_receives_what_it_missed(conn: Any) -> None:
+    """A pause keeps the position, and a resumed group is not taken for DEAD for lack of heartbeats."""
     storage = await create_topic(conn, retention="1 minute", zero_subscription_retention="1 minute")
     group = await subscribe(conn)
     await _set(conn, "PAUSED")
@@ -317,8 +317,8 @@ async def test_a_paused_group_never_dies_and_gets_what_came_meanwhile(conn: Any)
     assert await _left(conn, group) == ["meanwhile"]
 
 
-async def test_workers_are_told_to_stop(conn: Any) -> None:
-    """lease_lanes names the state of what is not ACTIVE, and what is not there at all."""
+async def test_workers_of_inactive_groups_are_stopped(conn: Any) -> None:
+    """`lease_lanes` names the state of groups that are not ACTIVE, and of groups that do not exist."""
     await create_topic(conn)
     group = await subscribe(conn)
     held = await take(conn, "w", group)
@@ -335,7 +335,7 @@ async def test_workers_are_told_to_stop(conn: Any) -> None:
 
 
 async def _share(conn: Any, group: int, held: dict[str, list[Lane]]) -> dict[str, int]:
-    """Let all workers ask until nothing changes any more."""
+    """Let all workers ask for lanes until nothing changes any more."""
     quiet = 0
     for _ in range(20):
         changed = False
@@ -357,7 +357,7 @@ async def _share(conn: Any, group: int, held: dict[str, list[Lane]]) -> dict[str
 
 
 async def test_lanes_are_shared_fairly_as_workers_come_and_go(conn: Any) -> None:
-    """Each has as many lanes as any other, give or take one, after some joined, left or vanished."""
+    """After joins, departures and crashes, the numbers of lanes of any two workers differ by one at most."""
     await create_topic(conn, lanes=8)
     group = await subscribe(conn)
     held: dict[str, list[Lane]] = {}
@@ -375,8 +375,8 @@ async def test_lanes_are_shared_fairly_as_workers_come_and_go(conn: Any) -> None
     assert sorted((await _share(conn, group, held)).values()) == [4, 4]
 
 
-async def test_more_workers_than_lanes(conn: Any) -> None:
-    """Who gets none waits, and takes over when another one leaves."""
+async def test_surplus_worker_waits_for_a_lane(conn: Any) -> None:
+    """With more workers than lanes, a worker without a lane takes one over when another worker leaves."""
     await create_topic(conn, lanes=2)
     group = await subscribe(conn)
     held: dict[str, list[Lane]] = {"a": [], "b": [], "c": []}
@@ -386,8 +386,8 @@ async def test_more_workers_than_lanes(conn: Any) -> None:
     assert sorted((await _share(conn, group, held)).values()) == [1, 1]
 
 
-async def test_a_call_that_changes_nothing_writes_nothing(conn: Any) -> None:
-    """A worker that has its share asks without a transaction id."""
+async def test_lease_lanes_without_change_writes_nothing(conn: Any) -> None:
+    """A worker that has its share uses no transaction id for asking."""
     await create_topic(conn, lanes=4)
     group = await subscribe(conn)
     held = await take(conn, "w", group)
@@ -400,8 +400,8 @@ async def test_a_call_that_changes_nothing_writes_nothing(conn: Any) -> None:
     assert (len(held), rows) == (4, [])
 
 
-async def test_a_clock_that_is_set_forward_makes_nobody_take_lanes_from_himself(conn: Any) -> None:
-    """A worker that looks dead then, also in its own eyes, waits for its next heartbeat; lanes that it knows it has."""
+async def test_worker_takes_no_lanes_from_itself_when_the_clock_jumps(conn: Any) -> None:
+    """A worker that looks dead to itself waits for its next heartbeat, and does not take again the lanes it holds."""
     await create_topic(conn, lanes=4)
     group = await subscribe(conn)
     held = await take(conn, "w", group)
@@ -409,13 +409,14 @@ async def test_a_clock_that_is_set_forward_makes_nobody_take_lanes_from_himself(
     await conn.execute("update postbus.worker set seen_at = seen_at - interval '1 day'")
     assert await conn.fetch(ask, group, [lane.token for lane in held]) == []
     assert await take(conn, "w", group, held) == []
-    await conn.execute("update postbus.lane set holder = 'gone' where lane < 2")  # of which it still knows one
+    # the worker still knows one of the two
+    await conn.execute("update postbus.lane set holder = 'gone' where lane < 2")
     rows = await conn.fetch(ask, group, [lane.token for lane in held[1:]])
     assert [(row["action"], row["lane"]) for row in rows] == [("take", 0)]
 
 
-async def test_the_lanes_of_a_vanished_worker_are_taken_and_its_deaths_counted(conn: Any) -> None:
-    """Holders in a row that vanished without progress are counted; giving a lane back is no death."""
+async def test_lanes_of_a_vanished_worker_are_taken_and_deaths_counted(conn: Any) -> None:
+    """Consecutive holders that vanished without progress are counted; releasing a lane is no death."""
     await create_topic(conn)
     group = await subscribe(conn)
     await publish(conn, "one")
@@ -435,8 +436,8 @@ async def test_the_lanes_of_a_vanished_worker_are_taken_and_its_deaths_counted(c
     assert [lane.deaths for lane in await take(conn, "w6", group)] == [1]
 
 
-async def test_a_lost_lane_refuses_all_that_its_holder_sends(conn: Any) -> None:
-    """After a take-over advance, put_off, settle_retrying, claim_retrying and hold_lane change nothing."""
+async def test_lost_lane_refuses_everything_from_its_old_holder(conn: Any) -> None:
+    """After a takeover `advance`, `put_off`, `settle_retrying`, `claim_retrying` and `hold_lane` change nothing."""
     await create_topic(conn)
     group = await subscribe(conn)
     await publish(conn, "one", "two", key="k")
@@ -458,7 +459,7 @@ async def test_a_lost_lane_refuses_all_that_its_holder_sends(conn: Any) -> None:
 
 
 async def test_one_lost_lane_does_not_hold_up_the_others(conn: Any) -> None:
-    """advance moves what is still held, and names what is lost."""
+    """`advance` moves the lanes still held, and names the lost ones."""
     await create_topic(conn, lanes=3)
     group = await subscribe(conn)
     held = await take(conn, "w", group)
@@ -468,8 +469,8 @@ async def test_one_lost_lane_does_not_hold_up_the_others(conn: Any) -> None:
     assert await advance(conn, held, held[0].cursor) == [2]
 
 
-async def test_the_fence_holds_while_the_ledger_is_folded(connect: Connect) -> None:
-    """A worker that lost its lane is told so even if the rows that tell it are being removed at that moment."""
+async def test_fence_holds_while_the_ledger_is_folded(connect: Connect) -> None:
+    """A worker that lost its lane is refused even while the sweep removes the rows that prove the loss."""
     conn, stale, sweeper = await connect(), await connect(), await connect()
     storage = await create_topic(conn, heartbeat_timeout="1 day")
     group = await subscribe(conn)
@@ -489,8 +490,8 @@ async def test_the_fence_holds_while_the_ledger_is_folded(connect: Connect) -> N
     assert await advancing == [1]
 
 
-async def test_the_fence_holds_for_an_old_snapshot(connect: Connect) -> None:
-    """A handler's transaction in REPEATABLE READ that began before the take-over cannot settle any more."""
+async def test_fence_holds_for_an_old_snapshot(connect: Connect) -> None:
+    """A REPEATABLE READ transaction that began before the takeover can no longer settle."""
     conn, stale = await connect(), await connect()
     storage = await create_topic(conn, heartbeat_timeout="1 day")
     group = await subscribe(conn)
@@ -512,8 +513,8 @@ async def test_the_fence_holds_for_an_old_snapshot(connect: Connect) -> None:
     assert await conn.fetchval("select max(number) from postbus.cursor") == new.number
 
 
-async def test_a_lane_in_which_a_step_is_being_taken_is_left_for_the_next_call(connect: Connect) -> None:
-    """Taking over neither waits for long nor fails; the step that was being taken counts."""
+async def test_lane_with_a_step_in_progress_is_left_for_the_next_call(connect: Connect) -> None:
+    """A takeover neither blocks nor fails, and the step in progress counts."""
     conn, stale = await connect(), await connect()
     await create_topic(conn)
     group = await subscribe(conn)
@@ -533,8 +534,8 @@ async def test_a_lane_in_which_a_step_is_being_taken_is_left_for_the_next_call(c
     assert await advance(stale, [old], piece.next, 1) == [1]
 
 
-async def test_a_lane_that_is_held_for_a_transaction_is_not_taken(connect: Connect) -> None:
-    """hold_lane keeps a lane from whoever would take it, until the transaction ends."""
+async def test_lane_held_for_a_transaction_is_not_taken(connect: Connect) -> None:
+    """`hold_lane` protects the lane until the transaction ends."""
     conn, handler = await connect(), await connect()
     await create_topic(conn)
     group = await subscribe(conn)
@@ -546,8 +547,8 @@ async def test_a_lane_that_is_held_for_a_transaction_is_not_taken(connect: Conne
     assert len(await take(conn, "new", group)) == 1
 
 
-async def test_two_who_take_a_lane_at_once(connect: Connect) -> None:
-    """A lane that another one is taking is skipped."""
+async def test_lane_being_taken_is_skipped_by_others(connect: Connect) -> None:
+    """A worker that asks while another one takes the lane gets nothing."""
     a, b = await connect(), await connect()
     await create_topic(a)
     group = await subscribe(a)
@@ -558,7 +559,7 @@ async def test_two_who_take_a_lane_at_once(connect: Connect) -> None:
     assert await take(b, "b", group) == []
 
 
-# Messages that are put off
+# Deferred messages
 
 
 async def _with_messages(conn: Any, *messages: str, **options: Any) -> tuple[int, Lane, Any]:
@@ -570,8 +571,8 @@ async def _with_messages(conn: Any, *messages: str, **options: Any) -> tuple[int
     return group, lane, piece
 
 
-async def test_a_message_that_failed_comes_again_and_its_key_waits(conn: Any) -> None:
-    """Those of the same key are parked, come one by one in order after it has ended, and attempts are counted."""
+async def test_failed_message_is_retried_while_its_key_waits(conn: Any) -> None:
+    """Messages of the same key are parked, and come one by one in order after it; attempts are counted."""
     _, lane, piece = await _with_messages(conn, "one", "two", "three")
     assert await put_off(conn, lane, piece, "retry", "park", "park") == ["retried", "parked", "parked"]
     await advance(conn, [lane], piece.next, 3)
@@ -585,8 +586,8 @@ async def test_a_message_that_failed_comes_again_and_its_key_waits(conn: Any) ->
     assert await conn.fetchval("select count(*) from postbus.retrying") == 0
 
 
-async def test_what_is_parked_behind_a_message_that_has_ended_is_due(connect: Connect) -> None:
-    """However the two meet, nothing is parked behind nothing."""
+async def test_message_parked_behind_an_ended_one_is_due(connect: Connect) -> None:
+    """Parking and settling can overlap in any way: no message stays parked behind nothing."""
     conn, settler = await connect(), await connect()
     _, lane, piece = await _with_messages(conn, "one", "two", "three")
     await put_off(conn, lane, piece, "retry")
@@ -594,7 +595,7 @@ async def test_what_is_parked_behind_a_message_that_has_ended_is_due(connect: Co
     transaction = settler.transaction()
     await transaction.start()
     assert await settle_retrying(settler, lane, piece.ids[:1], "done") == ["done"]
-    assert await put_off(conn, lane, piece.after(1), "park") == ["parked"]  # the other has not committed
+    assert await put_off(conn, lane, piece.after(1), "park") == ["parked"]  # the settler has not committed
     await transaction.commit()
     assert await claim_retrying(conn, lane) == []
     await sweep(conn, 2)
@@ -605,8 +606,8 @@ async def test_what_is_parked_behind_a_message_that_has_ended_is_due(connect: Co
     assert [row["id"] for row in await claim_retrying(conn, lane)] == piece.ids[2:]
 
 
-async def test_attempts_end_in_a_dead_letter_of_that_group(conn: Any) -> None:
-    """After max_attempts a message is given up, for this group alone, and redrive gives it back to this group alone."""
+async def test_exhausted_attempts_make_a_dead_letter_of_that_group(conn: Any) -> None:
+    """After `max_attempts` one group gives up a message, and a redrive returns it to that group alone."""
     group, lane, piece = await _with_messages(conn, "one", "two", max_attempts=3)
     other = await subscribe(conn, "other", "FROM_BEGINNING")
     await put_off(conn, lane, piece, "retry", "park")
@@ -631,8 +632,8 @@ async def test_attempts_end_in_a_dead_letter_of_that_group(conn: Any) -> None:
     assert await claim_retrying(conn, other_lane) == []
 
 
-async def test_the_same_message_can_be_a_dead_letter_of_two_groups(conn: Any) -> None:
-    """Each group gives up for itself."""
+async def test_same_message_can_be_a_dead_letter_of_two_groups(conn: Any) -> None:
+    """Each group gives up on its own."""
     _, lane, piece = await _with_messages(conn, "one", max_attempts=1)
     second = await subscribe(conn, "h", "FROM_BEGINNING")
     [its_lane] = await take(conn, "w2", second)
@@ -643,8 +644,8 @@ async def test_the_same_message_can_be_a_dead_letter_of_two_groups(conn: Any) ->
     assert [row["group_name"] for row in groups] == ["g", "h"]
 
 
-async def test_a_smaller_limit_of_attempts_than_the_topic_has(conn: Any) -> None:
-    """The caller's limit counts if it is lower."""
+async def test_callers_lower_attempt_limit_wins(conn: Any) -> None:
+    """The caller's `max_attempts` applies if it is lower than the topic's."""
     _, lane, piece = await _with_messages(conn, "one", "two", max_attempts=9)
 
     assert await put_off(conn, lane, piece, "retry", max_attempts=1) == ["dead"]
@@ -653,8 +654,8 @@ async def test_a_smaller_limit_of_attempts_than_the_topic_has(conn: Any) -> None
     assert await settle_retrying(conn, lane, piece.ids[1:], "retry", max_attempts=2) == ["dead"]
 
 
-async def test_a_released_attempt_was_none(conn: Any) -> None:
-    """What is given back is due at once, with its attempts as before."""
+async def test_released_attempt_does_not_count(conn: Any) -> None:
+    """A released message is due at once, with its attempts as before."""
     _, lane, piece = await _with_messages(conn, "one")
     await put_off(conn, lane, piece, "retry")
     await claim_retrying(conn, lane)
@@ -663,8 +664,8 @@ async def test_a_released_attempt_was_none(conn: Any) -> None:
     assert [row["attempts"] for row in await claim_retrying(conn, lane)] == [2]
 
 
-async def test_attempt_that_is_never_settled_comes_again_after_the_lease_and_is_not_charged(conn: Any) -> None:
-    """The lane's holder learns that the message is suspected, and then claims it alone: only that attempt counts."""
+async def test_unsettled_attempt_returns_after_its_lease_uncharged(conn: Any) -> None:
+    """The lane's holder learns that the message is suspect and claims it alone; only that attempt counts."""
     _, lane, piece = await _with_messages(conn, "one", lease="1 minute")
     await put_off(conn, lane, piece, "retry")
     [row] = await claim_retrying(conn, lane)
@@ -677,8 +678,8 @@ async def test_attempt_that_is_never_settled_comes_again_after_the_lease_and_is_
     assert (again["alone"], again["attempts"]) == (True, 2)
 
 
-async def test_putting_off_twice_changes_nothing(conn: Any) -> None:
-    """A worker that died between putting off and moving on does it again: the message is there once."""
+async def test_deferring_twice_changes_nothing(conn: Any) -> None:
+    """A worker that died between deferring and advancing defers again, and the message is there once."""
     _, lane, piece = await _with_messages(conn, "one", "two")
     await put_off(conn, lane, piece, "retry", "dead")
     await claim_retrying(conn, lane)
@@ -688,7 +689,7 @@ async def test_putting_off_twice_changes_nothing(conn: Any) -> None:
     assert await conn.fetchval("select count(*) from postbus.dead_letter") == 1
 
 
-# Writing without groups, and options
+# Publishing without groups, and options
 
 
 _PUBLISHING = [
@@ -704,8 +705,8 @@ _PUBLISHING = [
 
 
 @pytest.mark.parametrize("statement", _PUBLISHING)
-async def test_a_topic_can_block_writes_without_groups(conn: Any, statement: str) -> None:
-    """Nothing is published while no group is ACTIVE; with one it is."""
+async def test_topic_can_block_writes_without_groups(conn: Any, statement: str) -> None:
+    """Publishing is refused while no group is ACTIVE."""
     await create_topic(conn, block_writes_on_zero_subscriptions=True)
     assert "subscribe" in await refused(conn.fetch(statement), "PB430")
     group = await subscribe(conn)
@@ -741,8 +742,8 @@ async def test_a_topic_can_block_writes_without_groups(conn: Any, statement: str
     ],
     ids=str,
 )
-async def test_options_that_make_no_sense_are_refused(conn: Any, options: dict[str, Any]) -> None:
-    """Each with a hint that names the option."""
+async def test_contradictory_topic_options_are_refused(conn: Any, options: dict[str, Any]) -> None:
+    """The hint names the option."""
     hint = await refused(create_topic(conn, **options), "PB402")
     assert any(name in hint for name in options)
 
@@ -752,14 +753,14 @@ async def test_options_that_make_no_sense_are_refused(conn: Any, options: dict[s
     ["priority => 5", "delay => interval '1 s'", "deliver_at => now()"],
     ids=["priority", "delay", "schedule"],
 )
-async def test_a_log_has_no_priorities_and_delays(conn: Any, options: str) -> None:
-    """They are refused, not ignored."""
+async def test_log_refuses_priorities_and_delays(conn: Any, options: str) -> None:
+    """The options are refused, not ignored."""
     await create_topic(conn)
     assert "QUEUE" in await refused(conn.fetch(f"select postbus.publish('t', 'x'::text, {options})"), "PB402")
 
 
 async def test_lanes_and_storage_of_a_topic_are_fixed(conn: Any) -> None:
-    """They decide where messages are; other options can change."""
+    """They decide where messages are stored; other options can change."""
     await create_topic(conn)
     for options in ('{"lanes": 3}', '{"storage": "own"}', '{"semantics": "QUEUE"}'):
         with pytest.raises(asyncpg.PostgresError):
@@ -771,7 +772,7 @@ async def test_lanes_and_storage_of_a_topic_are_fixed(conn: Any) -> None:
 
 
 async def test_lag_is_exact_after_the_sweep(conn: Any) -> None:
-    """Messages that a group has before it, over several lanes and leaves, whatever its start."""
+    """It counts a group's unsettled messages over several lanes and partitions, whatever the group's start."""
     storage = await create_topic(conn, lanes=3)
     old = await subscribe(conn, "old")
     await publish_many(conn, *"abcdefgh", keys=[f"k{n}" for n in range(8)])
@@ -798,8 +799,8 @@ async def test_lag_is_exact_after_the_sweep(conn: Any) -> None:
     assert behind == left
 
 
-async def test_the_oldest_message_before_a_group(conn: Any) -> None:
-    """Its age is that of the first message that the group is not done with."""
+async def test_oldest_unsettled_message_gives_the_age(conn: Any) -> None:
+    """`oldest_at` is the time of the first message that the group has not settled."""
     await create_topic(conn)
     group = await subscribe(conn)
     await publish(conn, "one", "two")
@@ -814,8 +815,8 @@ async def test_the_oldest_message_before_a_group(conn: Any) -> None:
     assert await conn.fetchval(oldest, group) is None
 
 
-async def test_members_are_counted(conn: Any) -> None:
-    """Heartbeats add up what members have done."""
+async def test_members_counters_add_up(conn: Any) -> None:
+    """Heartbeats add up the members' counters."""
     await create_topic(conn)
     group = await subscribe(conn)
     for _ in range(2):
@@ -835,10 +836,10 @@ async def test_members_are_counted(conn: Any) -> None:
 @pytest.mark.parametrize("storage", ["shared", "own"])
 @pytest.mark.parametrize("lines", [None, b'"a"\n"b"\n"c"', b"1\n\xff\n3", b"1\n2", b"1\n2\n3\n4"])
 @pytest.mark.parametrize("which", [[0], [2], [0, 1, 2]])
-async def test_what_is_put_off_is_what_was_published(
+async def test_deferred_message_equals_the_published_one(
     conn: Any, storage: str, lines: bytes | None, which: list[int]
 ) -> None:
-    """Payloads, types, keys, correlation ids and headers: by themselves, or as lines, be they fewer than was said."""
+    """Payload, type, key, correlation id and headers survive, also for lines, even if fewer arrive than announced."""
     await create_topic(conn, storage=storage)
     group = await subscribe(conn)
     await publish(conn, "before")

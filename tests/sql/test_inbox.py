@@ -1,4 +1,4 @@
-"""The inbox's functions: what is first, what is known, who waits for whom, and when it is forgotten."""
+"""The inbox's functions: new and known messages, concurrent callers, and forgetting."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ async def once(conn: Any, message_id: str = "m", consumer: str = "c") -> bool:
 
 
 async def age(conn: Any, by: timedelta) -> None:
-    """Let everything have been noted earlier by this."""
+    """Make all records older by this interval."""
     await conn.execute("update postbus.inbox set done_at = done_at - $1::interval, expires_at = expires_at - $1", by)
 
 
-async def test_a_message_is_new_once_for_each_consumer(conn: Any) -> None:
-    """The second time it is known; to another consumer, and under another id, it is new."""
+async def test_message_is_new_once_for_each_consumer(conn: Any) -> None:
+    """The second time it is known; for another consumer, or under another id, it is new."""
     assert [await once(conn), await once(conn)] == [True, False]
     assert await once(conn, consumer="d")
     assert await once(conn, "n")
 
 
-async def test_what_is_rolled_back_is_not_known(conn: Any) -> None:
-    """The note goes with the effect that was in the same transaction."""
+async def test_rolled_back_record_is_not_known(conn: Any) -> None:
+    """The record is rolled back with the effect in the same transaction."""
     with pytest.raises(ZeroDivisionError):
         async with conn.transaction():
             assert await once(conn)
@@ -43,8 +43,8 @@ async def test_what_is_rolled_back_is_not_known(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-async def test_a_second_one_waits_for_the_end_of_the_first(connect: Connect, commits: bool) -> None:
-    """If the first commits, the message is known to the second; if it rolls back, it is new to it."""
+async def test_concurrent_caller_waits_for_the_first_to_end(connect: Connect, commits: bool) -> None:
+    """If the first commits, the message is known to the second; if it rolls back, the message is new to it."""
     a, b, observer = await connect(), await connect(), await connect()
     first = a.transaction()
     await first.start()
@@ -56,8 +56,8 @@ async def test_a_second_one_waits_for_the_end_of_the_first(connect: Connect, com
     assert await second is not commits
 
 
-async def test_a_snapshot_that_is_too_old_is_told_to_try_again(connect: Connect) -> None:
-    """In REPEATABLE READ the answer would contradict the snapshot: it is an error, and nothing is noted."""
+async def test_too_old_snapshot_gets_a_serialization_error(connect: Connect) -> None:
+    """In REPEATABLE READ an answer would contradict the snapshot, so it is an error and nothing is recorded."""
     a, b = await connect(), await connect()
     async with b.transaction(isolation="repeatable_read"):
         await b.fetchval("select 1")
@@ -68,8 +68,8 @@ async def test_a_snapshot_that_is_too_old_is_told_to_try_again(connect: Connect)
     assert not await once(b)
 
 
-async def test_after_its_window_a_message_is_new_again(conn: Any) -> None:
-    """A month is remembered by default; a window of its own counts from when it was given."""
+async def test_message_is_new_again_after_its_window(conn: Any) -> None:
+    """The default window is a month; a record's own window counts from when it was given."""
     assert await once(conn)
     await age(conn, _WINDOW - timedelta(minutes=1))
     assert not await once(conn)
@@ -84,8 +84,8 @@ async def test_after_its_window_a_message_is_new_again(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-async def test_only_one_uses_an_expired_record_again(connect: Connect, commits: bool) -> None:
-    """The second waits for the first here too."""
+async def test_expired_record_is_reused_by_one_caller(connect: Connect, commits: bool) -> None:
+    """The second caller waits for the first here too."""
     a, b, observer = await connect(), await connect(), await connect()
     assert await once(a)
     await age(a, _WINDOW + timedelta(days=1))
@@ -99,8 +99,8 @@ async def test_only_one_uses_an_expired_record_again(connect: Connect, commits: 
     assert await second is not commits
 
 
-async def test_a_known_message_locks_and_writes_nothing(connect: Connect) -> None:
-    """Any number of transactions may learn at the same time that a message is known."""
+async def test_known_message_locks_and_writes_nothing(connect: Connect) -> None:
+    """Any number of transactions can learn at the same time that a message is known."""
     a, b = await connect(), await connect()
     assert await once(a)
     async with a.transaction(), b.transaction():
@@ -109,8 +109,8 @@ async def test_a_known_message_locks_and_writes_nothing(connect: Connect) -> Non
         assert await a.fetchval("select pg_current_xact_id_if_assigned() is null")
 
 
-async def test_a_message_is_forgotten_on_request(conn: Any) -> None:
-    """Its next delivery has its effect again; who asks learns whether it was known."""
+async def test_message_is_forgotten_on_request(conn: Any) -> None:
+    """The next delivery has its effect again, and the caller learns whether the message was known."""
     assert await once(conn)
     forget = "select postbus.inbox_forget('c', 'm')"
     assert [await conn.fetchval(forget), await conn.fetchval(forget)] == [True, False]
@@ -121,8 +121,8 @@ async def many(conn: Any, *message_ids: str) -> list[bool]:
     return list(await conn.fetchval("select postbus.inbox_once_many('c', $1)", message_ids))
 
 
-async def test_many_messages_have_an_answer_each(conn: Any) -> None:
-    """In the order in which they are given; of one that is given twice the first counts."""
+async def test_many_messages_have_one_answer_each(conn: Any) -> None:
+    """Answers come in the given order, and of a repeated id the first one counts."""
     await once(conn, "b")
 
     assert await many(conn, "c", "b", "a", "c") == [True, False, True, False]
@@ -130,8 +130,8 @@ async def test_many_messages_have_an_answer_each(conn: Any) -> None:
     assert await many(conn) == []
 
 
-async def test_batches_in_different_orders_do_not_wait_for_each_other(connect: Connect) -> None:
-    """The second waits for the first, and never the other way round as well."""
+async def test_batches_in_different_orders_do_not_deadlock(connect: Connect) -> None:
+    """Ids are locked in one order, so that only the second batch waits for the first."""
     a, b, observer = await connect(), await connect(), await connect()
     first = a.transaction()
     await first.start()
@@ -144,8 +144,8 @@ async def test_batches_in_different_orders_do_not_wait_for_each_other(connect: C
     assert await second == [False, False]
 
 
-async def test_the_sweep_forgets_what_is_past_its_window(conn: Any) -> None:
-    """In batches, and nothing before its time."""
+async def test_sweep_removes_expired_records(conn: Any) -> None:
+    """It works in batches and removes no record before its time."""
     for n in range(3):
         await once(conn, str(n))
     await conn.execute("select postbus.inbox_once('c', 'long', '900 hours')")
@@ -159,8 +159,8 @@ async def test_the_sweep_forgets_what_is_past_its_window(conn: Any) -> None:
     assert await conn.fetchval("select removed_total from postbus.sweep_jobs where job = 'sweep'") == 3
 
 
-async def test_the_sweep_passes_by_a_record_that_is_used_again(connect: Connect) -> None:
-    """It neither waits for it nor removes it."""
+async def test_sweep_skips_a_record_in_reuse(connect: Connect) -> None:
+    """The sweep neither waits for the record nor removes it."""
     a, sweeper = await connect(), await connect()
     assert await once(a)
     await age(a, _WINDOW + timedelta(minutes=1))
@@ -175,8 +175,8 @@ async def test_the_sweep_passes_by_a_record_that_is_used_again(connect: Connect)
     "args", ["'', 'm'", "null, 'm'", "repeat('c', 201), 'm'", "'c', ''", "'c', null", "'c', repeat('m', 501)",
              "'c', 'm', '0'", "'c', 'm', null", "'c', 'm', '200 years'"],
 )  # fmt: skip
-async def test_bad_input_is_refused(conn: Any, args: str) -> None:
-    """With what is allowed instead; and nothing is noted."""
+async def test_bad_inbox_input_is_refused(conn: Any, args: str) -> None:
+    """The hint says what is allowed, and nothing is recorded."""
     assert await refused(conn.execute(f"select postbus.inbox_once({args})"), "PB402")
     assert await refused(conn.execute("select postbus.inbox_once_many('c', array['good', ''])"), "PB402")
     assert await conn.fetchval("select count(*) from postbus.inbox") == 0

@@ -1,4 +1,4 @@
-"""Publishing to the log and reading it, in SQL: segments, ids, lanes, and what each message carries."""
+"""Publishing to the log and reading it, in SQL: segments, ids, lanes and message contents."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from support.log_sql import create_topic, cursor_of, publish_many, read, read_al
 from support.queue_sql import publish
 
 
-async def test_ids_name_the_segment_and_the_place_in_it(conn: Any) -> None:
-    """An id is the segment's number times 1024 plus the index, and the view log shows the same."""
+async def test_ids_encode_segment_and_index(conn: Any) -> None:
+    """An id is the segment's number times 1024 plus the index, and the view `log` shows the same."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
     [one] = await publish(conn, "one")
@@ -32,7 +32,7 @@ async def test_ids_name_the_segment_and_the_place_in_it(conn: Any) -> None:
 
 
 async def test_messages_of_a_key_share_a_lane(conn: Any) -> None:
-    """Whichever way they are published, and unlike those without a key, which spread."""
+    """All ways of publishing agree on the lane of a key; messages without a key spread over the lanes."""
     await create_topic(conn, lanes=16)
     keys = [f"k{n}" for n in range(20)]
     await publish_many(conn, *keys, keys=list(keys))
@@ -47,7 +47,7 @@ async def test_messages_of_a_key_share_a_lane(conn: Any) -> None:
 
 
 async def test_one_call_makes_one_segment_for_each_lane(conn: Any) -> None:
-    """Cut at the topic's segment_size; the ids come back in the order of the payloads."""
+    """Segments are cut at the topic's `segment_size`, and the ids come back in the order of the payloads."""
     await create_topic(conn, lanes=2, segment_size=3)
     keys: list[str | None] = [f"k{n % 4}" for n in range(20)]
     ids = await publish_many(conn, *(f"{n}" for n in range(20)), keys=keys)
@@ -64,8 +64,8 @@ async def test_one_call_makes_one_segment_for_each_lane(conn: Any) -> None:
         assert ordered == sorted(ordered)
 
 
-async def test_the_largest_call_keeps_ids_apart(conn: Any) -> None:
-    """More messages than a segment can number go into several."""
+async def test_large_call_is_split_so_that_ids_stay_unique(conn: Any) -> None:
+    """More messages than a segment can number go into several segments."""
     await create_topic(conn)
     ids = await publish_many(conn, *("x" for _ in range(2500)))
 
@@ -73,8 +73,8 @@ async def test_the_largest_call_keeps_ids_apart(conn: Any) -> None:
     assert await conn.fetchval("select array_agg(count order by position) from postbus.segment") == [1000, 1000, 500]
 
 
-async def test_all_that_a_message_carries_is_read_again(conn: Any) -> None:
-    """Key, headers, correlation id, content type and the payload, byte by byte."""
+async def test_reading_returns_everything_a_message_carries(conn: Any) -> None:
+    """Key, headers, correlation id, content type and payload are the same byte for byte."""
     await create_topic(conn)
     group = await subscribe(conn)
     await conn.execute(
@@ -101,8 +101,8 @@ async def test_all_that_a_message_carries_is_read_again(conn: Any) -> None:
     assert view[1]["payload_json"] == '{"n": 1}'
 
 
-async def test_a_deduplication_key_publishes_once(conn: Any) -> None:
-    """The second use returns the first one's id; within one call too."""
+async def test_dedup_key_publishes_once(conn: Any) -> None:
+    """A second use returns the id of the first, also within one call."""
     await create_topic(conn)
     group = await subscribe(conn)
     first = await publish(conn, "one", dedup_key="d")
@@ -114,8 +114,8 @@ async def test_a_deduplication_key_publishes_once(conn: Any) -> None:
     assert (await read_all(conn, await cursor_of(conn, group)))[0] == ["one", "b", "d"]
 
 
-async def test_a_rolled_back_message_never_was(conn: Any) -> None:
-    """Neither in the log, nor for groups, nor as a deduplication key."""
+async def test_rolled_back_message_leaves_nothing(conn: Any) -> None:
+    """It is not in the log, groups never see it, and its deduplication key is free."""
     await create_topic(conn)
     group = await subscribe(conn)
     transaction = conn.transaction()
@@ -129,7 +129,7 @@ async def test_a_rolled_back_message_never_was(conn: Any) -> None:
 
 
 async def test_groups_read_the_same_messages_independently(conn: Any) -> None:
-    """Each message goes to every group; how far one is does not matter to another."""
+    """Each message goes to every group, and the progress of one group does not matter to another."""
     await create_topic(conn, lanes=3)
     groups = [await subscribe(conn, f"g{n}") for n in range(3)]
     await publish(conn, *(f"{n}" for n in range(9)))
@@ -143,7 +143,7 @@ async def test_groups_read_the_same_messages_independently(conn: Any) -> None:
 
 
 async def test_topics_that_share_storage_do_not_mix(conn: Any) -> None:
-    """A group reads its own topic, in whichever leaf."""
+    """A group reads only its own topic, in every partition."""
     storage = await create_topic(conn, "a")
     assert await create_topic(conn, "b") == storage
     a, b = await subscribe(conn, topic="a"), await subscribe(conn, topic="b")
@@ -157,8 +157,8 @@ async def test_topics_that_share_storage_do_not_mix(conn: Any) -> None:
     assert (await read_all(conn, await cursor_of(conn, b), 3, topic="b"))[0] == [f"b{n}" for n in range(4)]
 
 
-async def test_a_large_segment_and_a_small_limit_over_several_leaves(conn: Any) -> None:
-    """A segment is read whole, however small the limit, and the next leaf is not forgotten."""
+async def test_small_limit_reads_a_large_segment_whole(conn: Any) -> None:
+    """A segment is read whole, however small the limit, and the next partition is not forgotten."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
     await publish_many(conn, *(f"{n}" for n in range(100)))
@@ -171,8 +171,8 @@ async def test_a_large_segment_and_a_small_limit_over_several_leaves(conn: Any) 
     assert (len(second.messages), second.more) == (20, False)
 
 
-async def test_a_queue_cannot_be_read_as_a_log(conn: Any) -> None:
-    """And says so."""
+async def test_queue_cannot_be_read_as_a_log(conn: Any) -> None:
+    """The error code says that the topic has other semantics."""
     await create_topic(conn)
     cursor = await cursor_of(conn, await subscribe(conn))
     await conn.execute("select postbus.create_topic('q')")
@@ -181,8 +181,8 @@ async def test_a_queue_cannot_be_read_as_a_log(conn: Any) -> None:
     assert caught.value.sqlstate == "PB432"
 
 
-async def test_reading_costs_the_same_however_much_was_read_before(conn: Any) -> None:
-    """A read looks at what is behind the cursor only: as many blocks after two thousand segments as after ten."""
+async def test_cost_of_a_read_does_not_grow_with_history(conn: Any) -> None:
+    """A read visits as many blocks after two thousand segments as after ten."""
     await create_topic(conn, segment_size=1)
     group = await subscribe(conn)
     cursor = await cursor_of(conn, group)
@@ -200,8 +200,8 @@ async def test_reading_costs_the_same_however_much_was_read_before(conn: Any) ->
     assert blocks[1] < blocks[0] + 100, blocks
 
 
-async def test_retention_may_be_anything_from_minutes_to_years(conn: Any) -> None:
-    """Each finds the shared storage for its time."""
+async def test_retention_may_range_from_minutes_to_years(conn: Any) -> None:
+    """Each retention maps to the shared storage for its length."""
     found = [
         await create_topic(conn, f"t{n}", retention=keeps, zero_subscription_retention="0", max_retention="900 days")
         for n, keeps in enumerate(["0", "1 hour", "2 hours", "7 days", "8 days", "400 days"])
@@ -210,8 +210,8 @@ async def test_retention_may_be_anything_from_minutes_to_years(conn: Any) -> Non
     assert timedelta(days=7) == await conn.fetchval("select period from postbus.storage where id = 5")
 
 
-async def test_a_log_is_not_claimed_from(conn: Any) -> None:
-    """Claims are for queues; the error says what to do instead."""
+async def test_log_cannot_be_claimed_from(conn: Any) -> None:
+    """Claims are for queues, and the error says what to do instead."""
     await create_topic(conn)
 
     with pytest.raises(asyncpg.PostgresError, match="is PUB_SUB") as refused:

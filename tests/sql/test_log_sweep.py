@@ -1,4 +1,4 @@
-"""The log's storage: when leaves are begun and dropped, who holds them, and what the sweep must not do."""
+"""Log storage: when partitions begin and end, which groups hold them, and what the sweep must not do."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DAY = timedelta(days=1)
 
 
 async def _sweep_all(conn: Any, storage: int, later: timedelta = timedelta(0)) -> list[str]:
-    """Sweep until there is nothing more to do at once. Returns what was dropped."""
+    """Sweep until nothing more is to be done at once. Returns what was dropped."""
     dropped: list[str] = []
     for _ in range(50):
         swept = await sweep(conn, storage, later)
@@ -48,7 +48,10 @@ async def _sweep_all(conn: Any, storage: int, later: timedelta = timedelta(0)) -
 
 
 async def _sweep_until(expected: list[str], conn: Any, storage: int, later: timedelta = timedelta(0)) -> bool:
-    """Sweep until these leaves are dropped: transactions of other databases may hold that up, but nothing else does."""
+    """Sweep until these partitions are dropped.
+
+    Transactions of other databases may delay that, but nothing else does.
+    """
     dropped: list[str] = []
 
     async def all_are_dropped() -> bool:
@@ -60,13 +63,13 @@ async def _sweep_until(expected: list[str], conn: Any, storage: int, later: time
 
 
 async def _close(conn: Any, storage: int) -> None:
-    """Begin a new leaf, and close the one before."""
+    """Begin a new partition and close the one before."""
     await rotate(conn, storage)
     await sweep(conn, storage)
 
 
 async def _beat(conn: Any, group: int, later: timedelta) -> None:
-    """A heartbeat, as if it came later."""
+    """Send a heartbeat, as if it came later."""
     await conn.execute(
         "select postbus.group_heartbeat(array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}', '{}')", group
     )
@@ -77,11 +80,11 @@ async def _lost(conn: Any) -> dict[str, int]:
     return dict(await conn.fetch("select group_name, lost::int from postbus.groups where lost > 0"))
 
 
-# New leaves
+# New partitions
 
 
-async def test_a_leaf_is_followed_by_the_next_after_its_period(conn: Any) -> None:
-    """By time: two hours for a retention of a day. An empty leaf stays. There is always a spare one."""
+async def test_partition_is_followed_by_the_next_after_its_period(conn: Any) -> None:
+    """With a retention of a day the period is two hours. An empty partition stays, and one is always standing by."""
     storage = await create_topic(conn)
     await make_known(conn, storage)
     assert not (await sweep(conn, storage, 3 * _HOUR))["more"], "empty"
@@ -95,8 +98,8 @@ async def test_a_leaf_is_followed_by_the_next_after_its_period(conn: Any) -> Non
     assert await conn.fetchval("select max(epoch) from postbus.log_leaf") == 3
 
 
-async def test_a_leaf_is_followed_by_the_next_when_it_is_full(conn: Any) -> None:
-    """By size, long before its period is over."""
+async def test_full_partition_is_followed_by_the_next(conn: Any) -> None:
+    """A partition that reaches its size is closed long before its period is over."""
     storage = await create_topic(conn)
     await make_known(conn, storage)
     await conn.execute("update postbus.storage set leaf_bytes = 100000")
@@ -110,8 +113,8 @@ async def test_a_leaf_is_followed_by_the_next_when_it_is_full(conn: Any) -> None
     assert await leaves(conn, storage) == [1, 2]
 
 
-async def test_few_leaves_gather_while_a_group_keeps_old_messages(conn: Any) -> None:
-    """A leaf lasts for 1/64 of the time that the oldest one has been there, where that is longer than its period."""
+async def test_few_partitions_gather_while_a_group_keeps_old_messages(conn: Any) -> None:
+    """A partition lasts at least 1/64 of the time that the oldest one has existed."""
     storage = await create_topic(conn, retention="1 hour", zero_subscription_retention="1 hour")
     await make_known(conn, storage)
     await publish(conn, "old")
@@ -128,8 +131,8 @@ async def test_few_leaves_gather_while_a_group_keeps_old_messages(conn: Any) -> 
     assert await leaves(conn, storage) == [1, 2, 3]
 
 
-async def test_a_sequence_that_was_reset_is_not_taken_for_a_new_storage(conn: Any) -> None:
-    """Sequences are easily forgotten when a database is moved. Publishing is refused until it is mended."""
+async def test_reset_sequence_is_not_taken_for_a_new_storage(conn: Any) -> None:
+    """Sequences are easily forgotten when a database is moved, so publishing is refused until they are repaired."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
     await publish(conn, "one")
@@ -146,8 +149,8 @@ async def test_a_sequence_that_was_reset_is_not_taken_for_a_new_storage(conn: An
     assert (await read_all(conn, await cursor_of(conn, group)))[0] == ["one", "two", "three"]
 
 
-async def test_a_publisher_that_is_open_goes_on_in_the_new_leaf(connect: Connect) -> None:
-    """A transaction that has published into one leaf publishes into the next, in every isolation level."""
+async def test_open_transaction_goes_on_publishing_into_the_new_partition(connect: Connect) -> None:
+    """A transaction that published into one partition publishes into the next, in every isolation level."""
     conn = await connect()
     storage = await create_topic(conn)
     group = await subscribe(conn)
@@ -178,13 +181,14 @@ async def test_a_publisher_that_is_open_goes_on_in_the_new_leaf(connect: Connect
     assert [row[0] for row in by_leaf] == [4, 4, 3]
 
 
-async def test_a_publisher_that_knew_the_old_epoch_still_writes_there(connect: Connect) -> None:
-    """The old leaf stays as long as somebody who began before may write to it, and what it writes is delivered."""
+async def test_publisher_that_knew_the_old_epoch_still_writes_there(connect: Connect) -> None:
+    """The old partition stays while a transaction that began earlier may write to it, and its messages are
+    delivered."""
     conn, slow = await connect(), await connect()
     storage = await create_topic(conn, retention="0", zero_subscription_retention="0", max_retention="0")
     group = await subscribe(conn)
     await publish(conn, "one")
-    # Stops between the epoch and the row: another transaction holds the leaf.
+    # The publisher stops between the epoch and the row: another transaction holds the partition.
     blocker = await connect()
     block = blocker.transaction()
     await block.start()
@@ -204,8 +208,8 @@ async def test_a_publisher_that_knew_the_old_epoch_still_writes_there(connect: C
     assert (await read_all(conn, cursor))[0] == ["late"]
 
 
-async def test_publishing_goes_on_while_a_leaf_is_added(connect: Connect) -> None:
-    """A sweep that is in the middle of adding a leaf, or of beginning it, holds up no publisher."""
+async def test_publishing_goes_on_while_a_partition_is_added(connect: Connect) -> None:
+    """A sweep that is creating a partition or switching to it holds up no publisher."""
     conn, sweeper = await connect(), await connect()
     storage = await create_topic(conn)
     group = await subscribe(conn)
@@ -222,8 +226,8 @@ async def test_publishing_goes_on_while_a_leaf_is_added(connect: Connect) -> Non
 # Dropping
 
 
-async def test_a_leaf_goes_when_retention_is_over_and_every_group_is_past(conn: Any) -> None:
-    """Neither alone is enough."""
+async def test_partition_goes_after_retention_when_every_group_is_past(conn: Any) -> None:
+    """Neither condition alone is enough."""
     storage = await create_topic(
         conn, retention="1 hour", zero_subscription_retention="1 hour", heartbeat_timeout="1 day"
     )
@@ -241,8 +245,8 @@ async def test_a_leaf_goes_when_retention_is_over_and_every_group_is_past(conn: 
     assert (await read_all(conn, await cursor_of(conn, slow)))[0] == ["two"]
 
 
-async def test_a_message_in_the_middle_of_a_piece_holds_its_leaf(conn: Any) -> None:
-    """A group that is done with part of a segment, and with part of what it reads, holds the rest."""
+async def test_unsettled_message_of_a_segment_holds_its_partition(conn: Any) -> None:
+    """A group that has settled part of a segment holds the rest."""
     storage = await create_topic(conn, retention="0", zero_subscription_retention="0", heartbeat_timeout="1 day")
     group = await subscribe(conn)
     await publish_many(conn, *"abc")
@@ -256,8 +260,8 @@ async def test_a_message_in_the_middle_of_a_piece_holds_its_leaf(conn: Any) -> N
     assert await _sweep_until(["segment_1_1"], conn, storage, _HOUR)
 
 
-async def test_messages_before_its_start_are_not_held_by_a_group(conn: Any) -> None:
-    """A group that starts later needs nothing older, and loses nothing when it goes."""
+async def test_group_does_not_hold_messages_before_its_start(conn: Any) -> None:
+    """A group that starts later needs nothing older, and loses nothing when it is dropped."""
     storage = await create_topic(conn, retention="0", zero_subscription_retention="0", heartbeat_timeout="1 day")
     await publish(conn, "one")
     [two] = await publish(conn, "two")
@@ -271,8 +275,8 @@ async def test_messages_before_its_start_are_not_held_by_a_group(conn: Any) -> N
     assert await _lost(conn) == {}
 
 
-async def test_without_groups_messages_stay_for_their_own_time(conn: Any) -> None:
-    """zero_subscription_retention counts while nobody is subscribed, retention as soon as somebody is."""
+async def test_messages_without_groups_stay_for_their_own_retention(conn: Any) -> None:
+    """`zero_subscription_retention` applies while nobody is subscribed, `retention` from the first subscription on."""
     storage = await create_topic(
         conn, retention="1 hour", zero_subscription_retention="20 hours", heartbeat_timeout="10 days"
     )
@@ -284,8 +288,8 @@ async def test_without_groups_messages_stay_for_their_own_time(conn: Any) -> Non
     assert await _sweep_until(["segment_2_1"], conn, storage, 2 * _HOUR)
 
 
-async def test_dead_group_holds_nothing_with_a_dead_retention_of_zero(conn: Any) -> None:
-    """Its messages go with their retention once it has died, and its loss is recorded."""
+async def test_dead_group_holds_nothing_with_dead_retention_zero(conn: Any) -> None:
+    """Its messages go with their retention after its death, and the loss is recorded."""
     storage = await create_topic(conn, retention="30 min", zero_subscription_retention="30 min", dead_retention="0")
     await subscribe(conn)
     await publish(conn, "one", "two")
@@ -299,8 +303,8 @@ async def test_dead_group_holds_nothing_with_a_dead_retention_of_zero(conn: Any)
     assert await conn.fetchval("select lag from postbus.groups") == 0
 
 
-async def test_dead_group_keeps_its_messages_for_the_weekend(conn: Any) -> None:
-    """Workers that stop on Friday find all of Friday's messages, and the weekend's, on Monday."""
+async def test_dead_group_keeps_its_messages_over_a_weekend(conn: Any) -> None:
+    """Workers that stop on Friday find the messages of Friday and the weekend on Monday."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
     await publish(conn, "friday")
@@ -316,7 +320,7 @@ async def test_dead_group_keeps_its_messages_for_the_weekend(conn: Any) -> None:
 
 
 async def test_dead_retention_counts_from_the_death(conn: Any) -> None:
-    """A group that dies late is waited for as long as one that dies early; dead_retention can change at any time."""
+    """A group that dies late is waited for as long as one that dies early; `dead_retention` can change at any time."""
     storage = await create_topic(conn, dead_retention="5 hours", heartbeat_timeout="10 hours", retention="1 hour")
     await subscribe(conn)
     await publish(conn, "one")
@@ -331,7 +335,7 @@ async def test_dead_retention_counts_from_the_death(conn: Any) -> None:
 
 
 async def test_dead_retention_begins_anew_with_each_death(conn: Any) -> None:
-    """A group that comes back, reads nothing and dies again is waited for as long as before."""
+    """A group that returns, reads nothing and dies again is waited for as long as before."""
     storage = await create_topic(
         conn, dead_retention="5 hours", retention="1 hour", zero_subscription_retention="1 hour"
     )
@@ -348,7 +352,7 @@ async def test_dead_retention_begins_anew_with_each_death(conn: Any) -> None:
 
 
 async def test_dead_group_does_not_keep_messages_beyond_max_retention(conn: Any) -> None:
-    """The cap comes before dead_retention."""
+    """The cap overrides `dead_retention`."""
     storage = await create_topic(conn, retention="1 hour", max_retention="30 hours")
     await subscribe(conn)
     await publish(conn, "one")
@@ -360,8 +364,8 @@ async def test_dead_group_does_not_keep_messages_beyond_max_retention(conn: Any)
     assert await _lost(conn) == {"g": 1}
 
 
-async def test_an_outage_costs_no_group_its_messages(conn: Any) -> None:
-    """When the server was away for long, the first sweep comes before the heartbeats, and drops nothing."""
+async def test_outage_costs_no_group_its_messages(conn: Any) -> None:
+    """After a long outage the first sweep comes before the heartbeats, and drops nothing."""
     storage = await create_topic(conn, retention="1 min", zero_subscription_retention="1 min")
     group = await subscribe(conn)
     await publish(conn, "one")
@@ -373,8 +377,8 @@ async def test_an_outage_costs_no_group_its_messages(conn: Any) -> None:
     assert (await read_all(conn, await cursor_of(conn, group)))[0] == ["one"]
 
 
-async def test_a_zombie_holds_nothing(conn: Any) -> None:
-    """A group that is alive but made no progress for the zombie time does not hold what it had before it so long."""
+async def test_zombie_group_holds_nothing(conn: Any) -> None:
+    """A group that is alive but makes no progress for `zombie_time` no longer holds its messages."""
     storage = await create_topic(
         conn, retention="1 hour", zero_subscription_retention="1 hour", zombie_time="3 hours", lanes=2
     )
@@ -383,7 +387,7 @@ async def test_a_zombie_holds_nothing(conn: Any) -> None:
     await _close(conn, storage)
     await _beat(conn, group, 2 * _HOUR)
     assert await _sweep_all(conn, storage, 2 * _HOUR) == []
-    # Taking lanes is no progress.
+    # Taking lanes is not progress.
     await take(conn, "w", group)
     await vanish(conn, "w")
     await take(conn, "v", group)
@@ -396,8 +400,8 @@ async def test_a_zombie_holds_nothing(conn: Any) -> None:
     assert told["messages"] == str(await conn.fetchval("select messages from postbus.loss"))
 
 
-async def test_a_group_that_had_nothing_to_do_is_no_zombie(conn: Any) -> None:
-    """Time without messages is not time without progress."""
+async def test_group_without_messages_is_no_zombie(conn: Any) -> None:
+    """Time without messages does not count as time without progress."""
     storage = await create_topic(
         conn, retention="1 min", zero_subscription_retention="1 min", zombie_time="3 hours", heartbeat_timeout="90 days"
     )
@@ -414,7 +418,7 @@ async def test_a_group_that_had_nothing_to_do_is_no_zombie(conn: Any) -> None:
 
 
 async def test_progress_in_one_lane_is_progress_of_the_group(conn: Any) -> None:
-    """A lane that waits its turn is not a zombie's."""
+    """A lane that waits its turn does not make the group a zombie."""
     storage = await create_topic(
         conn,
         retention="1 min",
@@ -438,8 +442,8 @@ async def test_progress_in_one_lane_is_progress_of_the_group(conn: Any) -> None:
     assert group
 
 
-async def test_past_max_retention_a_leaf_goes_and_each_group_knows_its_loss(conn: Any) -> None:
-    """The cap counts for everybody, PAUSED groups too; who had the messages has lost none."""
+async def test_partition_goes_at_max_retention_and_losses_are_recorded(conn: Any) -> None:
+    """The cap applies to all groups, PAUSED ones too; a group that settled the messages has lost none."""
     storage = await create_topic(
         conn,
         retention="1 hour",
@@ -467,8 +471,8 @@ async def test_past_max_retention_a_leaf_goes_and_each_group_knows_its_loss(conn
     assert lags == {"quick": 1, "paused": 1, "slow": 1, "middle": 1}
 
 
-async def test_a_topic_with_storage_of_its_own(conn: Any) -> None:
-    """It has its own leaves, and they go with the topic."""
+async def test_topic_with_own_storage_has_its_own_partitions(conn: Any) -> None:
+    """The partitions are dropped with the topic."""
     shared = await create_topic(conn, "a")
     own = await create_topic(conn, "b", storage="own")
     await publish(conn, "one", topic="a")
@@ -489,8 +493,8 @@ async def test_a_topic_with_storage_of_its_own(conn: Any) -> None:
 
 
 @pytest.mark.parametrize(("topic", "is_new"), [("a", False), ("b", False), ("b", True)])
-async def test_storage_is_not_dropped_while_others_publish(connect: Connect, topic: str, is_new: bool) -> None:
-    """Deleting a topic with storage of its own never makes the publishers of others wait: it is refused instead."""
+async def test_deleting_own_storage_never_blocks_publishers(connect: Connect, topic: str, is_new: bool) -> None:
+    """Deleting a topic with its own storage is refused while others publish, instead of making them wait."""
     conn, slow = await connect(), await connect()
     storages = [await create_topic(conn, "a"), await create_topic(conn, "b", storage="own")]
     for storage in () if is_new else storages:
@@ -506,8 +510,8 @@ async def test_storage_is_not_dropped_while_others_publish(connect: Connect, top
     await conn.execute("select postbus.delete_topic('b', true)")
 
 
-async def test_a_long_retention_does_not_keep_the_data_of_others(conn: Any) -> None:
-    """Topics share storage with those of about their retention. Unless told otherwise, it holds without groups too."""
+async def test_long_retention_does_not_keep_data_of_other_topics(conn: Any) -> None:
+    """Topics share storage with topics of similar retention. By default, retention applies without groups too."""
     short = await create_topic(conn, "short", retention="1 hour", zero_subscription_retention="1 hour")
     long = await create_topic(conn, "long", retention="20 days", max_retention="40 days")
     await publish(conn, "one", topic="short")
@@ -524,13 +528,13 @@ async def test_a_long_retention_does_not_keep_the_data_of_others(conn: Any) -> N
 
 
 async def _there(conn: Any, topic: str) -> int:
-    """How many messages of a topic are stored."""
+    """Return how many messages of a topic are stored."""
     count: int = await conn.fetchval("select count(*) from postbus.log where topic = $1", topic)
     return count
 
 
 async def _sweep_until_there(conn: Any, storage: int, later: timedelta, **expected: int) -> bool:
-    """Sweep until topics have as many messages: transactions of other databases may hold that up."""
+    """Sweep until topics have this many messages. Transactions of other databases may delay that."""
 
     async def are_there() -> bool:
         await _sweep_all(conn, storage, later)
@@ -541,7 +545,8 @@ async def _sweep_until_there(conn: Any, storage: int, later: timedelta, **expect
 
 
 async def _neighbours(conn: Any, **options: Any) -> int:
-    """Topics t, with these options, and other, whose group is paused, with messages in the same closed leaf."""
+    """Create topic t, with these options, and topic other, whose group is paused, with messages in one closed
+    partition."""
     short = {"retention": "10 min", "zero_subscription_retention": "10 min"}
     storage = await create_topic(conn, **{**short, "heartbeat_timeout": "90 days", **options})
     assert await create_topic(conn, "other", **short) == storage
@@ -555,7 +560,7 @@ async def _neighbours(conn: Any, **options: Any) -> int:
 
 
 async def test_paused_group_of_a_neighbour_does_not_keep_a_topics_messages(conn: Any) -> None:
-    """A topic's max_retention of ten minutes holds beside another topic's group that is paused for five days."""
+    """A topic's `max_retention` of ten minutes holds beside another topic's group that is paused for five days."""
     storage = await _neighbours(conn, max_retention="10 min")
     await subscribe(conn, "paused", "FROM_BEGINNING")
     await conn.execute("select postbus.set_group_state('t', 'paused', 'PAUSED')")
@@ -572,8 +577,8 @@ async def test_paused_group_of_a_neighbour_does_not_keep_a_topics_messages(conn:
     assert (await sweep(conn, storage, 5 * _DAY))["thinned"] == 0, "there is nothing left to do"
 
 
-async def test_max_retention_holds_for_messages_that_groups_have_taken_out_of_the_log(conn: Any) -> None:
-    """Waiting copies go: on the shelf of a group that pulls, to be tried again, and behind those. Dead letters stay."""
+async def test_max_retention_applies_to_deferred_messages(conn: Any) -> None:
+    """Buffered, retried and parked copies are removed after `max_retention`; dead letters stay."""
     storage = await create_topic(
         conn,
         retention="10 min",
@@ -604,7 +609,7 @@ async def test_max_retention_holds_for_messages_that_groups_have_taken_out_of_th
 
 
 async def test_long_retention_of_a_neighbour_does_not_keep_a_topics_messages(conn: Any) -> None:
-    """Messages go with their own topic's retention; the leaf goes when the last topic does without it."""
+    """Messages go with their own topic's retention, and the partition goes when its last topic needs it no more."""
     storage = await create_topic(conn, "short", retention="2 hours", zero_subscription_retention="2 hours")
     assert await create_topic(conn, "long", retention="20 hours", zero_subscription_retention="20 hours") == storage
     await publish_many(conn, *"abc", topic="short")
@@ -621,7 +626,8 @@ async def test_long_retention_of_a_neighbour_does_not_keep_a_topics_messages(con
 
 
 async def test_cap_holds_beside_a_neighbour_that_keeps_old_messages(conn: Any) -> None:
-    """To within a period and a sweep, although the partition lasts for hours, since an old one is still there."""
+    """It holds to within a period and a sweep, although the partition lasts for hours because an old one still
+    exists."""
     for_long = {"zombie_time": "900 days", "heartbeat_timeout": "900 days"}
     storage = await create_topic(conn, "old", retention="30 min", zero_subscription_retention="30 min", **for_long)
     capped = {"retention": "1 min", "zero_subscription_retention": "1 min", "max_retention": "10 min"}
@@ -664,7 +670,7 @@ async def test_cap_holds_beside_a_neighbour_that_keeps_old_messages(conn: Any) -
 
 
 async def test_mark_waits_for_transactions_that_may_have_written_before_it(conn: Any, connect: Connect) -> None:
-    """What commits after the mark was set is not overlooked when the cap is over, and goes then."""
+    """Messages that commit after the mark was set are not overlooked, and are removed when the cap has passed."""
     storage = await create_topic(conn, "old", retention="30 min", zero_subscription_retention="30 min")
     await create_topic(conn, retention="1 min", zero_subscription_retention="1 min", max_retention="10 min")
     await subscribe(conn, topic="old")
@@ -689,7 +695,8 @@ async def test_mark_waits_for_transactions_that_may_have_written_before_it(conn:
 
 
 async def test_thinning_goes_in_bounded_steps(conn: Any) -> None:
-    """No step deletes more rows than batch_size, and a group loses exactly what was deleted before it came."""
+    """No step deletes more rows than `batch_size`, and a group loses exactly the messages deleted before it read
+    them."""
     storage = await _neighbours(conn, max_retention="10 min")
     group = await subscribe(conn, "g", "FROM_BEGINNING")
     await conn.execute("""select postbus.set_sweeping('{"batch_size": 3}')""")
@@ -706,8 +713,8 @@ async def test_thinning_goes_in_bounded_steps(conn: Any) -> None:
     assert await conn.fetchval("select lag from postbus.groups where group_name = 'g'") == 0
 
 
-async def test_leaf_that_a_group_holds_is_not_searched_at_each_sweep(conn: Any) -> None:
-    """Until the group moves, a sweep knows that its messages are needed without looking at them."""
+async def test_partition_held_by_a_group_is_not_searched_at_each_sweep(conn: Any) -> None:
+    """Until the group moves, a sweep knows without looking that its messages are needed."""
     storage = await _neighbours(conn)
     later = timedelta(minutes=11)
     await _sweep_until_there(conn, storage, later, t=0, other=4)
@@ -729,8 +736,8 @@ async def test_leaf_that_a_group_holds_is_not_searched_at_each_sweep(conn: Any) 
     assert await conn.fetchval("select held_by from postbus.leaf_topic where epoch = 1") == slow
 
 
-async def test_receipts_go_with_the_messages_they_are_about(conn: Any) -> None:
-    """A leaf that a neighbour holds has no receipts of messages that are gone."""
+async def test_receipts_are_removed_with_their_messages(conn: Any) -> None:
+    """A partition that another topic holds keeps no receipts of messages that are gone."""
     storage = await _neighbours(conn, retention="30 min", zero_subscription_retention="30 min")
     group = await subscribe(conn, "g", "FROM_BEGINNING")
     held = await take(conn, "w", group)
@@ -747,7 +754,7 @@ async def test_receipts_go_with_the_messages_they_are_about(conn: Any) -> None:
 
 
 async def test_retention_can_be_changed_at_any_time(conn: Any) -> None:
-    """Raised from an hour to 40 days and lowered again, for what is there already; the topic stays in its storage."""
+    """A raised or lowered retention applies to messages already stored, and the topic stays in its storage."""
     storage = await create_topic(conn, retention="1 hour", zero_subscription_retention="1 hour")
     change = "select storage_id from postbus.set_topic('t', $1)"
     longer = '{"retention": "40 days", "zero_subscription_retention": "40 days", "max_retention": "50 days"}'
@@ -761,8 +768,8 @@ async def test_retention_can_be_changed_at_any_time(conn: Any) -> None:
     assert await _sweep_until_there(conn, storage, 3 * _DAY, t=0)
 
 
-async def test_leaves_of_own_storage_follow_a_changed_retention(conn: Any) -> None:
-    """A partition lasts for a twelfth of the time that messages are kept."""
+async def test_partitions_of_own_storage_follow_a_changed_retention(conn: Any) -> None:
+    """A partition lasts for a twelfth of the retention."""
     storage = await create_topic(conn, retention="24 hours", storage="own")
     period = "select extract(epoch from period)::int from postbus.storage where id = $1"
     assert await conn.fetchval(period, storage) == 2 * 3600
@@ -773,7 +780,7 @@ async def test_leaves_of_own_storage_follow_a_changed_retention(conn: Any) -> No
 
 
 async def test_short_zero_subscription_retention_holds(conn: Any) -> None:
-    """Without groups messages go after it, though retention is longer; with a group retention counts again."""
+    """Messages without groups go after it although `retention` is longer; with a group `retention` applies again."""
     storage = await create_topic(conn, retention="24 hours", zero_subscription_retention="1 hour")
     await publish(conn, "one")
     await _close(conn, storage)
@@ -785,8 +792,8 @@ async def test_short_zero_subscription_retention_holds(conn: Any) -> None:
     assert await _sweep_until_there(conn, storage, 2 * _HOUR, t=0)
 
 
-async def test_thinning_does_not_wait_for_a_topic_that_is_being_deleted(connect: Connect) -> None:
-    """The sweep passes by a topic whose row is locked, and comes back to it."""
+async def test_thinning_does_not_wait_for_a_topic_being_deleted(connect: Connect) -> None:
+    """The sweep skips a topic whose row is locked, and returns to it later."""
     conn, other = await connect(), await connect()
     storage = await _neighbours(conn, max_retention="10 min")
     later = timedelta(minutes=11)
@@ -801,7 +808,7 @@ async def test_thinning_does_not_wait_for_a_topic_that_is_being_deleted(connect:
 
 
 async def test_partition_of_a_topic_that_falls_silent_closes_in_time(conn: Any) -> None:
-    """The cap holds to within a partition period and a sweep, also where nobody publishes any more."""
+    """The cap holds to within a period and a sweep, even if nobody publishes any more."""
     storage = await create_topic(
         conn, retention="10 min", zero_subscription_retention="10 min", max_retention="10 min", zombie_time="90 days"
     )
@@ -815,8 +822,8 @@ async def test_partition_of_a_topic_that_falls_silent_closes_in_time(conn: Any) 
 # What the sweep must not do
 
 
-async def test_the_sweep_does_not_wait_for_an_open_publisher(connect: Connect) -> None:
-    """While a transaction that has published is open, the sweep counts and begins leaves at once, and drops none."""
+async def test_sweep_does_not_wait_for_an_open_publisher(connect: Connect) -> None:
+    """While a transaction that published is open, the sweep counts and begins partitions at once, and drops none."""
     conn, slow = await connect(), await connect()
     storage = await create_topic(conn, retention="0", zero_subscription_retention="0")
     await publish(conn, "one")
@@ -834,8 +841,8 @@ async def test_the_sweep_does_not_wait_for_an_open_publisher(connect: Connect) -
     assert await _sweep_until(["segment_1_1", "segment_1_2", "segment_1_3"], conn, storage, _HOUR)
 
 
-async def test_leaves_are_dropped_under_steady_traffic(connect: Connect) -> None:
-    """Publishers and readers whose transactions are short do not keep old leaves, though some is always open."""
+async def test_partitions_are_dropped_under_steady_traffic(connect: Connect) -> None:
+    """Short transactions of publishers and readers keep no old partitions, though one of them is always open."""
     conn = await connect()
     storage = await create_topic(conn, retention="0", zero_subscription_retention="0", heartbeat_timeout="1 day")
     group = await subscribe(conn)
@@ -872,8 +879,8 @@ async def test_leaves_are_dropped_under_steady_traffic(connect: Connect) -> None
     assert slowest < 1
 
 
-async def test_a_sweep_that_is_aborted_anywhere_is_repeated(connect: Connect) -> None:
-    """After each step rolled back and done again, nothing is missing, counted twice or left over."""
+async def test_sweep_aborted_at_any_point_is_repeated(connect: Connect) -> None:
+    """After each step was rolled back and repeated, nothing is missing, counted twice or left over."""
     conn, sweeper = await connect(), await connect()
     storage = await create_topic(
         conn, retention="0", zero_subscription_retention="0", heartbeat_timeout="90 days", zombie_time="90 days"
@@ -911,11 +918,11 @@ async def test_a_sweep_that_is_aborted_anywhere_is_repeated(connect: Connect) ->
     assert (await read_all(conn, await cursor_of(conn, group)))[0] == ["last"]
 
 
-async def test_a_sweeper_that_is_killed_is_followed_by_another(connect: Connect) -> None:
-    """A second sweeper returns at once while the first is at work, and does the work when that one is gone."""
+async def test_killed_sweeper_is_replaced_by_another(connect: Connect) -> None:
+    """A second sweeper returns at once while the first one works, and takes over when the first one is gone."""
     conn, first = await connect(), await connect()
     storage = await create_topic(conn)
-    await sweep(conn, storage)  # makes a spare leaf
+    await sweep(conn, storage)  # makes a standby partition
     await publish(conn, "one")
     transaction = first.transaction()
     await transaction.start()
@@ -927,8 +934,8 @@ async def test_a_sweeper_that_is_killed_is_followed_by_another(connect: Connect)
     assert (swept["counted"], swept["more"]) == (1, True)
 
 
-async def test_a_reader_survives_that_its_leaf_is_dropped(connect: Connect) -> None:
-    """A read that meets a leaf in the moment of its drop goes on with the next."""
+async def test_reader_survives_the_drop_of_its_partition(connect: Connect) -> None:
+    """A read that meets a partition while it is dropped continues with the next one."""
     conn, reader, sweeper = await connect(), await connect(), await connect()
     storage = await create_topic(
         conn, retention="0", zero_subscription_retention="0", max_retention="0", heartbeat_timeout="1 day"
@@ -944,7 +951,7 @@ async def test_a_reader_survives_that_its_leaf_is_dropped(connect: Connect) -> N
         await transaction.start()
         if (await sweep(sweeper, storage, _HOUR))["dropped"] == ["segment_1_1"]:
             break
-        await transaction.rollback()  # transactions of other databases hold it up
+        await transaction.rollback()  # transactions of other databases delay it
     reading = asyncio.create_task(read(reader, cursor))
     while not await is_waiting(conn, reader.get_server_pid()):
         await asyncio.sleep(0.001)
@@ -955,7 +962,7 @@ async def test_a_reader_survives_that_its_leaf_is_dropped(connect: Connect) -> N
 
 
 async def test_folding_keeps_the_last_row_of_each_lane(conn: Any) -> None:
-    """The ledger shrinks to what counts, and the place stays."""
+    """The ledger shrinks to the rows that matter, and the positions stay."""
     storage = await create_topic(conn, lanes=2, heartbeat_timeout="10 days")
     group = await subscribe(conn)
     held = await take(conn, "w", group)
@@ -978,8 +985,8 @@ async def test_folding_keeps_the_last_row_of_each_lane(conn: Any) -> None:
     assert await conn.fetchval("select passed from postbus.groups") == 20
 
 
-async def test_counting_misses_nothing_that_commits_late(connect: Connect) -> None:
-    """What was published is counted once, also of transactions that were open over several counts and leaves."""
+async def test_counting_misses_no_late_commit(connect: Connect) -> None:
+    """Messages are counted once, even if their transaction stayed open over several counts and partitions."""
     conn, slow = await connect(), await connect()
     storage = await create_topic(conn)
     transaction = slow.transaction()
@@ -998,8 +1005,8 @@ async def test_counting_misses_nothing_that_commits_late(connect: Connect) -> No
     assert (await sweep(conn, storage))["counted"] == 0
 
 
-async def test_deleting_a_topic_takes_its_groups_and_messages(conn: Any) -> None:
-    """Groups keep a topic from being deleted, unless that is forced; others in the same storage stay."""
+async def test_deleting_a_topic_deletes_its_groups_and_messages(conn: Any) -> None:
+    """Groups protect a topic from deletion unless it is forced; other topics in the same storage stay."""
     await create_topic(conn, "a")
     await create_topic(conn, "b")
     await subscribe(conn, topic="a")

@@ -1,4 +1,4 @@
-"""One message among many partitions, while others publish and settle."""
+"""Looking up one message among many partitions, while others publish and settle."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _ASKED = "select d.*, m.status as of_all from postbus.deliveries_of('t', $1) as 
 
 
 async def _fill(conn: Any, storage: int, group: int, leaves: int) -> list[int]:
-    """A message in each of as many partitions, which the group has done, with its ledger and its receipts."""
+    """Put one message into each of many partitions, settled by the group, with its ledger and receipts."""
     [lane] = await take(conn, "w", group)
     ids: list[int] = []
     for _ in range(leaves):
         ids += await publish_many(conn, "x")
         piece = await read(conn, lane.cursor)
         await advance(conn, [lane], piece.next, 1)
-        # As a sweep begins a leaf, which would look at all that there are.
+        # Begin the next partition as a sweep does; a real sweep would look at all partitions.
         await conn.execute("select postbus.add_leaf($1, postbus.epoch($1)::integer + 1)", storage)
         await conn.execute("select setval(postbus.epoch_sequence($1), postbus.epoch($1) + 1)", storage)
         await conn.execute(
@@ -58,8 +58,9 @@ async def _blocks(conn: Any, id: int) -> int:
 
 
 @pytest.mark.timeout(600)
-async def test_what_became_of_one_message_is_told_at_once_under_load(conn: Any, connect: Connect) -> None:
-    """In less than 200 ms with 500 partitions (POSTBUS_TEST_LEAVES), whatever is published and settled beside it."""
+async def test_state_of_one_message_is_found_at_once_under_load(conn: Any, connect: Connect) -> None:
+    """It takes less than 200 ms with 500 partitions (POSTBUS_TEST_LEAVES), whatever is published and settled beside
+    it."""
     storage = await create_topic(conn)
     done, lags = [await subscribe(conn, name) for name in ("done", "lags")]
     ids = await _fill(conn, storage, done, LEAVES)
@@ -86,7 +87,7 @@ async def test_what_became_of_one_message_is_told_at_once_under_load(conn: Any, 
             print(f"{LEAVES} partitions: {sorted(took)[4] * 1000:.0f} ms, {blocks} blocks")
             assert min(blocks) < 1000 + 5 * LEAVES, (
                 blocks
-            )  # it looks at a row of each partition, but not into all of them
+            )  # it looks at one row of each partition, but does not search them
             assert sorted(took)[4] < 0.2, took
     finally:
         for task in load:

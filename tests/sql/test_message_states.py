@@ -1,4 +1,4 @@
-"""States of messages stay true when groups end, come late, come back, or are set back."""
+"""States of messages stay true when groups end, join late, return or seek back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Told = tuple[list[str], list[str], str]
 
 
 async def state(conn: Any, id: int) -> Told:
-    """The groups that a message is required for, those that have completed it, and its status, from every view."""
+    """Return the required groups, the completed groups and the status of a message, the same from every view."""
     row = await conn.fetchrow("select required, completed, status from postbus.message_state('t', $1)", id)
     listed = await conn.fetchrow("select required, completed, status from postbus.message_states where id = $1", id)
     counted = await conn.fetchrow(
@@ -50,7 +50,7 @@ async def statuses(conn: Any, id: int) -> dict[str, str]:
 
 
 async def tracked(conn: Any) -> list[tuple[str, str]]:
-    """What a fan-out outbox's tracking table says, of all messages."""
+    """Return all rows of the tracking table of a fan-out outbox."""
     rows = await conn.fetch(
         "select group_name, status from postbus_outbox.outbox_consumer_groups order by 1, message_id"
     )
@@ -79,7 +79,7 @@ async def return_from_dead(conn: Any, group: str) -> None:
 @TRACKING
 @pytest.mark.parametrize("how", ["DEAD", "CANCELLED", "removed"])
 async def test_completed_messages_stay_completed_when_their_group_ends(conn: Any, tracking: str, how: str) -> None:
-    """Also after the ledger was folded, and for the group that comes after it, which gets them once more."""
+    """This holds after the ledger was folded, and for a late group, which gets the messages once more."""
     storage = await create_topic(conn, tracking=tracking)
     ids = await publish_many(conn, "before the group")
     group = await subscribe(conn, "g")
@@ -105,8 +105,8 @@ async def test_completed_messages_stay_completed_when_their_group_ends(conn: Any
 
 
 @TRACKING
-async def test_late_group_is_required_for_what_was_not_completed(conn: Any, tracking: str) -> None:
-    """What one of two groups had not done yet waits for the late one as well."""
+async def test_late_group_is_required_for_messages_not_completed(conn: Any, tracking: str) -> None:
+    """A message that one of two groups had not settled waits for the late group as well."""
     await create_topic(conn, tracking=tracking)
     a, b = await subscribe(conn, "a"), await subscribe(conn, "b")
     [one] = await publish(conn, "one")
@@ -124,8 +124,9 @@ async def test_late_group_is_required_for_what_was_not_completed(conn: Any, trac
 
 
 @TRACKING
-async def test_deaths_that_overlap_complete_what_only_the_dead_lacked(conn: Any, tracking: str) -> None:
-    """A group that returns while another one is DEAD is required for what nobody completed; the other one then not."""
+async def test_overlapping_deaths_complete_messages_lacking_only_dead_groups(conn: Any, tracking: str) -> None:
+    """A group that returns while another one is DEAD is required for messages that nobody completed, and not for
+    others."""
     storage = await create_topic(conn, tracking=tracking)
     a, _, c = [await subscribe(conn, name) for name in "abc"]
     [one] = await publish(conn, "one")
@@ -148,8 +149,8 @@ async def test_deaths_that_overlap_complete_what_only_the_dead_lacked(conn: Any,
 
 
 @TRACKING
-async def test_what_waits_when_its_group_ends_is_not_completed(conn: Any, tracking: str) -> None:
-    """The cursor was past it, and it was not done: rows of the tracking table stay as they were."""
+async def test_deferred_message_is_not_completed_by_the_end_of_its_group(conn: Any, tracking: str) -> None:
+    """The cursor had passed the message, but it was not settled: its rows in the tracking table stay as they were."""
     await create_topic(conn, tracking=tracking)
     group = await subscribe(conn, "g")
     failed, behind, done = await publish_many(conn, *"abc", keys=["k", "k", "other"])
@@ -168,8 +169,8 @@ async def test_what_waits_when_its_group_ends_is_not_completed(conn: Any, tracki
         assert await conn.fetchval("select count(*) from postbus.zero_subscription_messages()") == 0
 
 
-async def test_messages_in_a_pop_s_hands_and_on_the_shelf_are_tracked(conn: Any) -> None:
-    """PENDING from the time when they are taken from the log; what nobody has begun with has no row."""
+async def test_popped_and_buffered_messages_are_tracked(conn: Any) -> None:
+    """They are PENDING once they are taken from the log; messages that nobody has read have no row."""
     await create_topic(conn)
     await subscribe(conn, "g")
     await publish_many(conn, *"abc", keys=["k", "k", "other"])
@@ -180,8 +181,8 @@ async def test_messages_in_a_pop_s_hands_and_on_the_shelf_are_tracked(conn: Any)
 
 @TRACKING
 @pytest.mark.parametrize("how", ["purged", "CANCELLED", "removed"])
-async def test_a_message_that_was_given_up_stays_failed(conn: Any, tracking: str, how: str) -> None:
-    """Its dead letter may go, and its group: it is not completed by that."""
+async def test_dead_letter_stays_failed(conn: Any, tracking: str, how: str) -> None:
+    """Removing the dead letter or its group does not complete the message."""
     await create_topic(conn, tracking=tracking)
     group = await subscribe(conn, "g")
     [id] = await publish(conn, "one")
@@ -199,8 +200,8 @@ async def test_a_message_that_was_given_up_stays_failed(conn: Any, tracking: str
 
 
 @TRACKING
-async def test_a_redriven_message_is_completed_by_its_next_attempt(conn: Any, tracking: str) -> None:
-    """And a group that joined while it was given up is required for it: it was not completed."""
+async def test_redriven_message_is_completed_by_its_next_attempt(conn: Any, tracking: str) -> None:
+    """A group that joined after the message was given up is required for it, because it was not completed."""
     await create_topic(conn, tracking=tracking)
     group = await subscribe(conn, "g")
     [id] = await publish(conn, "one")
@@ -219,8 +220,8 @@ async def test_a_redriven_message_is_completed_by_its_next_attempt(conn: Any, tr
 
 
 @TRACKING
-async def test_a_message_that_fails_after_its_group_was_set_back_stays_completed(conn: Any, tracking: str) -> None:
-    """It was done once; that the second time fails, or is given up, does not undo it."""
+async def test_completed_message_that_fails_after_a_seek_back_stays_completed(conn: Any, tracking: str) -> None:
+    """A later failure or dead letter does not undo the first completion."""
     await create_topic(conn, tracking=tracking)
     group = await subscribe(conn, "g")
     [id] = await publish(conn, "one")
@@ -237,8 +238,8 @@ async def test_a_message_that_fails_after_its_group_was_set_back_stays_completed
 
 
 @TRACKING
-async def test_what_is_on_the_shelf_is_skipped_when_its_group_is_set_past_it(conn: Any, tracking: str) -> None:
-    """A pop had moved it from the log to the shelf, and nobody had it in hand."""
+async def test_buffered_message_is_skipped_when_its_group_seeks_past_it(conn: Any, tracking: str) -> None:
+    """An earlier pop moved the message from the log to the pull buffer, and nobody had it in hand."""
     await create_topic(conn, tracking=tracking)
     await subscribe(conn, "g")
     first, second = await publish_many(conn, *"ab", keys=["k", "other"])
@@ -249,8 +250,8 @@ async def test_what_is_on_the_shelf_is_skipped_when_its_group_is_set_past_it(con
 
 
 @TRACKING
-async def test_a_message_in_hand_when_a_group_joins_is_required_for_it(conn: Any, tracking: str) -> None:
-    """The cursor is past what a pop has in hand; it is done only later, and so it was not completed then."""
+async def test_late_group_is_required_for_a_message_in_hand(conn: Any, tracking: str) -> None:
+    """The cursor has passed a popped message, but it was settled only after the group joined."""
     await create_topic(conn, tracking=tracking)
     await subscribe(conn, "g")
     [id] = await publish(conn, "one")
@@ -262,8 +263,8 @@ async def test_a_message_in_hand_when_a_group_joins_is_required_for_it(conn: Any
     assert await state(conn, id) == (["g", "late"], ["g", "late"], "COMPLETED")
 
 
-async def test_a_settlement_that_commits_after_a_group_joined_leaves_the_message_to_it(conn: Any, connect: Any) -> None:
-    """The group looks at what is committed when it joins."""
+async def test_settlement_committed_after_a_group_joined_leaves_it_required(conn: Any, connect: Any) -> None:
+    """The joining group sees only committed settlements."""
     await create_topic(conn)
     a = await subscribe(conn, "a")
     [id] = await publish(conn, "one")
@@ -279,8 +280,8 @@ async def test_a_settlement_that_commits_after_a_group_joined_leaves_the_message
 
 
 @TRACKING
-async def test_a_group_that_was_set_back_over_what_it_skipped_is_waited_for(conn: Any, tracking: str) -> None:
-    """A group that joins then is not required for what was settled before, but for what was skipped."""
+async def test_late_group_is_required_for_messages_a_reset_group_skipped(conn: Any, tracking: str) -> None:
+    """A group that joins is not required for messages settled before, but for those that were skipped."""
     await create_topic(conn, tracking=tracking)
     a, b = await subscribe(conn, "a"), await subscribe(conn, "b")
     [done] = await publish(conn, "settled by both")
@@ -307,8 +308,8 @@ async def test_a_group_that_was_set_back_over_what_it_skipped_is_waited_for(conn
     assert (await state(conn, last))[2] == "COMPLETED"
 
 
-async def test_a_group_that_comes_and_goes_leaves_a_bounded_history(conn: Any) -> None:
-    """Stretches that meet become one, and a joining that tells nothing any more goes."""
+async def test_flapping_group_leaves_a_bounded_history(conn: Any) -> None:
+    """Adjacent stretches are merged, and joinings without a meaning any more are removed."""
     storage = await create_topic(conn, lanes=2)
     a, flapping = await subscribe(conn, "a"), await subscribe(conn, "flapping")
     ids = []
@@ -327,8 +328,8 @@ async def test_a_group_that_comes_and_goes_leaves_a_bounded_history(conn: Any) -
     assert {(await state(conn, id))[2] for id in ids} == {"COMPLETED"}
 
 
-async def test_the_history_of_groups_goes_with_the_messages(conn: Any) -> None:
-    """Stretches of groups that have ended, and joinings, are removed when nothing that they tell of is retained."""
+async def test_history_of_groups_is_removed_with_the_messages(conn: Any) -> None:
+    """Stretches of ended groups and joinings are removed when no message they describe is retained."""
     storage = await create_topic(conn)
     group = await subscribe(conn, "g")
     await publish(conn, "one")
@@ -344,8 +345,8 @@ async def test_the_history_of_groups_goes_with_the_messages(conn: Any) -> None:
 
 
 @TRACKING
-async def test_a_message_in_hand_is_not_completed_by_setting_its_group_back(conn: Any, tracking: str) -> None:
-    """The log passes it by, since somebody has it in hand; it is done, or given up, when that one says so."""
+async def test_seek_back_does_not_complete_a_message_in_hand(conn: Any, tracking: str) -> None:
+    """The log passes over a message in hand; it is completed or given up when its holder says so."""
     await create_topic(conn, tracking=tracking)
     await subscribe(conn, "g")
     first, second = await publish_many(conn, *"ab")
@@ -360,8 +361,8 @@ async def test_a_message_in_hand_is_not_completed_by_setting_its_group_back(conn
 
 
 @TRACKING
-async def test_a_message_in_hand_as_its_group_is_set_back_was_not_completed(conn: Any, tracking: str) -> None:
-    """Also where all other groups have done it."""
+async def test_message_in_hand_at_a_seek_back_was_not_completed(conn: Any, tracking: str) -> None:
+    """This holds although all other groups have settled it."""
     await create_topic(conn, tracking=tracking)
     other = await subscribe(conn, "other")
     await subscribe(conn, "g")
@@ -373,8 +374,8 @@ async def test_a_message_in_hand_as_its_group_is_set_back_was_not_completed(conn
 
 
 @TRACKING
-async def test_a_message_that_waits_while_its_group_returns_is_not_completed(conn: Any, tracking: str) -> None:
-    """The group died before its cursor was past what had failed."""
+async def test_deferred_message_is_not_completed_by_the_return_of_its_group(conn: Any, tracking: str) -> None:
+    """The group died before its cursor passed the message that had failed."""
     storage = await create_topic(conn, tracking=tracking)
     group = await subscribe(conn, "g")
     done, failed, given_up, last = await publish_many(conn, *"abcd")
@@ -398,8 +399,8 @@ async def test_a_message_that_waits_while_its_group_returns_is_not_completed(con
 
 @TRACKING
 @pytest.mark.parametrize("how", ["late group", "force-complete", "return"])
-async def test_what_was_done_ahead_of_the_cursor_stays_completed(conn: Any, tracking: str, how: str) -> None:
-    """As a process that leaves remembers it. The group's place does not tell."""
+async def test_messages_settled_ahead_of_the_cursor_stay_completed(conn: Any, tracking: str, how: str) -> None:
+    """A process that leaves records them; the group's position does not show it."""
     storage = await create_topic(conn, tracking=tracking)
     group = await subscribe(conn, "g")
     _, ahead = await publish_many(conn, *"ab")
@@ -425,8 +426,8 @@ async def test_what_was_done_ahead_of_the_cursor_stays_completed(conn: Any, trac
 
 
 @TRACKING
-async def test_a_late_group_is_required_for_what_waits_at_a_group_that_had_returned(conn: Any, tracking: str) -> None:
-    """The group had died with it and is alive again, so the message was not completed when the late one joined."""
+async def test_late_group_is_required_for_messages_of_a_returned_group(conn: Any, tracking: str) -> None:
+    """The group died with the message and lives again, so the message was not completed when the late group joined."""
     storage = await create_topic(conn, tracking=tracking)
     a, _, _ = [await subscribe(conn, name) for name in "abc"]
     [first, second] = await publish_many(conn, *"mn", keys=["k", "k"])
@@ -441,8 +442,8 @@ async def test_a_late_group_is_required_for_what_waits_at_a_group_that_had_retur
     assert await state(conn, second) == (["a", "b", "late"], ["a"], "PROCESSING")
 
 
-async def test_messages_that_a_group_skips_as_it_returns_were_for_somebody(conn: Any) -> None:
-    """It had them before it while it lived."""
+async def test_messages_skipped_by_a_returning_group_were_not_unclaimed(conn: Any) -> None:
+    """The group had them before it while it lived."""
     storage = await create_topic(conn)
     group = await subscribe(conn, "g", "FROM_BEGINNING")
     [id] = await publish(conn, "one")
@@ -452,8 +453,8 @@ async def test_messages_that_a_group_skips_as_it_returns_were_for_somebody(conn:
     assert await conn.fetchval("select count(*) from postbus.zero_subscription_messages()") == 0
 
 
-async def test_nobody_waits_for_what_is_on_the_shelf_of_a_history_that_was_cancelled(conn: Any) -> None:
-    """It is not tried any more, like what the history had not read; but it is when the history goes on."""
+async def test_cancelled_catch_up_is_not_required_for_its_buffered_messages(conn: Any) -> None:
+    """They are not tried any more, like unread history, but are again when the catch-up resumes."""
     await create_topic(conn)
     first, second = await publish_many(conn, *"ab")
     await subscribe(conn, "g", "FROM_BEGINNING", catch_up='{"beside_from": 0}')
@@ -464,7 +465,7 @@ async def test_nobody_waits_for_what_is_on_the_shelf_of_a_history_that_was_cance
 
 
 async def give_up(conn: Any, subscription: int, id: int) -> None:
-    """Read on up to a message, and give it up."""
+    """Read up to a message and give it up."""
     [lane] = await take(conn, "w", subscription)
     piece = await read(conn, lane.cursor)
     piece = piece.after(piece.ids.index(id))
@@ -474,10 +475,8 @@ async def give_up(conn: Any, subscription: int, id: int) -> None:
 
 
 @TRACKING
-async def test_a_message_that_is_redriven_before_the_log_brings_it_again_is_not_completed(
-    conn: Any, tracking: str
-) -> None:
-    """The group was set back before it; the log passes it by, since it waits."""
+async def test_message_redriven_before_the_log_reaches_it_is_not_completed(conn: Any, tracking: str) -> None:
+    """The group has sought back before the message, and the log passes over it because it is deferred."""
     await create_topic(conn, tracking=tracking)
     group = await subscribe(conn, "g")
     [id] = await publish(conn, "one")
@@ -493,8 +492,8 @@ async def test_a_message_that_is_redriven_before_the_log_brings_it_again_is_not_
 
 
 @TRACKING
-async def test_a_message_that_was_given_up_twice_is_not_completed_by_redriving_it(conn: Any, tracking: str) -> None:
-    """Once before its group was set back, and once after it: it was not done either time."""
+async def test_redriving_a_message_given_up_twice_does_not_complete_it(conn: Any, tracking: str) -> None:
+    """It was given up before the seek back and after it, so it was never completed."""
     await create_topic(conn, tracking=tracking)
     group = await subscribe(conn, "g")
     [id] = await publish(conn, "one")
@@ -510,7 +509,7 @@ async def test_a_message_that_was_given_up_twice_is_not_completed_by_redriving_i
 
 
 async def with_history(conn: Any, storage: int, group: int) -> int:
-    """Let a group that has done all be set back, die and return beside its history: the history's subscription."""
+    """Let a group settle everything, seek back, die and return with a catch-up. Returns the catch-up's subscription."""
     await pass_all(conn, group)
     await conn.execute("select postbus.seek('t', 'g', 'FROM_BEGINNING')")
     await let_die(conn, storage)
@@ -521,10 +520,8 @@ async def with_history(conn: Any, storage: int, group: int) -> int:
 
 @TRACKING
 @pytest.mark.parametrize("how", ["redriven", "moved"])
-async def test_what_fails_in_a_history_does_not_undo_what_its_group_had_done(
-    conn: Any, tracking: str, how: str
-) -> None:
-    """It waits at the group itself then: a letter that is redriven, and what waited when the history was cancelled."""
+async def test_failure_in_a_catch_up_does_not_undo_the_groups_completion(conn: Any, tracking: str, how: str) -> None:
+    """The message is then deferred at the group itself: a redriven letter, or a retry of a cancelled catch-up."""
     storage = await create_topic(conn, tracking=tracking)
     group = await subscribe(conn, "g")
     [id] = await publish(conn, "one")
@@ -546,10 +543,8 @@ async def test_what_fails_in_a_history_does_not_undo_what_its_group_had_done(
 
 @TRACKING
 @pytest.mark.parametrize("how", ["redriven", "moved"])
-async def test_what_failed_in_a_history_is_completed_when_its_group_has_done_it(
-    conn: Any, tracking: str, how: str
-) -> None:
-    """Not before, also where others have done it; and a group that is late meanwhile is required for it."""
+async def test_message_that_failed_in_a_catch_up_is_completed_by_its_group(conn: Any, tracking: str, how: str) -> None:
+    """It is not completed before, even if other groups have settled it, and a late group is required for it."""
     storage = await create_topic(conn, tracking=tracking)
     group, other = [await subscribe(conn, name) for name in ("g", "other")]
     await let_die(conn, storage)
@@ -579,8 +574,8 @@ async def test_what_failed_in_a_history_is_completed_when_its_group_has_done_it(
 
 
 @TRACKING
-async def test_what_was_completed_stays_so_when_a_history_returns_whose_group_skips(conn: Any, tracking: str) -> None:
-    """The group goes on with what is new, but the history has before it again what others had completed meanwhile."""
+async def test_completed_message_stays_so_when_a_returning_group_skips_it(conn: Any, tracking: str) -> None:
+    """The group reads new messages only, but its catch-up reads again messages that others completed meanwhile."""
     storage = await create_topic(conn, tracking=tracking)
     [id] = await publish(conn, "one")
     group = await subscribe(conn, "g", "FROM_BEGINNING", catch_up='{"beside_from": 0}')
@@ -594,8 +589,8 @@ async def test_what_was_completed_stays_so_when_a_history_returns_whose_group_sk
 
 
 @TRACKING
-async def test_a_message_that_was_given_up_ahead_of_a_history_stays_failed(conn: Any, tracking: str) -> None:
-    """Its group died before its cursor was past it, and returned beside a history which passes it by."""
+async def test_message_given_up_ahead_of_a_catch_up_stays_failed(conn: Any, tracking: str) -> None:
+    """Its group died before its cursor passed the message, and returned with a catch-up that passes over it."""
     storage = await create_topic(conn, tracking=tracking)
     group = await subscribe(conn, "g")
     first, given_up = await publish_many(conn, *"ab")
@@ -615,10 +610,10 @@ async def test_a_message_that_was_given_up_ahead_of_a_history_stays_failed(conn:
 
 @TRACKING
 @pytest.mark.parametrize("where", ["group", "history"])
-async def test_a_message_that_is_redriven_ahead_of_a_cursor_is_not_completed_by_a_late_group(
+async def test_late_group_does_not_complete_a_message_redriven_ahead_of_a_cursor(
     conn: Any, tracking: str, where: str
 ) -> None:
-    """It was given up, but the place of who gave it up is not past it yet. Then it waits, and is not done."""
+    """The cursor of the group that gave it up has not passed the message yet, so it is deferred and not completed."""
     storage = await create_topic(conn, tracking=tracking)
     group = reader = await subscribe(conn, "g")
     _, given_up = await publish_many(conn, *"ab")

@@ -1,4 +1,4 @@
-"""A QUEUE becomes PUB_SUB: what is in the queue is done first, and nothing is lost or done twice."""
+"""A QUEUE becomes PUB_SUB: the queue's messages are handled first, and none is lost or handled twice."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ async def id_of(conn: Any, group: str = "g") -> int:
     return int(await conn.fetchval("select id from postbus.subscription where group_name = $1", group))
 
 
-async def test_groups_wait_until_the_queue_is_worked_off(conn: Any) -> None:
-    """Waiting, leased and retried messages are all done before the first new one is delivered."""
+async def test_groups_wait_until_the_queue_is_empty(conn: Any) -> None:
+    """Waiting, leased and retried messages are all settled before the first new one is delivered."""
     await create_queue(conn)
     await publish(conn, "old 1", "old 2")
     held = await claim(conn, 1)
@@ -62,8 +62,8 @@ async def test_groups_wait_until_the_queue_is_worked_off(conn: Any) -> None:
     assert (await claim(conn))["ids"] is None
 
 
-async def test_a_transaction_that_has_published_is_waited_for(conn: Any, connect: Any) -> None:
-    """It has sent one message to the queue, and sends the next to the log: these are done in this order."""
+async def test_open_transaction_that_published_is_waited_for(conn: Any, connect: Any) -> None:
+    """It sent one message to the queue and sends the next one to the log, and they are handled in this order."""
     await create_queue(conn, ordered="true")
     writer = await connect()
     open_transaction = writer.transaction()
@@ -84,8 +84,8 @@ async def test_a_transaction_that_has_published_is_waited_for(conn: Any, connect
     assert (await read(conn, lane.cursor)).messages == ["two"]
 
 
-async def test_a_transaction_that_is_prepared_is_waited_for(connect_alone: Connect) -> None:
-    """Whether that happens before anybody looks, or after."""
+async def test_prepared_transaction_is_waited_for(connect_alone: Connect) -> None:
+    """It is found whether it was prepared before the first check or after it."""
     conn, writer = await connect_alone(), await connect_alone()
     await create_queue(conn)
     await writer.execute("begin")
@@ -100,7 +100,7 @@ async def test_a_transaction_that_is_prepared_is_waited_for(connect_alone: Conne
 
 
 async def test_transactions_that_begin_later_are_not_waited_for(conn: Any, connect: Any) -> None:
-    """They see that the topic is a log, and publish to that."""
+    """They see that the topic is a log, and publish to the log."""
     await create_queue(conn)
     await move(conn, "g")
     first_look, later = await connect(), await connect()
@@ -117,8 +117,9 @@ async def test_transactions_that_begin_later_are_not_waited_for(conn: Any, conne
     await after.commit()
 
 
-async def test_what_an_old_snapshot_sends_to_the_queue_later_goes_to_the_first_group(conn: Any, connect: Any) -> None:
-    """REPEATABLE READ, begun before the change: it is found whenever it commits, and nobody else gets it."""
+async def test_late_message_of_an_old_snapshot_goes_to_the_first_group(conn: Any, connect: Any) -> None:
+    """A REPEATABLE READ transaction from before the change publishes to the queue, and no other group gets the
+    message."""
     await create_queue(conn)
     old = await connect()
     transaction = old.transaction(isolation="repeatable_read")
@@ -138,8 +139,8 @@ async def test_what_an_old_snapshot_sends_to_the_queue_later_goes_to_the_first_g
     assert await claim_retrying(conn, other) == []
 
 
-async def test_what_is_scheduled_is_not_waited_for_and_comes_when_it_is_due(conn: Any) -> None:
-    """The group gets it then, although it is in the queue."""
+async def test_scheduled_message_is_not_waited_for_and_comes_when_due(conn: Any) -> None:
+    """The first group gets it then, although it is stored in the queue."""
     await create_queue(conn)
     await conn.execute("select postbus.publish('t', 'later'::text, key => 'k', delay => '1 day')")
     assert (await move(conn, "g"))["scheduled"] == 1
@@ -152,7 +153,7 @@ async def test_what_is_scheduled_is_not_waited_for_and_comes_when_it_is_due(conn
 
 
 async def test_handed_over_messages_keep_their_order_and_attempts(conn: Any) -> None:
-    """The first of a key that has failed before is still the first, and those in the log wait behind all of them."""
+    """The first message of a key stays first after a failure, and messages in the log wait behind all of them."""
     await create_queue(conn, ordered="true")
     await publish(conn, "a1", "a2", "a3", key="a")
     await publish(conn, "b1", key="b")
@@ -176,8 +177,8 @@ async def test_handed_over_messages_keep_their_order_and_attempts(conn: Any) -> 
     assert (await read(conn, lane.cursor)).messages == ["a4"]
 
 
-async def test_one_that_is_given_back_after_others_were_handed_over_is_still_the_first(conn: Any, connect: Any) -> None:
-    """Somebody claims the first of a key while the others are handed over, and fails."""
+async def test_message_released_during_the_hand_over_is_still_first(conn: Any, connect: Any) -> None:
+    """A consumer claims the first message of a key while the others are handed over, and releases it."""
     await create_queue(conn, ordered="true")
     await publish(conn, "a1", "a2", key="a")
     await move(conn, "g", hand_over=True)
@@ -195,8 +196,8 @@ async def test_one_that_is_given_back_after_others_were_handed_over_is_still_the
     assert [row["payload"] for row in await claim_retrying(conn, lane)] == [b"a1"]
 
 
-async def test_dead_letters_of_the_queue_are_redriven_to_the_group_that_is_named(conn: Any) -> None:
-    """A queue had none, so one has to be named."""
+async def test_dead_letters_of_the_queue_are_redriven_to_the_named_group(conn: Any) -> None:
+    """The queue had no group, so the redrive has to name one."""
     await create_queue(conn)
     [id] = await publish(conn, "one", key="k")
     held = await claim(conn)
@@ -210,8 +211,8 @@ async def test_dead_letters_of_the_queue_are_redriven_to_the_group_that_is_named
     assert await conn.fetchval("select count(*) from postbus.dead_letter") == 0
 
 
-async def test_a_dry_run_changes_nothing(conn: Any) -> None:
-    """It tells what would be left in the queue."""
+async def test_dry_run_changes_nothing(conn: Any) -> None:
+    """It reports how many messages would be left in the queue."""
     await create_queue(conn, ordered="true")
     await publish(conn, "one", key="k", priority=7)
     before = await conn.fetch("select t.*, t.xmin::text from postbus.topic t order by id")
@@ -223,8 +224,8 @@ async def test_a_dry_run_changes_nothing(conn: Any) -> None:
     assert await go_on(conn) is None
 
 
-async def test_a_move_may_be_repeated_until_the_queue_is_empty(conn: Any) -> None:
-    """To hand over after all: to the heir, or to another group if that was cancelled."""
+async def test_move_may_be_repeated_until_the_queue_is_empty(conn: Any) -> None:
+    """A repeated move can hand over to the first group, or to another one if the first was cancelled."""
     await create_queue(conn)
     await publish(conn, "one")
     await move(conn, "first", "second")
@@ -241,8 +242,8 @@ async def test_a_move_may_be_repeated_until_the_queue_is_empty(conn: Any) -> Non
     assert await conn.fetchval(heir) == "second"
 
 
-async def test_nonsense_is_refused(conn: Any) -> None:
-    """With the command that helps."""
+async def test_bad_moves_are_refused(conn: Any) -> None:
+    """The error names the command that helps."""
     assert "topics create" in await refused(move(conn, "g"), "PB404")
     await create_queue(conn)
     await refused(move(conn, "no spaces here"), "PB401")
@@ -258,8 +259,8 @@ async def test_nonsense_is_refused(conn: Any) -> None:
     assert "another name" in await refused(conn.execute(back), "PB408")
 
 
-async def test_what_was_not_seen_when_options_were_set_can_be_claimed(conn: Any, connect: Any) -> None:
-    """An idle queue may become PUB_SUB by its options alone; a transaction that was open then loses nothing."""
+async def test_message_uncommitted_while_options_changed_can_be_claimed(conn: Any, connect: Any) -> None:
+    """An idle queue may become PUB_SUB by its options alone, and an open transaction loses nothing."""
     await create_queue(conn)
     writer = await connect()
     open_transaction = writer.transaction()
@@ -270,14 +271,14 @@ async def test_what_was_not_seen_when_options_were_set_can_be_claimed(conn: Any,
     assert payloads(await claim(conn)) == ["one"]
 
 
-async def test_a_topic_that_was_always_a_log_has_no_queue_to_claim_from(conn: Any) -> None:
-    """Who tries is told of groups."""
+async def test_pub_sub_topic_without_a_queue_cannot_be_claimed_from(conn: Any) -> None:
+    """The error refers to groups."""
     await create_topic(conn)
     assert "group" in await refused(claim(conn), "PB432")
 
 
 async def test_writes_are_not_blocked_while_groups_wait_for_the_queue(conn: Any) -> None:
-    """A group that waits is a subscription."""
+    """A waiting group counts as a subscription."""
     await create_queue(conn)
     await publish(conn, "old")
     await move(conn, "g")
@@ -288,8 +289,8 @@ async def test_writes_are_not_blocked_while_groups_wait_for_the_queue(conn: Any)
 
 
 @pytest.mark.parametrize("state", ["PAUSED", "CANCELLED"])
-async def test_a_new_subscription_does_not_wait(conn: Any, state: str) -> None:
-    """A group that comes by itself gets what is published from then on, whatever is in the queue."""
+async def test_new_subscription_does_not_wait_for_the_queue(conn: Any, state: str) -> None:
+    """A group that subscribes on its own gets new messages, whatever is left in the queue."""
     await create_queue(conn)
     await publish(conn, "old")
     await move(conn, "g")

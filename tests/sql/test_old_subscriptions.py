@@ -1,4 +1,4 @@
-"""Subscriptions that ended or died long ago: which of them are removed, and which something still needs."""
+"""Old subscriptions: which ended or dead ones are removed, and which are still needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_SUBSCRIPTIONS = ("lane", "cursor", "member", "group_worker", "loss", "catch_
 
 
 async def left_over(conn: Any) -> dict[str, int]:
-    """Rows that belong to subscriptions that are not there."""
+    """Count rows that belong to subscriptions that no longer exist."""
     counts = {
         table: await conn.fetchval(
             f"select count(*) from postbus.{table} one "
@@ -34,8 +34,8 @@ async def left_over(conn: Any) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("state", ["CANCELLED", "DEAD", "ACTIVE", "PAUSED"])
-async def test_old_subscriptions_go_with_all_that_belongs_to_them(conn: Any, state: str) -> None:
-    """Those that are DEAD or CANCELLED, after the retention and not before; others never."""
+async def test_old_subscriptions_are_removed_with_their_rows(conn: Any, state: str) -> None:
+    """DEAD and CANCELLED subscriptions go after the retention and not before; others never."""
     storage = await create_topic(conn)
     await publish_many(conn, *"abcde")
     options = json.dumps({"beside_from": 2})
@@ -61,7 +61,8 @@ async def test_old_subscriptions_go_with_all_that_belongs_to_them(conn: Any, sta
         assert await conn.fetchval(removed) == 2
 
 
-async def test_the_retention_of_subscriptions_is_obeyed(conn: Any) -> None:
+async def test_subscription_retention_can_be_set(conn: Any) -> None:
+    """A subscription is removed once the configured retention has passed."""
     await create_topic(conn)
     await subscribe(conn)
     await conn.execute("select postbus.set_group_state('t', 'g', 'CANCELLED')")
@@ -69,8 +70,8 @@ async def test_the_retention_of_subscriptions_is_obeyed(conn: Any) -> None:
     assert [await remove_old(conn, n * _DAY) for n in (1, 3)] == [0, 1]
 
 
-async def test_a_dead_group_stays_while_its_messages_may_be_there(conn: Any) -> None:
-    """Its place means something for as long as the topic keeps messages."""
+async def test_dead_group_stays_while_its_messages_may_exist(conn: Any) -> None:
+    """Its position is meaningful for as long as the topic keeps messages."""
     storage = await create_topic(conn, retention="60 days", max_retention="90 days")
     await subscribe(conn)
     assert await let_die(conn, storage) == 1
@@ -78,8 +79,8 @@ async def test_a_dead_group_stays_while_its_messages_may_be_there(conn: Any) -> 
 
 
 @pytest.mark.parametrize("kind", ["dead", "retry"])
-async def test_a_subscription_with_messages_of_its_own_stays(conn: Any, kind: str) -> None:
-    """Dead letters, and messages to be tried again, are not deleted behind anybody's back."""
+async def test_subscription_with_deferred_messages_or_dead_letters_stays(conn: Any, kind: str) -> None:
+    """Dead letters and retries are never deleted as a side effect."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
     await publish_many(conn, "a")
@@ -93,8 +94,8 @@ async def test_a_subscription_with_messages_of_its_own_stays(conn: Any, kind: st
     assert await remove_old(conn, 365 * _DAY) == 1
 
 
-async def test_a_finished_history_goes_when_its_receipts_have(conn: Any) -> None:
-    """While they are there, they tell that the living group is done with those messages."""
+async def test_finished_catch_up_is_removed_after_its_receipts(conn: Any) -> None:
+    """Its receipts prove that the living group has settled those messages."""
     storage = await create_topic(conn, heartbeat_timeout="1 year", zombie_time="1 year")
     await publish_many(conn, *"abcde")
     await subscribe(conn, start="FROM_BEGINNING", catch_up=json.dumps({"beside_from": 2}))
@@ -106,13 +107,14 @@ async def test_a_finished_history_goes_when_its_receipts_have(conn: Any) -> None
     assert await conn.fetchval(statuses) == ["COMPLETED"]
     assert await remove_old(conn, 31 * _DAY) == 0
     assert await conn.fetchval(statuses) == ["COMPLETED"]
-    await conn.execute("truncate postbus.receipt")  # as dropping the leaf does
+    await conn.execute("truncate postbus.receipt")  # as dropping the partition does
     assert await remove_old(conn, 31 * _DAY) == 1
     assert await left_over(conn) == {}
     assert await conn.fetchval("select count(*) from postbus.groups where state = 'ACTIVE'") == 1
 
 
-async def test_a_process_of_a_removed_subscription_is_told_to_stop(conn: Any) -> None:
+async def test_process_of_a_removed_subscription_is_told_to_stop(conn: Any) -> None:
+    """`lease_lanes` answers `stop` for a subscription that no longer exists."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
     await take(conn, "w", group)

@@ -20,8 +20,8 @@ async def ordered_topic(conn: Any) -> None:
     await conn.execute("""select postbus.create_topic('t', '{"ordered": true, "max_attempts": 3}')""")
 
 
-async def test_of_each_key_one_message_is_in_hand(conn: Any) -> None:
-    """A claim takes the first message of each key, and no second one while the first is in hand."""
+async def test_only_one_message_of_a_key_is_in_hand(conn: Any) -> None:
+    """A claim takes the first message of each key, and none other of it while the first is in hand."""
     await publish(conn, "a1", "a2", key="a")
     await publish(conn, "b1", "b2", key="b")
 
@@ -33,8 +33,8 @@ async def test_of_each_key_one_message_is_in_hand(conn: Any) -> None:
     assert await states(conn) == {"leased": 2, "parked": 2}
 
 
-async def test_the_next_of_a_key_comes_after_the_ack(conn: Any) -> None:
-    """Acking passes the key on, in order, until nothing is left of it."""
+async def test_next_message_of_a_key_comes_after_the_ack(conn: Any) -> None:
+    """An ack passes the key on, in order, until no message of it is left."""
     await publish(conn, "a1", "a2", "a3", key="a")
     floor, got = None, []
     for _ in range(3):
@@ -48,8 +48,8 @@ async def test_the_next_of_a_key_comes_after_the_ack(conn: Any) -> None:
     assert await conn.fetchval("select count(*) from postbus.busy_key") == 0
 
 
-async def test_a_failing_message_blocks_its_key_only(conn: Any) -> None:
-    """While a message waits for its next attempt, its key waits with it and the others go on."""
+async def test_failing_message_blocks_its_key_only(conn: Any) -> None:
+    """While a message waits for its next attempt, its key waits with it and other keys go on."""
     await publish(conn, "a1", "a2", key="a")
     await publish(conn, "b1", "b2", key="b")
     first = await claim(conn)
@@ -66,8 +66,8 @@ async def test_a_failing_message_blocks_its_key_only(conn: Any) -> None:
     assert payloads(await claim(conn)) == ["a2"]
 
 
-async def test_a_dead_letter_lets_its_key_go_on(conn: Any) -> None:
-    """A message that is given up no longer blocks its key."""
+async def test_dead_letter_frees_its_key(conn: Any) -> None:
+    """A message that was given up no longer blocks its key."""
     await publish(conn, "a1", "a2", key="a")
     first = await claim(conn)
     await conn.execute("select postbus.dead_letter($1, $2, 'no')", first["token"], first["ids"])
@@ -75,8 +75,8 @@ async def test_a_dead_letter_lets_its_key_go_on(conn: Any) -> None:
     assert payloads(await claim(conn)) == ["a2"]
 
 
-async def test_an_expired_lease_keeps_the_order(conn: Any) -> None:
-    """What a dead member held comes back before the rest of its key, until its attempts are used up."""
+async def test_expired_lease_keeps_the_order(conn: Any) -> None:
+    """The message of a dead member returns before the rest of its key, until its attempts are used up."""
     await publish(conn, "a1", "a2", key="a")
     now = await conn.fetchval("select clock_timestamp()")
     for _ in range(3):
@@ -88,8 +88,8 @@ async def test_an_expired_lease_keeps_the_order(conn: Any) -> None:
     assert payloads(await claim(conn, as_of=now)) == ["a2"]
 
 
-async def test_a_key_waits_for_its_message_that_died_again(conn: Any) -> None:
-    """From the second time on an expired lease's message waits for a while, and its key with it."""
+async def test_key_waits_for_a_message_whose_lease_ended_twice(conn: Any) -> None:
+    """From the second expired lease on, the message waits for a while, and its key waits with it."""
     await publish(conn, "a1", "a2", key="a")
     now = await conn.fetchval("select clock_timestamp()")
     for _ in range(2):
@@ -102,7 +102,7 @@ async def test_a_key_waits_for_its_message_that_died_again(conn: Any) -> None:
 
 
 async def test_released_messages_keep_the_order(conn: Any) -> None:
-    """A message that is given back untouched is the next of its key again."""
+    """A message that was released untouched is the next of its key again."""
     await publish(conn, "a1", "a2", key="a")
     claimed = await claim(conn)
     await conn.execute("select postbus.release($1, $2)", claimed["token"], claimed["ids"])
@@ -110,8 +110,8 @@ async def test_released_messages_keep_the_order(conn: Any) -> None:
     assert payloads(await claim(conn)) == ["a1"]
 
 
-async def test_order_is_by_commit_not_by_transaction_id(connect: Connect) -> None:
-    """Two transactions that take turns on a key may have begun in the other order."""
+async def test_order_is_by_publishing_not_by_transaction_id(connect: Connect) -> None:
+    """The transaction with the lower id publishes second, and its message comes second."""
     early, late, worker = await connect(), await connect(), await connect()
     transaction = early.transaction()
     await transaction.start()
@@ -126,8 +126,8 @@ async def test_order_is_by_commit_not_by_transaction_id(connect: Connect) -> Non
     assert payloads(await claim(worker, 1)) == ["second"]
 
 
-async def test_a_backlog_of_one_key_does_not_hide_the_others(conn: Any) -> None:
-    """Claims find the messages of other keys behind a long backlog of a busy one."""
+async def test_backlog_of_one_key_does_not_hide_other_keys(conn: Any) -> None:
+    """Claims find the messages of other keys behind a long backlog of a busy key."""
     await conn.execute(
         "select postbus.publish_many('t', array_fill('x'::bytea, array[900]), "
         "keys => array_fill('hot'::text, array[900]))"
@@ -141,7 +141,7 @@ async def test_a_backlog_of_one_key_does_not_hide_the_others(conn: Any) -> None:
     assert payloads(second) == ["cold"]
 
 
-async def test_a_scheduled_message_takes_its_place_when_it_is_due(conn: Any) -> None:
+async def test_scheduled_message_is_ordered_from_when_it_is_due(conn: Any) -> None:
     """A delayed message does not block its key before it is due."""
     await publish(conn, "scheduled", key="a", delay=timedelta(hours=1))
     await publish(conn, "now", key="a")
@@ -152,7 +152,7 @@ async def test_a_scheduled_message_takes_its_place_when_it_is_due(conn: Any) -> 
 
 
 async def test_purging_an_ordered_topic_frees_its_keys(conn: Any) -> None:
-    """After a purge a key whose message waited for a retry can be used again."""
+    """After a purge, a key whose message waited for a retry can be used again."""
     await publish(conn, "a1", "a2", key="a")
     claimed = await claim(conn)
     await conn.fetch("select * from postbus.retry($1, $2, '1 hour')", claimed["token"], claimed["ids"])
@@ -168,21 +168,21 @@ async def test_purging_an_ordered_topic_frees_its_keys(conn: Any) -> None:
     assert payloads(await claim(conn)) == ["b3"]
 
 
-async def test_a_message_without_a_key_is_refused(conn: Any) -> None:
-    """An ordered topic needs to know what to keep in order."""
+async def test_message_without_a_key_is_refused(conn: Any) -> None:
+    """An ordered topic needs a key to know what to keep in order."""
     with pytest.raises(asyncpg.PostgresError, match="needs a key"):
         await publish(conn, "one")
 
 
-async def test_order_cannot_be_changed_while_messages_are_on_their_way(conn: Any) -> None:
-    """Neither switching order off nor on is possible with messages in the topic."""
+async def test_order_cannot_be_changed_while_the_topic_has_messages(conn: Any) -> None:
+    """Order can be switched neither on nor off with messages in the topic."""
     await publish(conn, "a1", key="a")
     with pytest.raises(asyncpg.PostgresError) as caught:
         await conn.execute("""select postbus.set_topic('t', '{"ordered": false}')""")
     assert caught.value.sqlstate == "PB408"
 
 
-async def test_a_message_published_before_the_topic_was_ordered_is_delivered(connect: Connect) -> None:
+async def test_message_published_before_the_topic_was_ordered_is_delivered(connect: Connect) -> None:
     """A transaction that was open while its topic became ordered loses nothing."""
     slow, conn = await connect(), await connect()
     await conn.execute("""select postbus.create_topic('u', '{}')""")
@@ -196,14 +196,14 @@ async def test_a_message_published_before_the_topic_was_ordered_is_delivered(con
     assert sorted(payloads(await claim(conn, topic="u"))) == ["ordered", "unordered"]
 
 
-async def test_a_key_is_not_left_behind_when_its_last_ack_meets_a_claim(connect: Connect) -> None:
-    """A claim that meets a new message of a key which is just being passed on leaves it, and takes it next time."""
+async def test_key_is_not_lost_when_its_last_ack_meets_a_claim(connect: Connect) -> None:
+    """A claim that meets a new message of a key being passed on skips the message, and takes it next time."""
     acker, claimer, publisher = await connect(), await connect(), await connect()
     await publish(acker, "a1", key="a")
     claimed = await claim(acker)
 
     async with acker.transaction():
-        await ack(acker, claimed)  # sees no next message, deletes the busy key
+        await ack(acker, claimed)  # sees no next message and deletes the busy key
         await publish(publisher, "a2", key="a")
         meanwhile = await claim(claimer)  # does not wait
 
@@ -234,8 +234,8 @@ async def test_two_claimers_of_one_key_keep_its_order(connect: Connect) -> None:
     assert payloads(await claim(b, 1, floor=(await second)["next_floor"])) == ["a2"]
 
 
-async def test_what_another_claimer_left_stays_above_the_floor(connect: Connect) -> None:
-    """A claimer that looks at many messages and takes one hides the others from nobody."""
+async def test_messages_left_by_another_claimer_stay_above_the_scan_floor(connect: Connect) -> None:
+    """A claimer that examines many messages and takes one hides the others from nobody."""
     a, b = await connect(), await connect()
     for n in range(10):
         await publish(a, f"m{n}", key=f"k{n}")
@@ -249,7 +249,7 @@ async def test_what_another_claimer_left_stays_above_the_floor(connect: Connect)
 
 
 async def test_dead_letters_without_a_key_can_be_redriven_into_an_ordered_topic(conn: Any) -> None:
-    """They go as they come: what has no key is in nobody's order."""
+    """A message without a key takes part in no order."""
     await conn.execute("select postbus.create_topic('u')")
     await publish(conn, "old", topic="u")
     claimed = await claim(conn, topic="u")
@@ -264,7 +264,7 @@ async def test_dead_letters_without_a_key_can_be_redriven_into_an_ordered_topic(
 
 @pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
 async def test_settling_with_an_old_snapshot_is_refused(conn: Any, isolation: Any) -> None:
-    """Order per key needs READ COMMITTED; anything else is told, instead of leaving a key behind."""
+    """Order per key needs READ COMMITTED; any other level is an error, so that no key is left behind."""
     await publish(conn, "a1", key="a")
     claimed = await claim(conn)
     transaction = conn.transaction(isolation=isolation)
@@ -276,8 +276,8 @@ async def test_settling_with_an_old_snapshot_is_refused(conn: Any, isolation: An
     assert await states(conn) == {"leased": 1}
 
 
-async def test_a_purge_beside_a_claim_keeps_the_key(connect: Connect) -> None:
-    """A purge that waits for a claimer sees what it has taken: the key stays with it."""
+async def test_purge_beside_a_claim_keeps_the_key(connect: Connect) -> None:
+    """A purge that waits for a claimer sees what the claimer took, so the key stays with it."""
     a, purger = await connect(), await connect()
     await publish(a, "a1", key="a")
     first = await claim(a)
@@ -304,8 +304,8 @@ async def test_a_purge_beside_a_claim_keeps_the_key(connect: Connect) -> None:
     assert payloads(await claim(a)) == ["a3"]
 
 
-async def test_a_message_without_order_passes_nobodys_key(connect: Connect) -> None:
-    """Settling a message from before the topic was ordered leaves the message in hand of its key alone."""
+async def test_message_from_before_the_order_passes_on_no_key(connect: Connect) -> None:
+    """Settling such a message does not affect the message of its key that is in hand."""
     slow, conn = await connect(), await connect()
     await conn.execute("select postbus.create_topic('u')")
     transaction = slow.transaction()
@@ -331,7 +331,7 @@ async def _publish_in_turns(connect: Connect, name: int, published: dict[str, li
         await transaction.start()
         if rng.random() < 0.5:
             await conn.fetchval("select pg_current_xact_id()")
-        await conn.execute("select pg_advisory_xact_lock(ascii($1))", key)  # the business' own row lock
+        await conn.execute("select pg_advisory_xact_lock(ascii($1))", key)  # the application's own row lock
         text = f"{key}-{name}-{n}"
         await publish(conn, text, key=key, priority=rng.choice([4, 4, 6]))
         if rng.random() < 0.1:

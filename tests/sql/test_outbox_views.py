@@ -1,4 +1,4 @@
-"""The schema postbus_outbox: questions that people ask a fan-out outbox, word for word, and the true answers."""
+"""The schema postbus_outbox: questions that people ask a fan-out outbox, word for word, with the true answers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class History:
 
 @pytest.fixture
 async def history(bus: Bus, dsn: str, conn: Any) -> History:
-    """Groups that have worked: email is ACTIVE and has failed twice, analytics is PAUSED, inventory is DEAD."""
+    """Set up groups that have worked: email is ACTIVE and failed twice, analytics is PAUSED, inventory is DEAD."""
     known = History()
     known.begun_at = await conn.fetchval("select clock_timestamp()")
     await bus.admin.create_topic("orders.events", semantics="PUB_SUB", retention="36h")
@@ -152,7 +152,7 @@ def _rates(rows: list[Any], known: History) -> None:
     assert set(found) == {"orders.events", "audit", "jobs"}
     assert found["audit"] == (2, None, 0)
     assert found["jobs"] == (3, pytest.approx(1 / 3), 1)
-    # Of 17: 8 all three groups have, or both that live; email failed two that inventory had too;
+    # Of 17 messages 8 are settled by all three groups or by both that live; email failed two that inventory had too;
     # analytics was paused for five.
     assert found["orders.events"] == (18, pytest.approx((8 + 2 * 2 / 3 + 5 / 2) / 17), 8)
 
@@ -200,7 +200,7 @@ ANSWERS = {
     "who is near its timeout": (NEAR_TIMEOUT, _is()),
     "what is stuck": (STUCK, _is()),
     "how far are backfills": (BACKFILL, _is()),
-    # One to be tried again, five and two that are not done by all, and the first: for two groups or none, not for one.
+    # One to be retried, five and two not completed by all groups, and the first: for two groups or none, never for one.
     "what is inconsistent": (INCONSISTENT, _is(("orders.events", 9))),
     "what is orphaned": (ORPHANED, _is()),
 }
@@ -212,6 +212,7 @@ async def ask(conn: Any, question: str) -> list[Any]:
 
 
 async def test_every_question_has_its_true_answer(conn: Any, history: History) -> None:
+    """Each question is asked as written, and all wrong answers are reported together."""
     wrong = {}
     for name, (question, is_true) in ANSWERS.items():
         rows = await ask(conn, question)
@@ -222,8 +223,8 @@ async def test_every_question_has_its_true_answer(conn: Any, history: History) -
     assert not wrong
 
 
-async def test_a_failed_delivery_tells_why_and_how_often(conn: Any, history: History) -> None:
-    """One that is given up was processed; one that is to be tried again was not yet."""
+async def test_failed_delivery_has_its_error_and_attempts(conn: Any, history: History) -> None:
+    """A message that was given up counts as processed; one that waits for a retry does not yet."""
     rows = await ask(
         conn,
         "select message_id, substring(error_message from '[^\n]+\n?$'), retry_count, processed_at is not null "
@@ -242,8 +243,8 @@ async def test_a_failed_delivery_tells_why_and_how_often(conn: Any, history: His
     assert ids == [(35, 35, 34)]
 
 
-async def test_a_blocked_topic_is_explained(bus: Bus, conn: Any, history: History) -> None:
-    """Writes are refused while all groups are paused or dead, and the questions say why."""
+async def test_blocked_topic_is_explained(bus: Bus, conn: Any, history: History) -> None:
+    """Writes are refused while all groups are PAUSED or DEAD, and the questions say why."""
     await bus.admin.set_topic("orders.events", block_writes_on_zero_subscriptions=True)
     await bus.admin.pause_group("orders.events", "email-service")
     with pytest.raises(NoActiveSubscriptions):
@@ -256,7 +257,8 @@ async def test_a_blocked_topic_is_explained(bus: Bus, conn: Any, history: Histor
     ]
 
 
-async def test_groups_without_heartbeats_and_old_messages_are_found(conn: Any, history: History) -> None:
+async def test_silent_groups_and_old_messages_are_found(conn: Any, history: History) -> None:
+    """A group near its heartbeat timeout and topics with messages older than an hour are reported."""
     await conn.execute(
         "update postbus.subscription set seen_at = clock_timestamp() - interval '250 seconds' where state = 'ACTIVE'"
     )
@@ -271,7 +273,7 @@ async def test_groups_without_heartbeats_and_old_messages_are_found(conn: Any, h
 
 
 async def test_cleanup_removes_what_nobody_needs(bus: Bus, conn: Any) -> None:
-    """Messages of the log whose retention is over, and finished ones of queues; it tells how many went."""
+    """It removes expired messages of logs and finished ones of queues, and returns how many."""
     await bus.admin.create_topic("orders.events", semantics="PUB_SUB", retention="0", zero_subscription_retention="0")
     await bus.admin.create_topic("jobs", retention="1h")
     for n in range(7):
@@ -297,7 +299,8 @@ async def test_cleanup_removes_what_nobody_needs(bus: Bus, conn: Any) -> None:
     assert await ask(conn, CLEANUP) == [(1,)]
 
 
-async def test_queued_messages_have_the_status_of_where_they_are(conn: Any) -> None:
+async def test_queued_messages_have_the_status_of_their_stage(conn: Any) -> None:
+    """Waiting and retried messages are PENDING, and a leased one is PROCESSING."""
     await conn.execute("select postbus.publish('jobs', payload) from (values ('1'::text), ('2'), ('3')) as p (payload)")
     row = await conn.fetchrow("select * from postbus.claim('jobs', 'm', 2)")
     await conn.execute("select postbus.retry($1, array[$2::bigint], '1 hour'::interval)", row["token"], row["ids"][0])
@@ -308,8 +311,8 @@ async def test_queued_messages_have_the_status_of_where_they_are(conn: Any) -> N
 
 
 @pytest.mark.parametrize("start", ["FROM_NOW", "FROM_TIMESTAMP", "FROM_MESSAGE_ID", "seek", "bounded", "watermark"])
-async def test_what_a_group_does_not_want_is_not_its_lag(bus: Bus, conn: Any, start: str) -> None:
-    """Wherever it began, or was set to: two of five messages are before it."""
+async def test_skipped_messages_are_no_lag(bus: Bus, conn: Any, start: str) -> None:
+    """Wherever the group started or was moved to, two of five messages are before it."""
     tracking = "OFFSET_WATERMARK" if start == "watermark" else "REFERENCE_COUNTING"
     await bus.admin.create_topic("orders.events", semantics="PUB_SUB", tracking=tracking)
     for n in range(3):

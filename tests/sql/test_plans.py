@@ -1,4 +1,4 @@
-"""The searches of a claim use their indexes, whatever the statistics say."""
+"""Query plans: searches use their indexes, whatever the statistics say."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from support.queue_sql import claim
 
 
 @pytest.mark.parametrize("analyzed", ["empty", "full"])
-async def test_a_claim_reads_what_it_takes(conn: Any, analyzed: str) -> None:
-    """Claiming 10 of 20,000 waiting messages reads a few blocks, with statistics of an empty table as well."""
+async def test_claim_reads_only_what_it_takes(conn: Any, analyzed: str) -> None:
+    """Claiming 10 of 20,000 waiting messages reads a few blocks, even with the statistics of an empty table."""
     if analyzed == "empty":
         await conn.execute("analyze postbus.queued")
     await conn.execute("select postbus.publish_many('t', array_fill('x'::bytea, array[20000]))")
@@ -51,8 +51,10 @@ async def test_a_claim_reads_what_it_takes(conn: Any, analyzed: str) -> None:
 
 @pytest.mark.parametrize("analyzed", ["empty", "full"])
 @pytest.mark.parametrize("storage", ["shared", "own"])
-async def test_a_read_beside_open_transactions_reads_what_is_new(connect: Connect, storage: str, analyzed: str) -> None:
-    """Of 4000 segments that were read before none is looked at again, while publishers have transactions open."""
+async def test_read_beside_open_transactions_reads_only_new_segments(
+    connect: Connect, storage: str, analyzed: str
+) -> None:
+    """Of 4000 segments read before, none is read again while publishers have transactions open."""
     conn = await connect()
     await create_topic(conn, storage=storage)
     group = await subscribe(conn)
@@ -81,15 +83,15 @@ async def test_a_read_beside_open_transactions_reads_what_is_new(connect: Connec
 
 
 async def _blocks(conn: Any, query: str, *args: Any) -> int:
-    """How many blocks a query looks at, functions and all, once its plans are there."""
+    """Return how many blocks a query reads, including its functions, once its plans are cached."""
     for _ in range(2):
         explained = await conn.fetch(f"explain (analyze, buffers, costs off, timing off, summary off) {query}", *args)
     text = "\n".join(row[0] for row in explained)
     return int(re.findall(r"shared hit=(\d+)", text.split("Planning")[0])[0])
 
 
-async def test_states_of_all_messages_are_computed_for_few_of_them(conn: Any) -> None:
-    """Of 4000 segments some stand for all others, and each block is read a few times."""
+async def test_states_of_all_messages_are_computed_from_few(conn: Any) -> None:
+    """Of 4000 segments a few represent all others, and each block is read only a few times."""
     await create_topic(conn, lanes=2)
     groups = [await subscribe(conn, name) for name in ("all", "half", "none")]
     await conn.execute(
@@ -100,7 +102,7 @@ async def test_states_of_all_messages_are_computed_for_few_of_them(conn: Any) ->
     async def all_is_visible() -> None:
         assert await conn.fetchval("select pg_snapshot_xmin(pg_current_snapshot()) >= $1::text::xid8", published)
 
-    await eventually(all_is_visible, within=60)  # else groups stand at places that have to look at each segment
+    await eventually(all_is_visible, within=60)  # otherwise cursors have to examine each segment
     await pass_all(conn, groups[0])
     for lane in await take(conn, "w", groups[1]):
         piece = await read(conn, lane.cursor, 1000, lanes=(lane.lane,))
@@ -120,7 +122,7 @@ async def test_states_of_all_messages_are_computed_for_few_of_them(conn: Any) ->
 
 
 async def test_one_message_is_found_among_many_partitions(conn: Any) -> None:
-    """What a group made of a message is told by looking at a few blocks, however many partitions there are."""
+    """Finding the state of a message reads a few blocks, however many partitions there are."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
     ids = []
@@ -141,8 +143,8 @@ async def test_one_message_is_found_among_many_partitions(conn: Any) -> None:
     assert blocks[1] < blocks[0] + 200, blocks
 
 
-async def test_group_that_comes_back_does_not_look_at_what_it_has_read(conn: Any) -> None:
-    """A poller that is DEAD each time is told what it missed, by a few blocks of a log of 4000 messages."""
+async def test_returning_group_does_not_reread_settled_messages(conn: Any) -> None:
+    """A poller that is DEAD between its polls learns what it missed from a few blocks of a log of 4000 messages."""
     await create_topic(conn, lanes=2)
     group = await subscribe(conn)
     await conn.execute(
@@ -168,7 +170,7 @@ async def test_group_that_comes_back_does_not_look_at_what_it_has_read(conn: Any
 async def test_group_far_behind_is_not_counted_segment_by_segment(
     conn: Any, options: dict[str, int], read_of: set[int]
 ) -> None:
-    """A return, a late start and a step back read of closed partitions only the one in which they begin to skip."""
+    """A return, a late start and a seek back read only the closed partition in which skipping begins."""
     storage = await create_topic(conn, lanes=2)
     catch_up = json.dumps(options)
     group = await subscribe(conn, catch_up=catch_up)

@@ -1,4 +1,4 @@
-"""Popping from all topics of a namespace, of a task, or whose names fit a pattern."""
+"""Popping from all topics of a namespace, of a task, or with names that fit a pattern."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from support.pop_sql import Pop, ack, as_pop, retry
 
 
 async def in_namespace(conn: Any, *topics: str, mode: str = "new") -> None:
-    """The group g, subscribed to namespace n, which has topics."""
+    """Subscribe group g to namespace n, which has these topics."""
     for topic in topics:
         await create_topic(conn, topic, namespace="n")
     await conn.fetch("select * from postbus.subscribe_scope('g', namespace => 'n', mode => $1)", mode)
 
 
 async def pop(conn: Any, count: int = 1, **options: Any) -> Pop:
-    """One call of pop_scope for the group g; of namespace n unless told otherwise."""
+    """Call `pop_scope` once for group g, on namespace n unless told otherwise."""
     scope = options if {"task", "pattern"} & set(options) else {"namespace": "n", **options}
     named = "".join(f", {name} => ${place}" for place, name in enumerate(scope, 2))
     return as_pop(
@@ -28,8 +28,8 @@ async def pop(conn: Any, count: int = 1, **options: Any) -> Pop:
     )
 
 
-async def test_messages_come_from_all_topics_the_longest_waiting_first(conn: Any) -> None:
-    """Each pop takes from the topic in which something waits longest."""
+async def test_pop_takes_from_the_topic_that_waits_longest(conn: Any) -> None:
+    """Each pop takes from the topic whose message has waited longest."""
     await in_namespace(conn, "a", "b", "c")
     for topic, payload in (("b", "1"), ("a", "2"), ("c", "3")):
         await publish_many(conn, payload, topic=topic)
@@ -44,8 +44,8 @@ async def test_messages_come_from_all_topics_the_longest_waiting_first(conn: Any
     assert (empty.messages, empty.more) == ([], False)
 
 
-async def test_a_busy_topic_does_not_starve_a_quiet_one(conn: Any) -> None:
-    """However much waits in one topic, what waits in another comes within a few pops."""
+async def test_busy_topic_does_not_starve_a_quiet_one(conn: Any) -> None:
+    """However many messages wait in one topic, those of another come within a few pops."""
     await in_namespace(conn, "busy", "quiet")
     await publish_many(conn, *map(str, range(50)), topic="busy")
     await publish_many(conn, "here", topic="quiet")
@@ -58,8 +58,8 @@ async def test_a_busy_topic_does_not_starve_a_quiet_one(conn: Any) -> None:
     assert "here" in got
 
 
-async def test_a_topic_that_comes_later_is_popped_from_its_beginning(conn: Any) -> None:
-    """It joins when it is created, at the place that was recorded."""
+async def test_topic_created_later_is_popped_from_its_beginning(conn: Any) -> None:
+    """The topic joins the scope when it is created, at the recorded position."""
     await in_namespace(conn)
     assert (await pop(conn)).messages == []
 
@@ -71,7 +71,7 @@ async def test_a_topic_that_comes_later_is_popped_from_its_beginning(conn: Any) 
 
 @pytest.mark.parametrize("scope", [{"task": "mail"}, {"pattern": "orders.*"}, {"pattern": "orders.#"}])
 async def test_tasks_and_patterns_are_scopes_too(conn: Any, scope: dict[str, Any]) -> None:
-    """Topics outside of it do not count."""
+    """Topics outside of the scope are not popped."""
     await create_topic(conn, "orders.new", task="mail")
     await create_topic(conn, "other")
     [(name, value)] = scope.items()
@@ -83,8 +83,8 @@ async def test_tasks_and_patterns_are_scopes_too(conn: Any, scope: dict[str, Any
     assert (await pop(conn, **scope)).messages == []
 
 
-async def test_what_is_committed_late_is_found(connect: Connect) -> None:
-    """Also in a topic that nothing else is published to afterwards."""
+async def test_late_commit_is_found(connect: Connect) -> None:
+    """It is found in a topic that nobody publishes to afterwards."""
     conn, late = await connect(), await connect()
     await in_namespace(conn, "a")
     transaction = late.transaction()
@@ -99,8 +99,8 @@ async def test_what_is_committed_late_is_found(connect: Connect) -> None:
     assert (await pop(conn)).messages == ["late"]
 
 
-async def test_what_is_tried_again_comes_when_it_is_due(conn: Any) -> None:
-    """Until then a pop that finds nothing says how long that will be."""
+async def test_retry_comes_when_it_is_due(conn: Any) -> None:
+    """Until then, a pop that finds nothing says how long to wait."""
     await in_namespace(conn, "a", "b")
     await publish_many(conn, "one", topic="a")
     await retry(conn, await pop(conn), delay=timedelta(minutes=1))
@@ -113,8 +113,8 @@ async def test_what_is_tried_again_comes_when_it_is_due(conn: Any) -> None:
     assert (await pop(conn)).messages == ["one"]
 
 
-async def test_idle_topics_cost_no_transaction(conn: Any) -> None:
-    """Nothing is written, and the one that has something is found."""
+async def test_idle_topics_cost_no_transaction_id(conn: Any) -> None:
+    """An empty pop writes nothing, and the one topic with a message is found."""
     await in_namespace(conn, *(f"t{n}" for n in range(100)))
     async with conn.transaction():
         await pop(conn)
@@ -124,8 +124,8 @@ async def test_idle_topics_cost_no_transaction(conn: Any) -> None:
     assert (await pop(conn)).messages == ["one"]
 
 
-async def test_who_has_not_subscribed_is_told_so(conn: Any) -> None:
-    """And what makes no sense is refused."""
+async def test_unsubscribed_group_is_refused(conn: Any) -> None:
+    """The error names the command that subscribes it. Contradictory parameters are refused too."""
     assert await refused(pop(conn), "PB406") == "subscribe it first: postbus groups subscribe g --namespace n"
     assert await refused(pop(conn, namespace="n", task="t"), "PB402")
     assert await refused(pop(conn, 0), "PB402")

@@ -1,4 +1,4 @@
-"""Popping: messages for whoever asks, from queues and for groups, in order per key."""
+"""Popping messages on request, from queues and for groups, in order per key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOON = timedelta(seconds=31)
 
 
 async def a_group(conn: Any, *payloads: str, keys: list[str | None] | None = None, **options: Any) -> int:
-    """The group g of topic t, with messages before it."""
+    """Create group g of topic t, with messages before it."""
     await create_topic(conn, **options)
     group = await subscribe(conn)
     if payloads:
@@ -31,13 +31,13 @@ async def later(conn: Any, by: timedelta) -> Any:
 
 
 async def left(conn: Any) -> int:
-    """How many messages are on shelves, or in hand."""
+    """Return how many messages are buffered or in hand."""
     count: int = await conn.fetchval("select count(*) from postbus.retrying")
     return count
 
 
-async def test_a_queue_is_popped_from_without_a_group(conn: Any) -> None:
-    """The same call, the same answer, and the same settlements as for groups."""
+async def test_queue_is_popped_without_a_group(conn: Any) -> None:
+    """The call, the answer and the settlements are the same as for groups."""
     ids = await publish(conn, "one", "two", topic="q")
 
     popped = await pop(conn, 5, topic="q", group=None)
@@ -47,8 +47,8 @@ async def test_a_queue_is_popped_from_without_a_group(conn: Any) -> None:
     assert await ack(conn, popped) == []
 
 
-async def test_a_group_gets_each_message_once(conn: Any) -> None:
-    """What is acked does not come again, and nothing of it stays behind."""
+async def test_group_gets_each_message_once(conn: Any) -> None:
+    """An acknowledged message does not come again, and no row of it stays."""
     await a_group(conn, "one", "two", "three")
 
     first = await pop(conn, 2)
@@ -61,7 +61,7 @@ async def test_a_group_gets_each_message_once(conn: Any) -> None:
     assert await left(conn) == 0
 
 
-async def test_groups_have_places_of_their_own(conn: Any) -> None:
+async def test_groups_have_independent_positions(conn: Any) -> None:
     """Each group gets all messages."""
     await create_topic(conn)
     await subscribe(conn, "g")
@@ -72,8 +72,8 @@ async def test_groups_have_places_of_their_own(conn: Any) -> None:
     assert (await pop(conn, group="h")).messages == ["one"]
 
 
-async def test_a_message_whose_lease_has_ended_comes_again(conn: Any) -> None:
-    """With the next attempt; and the first pop's settlement changes nothing and says so."""
+async def test_message_with_an_expired_lease_comes_again(conn: Any) -> None:
+    """It comes as the next attempt, and the first pop's settlement changes nothing and says so."""
     await a_group(conn, "one")
     first = await pop(conn)
 
@@ -85,8 +85,8 @@ async def test_a_message_whose_lease_has_ended_comes_again(conn: Any) -> None:
     assert await ack(conn, second) == []
 
 
-async def test_a_lease_is_prolonged(conn: Any) -> None:
-    """By the same function as a queue's."""
+async def test_pop_lease_is_extended(conn: Any) -> None:
+    """The function is the same as for queues."""
     await a_group(conn, "one")
     popped = await pop(conn, lease=timedelta(seconds=5))
 
@@ -96,8 +96,8 @@ async def test_a_lease_is_prolonged(conn: Any) -> None:
     assert (await pop(conn, as_of=await later(conn, SOON))).messages == []
 
 
-async def test_a_message_that_kills_its_consumers_is_given_up(conn: Any) -> None:
-    """After max_attempts leases that ended without an answer it is a dead letter of the group."""
+async def test_message_that_kills_its_consumers_is_given_up(conn: Any) -> None:
+    """After `max_attempts` leases that ended without an answer, it is a dead letter of the group."""
     await a_group(conn, "deadly", max_attempts=2)
     await pop(conn)
     await pop(conn, as_of=await later(conn, SOON))
@@ -110,8 +110,8 @@ async def test_a_message_that_kills_its_consumers_is_given_up(conn: Any) -> None
     assert await left(conn) == 0
 
 
-async def test_one_key_goes_to_one_pop_at_a_time(conn: Any) -> None:
-    """Others get other keys meanwhile; the next of the key comes when the one in hand is settled."""
+async def test_key_goes_to_one_pop_at_a_time(conn: Any) -> None:
+    """Other pops get other keys, and the next message of the key comes when the one in hand is settled."""
     await a_group(conn, "a1", "a2", "b1", keys=["a", "a", "b"])
 
     first = await pop(conn, 1)
@@ -122,23 +122,23 @@ async def test_one_key_goes_to_one_pop_at_a_time(conn: Any) -> None:
     assert (await pop(conn, 5)).messages == ["a2"]
 
 
-async def test_messages_without_a_key_wait_for_nobody(conn: Any) -> None:
-    """As many pops as there are consumers share them."""
+async def test_messages_without_a_key_are_popped_concurrently(conn: Any) -> None:
+    """Any number of pops share them."""
     await a_group(conn, "one", "two", "three")
 
     assert [(await pop(conn)).messages for _ in range(3)] == [["one"], ["two"], ["three"]]
 
 
-async def test_a_pop_takes_several_of_a_key_in_order(conn: Any) -> None:
-    """A batch of one key is what one consumer works through."""
+async def test_pop_takes_several_messages_of_a_key_in_order(conn: Any) -> None:
+    """One consumer works through the batch of a key."""
     await a_group(conn, *"12345", keys=["a"] * 5)
 
     assert (await pop(conn, 3)).messages == ["1", "2", "3"]
     assert (await pop(conn, 3)).messages == []
 
 
-async def test_what_fails_takes_its_key_along(conn: Any) -> None:
-    """Messages of its key that are in hand behind it go back, so that none is done before it."""
+async def test_failed_message_takes_its_key_along(conn: Any) -> None:
+    """Messages of its key in hand behind it are returned, so that none is handled before it."""
     await a_group(conn, "a1", "a2", "b1", "a3", keys=["a", "a", "b", "a"])
     popped = await pop(conn, 4)
     a1, a2, b1, a3 = popped.ids
@@ -152,8 +152,8 @@ async def test_what_fails_takes_its_key_along(conn: Any) -> None:
     assert again.attempts == [2, 1, 1]
 
 
-async def test_what_fails_lets_others_pass_if_the_group_wants_it(conn: Any) -> None:
-    """With on_failure pass, messages of the key behind it stay in hand."""
+async def test_failed_message_lets_its_key_pass_with_on_failure_pass(conn: Any) -> None:
+    """Later messages of the key stay in hand."""
     await create_topic(conn)
     await subscribe(conn, on_failure="pass")
     await publish_many(conn, "a1", "a2", keys=["a", "a"])
@@ -165,8 +165,8 @@ async def test_what_fails_lets_others_pass_if_the_group_wants_it(conn: Any) -> N
     assert (await pop(conn, 2)).messages == ["a1"]
 
 
-async def test_a_message_that_waits_for_its_next_attempt_lets_its_key_pass_if_the_group_wants_it(conn: Any) -> None:
-    """What comes behind it, and what is published later, is popped in order meanwhile; also by who asks for the key."""
+async def test_retry_with_on_failure_pass_lets_its_key_go_on(conn: Any) -> None:
+    """Later messages of the key are popped in order meanwhile, also by pops that ask for the key."""
     await create_topic(conn)
     await subscribe(conn, on_failure="pass")
     await publish_many(conn, "a1", "a2", "a3", keys=["a"] * 3)
@@ -183,8 +183,8 @@ async def test_a_message_that_waits_for_its_next_attempt_lets_its_key_pass_if_th
     assert (await pop(conn, 5, as_of=await later(conn, timedelta(seconds=61)))).messages[:1] == ["a1"]
 
 
-async def test_what_is_tried_again_waits_for_its_delay(conn: Any) -> None:
-    """The pop that finds nothing says how long it will be."""
+async def test_popped_retry_waits_for_its_delay(conn: Any) -> None:
+    """A pop that finds nothing says how long to wait."""
     await a_group(conn, "one")
     await retry(conn, await pop(conn), delay=timedelta(minutes=1))
 
@@ -196,8 +196,8 @@ async def test_what_is_tried_again_waits_for_its_delay(conn: Any) -> None:
     assert (await pop(conn, as_of=await later(conn, timedelta(minutes=2)))).messages == ["one"]
 
 
-async def test_what_has_had_its_attempts_is_given_up(conn: Any) -> None:
-    """A retry too many makes a dead letter, and lets the next of the key go on."""
+async def test_exhausted_message_is_given_up(conn: Any) -> None:
+    """One retry too many makes a dead letter, and the next message of the key is popped."""
     await a_group(conn, "bad", "good", keys=["a", "a"], max_attempts=1)
     popped = await pop(conn, 1)
 
@@ -207,8 +207,8 @@ async def test_what_has_had_its_attempts_is_given_up(conn: Any) -> None:
     assert (await pop(conn, 1)).messages == ["good"]
 
 
-async def test_a_dead_letter_goes_back_to_its_group_alone(conn: Any) -> None:
-    """Redriven, it is popped again; another group does not get it twice."""
+async def test_dead_letter_goes_back_to_its_group_alone(conn: Any) -> None:
+    """After a redrive it is popped again, and another group does not get it twice."""
     await a_group(conn, "one")
     await subscribe(conn, "h")
     popped = await pop(conn)
@@ -221,8 +221,8 @@ async def test_a_dead_letter_goes_back_to_its_group_alone(conn: Any) -> None:
     assert (await pop(conn, group="h")).messages == []
 
 
-async def test_what_is_released_was_never_popped(conn: Any) -> None:
-    """The attempt does not count, and order is kept."""
+async def test_released_message_counts_as_never_popped(conn: Any) -> None:
+    """The attempt does not count, and the order is kept."""
     await a_group(conn, "1", "2", "3", keys=["a", "a", "a"])
     popped = await pop(conn, 2)
 
@@ -233,8 +233,8 @@ async def test_what_is_released_was_never_popped(conn: Any) -> None:
     assert (again.messages, again.attempts) == (["1", "2", "3"], [1, 1, 1])
 
 
-async def test_what_is_acked_by_the_pop_itself_is_gone(conn: Any) -> None:
-    """At most once, for those who ask for it: there is no token, and nothing to settle."""
+async def test_auto_acked_message_is_gone(conn: Any) -> None:
+    """Delivery is at most once: there is no token and nothing to settle."""
     await a_group(conn, "1", "2", keys=["a", "a"])
 
     popped = await pop(conn, 5, auto_ack=True)
@@ -246,8 +246,8 @@ async def test_what_is_acked_by_the_pop_itself_is_gone(conn: Any) -> None:
     assert await conn.fetchval("select count(*) from postbus.lease") == 0
 
 
-async def test_a_key_can_be_asked_for(conn: Any) -> None:
-    """Messages of other keys stay, for those who ask for them or for all."""
+async def test_pop_can_ask_for_a_key(conn: Any) -> None:
+    """Messages of other keys stay for other pops."""
     await a_group(conn, "a1", "b1", "b2", "a2", keys=["a", "b", "b", "a"], lanes="named")
 
     assert (await pop(conn, 5, key="b")).messages == ["b1", "b2"]
@@ -255,8 +255,8 @@ async def test_a_key_can_be_asked_for(conn: Any) -> None:
     assert (await pop(conn, 5)).messages == ["a1", "a2"]
 
 
-async def test_with_named_lanes_each_message_names_its_lane(conn: Any) -> None:
-    """One without a key is refused, alone and in bulk, and nothing is half done."""
+async def test_named_lanes_require_a_key(conn: Any) -> None:
+    """A message without a key is refused, alone and in bulk, and nothing is half done."""
     await a_group(conn, lanes="named")
 
     for act in (publish(conn, "one"), publish_many(conn, "one", "two", keys=["a", None])):
@@ -267,7 +267,7 @@ async def test_with_named_lanes_each_message_names_its_lane(conn: Any) -> None:
 
 
 async def test_each_key_gets_its_share_of_a_pop(conn: Any) -> None:
-    """A key with many messages does not keep those of others waiting."""
+    """A key with many messages does not keep other keys waiting."""
     await a_group(conn, *(f"a{n}" for n in range(50)), "b0", "c0", keys=[*["a"] * 50, "b", "c"])
 
     popped = await pop(conn, 6)
@@ -276,8 +276,8 @@ async def test_each_key_gets_its_share_of_a_pop(conn: Any) -> None:
     assert popped.messages[:3] == ["a0", "a1", "a2"]
 
 
-async def test_what_waits_longest_comes_first(conn: Any) -> None:
-    """With a hundred keys and pops of one message, each key gets its turn before any gets a second one."""
+async def test_longest_waiting_key_comes_first(conn: Any) -> None:
+    """With a hundred keys and pops of one message, each key has its turn before any has its second."""
     keys: list[str | None] = [f"k{n % 100}" for n in range(300)]
     await a_group(conn, *map(str, range(300)), keys=keys, lanes="named")
     served: list[str | None] = []
@@ -290,8 +290,8 @@ async def test_what_waits_longest_comes_first(conn: Any) -> None:
     assert sorted(map(str, served[100:])) == sorted({str(key) for key in keys})
 
 
-async def test_an_empty_pop_writes_nothing(conn: Any) -> None:
-    """It takes no transaction id, so many consumers may wait."""
+async def test_empty_pop_writes_nothing(conn: Any) -> None:
+    """It uses no transaction id, so many consumers may wait."""
     await a_group(conn)
 
     async with conn.transaction():
@@ -299,8 +299,8 @@ async def test_an_empty_pop_writes_nothing(conn: Any) -> None:
         assert await conn.fetchval("select pg_current_xact_id_if_assigned()") is None
 
 
-async def test_who_pops_is_alive(conn: Any) -> None:
-    """A pop is a heartbeat of its group."""
+async def test_pop_is_a_heartbeat(conn: Any) -> None:
+    """A pop renews `seen_at` of its group."""
     group = await a_group(conn)
     await conn.execute("update postbus.subscription set seen_at = clock_timestamp() - interval '2 minutes'")
 
@@ -311,8 +311,8 @@ async def test_who_pops_is_alive(conn: Any) -> None:
     )
 
 
-async def test_a_group_that_is_paused_gives_nothing(conn: Any) -> None:
-    """Until it is resumed: then nothing is missing."""
+async def test_paused_group_gets_nothing(conn: Any) -> None:
+    """After it is resumed, no message is missing."""
     await a_group(conn, "one")
     await conn.execute("select postbus.set_group_state('t', 'g', 'PAUSED')")
     assert (await pop(conn)).messages == []
@@ -321,8 +321,8 @@ async def test_a_group_that_is_paused_gives_nothing(conn: Any) -> None:
     assert (await pop(conn)).messages == ["one"]
 
 
-async def test_lanes_that_a_worker_reads_are_left_to_it(conn: Any) -> None:
-    """A pop takes nothing from under a worker of the same group; when that is gone, it goes on where the worker was."""
+async def test_pop_leaves_lanes_to_their_worker(conn: Any) -> None:
+    """A pop takes nothing from a worker's lanes; when the worker is gone, it continues at the worker's position."""
     group = await a_group(conn, "one", "two")
     [lane] = await take(conn, "w", group)
     piece = await read(conn, lane.cursor, 1)
@@ -334,8 +334,8 @@ async def test_lanes_that_a_worker_reads_are_left_to_it(conn: Any) -> None:
     assert (await pop(conn, 5)).messages == ["one", "two"][len(piece.messages) :]
 
 
-async def test_a_worker_goes_on_with_what_pops_have_left(conn: Any) -> None:
-    """What is on the shelf is tried by the worker, what a pop has in hand stays with it until its lease ends."""
+async def test_worker_continues_where_pops_stopped(conn: Any) -> None:
+    """The worker handles buffered messages, and a popped message stays with its pop until the lease ends."""
     group = await a_group(conn, "one", "two")
     popped = await pop(conn)
     [lane] = await take(conn, "w", group)
@@ -347,8 +347,8 @@ async def test_a_worker_goes_on_with_what_pops_have_left(conn: Any) -> None:
     assert await ack(conn, popped) == popped.ids
 
 
-async def test_a_bulk_is_popped_in_pieces(conn: Any) -> None:
-    """However it was published, and with headers, correlation and content types as they were."""
+async def test_bulk_is_popped_in_parts(conn: Any) -> None:
+    """Messages keep their order and content type, however they were published."""
     await create_topic(conn, segment_size=7)
     await subscribe(conn)
     await conn.execute(
@@ -364,16 +364,16 @@ async def test_a_bulk_is_popped_in_pieces(conn: Any) -> None:
     assert got == [str(n) for n in range(1, 41)]
 
 
-async def test_a_pop_stops_at_its_bytes(conn: Any) -> None:
-    """But one message always comes."""
+async def test_pop_stops_at_max_bytes(conn: Any) -> None:
+    """At least one message always comes."""
     await a_group(conn, "x" * 100, "y" * 100, "z" * 100)
 
     assert len((await pop(conn, 10, max_bytes=150)).messages) == 2
     assert len((await pop(conn, 10, max_bytes=1)).messages) == 1
 
 
-async def test_a_floor_keeps_finished_messages_out_of_the_way(conn: Any) -> None:
-    """What became due long ago is not looked at; a message that need not wait any longer counts as due now."""
+async def test_scan_floor_skips_settled_messages(conn: Any) -> None:
+    """Rows that became due long ago are not searched, and a message that is freed counts as due now."""
     await a_group(conn, "a1", "a2", keys=["a", "a"])
     popped = await pop(conn, 1)
     assert popped.floor is not None
@@ -383,8 +383,8 @@ async def test_a_floor_keeps_finished_messages_out_of_the_way(conn: Any) -> None
     assert (await pop(conn, floor=popped.floor)).messages == ["a2"]
 
 
-async def test_a_pop_in_a_transaction_that_has_written_takes_from_the_shelf(conn: Any) -> None:
-    """Only a transaction of its own may move messages there, so as not to skip any."""
+async def test_pop_in_a_writing_transaction_takes_from_the_pull_buffer(conn: Any) -> None:
+    """Only a transaction of its own may move messages into the buffer, so that none is skipped."""
     await a_group(conn, "one", "two")
     first = await pop(conn, 1)
     async with conn.transaction():
@@ -392,8 +392,8 @@ async def test_a_pop_in_a_transaction_that_has_written_takes_from_the_shelf(conn
         assert (await pop(conn, 1)).messages == ["two"]
 
 
-async def test_receipts_tell_who_popped(conn: Any) -> None:
-    """A message in hand is pending, with its holder; then settled, by whom and when."""
+async def test_receipts_name_the_popping_member(conn: Any) -> None:
+    """A message in hand is pending with its holder, and later settled with member and time."""
     await a_group(conn, "one")
     popped = await pop(conn, member="carol")
     [held] = await conn.fetch("select * from postbus.deliveries_of('t', $1)", popped.ids[0])
@@ -406,8 +406,8 @@ async def test_receipts_tell_who_popped(conn: Any) -> None:
     assert await conn.fetchval("select status from postbus.message_state('t', $1)", popped.ids[0]) == "COMPLETED"
 
 
-async def test_lag_counts_what_is_on_the_shelf(conn: Any) -> None:
-    """From publish to ack a message is before its group, or in flight."""
+async def test_lag_counts_buffered_messages(conn: Any) -> None:
+    """From publishing to ack, a message counts as lag or as in flight."""
     await a_group(conn, "one", "two", "three")
     popped = await pop(conn, 1)
 
@@ -419,8 +419,8 @@ async def test_lag_counts_what_is_on_the_shelf(conn: Any) -> None:
     assert await conn.fetchval("select pending from postbus.groups") == 2
 
 
-async def test_a_group_that_is_set_forward_forgets_its_shelf(conn: Any) -> None:
-    """And one that is set back gets its messages again, each once."""
+async def test_seek_forward_empties_the_pull_buffer(conn: Any) -> None:
+    """After a seek back, the group gets its messages again, each once."""
     await a_group(conn, "one", "two", "three")
     await pop(conn, 1)
 
@@ -431,8 +431,8 @@ async def test_a_group_that_is_set_forward_forgets_its_shelf(conn: Any) -> None:
     assert (await pop(conn, 5)).messages == ["two", "three"]  # one is in hand
 
 
-async def test_what_is_force_completed_goes_from_the_shelf(conn: Any) -> None:
-    """It counts as skipped; what is in hand stays there, and what comes later comes."""
+async def test_force_complete_removes_buffered_messages(conn: Any) -> None:
+    """They count as skipped; a message in hand stays there, and later messages come."""
     await a_group(conn, "one", "two", "three")
     popped = await pop(conn, 1)
     for dry_run in (True, False):
@@ -444,8 +444,8 @@ async def test_what_is_force_completed_goes_from_the_shelf(conn: Any) -> None:
     assert await ack(conn, popped) == []
 
 
-async def test_a_dead_group_that_wants_no_history_leaves_its_shelf(conn: Any) -> None:
-    """Brought back without a catch-up it goes on with what is published from then on."""
+async def test_return_without_catch_up_empties_the_pull_buffer(conn: Any) -> None:
+    """The group continues with messages published from then on."""
     group = await a_group(conn, "one", "two")
     await ack(conn, await pop(conn, 1))
     await conn.execute("update postbus.subscription set state = 'DEAD'")
@@ -457,8 +457,8 @@ async def test_a_dead_group_that_wants_no_history_leaves_its_shelf(conn: Any) ->
     assert (await pop(conn, 5)).messages == ["three"]
 
 
-async def test_history_is_popped_too(conn: Any) -> None:
-    """A group that starts with much before it gets that beside what is published now."""
+async def test_catch_up_history_is_popped_too(conn: Any) -> None:
+    """A group that starts with a long history gets it beside new messages."""
     await create_topic(conn)
     await publish_many(conn, *map(str, range(20)))
     await subscribe(conn, start="FROM_BEGINNING", catch_up=json.dumps({"beside_from": 5}))
@@ -472,10 +472,10 @@ async def test_history_is_popped_too(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("is_swept", [False, True])
-async def test_messages_of_a_key_that_commit_late_come_after_what_is_in_hand(
+async def test_late_commits_of_a_key_come_after_the_message_in_hand(
     conn: Any, connect: Connect, is_swept: bool
 ) -> None:
-    """They have lower positions than those that others of their key have in hand, or try again."""
+    """Their sequences are lower than those of messages of their key that are in hand or retried."""
     storage = await create_topic(conn)
     await subscribe(conn)
     slow = await connect()
@@ -500,8 +500,8 @@ async def test_messages_of_a_key_that_commit_late_come_after_what_is_in_hand(
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-async def test_pops_that_ask_for_less_than_history_and_present_have_get_it(conn: Any, key: str | None) -> None:
-    """Both parts of the group have messages that wait on the shelf, more than are asked for."""
+async def test_small_pops_get_history_and_new_messages(conn: Any, key: str | None) -> None:
+    """Both parts of the group have more buffered messages than a pop asks for."""
     await create_topic(conn)
     await publish_many(conn, *map(str, range(20)), keys=["k"] * 20)
     await subscribe(conn, start="FROM_BEGINNING", catch_up=json.dumps({"beside_from": 5}))
@@ -521,14 +521,14 @@ async def test_pops_that_ask_for_less_than_history_and_present_have_get_it(conn:
     ("options", "code"),
     [({"count": 0}, "PB402"), ({"lease": timedelta(0)}, "PB402"), ({"group": "nobody"}, "PB406")],
 )
-async def test_what_cannot_be_popped_is_refused(conn: Any, options: dict[str, Any], code: str) -> None:
-    """With the remedy."""
+async def test_bad_pops_are_refused(conn: Any, options: dict[str, Any], code: str) -> None:
+    """The error names the remedy."""
     await a_group(conn)
     assert await refused(pop(conn, **options), code)
 
 
-async def test_a_queue_has_no_groups_and_no_keys_to_ask_for(conn: Any) -> None:
-    """Both are refused before anything is taken."""
+async def test_queue_has_no_groups_and_no_keys_to_ask_for(conn: Any) -> None:
+    """Both parameters are refused before anything is taken."""
     await publish(conn, "one", topic="q")
 
     assert "leave the group out" in await refused(pop(conn, topic="q", group="g"), "PB432")

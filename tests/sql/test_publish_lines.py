@@ -1,4 +1,4 @@
-"""Messages that are published as lines: one value in the log, and yet each of them a message everywhere."""
+"""Messages published as lines: one value in the log, and a message each everywhere else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def publish_lines(conn: Any, lines: bytes = LINES, count: int | None = 3, 
 
 @pytest.fixture(params=["UTF8", "LATIN1", "SQL_ASCII", "EUC_JP"])
 async def encoded(server: Any, request: pytest.FixtureRequest) -> AsyncIterator[Any]:
-    """A connection to a database in some encoding, with the schema."""
+    """Connect to a database in some encoding, with the schema."""
     root: Any = await asyncpg.connect(server.dsn())
     name = f"lines_{request.param.lower()}"
     await root.execute(f"create database {name} template template0 encoding '{request.param}' locale 'C'")
@@ -39,7 +39,7 @@ async def encoded(server: Any, request: pytest.FixtureRequest) -> AsyncIterator[
         await root.close()
 
 
-async def test_lines_are_bytes_in_whatever_encoding(encoded: Any) -> None:
+async def test_lines_are_bytes_in_every_encoding(encoded: Any) -> None:
     """Bytes above 127, escapes and backslashes come out as they went in."""
     lines = b"\xff\xfe\x01\\001\\\\x\n\n\xc3\xb6\n"
     assert await encoded.fetchval("select postbus.lines_of($1, 3)", lines) == lines.split(b"\n")[:3]
@@ -58,13 +58,15 @@ async def test_lines_are_bytes_in_whatever_encoding(encoded: Any) -> None:
         (b"\n\n", 2, [b"", b""]),
     ],
 )
-async def test_lines_are_taken_apart(conn: Any, lines: bytes, count: int, expected: list[bytes]) -> None:
-    """As many as are said to be there, whatever there is."""
+async def test_lines_are_split_into_the_announced_number(
+    conn: Any, lines: bytes, count: int, expected: list[bytes]
+) -> None:
+    """The result has as many elements as announced, however many lines there are."""
     assert await conn.fetchval("select postbus.lines_of($1, $2)", lines, count) == expected
 
 
-async def test_a_log_keeps_them_as_they_are(conn: Any) -> None:
-    """One value, which is a message on each row of the view, with an id that follows from its place."""
+async def test_log_keeps_lines_as_one_value(conn: Any) -> None:
+    """The view shows one message per line, with ids that follow from the index."""
     await create_topic(conn)
     ids = await publish_lines(conn)
 
@@ -78,8 +80,8 @@ async def test_a_log_keeps_them_as_they_are(conn: Any) -> None:
     assert {row["content_type"] for row in rows} == {"application/json"}
 
 
-async def test_who_does_not_ask_for_lines_reads_messages(conn: Any) -> None:
-    """So those do that were written before there were lines."""
+async def test_reader_without_in_lines_gets_messages(conn: Any) -> None:
+    """Clients from before lines existed read them as messages."""
     await create_topic(conn)
     await subscribe(conn)
     await publish_lines(conn)
@@ -92,8 +94,8 @@ async def test_who_does_not_ask_for_lines_reads_messages(conn: Any) -> None:
 
 @pytest.mark.parametrize("storage", ["shared", "own"])
 @pytest.mark.parametrize("late", [False, True])
-async def test_they_are_read_from_every_place(connect: Connect, storage: str, late: bool) -> None:
-    """From shared and own storage, and where others committed before."""
+async def test_lines_are_read_from_every_position(connect: Connect, storage: str, late: bool) -> None:
+    """They come from shared and own storage, also after others committed first."""
     conn, other = await connect(), await connect()
     await create_topic(conn, storage=storage)
     await subscribe(conn)
@@ -112,8 +114,8 @@ async def test_they_are_read_from_every_place(connect: Connect, storage: str, la
     assert (await read(conn, cursor)).messages == [one.decode() for one in EACH]
 
 
-async def test_they_are_popped_one_by_one(conn: Any) -> None:
-    """A pop takes some of them, and the next one the rest."""
+async def test_lines_are_popped_one_by_one(conn: Any) -> None:
+    """A pop takes some lines of a segment, and the next pop the rest."""
     await create_topic(conn)
     await subscribe(conn)
     await publish_lines(conn)
@@ -125,8 +127,8 @@ async def test_they_are_popped_one_by_one(conn: Any) -> None:
     assert await ack(conn, first) == await ack(conn, second) == []
 
 
-async def test_a_queue_takes_them_apart(conn: Any) -> None:
-    """Where each message is a row of its own."""
+async def test_queue_splits_lines_into_rows(conn: Any) -> None:
+    """Each message of a queue has its own row."""
     ids = await publish_lines(conn)
 
     rows = await conn.fetch("select id, payload, content_type from postbus.messages order by id")
@@ -145,16 +147,16 @@ async def test_a_queue_takes_them_apart(conn: Any) -> None:
         (b"a\n", 0, []),
     ],
 )
-async def test_a_queue_takes_all_kinds_of_lines(conn: Any, lines: bytes, count: int, expected: list[bytes]) -> None:
-    """As many as are said to be there; bytes that are no text as well."""
+async def test_queue_accepts_all_kinds_of_lines(conn: Any, lines: bytes, count: int, expected: list[bytes]) -> None:
+    """It stores as many messages as announced, also if the bytes are not text."""
     ids = await publish_lines(conn, lines, count)
 
     rows = await conn.fetch("select id, payload from postbus.messages order by id")
     assert [(row["id"], row["payload"]) for row in rows] == list(zip(ids, expected, strict=True))
 
 
-async def test_a_queue_looks_at_each_of_them(conn: Any) -> None:
-    """The limit of a payload is that of each; and who wants order has to say of what."""
+async def test_queue_checks_each_line(conn: Any) -> None:
+    """The payload limit applies to each line, and an ordered topic refuses lines, which have no key."""
     await conn.execute("select postbus.create_topic('t', '{\"max_payload_bytes\": 10}')")
     assert len(await publish_lines(conn, b"12345678\n" * 5, 5)) == 5
     await refused(publish_lines(conn, b"1\n12345678901\n", 2), "PB411")
@@ -164,16 +166,16 @@ async def test_a_queue_looks_at_each_of_them(conn: Any) -> None:
     assert await conn.fetchval("select count(*) from postbus.messages") == 5
 
 
-async def test_a_queue_takes_them_in_whatever_encoding(encoded: Any) -> None:
-    """Where what cannot be written in it is only bytes."""
+async def test_queue_accepts_lines_in_every_encoding(encoded: Any) -> None:
+    """Characters that the encoding does not have are stored as bytes."""
     await publish_lines(encoded, "ö\n漢\n".encode(), 2)
     payloads = await encoded.fetchval("select array_agg(payload order by id) from postbus.queued")
     assert payloads == ["ö".encode(), "漢".encode()]
 
 
 @pytest.mark.parametrize("count", [1, 2, 1000, 1001, 2500])
-async def test_any_number_of_them(conn: Any, count: int) -> None:
-    """More than fit into a segment become several, and one is a message like any other."""
+async def test_any_number_of_lines_can_be_published(conn: Any, count: int) -> None:
+    """More lines than a segment can hold go into several, and a single line is an ordinary message."""
     await create_topic(conn)
     lines = b"".join(b"%d\n" % n for n in range(count))
     ids = await publish_lines(conn, lines, count)
@@ -183,16 +185,16 @@ async def test_any_number_of_them(conn: Any, count: int) -> None:
     assert await conn.fetchval("select array_agg(payload order by id) from postbus.log") == lines.split()
 
 
-async def test_they_are_counted_where_nobody_says_how_many_there_are(conn: Any) -> None:
-    """With or without a line break at the end."""
+async def test_lines_are_counted_if_no_count_is_given(conn: Any) -> None:
+    """The last line may end with a line break or without one."""
     await create_topic(conn)
     for lines in (b"1\n2\n3\n", b"1\n2\n3", b"1\n2\n3\n\n\n"):
         assert len(await publish_lines(conn, lines, None)) == 3
     assert await publish_lines(conn, b"", None) == []
 
 
-async def test_too_much_is_refused_and_too_many_are_not(conn: Any) -> None:
-    """The limit of a payload is that of each of them."""
+async def test_too_long_line_is_refused_and_many_lines_are_not(conn: Any) -> None:
+    """The payload limit applies to each line."""
     await create_topic(conn, max_payload_bytes=10)
     assert len(await publish_lines(conn, b"12345678\n" * 5, 5)) == 5
     await refused(publish_lines(conn, b"1\n12345678901\n", 2), "PB411")
@@ -202,22 +204,22 @@ async def test_too_much_is_refused_and_too_many_are_not(conn: Any) -> None:
     assert await conn.fetchval("select count(*) from postbus.log") == 5
 
 
-async def test_named_lanes_need_keys(conn: Any) -> None:
-    """Which lines do not have."""
+async def test_named_lanes_refuse_lines(conn: Any) -> None:
+    """Lines have no keys."""
     await create_topic(conn, lanes="named")
     await refused(publish_lines(conn), "PB402")
 
 
-async def test_writes_are_blocked_where_nobody_subscribes(conn: Any) -> None:
-    """As for messages that are published in other ways."""
+async def test_lines_are_refused_without_groups_where_writes_are_blocked(conn: Any) -> None:
+    """The rule is the same as for other ways of publishing."""
     await create_topic(conn, block_writes_on_zero_subscriptions=True)
     await refused(publish_lines(conn), "PB430")
     await subscribe(conn)
     assert len(await publish_lines(conn)) == 3
 
 
-async def test_where_less_is_there_than_was_said_the_rest_is_empty(conn: Any) -> None:
-    """Who gives a wrong number harms his own messages only."""
+async def test_missing_lines_become_empty_messages(conn: Any) -> None:
+    """A publisher that announces a wrong number harms only its own messages."""
     await create_topic(conn)
     await publish_lines(conn, b"1\n", 3)
     await publish_lines(conn, b"1\n2\n3\n", 2)

@@ -1,4 +1,4 @@
-"""Groups that pull: what brings a DEAD one back, and what counts as a sign of life."""
+"""Groups that pull: what revives a DEAD group, and what counts as a sign of life."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.pop_sql import ack, as_pop, pop, retry
 
 
 async def dead_group(conn: Any, *payloads: str, keys: list[str | None] | None = None, **options: Any) -> int:
-    """A group of topic t that has died with messages before it. Returns its storage."""
+    """Create a group of topic t that died with messages before it. Returns its storage."""
     storage = await create_topic(conn, **options)
     await subscribe(conn)
     await publish_many(conn, *payloads, keys=keys)
@@ -39,18 +39,18 @@ async def state(conn: Any, topic: str = "t") -> str:
 
 
 async def seen_ago(conn: Any, ago: timedelta) -> None:
-    """The group was last seen so long ago."""
+    """Make the group last seen this long ago."""
     await conn.execute("update postbus.subscription set seen_at = clock_timestamp() - $1::interval", ago)
 
 
 async def was_seen(conn: Any, storage: int) -> bool:
-    await sweep(conn, storage)  # takes over what settlements left
+    await sweep(conn, storage)  # takes over signs of life that settlements left
     return bool(await conn.fetchval("select seen_at > clock_timestamp() - interval '10 s' from postbus.subscription"))
 
 
 @pytest.mark.parametrize("storage", ["shared", "own"])
 async def test_pop_of_a_dead_group_delivers_at_once(conn: Any, storage: str) -> None:
-    """The first pop after the group's death brings it back and returns messages."""
+    """The first pop after the group's death revives it and returns messages."""
     await dead_group(conn, "one", "two", storage=storage)
     await publish_many(conn, "three")
 
@@ -63,14 +63,14 @@ async def test_pop_of_a_dead_group_delivers_at_once(conn: Any, storage: str) -> 
 
 
 async def test_pop_of_one_key_by_a_dead_group_delivers_at_once(conn: Any) -> None:
-    """A pop that asks for a key of a topic with many gets that key's messages."""
+    """A pop that asks for one key of many gets that key's messages."""
     await dead_group(conn, "one", "two", "three", keys=["a", "b", "a"], lanes=4)
 
     assert (await pop(conn, 10, key="a")).messages == ["one", "three"]
 
 
-async def test_pop_of_a_dead_group_of_one_key_delivers_at_once(conn: Any) -> None:
-    """A group that has one key only gets its message from behind thousands of others, when it comes back and later."""
+async def test_pop_of_a_dead_single_key_group_delivers_at_once(conn: Any) -> None:
+    """The group gets its message from behind thousands of others, at its return and later."""
     storage = await create_topic(conn)
     await subscribe_scope(conn, topic="t", key="a")
     others = ["x"] * 6000
@@ -86,7 +86,7 @@ async def test_pop_of_a_dead_group_of_one_key_delivers_at_once(conn: Any) -> Non
 
 
 async def test_sparse_poller_receives_every_message(conn: Any) -> None:
-    """A job that polls less often than the heartbeat timeout gets all that was published meanwhile."""
+    """A job that polls less often than the heartbeat timeout gets everything published meanwhile."""
     storage = await dead_group(conn, "0")
     got: list[str] = []
     for n in range(1, 6):
@@ -100,7 +100,7 @@ async def test_sparse_poller_receives_every_message(conn: Any) -> None:
 
 
 async def test_pop_of_a_dead_group_far_behind_delivers_its_history(conn: Any) -> None:
-    """Where a catch-up works through the backlog, the pop that begins it returns the first messages of it."""
+    """The pop that begins a catch-up returns the first messages of the backlog."""
     storage = await create_topic(conn)
     await subscribe(conn, catch_up=json.dumps({"beside_from": 2}))
     await publish_many(conn, *map(str, range(20)))
@@ -109,8 +109,8 @@ async def test_pop_of_a_dead_group_far_behind_delivers_its_history(conn: Any) ->
     assert (await pop(conn, 3)).messages == ["0", "1", "2"]
 
 
-async def test_pop_that_splits_history_off_works_beside_an_older_transaction(conn: Any, connect: Connect) -> None:
-    """A returning group's place is not mistaken for one of another server while older transactions are open."""
+async def test_pop_that_starts_a_catch_up_works_beside_an_older_transaction(conn: Any, connect: Connect) -> None:
+    """The position of a returning group is not mistaken for another server's while older transactions are open."""
     storage = await create_topic(conn)
     await subscribe(conn, catch_up=json.dumps({"beside_from": 2}))
     await publish_many(conn, *map(str, range(20)))
@@ -125,15 +125,15 @@ async def test_pop_that_splits_history_off_works_beside_an_older_transaction(con
 
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
 async def test_pop_of_a_dead_group_delivers_in_every_isolation_level(conn: Any, isolation: str) -> None:
-    """A database may have another default isolation level: the pop that revives a group returns messages there, too."""
+    """The pop that revives a group returns messages in every default isolation level of the database."""
     await dead_group(conn, "one", "two")
     await conn.execute(f"set default_transaction_isolation = '{isolation}'")
 
     assert (await pop(conn, 10)).messages == ["one", "two"]
 
 
-async def test_pop_of_a_dead_group_reads_beyond_where_it_stopped_half_way(conn: Any) -> None:
-    """A group that stopped in the middle of a read, of which nothing is left, gets newer messages at once."""
+async def test_pop_of_a_dead_group_reads_beyond_a_half_read_partition(conn: Any) -> None:
+    """A group that stopped in the middle of a dropped partition gets newer messages at once."""
     storage = await create_topic(conn, retention="0", zero_subscription_retention="0", max_retention="10 min")
     await subscribe(conn)
     await publish_many(conn, *map(str, range(1000)))
@@ -155,8 +155,8 @@ async def test_pop_of_a_dead_group_reads_beyond_where_it_stopped_half_way(conn: 
     assert (await pop(conn, 10)).messages == ["new"]
 
 
-async def test_pop_that_is_rolled_back_leaves_the_group_as_it_was(conn: Any) -> None:
-    """Neither the return of a DEAD group nor the messages of that pop outlive its transaction."""
+async def test_rolled_back_pop_leaves_the_group_dead(conn: Any) -> None:
+    """Neither the resurrection nor the popped messages outlive the transaction."""
     await dead_group(conn, "one")
     transaction = conn.transaction()
     await transaction.start()
@@ -167,8 +167,8 @@ async def test_pop_that_is_rolled_back_leaves_the_group_as_it_was(conn: Any) -> 
     assert (await pop(conn)).messages == ["one"]
 
 
-async def test_pop_of_a_dead_group_delivers_retries_and_what_is_on_the_shelf(conn: Any) -> None:
-    """Messages that failed, and those that an earlier pop took out of the log, come back with the group."""
+async def test_pop_of_a_dead_group_delivers_retried_and_buffered_messages(conn: Any) -> None:
+    """Failed messages, and those an earlier pop buffered, return with the group."""
     storage = await create_topic(conn)
     await subscribe(conn)
     await publish_many(conn, "failed", "shelved")
@@ -180,8 +180,8 @@ async def test_pop_of_a_dead_group_delivers_retries_and_what_is_on_the_shelf(con
     assert await state(conn) == "ACTIVE"
 
 
-async def test_pop_in_a_transaction_that_has_written_is_refused_for_a_dead_group(conn: Any) -> None:
-    """There a DEAD group cannot come back. An empty answer would look as if there were no messages."""
+async def test_pop_in_a_writing_transaction_is_refused_for_a_dead_group(conn: Any) -> None:
+    """A DEAD group cannot return there, and an empty answer would look like an empty topic."""
     storage = await create_topic(conn, namespace="n")
     await conn.fetch("select * from postbus.subscribe_scope('g', namespace => 'n')")
     await let_die(conn, storage)
@@ -194,7 +194,7 @@ async def test_pop_in_a_transaction_that_has_written_is_refused_for_a_dead_group
 
 
 async def test_pop_of_a_dead_group_leaves_open_transactions_for_later(conn: Any, connect: Connect) -> None:
-    """A message that was being published while the group came back is delivered after its commit."""
+    """A message whose transaction was open while the group returned is delivered after its commit."""
     await dead_group(conn, "one")
     publisher = await connect()
     async with publisher.transaction():
@@ -206,7 +206,7 @@ async def test_pop_of_a_dead_group_leaves_open_transactions_for_later(conn: Any,
 
 
 async def test_pop_of_a_wide_scope_revives_all_its_topics_and_delivers(conn: Any) -> None:
-    """One pop of a namespace brings the group back in each topic, and returns messages of one of them."""
+    """One pop of a namespace revives the group in each topic, and returns messages of one of them."""
     for topic in ("a", "b", "c"):
         storage = await create_topic(conn, topic, namespace="n")
     await conn.fetch("select * from postbus.subscribe_scope('g', namespace => 'n')")
@@ -221,7 +221,7 @@ async def test_pop_of_a_wide_scope_revives_all_its_topics_and_delivers(conn: Any
 
 
 async def test_pop_of_a_wide_scope_keeps_quiet_topics_alive(conn: Any) -> None:
-    """A group that pops a namespace is seen in topics of it that have no messages, too."""
+    """A group that pops a namespace is also seen in topics without messages."""
     await create_topic(conn, "busy", namespace="n")
     await create_topic(conn, "quiet", namespace="n")
     await conn.fetch("select * from postbus.subscribe_scope('g', namespace => 'n')")
@@ -235,8 +235,8 @@ async def test_pop_of_a_wide_scope_keeps_quiet_topics_alive(conn: Any) -> None:
     )
 
 
-async def test_pop_beside_another_that_revives_does_not_wait(conn: Any, connect: Connect) -> None:
-    """While one transaction is bringing a group back, another pop returns; later it gets what the first left."""
+async def test_pop_beside_a_reviving_pop_does_not_wait(conn: Any, connect: Connect) -> None:
+    """While one transaction revives a group, another pop returns empty; later it gets the rest."""
     await dead_group(conn, "one", "two")
     other = await connect()
     async with other.transaction():
@@ -250,7 +250,7 @@ async def test_pop_beside_another_that_revives_does_not_wait(conn: Any, connect:
 @pytest.mark.parametrize("how", ["ack", "ack_leases", "retry", "dead_letter", "release", "extend"])
 @pytest.mark.parametrize("is_dead", [False, True])
 async def test_settling_and_extending_are_signs_of_life(conn: Any, how: str, is_dead: bool) -> None:
-    """A group whose messages somebody settles, or holds for longer, is not taken for DEAD, or comes back."""
+    """A group whose messages are settled or extended is not taken for DEAD, or returns to life."""
     storage = await create_topic(conn)
     await subscribe(conn)
     await publish_many(conn, "one", "two")
@@ -278,7 +278,7 @@ async def test_settling_and_extending_are_signs_of_life(conn: Any, how: str, is_
 
 
 async def test_frequent_settlements_do_not_update_the_group_each_time(conn: Any) -> None:
-    """A group that was seen a moment ago is not written to again."""
+    """A group seen a moment ago is not written again."""
     await create_topic(conn)
     group = await subscribe(conn)
     await publish_many(conn, *map(str, range(20)))
@@ -291,8 +291,8 @@ async def test_frequent_settlements_do_not_update_the_group_each_time(conn: Any)
     assert await conn.fetchval("select xmin::text from postbus.subscription where id = $1", group) == before
 
 
-async def test_group_lives_while_a_transaction_that_settles_is_open(conn: Any, connect: Connect) -> None:
-    """A consumer may ack first and work on in the same transaction: its group does not die meanwhile."""
+async def test_group_lives_while_a_settling_transaction_is_open(conn: Any, connect: Connect) -> None:
+    """A consumer may ack first and work on in the same transaction without its group dying."""
     storage = await create_topic(conn)
     await subscribe(conn)
     await publish_many(conn, "one")
@@ -307,7 +307,7 @@ async def test_group_lives_while_a_transaction_that_settles_is_open(conn: Any, c
 
 
 async def test_settlement_in_an_open_transaction_locks_no_group(conn: Any, connect: Connect) -> None:
-    """While a transaction that has settled stays open, the group can be paused and others subscribe."""
+    """While a transaction that settled stays open, the group can be paused and others can subscribe."""
     await create_topic(conn)
     await subscribe(conn)
     await publish_many(conn, "one", "two")
@@ -323,7 +323,7 @@ async def test_settlement_in_an_open_transaction_locks_no_group(conn: Any, conne
 
 
 async def test_many_settlements_of_one_transaction_leave_one_sign_of_life(conn: Any) -> None:
-    """However many messages a slow batch has, the group is noted once per half of a heartbeat interval."""
+    """However many messages a batch has, the group is recorded once per half of a heartbeat interval."""
     storage = await create_topic(conn)
     await subscribe(conn)
     await publish_many(conn, *map(str, range(20)))
@@ -339,7 +339,7 @@ async def test_many_settlements_of_one_transaction_leave_one_sign_of_life(conn: 
 
 
 async def test_group_lives_while_a_consumer_holds_a_lease(conn: Any) -> None:
-    """A consumer that asked for an hour may work for an hour; after that the group dies like any other."""
+    """A consumer that asked for an hour may work for an hour; after that the group can die."""
     storage = await create_topic(conn)
     await subscribe(conn)
     await publish_many(conn, "one")
@@ -351,8 +351,8 @@ async def test_group_lives_while_a_consumer_holds_a_lease(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["hold", "extend"])
-async def test_long_work_for_a_scope_is_a_sign_of_life_in_all_its_topics(conn: Any, how: str) -> None:
-    """While a consumer has messages of one topic in hand, publishers of the others are not refused."""
+async def test_long_work_for_a_scope_keeps_all_its_topics_alive(conn: Any, how: str) -> None:
+    """While a consumer has messages of one topic in hand, publishers to the others are not refused."""
     storages = {
         await create_topic(conn, "a", namespace="n"),
         await create_topic(conn, "b", namespace="n", retention="5 d", block_writes_on_zero_subscriptions=True),
@@ -376,7 +376,7 @@ async def test_long_work_for_a_scope_is_a_sign_of_life_in_all_its_topics(conn: A
 
 
 async def test_pop_of_one_topic_of_a_scope_is_no_sign_of_life_in_others(conn: Any) -> None:
-    """Somebody else may be who should work at those, and be gone."""
+    """Another consumer may be responsible for those topics, and gone."""
     storage = await create_topic(conn, "a", namespace="n")
     await create_topic(conn, "b", namespace="n")
     await conn.fetch("select * from postbus.subscribe_scope('g', namespace => 'n')")
@@ -388,7 +388,7 @@ async def test_pop_of_one_topic_of_a_scope_is_no_sign_of_life_in_others(conn: An
 
 
 async def test_token_of_another_group_is_no_sign_of_life(conn: Any) -> None:
-    """Only the group whose messages are held is heard: settling for one does not keep another one alive."""
+    """Only the group whose messages are held is seen; settling for one group does not keep another alive."""
     storage = await create_topic(conn)
     await subscribe(conn)
     other = await subscribe(conn, "other")
@@ -400,7 +400,8 @@ async def test_token_of_another_group_is_no_sign_of_life(conn: Any) -> None:
     await conn.execute("select postbus.extend(array[$1::uuid], '1 min')", popped.token)
     await ack(conn, popped)
     assert await conn.fetchval("select postbus.ack(gen_random_uuid(), array[1::bigint])") == [1]
-    await conn.execute("delete from postbus.retrying where subscription_id = $1", other)  # its lease is no sign, either
+    # its lease is no sign of life either
+    await conn.execute("delete from postbus.retrying where subscription_id = $1", other)
     await sweep(conn, storage)
 
     seen = "select seen_at > clock_timestamp() - interval '10 s' from postbus.subscription where group_name = $1"
@@ -408,7 +409,7 @@ async def test_token_of_another_group_is_no_sign_of_life(conn: Any) -> None:
 
 
 async def test_heartbeat_call_keeps_a_group_alive(conn: Any) -> None:
-    """A consumer that does nothing else for a while can say that it lives."""
+    """A consumer that does nothing else for a while can show that it is alive."""
     storage = await create_topic(conn)
     await subscribe(conn)
     await seen_ago(conn, timedelta(minutes=2))
@@ -420,7 +421,7 @@ async def test_heartbeat_call_keeps_a_group_alive(conn: Any) -> None:
 
 
 async def test_heartbeat_call_revives_a_dead_group(conn: Any) -> None:
-    """The answer says how many messages the group missed; they are delivered."""
+    """The answer says how many messages the group missed, and they are delivered."""
     await dead_group(conn, "one", "two")
 
     told = await conn.fetch("select * from postbus.send_heartbeat('g', 't')")
@@ -429,10 +430,8 @@ async def test_heartbeat_call_revives_a_dead_group(conn: Any) -> None:
     assert (await pop(conn, 10)).messages == ["one", "two"]
 
 
-async def test_messages_that_were_committed_late_are_among_those_that_a_group_missed(
-    conn: Any, connect: Connect
-) -> None:
-    """Also those that lie before the place of the group in the log, in transactions that were open when it read."""
+async def test_missed_messages_include_late_commits(conn: Any, connect: Connect) -> None:
+    """These include messages behind the group's position, from transactions that were open when it read."""
     storage = await create_topic(conn, lanes=2)
     group = await subscribe(conn)
     publishers = [await connect() for _ in range(2)]
@@ -452,7 +451,7 @@ async def test_messages_that_were_committed_late_are_among_those_that_a_group_mi
 
 
 async def test_heartbeat_call_for_a_scope_reaches_all_its_topics(conn: Any) -> None:
-    """One call for a pattern tells each topic of it."""
+    """One call for a pattern reaches each of its topics."""
     for topic in ("o.a", "o.b"):
         storage = await create_topic(conn, topic)
     await conn.fetch("select * from postbus.subscribe_scope('g', pattern => 'o.*')")
@@ -467,7 +466,7 @@ async def test_heartbeat_call_for_a_scope_reaches_all_its_topics(conn: Any) -> N
 
 
 async def test_heartbeat_call_for_an_unknown_group_is_refused(conn: Any) -> None:
-    """A group that is not subscribed has no life to tell of, and a paused one stays paused."""
+    """A group without a subscription is refused, and a paused group stays paused."""
     await create_topic(conn)
     await refused(conn.execute("select postbus.send_heartbeat('g', 't')"), "PB406")
     await refused(conn.execute("select postbus.send_heartbeat('g', pattern => 'o.*')"), "PB406")

@@ -1,4 +1,4 @@
-"""Receipts: what became of a message at each group, who settled it, when, and with how many attempts."""
+"""Receipts: what each group did with a message, who settled it, when, and in how many attempts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from support.queue_sql import publish
 
 
 async def deliveries(conn: Any, id: int) -> dict[str, Any]:
-    """What became of a message, by group; checked against the view of all messages."""
+    """Return each group's delivery of a message, checked against the view of all messages."""
     rows = await conn.fetch("select * from postbus.deliveries_of('t', $1)", id)
     listed = await conn.fetch("select * from postbus.deliveries where topic = 't' and id = $1 order by group_name", id)
     assert [tuple(row.values()) for row in rows] == [tuple(row.values())[4:] for row in listed]
@@ -42,7 +42,7 @@ async def statuses(conn: Any, id: int) -> dict[str, str]:
 
 
 async def state(conn: Any, id: int) -> tuple[set[str], set[str], str]:
-    """The groups that a message is required for, those that are done, and its status."""
+    """Return the required groups, the completed groups and the status of a message."""
     row = await conn.fetchrow("select * from postbus.message_state('t', $1)", id)
     listed = await conn.fetchrow(
         "select required, completed, status, settled_at from postbus.message_states where topic = 't' and id = $1", id
@@ -52,7 +52,7 @@ async def state(conn: Any, id: int) -> tuple[set[str], set[str], str]:
 
 
 async def read_one(conn: Any) -> tuple[Lane, Piece, int]:
-    """A lane of the group g, what a worker has read in it, and the id of the one message that this is."""
+    """Return a lane of group g, a worker's read result in it, and the id of the only message."""
     await create_topic(conn)
     group = await subscribe(conn)
     [id] = await publish(conn, "one")
@@ -61,7 +61,7 @@ async def read_one(conn: Any) -> tuple[Lane, Piece, int]:
 
 
 async def given_up(conn: Any) -> tuple[Lane, int]:
-    """A lane of the group g, and the id of the message in it that has become a dead letter."""
+    """Return a lane of group g and the id of the message in it that became a dead letter."""
     lane, piece, id = await read_one(conn)
     await put_off(conn, lane, piece, "dead")
     await advance(conn, [lane], piece.next, 1)
@@ -69,7 +69,7 @@ async def given_up(conn: Any) -> tuple[Lane, int]:
 
 
 async def settle_all(conn: Any, group: int, worker: str = "w") -> None:
-    """Let a worker come, read and settle all that is before a group, and leave."""
+    """Let a worker join, read and settle everything before a group, and leave."""
     lanes = await take(conn, worker, group)
     assert lanes
     for lane in lanes:
@@ -79,13 +79,13 @@ async def settle_all(conn: Any, group: int, worker: str = "w") -> None:
 
 
 async def test_reference_counting_is_the_default_of_pub_sub(conn: Any) -> None:
-    """Who asks for nothing else has receipts."""
+    """A topic without an explicit `tracking` has receipts."""
     await create_topic(conn)
     assert await conn.fetchval("select tracking from postbus.topics") == "REFERENCE_COUNTING"
 
 
-async def test_a_message_is_completed_when_every_required_group_has_its_receipt(conn: Any) -> None:
-    """At the time of the last one; each says who settled it, when, and with how many attempts."""
+async def test_message_is_completed_when_every_required_group_has_a_receipt(conn: Any) -> None:
+    """It is completed at the time of the last receipt; each one has worker, time and attempts."""
     await create_topic(conn)
     a, b = await subscribe(conn, "a"), await subscribe(conn, "b")
     [id] = await publish(conn, "one")
@@ -106,8 +106,8 @@ async def test_a_message_is_completed_when_every_required_group_has_its_receipt(
     assert completed_at == found["b"]["settled_at"]
 
 
-async def test_the_set_counts_and_not_the_number(conn: Any) -> None:
-    """A message that A, B and C need is not completed by A and C, nor by two groups that need it no more."""
+async def test_completion_depends_on_which_groups_not_how_many(conn: Any) -> None:
+    """A message that needs A, B and C is not completed by A and C alone."""
     await create_topic(conn)
     a = await subscribe(conn, "a")
     b = await subscribe(conn, "b")
@@ -121,8 +121,8 @@ async def test_the_set_counts_and_not_the_number(conn: Any) -> None:
     assert await state(conn, id) == ({"a", "b", "c"}, {"a", "b", "c"}, "COMPLETED")
 
 
-async def test_completed_stays_completed_when_a_group_joins_later(conn: Any) -> None:
-    """What a message requires is what it required when it was committed."""
+async def test_completed_message_stays_completed_when_a_group_joins(conn: Any) -> None:
+    """The groups a message requires are those of its commit time."""
     await create_topic(conn)
     a = await subscribe(conn, "a")
     [id] = await publish(conn, "one")
@@ -133,8 +133,8 @@ async def test_completed_stays_completed_when_a_group_joins_later(conn: Any) -> 
     assert (await read(conn, await cursor_of(conn, late))).messages == ["one"], "which it gets nevertheless"
 
 
-async def test_a_transaction_that_was_open_when_a_group_subscribed_is_required_for_it(conn: Any, connect: Any) -> None:
-    """Its messages were not there yet."""
+async def test_group_is_required_for_transactions_open_when_it_subscribed(conn: Any, connect: Any) -> None:
+    """Their messages were not visible yet."""
     await create_topic(conn)
     writer = await connect()
     open_transaction = writer.transaction()
@@ -145,8 +145,8 @@ async def test_a_transaction_that_was_open_when_a_group_subscribed_is_required_f
     assert await state(conn, id) == ({"a"}, set(), "PENDING")
 
 
-async def test_more_than_64_groups(conn: Any) -> None:
-    """A set has no largest size."""
+async def test_more_than_64_groups_can_be_required(conn: Any) -> None:
+    """The set of groups has no largest size."""
     await create_topic(conn)
     groups = [await subscribe(conn, f"g{n}") for n in range(70)]
     [id] = await publish(conn, "one")
@@ -159,7 +159,7 @@ async def test_more_than_64_groups(conn: Any) -> None:
 
 
 async def test_each_message_of_a_segment_has_its_own_time(conn: Any) -> None:
-    """A segment that was settled in two steps."""
+    """The segment is settled in two steps."""
     await create_topic(conn)
     group = await subscribe(conn)
     ids = await publish_many(conn, *"abc")
@@ -174,8 +174,8 @@ async def test_each_message_of_a_segment_has_its_own_time(conn: Any) -> None:
     assert a == b < c
 
 
-async def test_who_has_it(conn: Any) -> None:
-    """A message that is not settled names the process that reads its lane."""
+async def test_unsettled_message_names_the_reader_of_its_lane(conn: Any) -> None:
+    """The `holder` is the process that holds the lane."""
     await create_topic(conn)
     group = await subscribe(conn)
     [id] = await publish(conn, "one")
@@ -185,7 +185,7 @@ async def test_who_has_it(conn: Any) -> None:
 
 
 async def test_attempts_and_errors_are_kept(conn: Any) -> None:
-    """Of a message that was tried again, of one that waited behind it, and of one that was given up."""
+    """A retried message, one parked behind it and one that was given up keep their attempts and errors."""
     await create_topic(conn)
     group = await subscribe(conn)
     ids = await publish_many(conn, *"abc", keys=["k", "k", None])
@@ -209,8 +209,8 @@ async def test_attempts_and_errors_are_kept(conn: Any) -> None:
     ]
 
 
-async def test_a_redriven_message_is_completed_after_all(conn: Any) -> None:
-    """Having been given up once is not for ever."""
+async def test_redriven_message_is_completed_after_all(conn: Any) -> None:
+    """Having been given up once is not final."""
     lane, id = await given_up(conn)
     await conn.execute("select postbus.redrive('t', group_name => 'g')")
     assert (await statuses(conn, id))["g"] == "RETRYING"
@@ -219,15 +219,15 @@ async def test_a_redriven_message_is_completed_after_all(conn: Any) -> None:
     assert await state(conn, id) == ({"g"}, {"g"}, "COMPLETED")
 
 
-async def test_a_dead_letter_that_is_purged_stays_given_up(conn: Any) -> None:
-    """The receipt remembers what the dead letter no longer says."""
+async def test_purged_dead_letter_stays_given_up(conn: Any) -> None:
+    """The receipt remains after the dead letter is gone."""
     _, id = await given_up(conn)
     await conn.execute("select postbus.purge_dead_letters('t', group_name => 'g')")
     assert (await statuses(conn, id))["g"] == "DEAD"
 
 
-async def test_what_a_group_was_set_past_is_skipped(conn: Any) -> None:
-    """If it is set back, what it has not settled is before it again; what it has settled stays settled."""
+async def test_messages_a_group_was_moved_past_are_skipped(conn: Any) -> None:
+    """After a seek back the unsettled ones are before the group again, and settled ones stay settled."""
     await create_topic(conn)
     a = await subscribe(conn, "a")
     [one] = await publish(conn, "one")
@@ -247,8 +247,8 @@ async def test_what_a_group_was_set_past_is_skipped(conn: Any) -> None:
     assert (await deliveries(conn, one))["a"]["settled_at"] == first
 
 
-async def test_paused_is_required_and_dead_is_not(conn: Any) -> None:
-    """A DEAD group is not required for what it has not settled, nor later for what was completed meanwhile."""
+async def test_paused_group_is_required_and_dead_group_is_not(conn: Any) -> None:
+    """A DEAD group is not required for unsettled messages, nor later for those completed meanwhile."""
     storage = await create_topic(conn)
     a = await subscribe(conn, "a")
     await subscribe(conn, "b")
@@ -271,8 +271,8 @@ async def test_paused_is_required_and_dead_is_not(conn: Any) -> None:
     assert await state(conn, two) == ({"a"}, {"a"}, "COMPLETED")
 
 
-async def test_receipts_outlive_the_folding_of_cursors(conn: Any) -> None:
-    """They say the same afterwards; without REFERENCE_COUNTING they go, and only the status is known."""
+async def test_receipts_survive_the_folding_of_cursors(conn: Any) -> None:
+    """They say the same before and after the fold, which leaves one cursor row per lane."""
     storage = await create_topic(conn, lanes=2)
     group = await subscribe(conn)
     ids = await publish_many(conn, *"abcd", keys=list("abcd"))
@@ -290,7 +290,7 @@ async def test_receipts_outlive_the_folding_of_cursors(conn: Any) -> None:
 
 
 async def test_without_receipts_only_the_status_is_known(conn: Any) -> None:
-    """By position: neither who had it nor when, and nothing is kept for it."""
+    """Tracking by position knows neither the worker nor the time, and stores no receipts."""
     storage = await create_topic(conn, tracking="OFFSET_WATERMARK")
     group = await subscribe(conn)
     [id] = await publish(conn, "one")
@@ -302,8 +302,8 @@ async def test_without_receipts_only_the_status_is_known(conn: Any) -> None:
     assert await conn.fetchval("select count(*) from postbus.receipt") == 0
 
 
-async def test_receipts_are_dropped_with_their_leaf(conn: Any) -> None:
-    """They go when the messages go that they are of."""
+async def test_receipts_are_dropped_with_their_partition(conn: Any) -> None:
+    """They go together with their messages."""
     storage = await create_topic(conn, retention="0", zero_subscription_retention="0", heartbeat_timeout="1 day")
     group = await subscribe(conn)
     [id] = await publish(conn, "one")
@@ -323,8 +323,8 @@ async def test_receipts_are_dropped_with_their_leaf(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("there", ["REFERENCE_COUNTING", "OFFSET_WATERMARK"])
-async def test_the_tracking_of_a_topic_can_change_while_groups_are_at_work(conn: Any, there: str) -> None:
-    """Both ways, and back: nothing comes twice, nothing is lost, and receipts are kept from then on."""
+async def test_tracking_of_a_topic_can_change_while_groups_work(conn: Any, there: str) -> None:
+    """The change works both ways: no message is repeated or lost, and receipts are kept from then on."""
     back = "OFFSET_WATERMARK" if there == "REFERENCE_COUNTING" else "REFERENCE_COUNTING"
     await create_topic(conn, tracking=back)
     group = await subscribe(conn)
@@ -342,8 +342,8 @@ async def test_the_tracking_of_a_topic_can_change_while_groups_are_at_work(conn:
     assert got == ["m0", "m1", "m2"]
 
 
-async def test_what_is_published_before_a_group_begins_is_skipped(conn: Any) -> None:
-    """A group may be told to begin later than now."""
+async def test_messages_published_before_a_groups_start_are_skipped(conn: Any) -> None:
+    """A group may be told to start at a later time than now."""
     await create_topic(conn)
     await subscribe(conn, "later", "FROM_TIMESTAMP", start_at=datetime.now(UTC) + timedelta(days=1))
     [id] = await publish(conn, "one")
@@ -351,8 +351,8 @@ async def test_what_is_published_before_a_group_begins_is_skipped(conn: Any) -> 
     assert await state(conn, id) == (set(), set(), "PENDING")
 
 
-async def test_history_has_nothing_to_do_with_what_comes_after_it(conn: Any) -> None:
-    """A catch-up settles no message beyond its end, and a second one does not hide what the first has before it."""
+async def test_catch_up_settles_no_message_beyond_its_end(conn: Any) -> None:
+    """A second catch-up does not hide what the first one still has before it."""
     storage = await create_topic(conn)
     [one] = await publish(conn, "one")
     options = json.dumps({"beside_from": 0})
@@ -372,8 +372,8 @@ async def test_history_has_nothing_to_do_with_what_comes_after_it(conn: Any) -> 
     assert [(await statuses(conn, id))["g"] for id in (one, two, three)] == ["COMPLETED", "COMPLETED", "PENDING"]
 
 
-async def test_a_message_that_was_tried_again_stays_completed_after_the_group_is_set_back(conn: Any) -> None:
-    """The group gets it once more, and has completed it all the same."""
+async def test_retried_message_stays_completed_after_a_seek_back(conn: Any) -> None:
+    """The group gets the message once more, and has completed it all the same."""
     lane, piece, id = await read_one(conn)
     await put_off(conn, lane, piece, "retry")
     await claim_retrying(conn, lane)
@@ -386,8 +386,8 @@ async def test_a_message_that_was_tried_again_stays_completed_after_the_group_is
     assert (await read(conn, await cursor_of(conn, lane.subscription))).ids == [id]
 
 
-async def test_a_redriven_message_without_a_key_is_in_its_own_lane(conn: Any) -> None:
-    """Among messages with keys it is in the first lane, whatever its number."""
+async def test_redriven_message_without_a_key_returns_to_its_own_lane(conn: Any) -> None:
+    """The first lane takes messages without a key, whatever their ids."""
     await create_topic(conn, lanes=4)
     group = await subscribe(conn)
     ids = [(await publish_many(conn, "x", keys=[None]))[0] for _ in range(3)]
@@ -401,7 +401,7 @@ async def test_a_redriven_message_without_a_key_is_in_its_own_lane(conn: Any) ->
     assert [row["id"] for row in await claim_retrying(conn, lane)] == ids
 
 
-async def test_a_clock_that_was_set_back_hides_no_receipt(conn: Any) -> None:
+async def test_clock_set_back_hides_no_receipt(conn: Any) -> None:
     """A message may be published at a later time than the one at which it is settled."""
     lane, piece, id = await read_one(conn)
     await advance(conn, [lane], piece.next, 1)

@@ -1,4 +1,4 @@
-"""Remedies that somebody who has only the error's text can follow."""
+"""Remedies can be followed by a reader who has only the text of the error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.pop_sql import pop
 
 
 async def test_popping_a_topic_without_a_group_names_the_option(conn: Any) -> None:
-    """The remedy says how a group is named, in each of the places to pop from."""
+    """The remedy says how to name a group in each of the interfaces."""
     await create_topic(conn)
 
     remedy = await refused(pop(conn, group=None), "PB432")
@@ -20,8 +20,8 @@ async def test_popping_a_topic_without_a_group_names_the_option(conn: Any) -> No
     assert all(word in remedy for word in ("group=NAME", "--group", '"group"', "group_name"))
 
 
-async def test_popping_a_queue_for_a_group_names_both_ways_out(conn: Any) -> None:
-    """The topic keeps its messages when it becomes PUB_SUB; one that is not there yet is created."""
+async def test_popping_a_queue_for_a_group_names_both_remedies(conn: Any) -> None:
+    """An existing topic keeps its messages when it becomes PUB_SUB; a missing one is created."""
     await publish_many(conn, "one", topic="q")
     before = await refused(pop(conn, topic="q"), "PB432")
     await conn.execute("select postbus.ensure_topic('q')")
@@ -36,7 +36,7 @@ async def test_popping_a_queue_for_a_group_names_both_ways_out(conn: Any) -> Non
 
 
 async def test_queue_with_messages_is_made_pub_sub_by_migrate(conn: Any) -> None:
-    """Setting the option does not tell people to drop their messages."""
+    """The error for the option never suggests dropping messages."""
     await conn.execute("select postbus.create_topic('q', '{}')")
     await publish_many(conn, "one", topic="q")
 
@@ -55,7 +55,7 @@ async def test_pub_sub_topic_cannot_become_a_queue(conn: Any) -> None:
     assert "another name" in await refused(conn.execute(to_queue), "PB408")
 
 
-async def test_unknown_group_is_told_how_to_subscribe(conn: Any) -> None:
+async def test_unknown_group_error_names_the_subscribe_command(conn: Any) -> None:
     """A pop by SQL does not subscribe, so the remedy names the command."""
     await create_topic(conn)
     await subscribe(conn)
@@ -63,8 +63,8 @@ async def test_unknown_group_is_told_how_to_subscribe(conn: Any) -> None:
     assert "postbus groups subscribe other t" in await refused(pop(conn, group="other"), "PB406")
 
 
-async def test_blocked_publisher_is_told_what_lets_it_publish(conn: Any) -> None:
-    """A group that is there already does not have to be subscribed, which leaves it PAUSED."""
+async def test_blocked_publisher_error_names_the_remedy(conn: Any) -> None:
+    """An existing PAUSED group has to be resumed, because subscribing leaves it PAUSED."""
     await create_topic(conn, block_writes_on_zero_subscriptions=True)
     assert "postbus groups subscribe GROUP t" in await refused(publish_many(conn, "one"), "PB430")
     group = await subscribe(conn)
@@ -79,14 +79,14 @@ async def test_blocked_publisher_is_told_what_lets_it_publish(conn: Any) -> None
     assert "postbus topics set t --no-block-writes-on-zero-subscriptions" in remedy
 
 
-async def test_topic_that_is_not_there_is_not_called_a_queue(conn: Any) -> None:
-    """Whoever has mistyped its name reads that there is none."""
+async def test_missing_topic_is_not_called_a_queue(conn: Any) -> None:
+    """A caller who mistyped the name learns that there is no such topic."""
     with pytest.raises(asyncpg.PostgresError, match="there is no topic 'new', and publishing to it"):
         await pop(conn, topic="new")
 
 
-async def test_webhook_of_a_group_on_a_queue_names_both_ways_out(conn: Any) -> None:
-    """The topic is there already: creating it would be refused."""
+async def test_webhook_with_a_group_on_a_queue_names_both_remedies(conn: Any) -> None:
+    """The topic exists, so the remedy does not suggest creating it."""
     await conn.execute("select postbus.create_topic('q', '{}')")
     create = "select postbus.create_webhook('w', 'q', 'https://example.org/', '0123456789abcdef', 'g')"
 
@@ -96,8 +96,8 @@ async def test_webhook_of_a_group_on_a_queue_names_both_ways_out(conn: Any) -> N
     assert "postbus topics migrate q --to PUB_SUB --group g" in remedy
 
 
-async def test_queue_that_is_to_be_moved_on_is_told_what_a_purge_deletes(conn: Any) -> None:
-    """More than what was asked for."""
+async def test_force_complete_on_a_queue_warns_what_a_purge_deletes(conn: Any) -> None:
+    """A purge deletes more than force-complete was asked for."""
     await conn.execute("select postbus.create_topic('q', '{}')")
 
     remedy = await refused(conn.execute("select postbus.force_complete('q', '7 days')"), "PB432")
@@ -105,23 +105,23 @@ async def test_queue_that_is_to_be_moved_on_is_told_what_a_purge_deletes(conn: A
     assert "delete all that waits in it, whatever its age: postbus topics purge q" in remedy
 
 
-async def test_retention_beyond_its_bound_is_told_in_days(conn: Any) -> None:
-    """And in which direction which one is to be changed."""
+async def test_retention_error_names_days_and_direction(conn: Any) -> None:
+    """The error says which value to change and in which direction."""
     remedy = await refused(create_topic(conn, retention="60d"), "PB402")
 
     assert "max_retention (30 days) is at least the longer of retention (60 days)" in remedy
     assert "raise it, or lower these" in remedy
 
 
-async def test_unknown_scope_is_told_whose_are_listed(conn: Any) -> None:
-    """The command is about this group."""
+async def test_unknown_scope_error_lists_the_groups_scopes(conn: Any) -> None:
+    """The command in the remedy is for this group."""
     remedy = await refused(conn.execute("select postbus.forget_scope('g', namespace => 'n')"), "PB406")
 
     assert remedy == "list those that it has: postbus groups scopes g"
 
 
-async def test_default_of_new_topics_is_not_told_of_a_topic(conn: Any) -> None:
-    """None is called so; and the remedy names the value that it is compared with."""
+async def test_bad_default_for_new_topics_names_no_topic(conn: Any) -> None:
+    """The error speaks of new topics, and names the value that it is compared with."""
     with pytest.raises(asyncpg.PostgresError, match="bad option of new topics") as failed:
         await conn.execute("""select postbus.set_sweeping('{"heartbeat_timeout": "1s"}')""")
     assert "heartbeat_interval (00:01:00)" in str(failed.value)

@@ -1,4 +1,4 @@
-"""Roles: what each may do, what it must not, and that nobody is fooled by planted objects."""
+"""Roles: what each may do, what it may not, and that planted objects fool nobody."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Roles = Callable[[str], str]
 
 @pytest.fixture
 async def as_role(conn: Any, dsn: str, roles: Roles) -> AsyncIterator[AsRole]:
-    """Connections of users that have one role of ours each."""
+    """Connect users that have one role of ours each."""
     users, connections = [], []
 
     async def connect(role: str) -> Any:
@@ -268,14 +268,14 @@ _SHARED = (
 
 
 def _called(statement: str) -> str:
-    """The function of ours that a statement calls, or the whole statement."""
+    """Return the function of ours that a statement calls, or the whole statement."""
     function = re.match(r"select (?:\* from )?postbus\.(\w+)\(", statement)
     return function[1] if function else statement
 
 
 @pytest.mark.parametrize("role", _ALLOWED)
 async def test_each_role_may_do_its_work_and_nothing_else(conn: Any, as_role: AsRole, role: str) -> None:
-    """What a role is for works; everything else is refused, tables and inner functions to all of them."""
+    """Everything else is refused; tables and internal functions are refused to every role."""
     await create_topic(conn, "log")
     await conn.fetch("select * from postbus.subscribe_scope('seen', topic => 'log')")
     await conn.execute("select postbus.create_topic('jobs')")
@@ -294,7 +294,7 @@ async def test_each_role_may_do_its_work_and_nothing_else(conn: Any, as_role: As
 
 
 async def test_roles_share_the_work_of_a_log(conn: Any, as_role: AsRole) -> None:
-    """An administrator makes the topic, a producer publishes, a consumer subscribes, reads, settles and sweeps."""
+    """An admin makes the topic, a producer publishes, a consumer subscribes, reads, settles and sweeps."""
     admin = await as_role("admin")
     producer, consumer = await as_role("producer"), await as_role("consumer")
     storage = await create_topic(admin, "log")
@@ -316,8 +316,8 @@ async def test_roles_share_the_work_of_a_log(conn: Any, as_role: AsRole) -> None
     await admin.execute("select postbus.delete_topic('log', true)")
 
 
-async def test_a_consumers_process_brings_its_group_back(conn: Any, dsn: str, as_role: AsRole) -> None:
-    """It needs no more than the roles that it consumes with."""
+async def test_consumer_role_revives_its_dead_group(conn: Any, dsn: str, as_role: AsRole) -> None:
+    """The process needs no more than the roles that it consumes with."""
     await create_topic(conn, "log")
     user = await (await as_role("consumer, observer")).fetchval("select current_user")
     got: list[str] = []
@@ -339,8 +339,8 @@ async def test_a_consumers_process_brings_its_group_back(conn: Any, dsn: str, as
             await has(got, 1)
 
 
-async def test_the_page_says_of_each_function_what_proves_the_right_to_call_it(conn: Any, roles: Roles) -> None:
-    """docs/security.md names every function that a role may call, in one row, and none that nobody may."""
+async def test_security_page_lists_the_proof_for_every_granted_function(conn: Any, roles: Roles) -> None:
+    """docs/security.md names every granted function exactly once, and no other."""
     page = (Path(__file__).parents[2] / "docs" / "security.md").read_text("utf-8")
     section = page.partition("## What proves a caller's right in SQL")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`.*?`) \|", section, re.MULTILINE)
@@ -353,7 +353,7 @@ async def test_the_page_says_of_each_function_what_proves_the_right_to_call_it(c
 
 
 async def test_planted_objects_fool_nobody(conn: Any, as_role: AsRole) -> None:
-    """Functions, operators, tables and types of the caller's own never stand in for those we mean."""
+    """A caller's own functions, operators, tables and types never replace ours."""
     producer = await as_role("producer")
     await conn.execute(f"grant create on schema public to {await producer.fetchval('select current_user')}")
     await producer.execute(
@@ -388,8 +388,8 @@ async def test_planted_objects_fool_nobody(conn: Any, as_role: AsRole) -> None:
     assert payloads(await claim(conn)) == ["safe", '{"a": 1}', "x"]
 
 
-async def test_every_function_that_users_call_is_closed_to_the_public(conn: Any) -> None:
-    """No function may be executed by everybody, and every security definer has its search path pinned."""
+async def test_no_function_is_open_to_the_public(conn: Any) -> None:
+    """PUBLIC may execute no function, and every security definer pins its search path."""
     rows = await conn.fetch("""
         select p.proname, p.prosecdef, p.proconfig::text as config,
                has_function_privilege('public', p.oid, 'execute') as open

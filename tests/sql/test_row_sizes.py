@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 async def _segments(conn: Any) -> list[int]:
-    """How many bytes of payload each segment has."""
+    """Return how many bytes of payload each segment has."""
     rows = await conn.fetch(
         "select (select sum(length(one)) from unnest(payloads) as one) as size from postbus.segment order by position"
     )
@@ -36,7 +36,7 @@ async def _publish(conn: Any, payloads: list[bytes], topic: str = "t", /, **colu
 
 @pytest.mark.parametrize("is_keyed", [False, True])
 async def test_large_payloads_are_spread_over_segments(conn: Any, is_keyed: bool) -> None:
-    """Messages of one call stay in order, and their ids tell where each of them is."""
+    """Messages of one call stay in order, and their ids say where each of them is."""
     await create_topic(conn)
     group = await subscribe(conn)
     payloads = [b"%d " % n + bytes(MIB - 8) for n in range(20)]
@@ -50,8 +50,8 @@ async def test_large_payloads_are_spread_over_segments(conn: Any, is_keyed: bool
     assert [one.split()[0] for one in got] == [str(n) for n in range(20)]
 
 
-async def test_headers_count_too(conn: Any) -> None:
-    """Small payloads with large headers make no large row either."""
+async def test_headers_count_towards_segment_size(conn: Any) -> None:
+    """Small payloads with large headers do not make a large row."""
     await create_topic(conn)
     ids = await _publish(conn, [b"1"] * 600, headers=[json.dumps({"h": "x" * 30_000})] * 600)
 
@@ -59,14 +59,14 @@ async def test_headers_count_too(conn: Any) -> None:
     assert await _segments(conn) == [300, 300]
 
 
-async def test_headers_are_limited(conn: Any) -> None:
-    """Data belongs into the payload, and the sender is told so."""
+async def test_large_headers_are_refused(conn: Any) -> None:
+    """The hint says that data belongs into the payload."""
     hint = await refused(_publish(conn, [b"1"], headers=[json.dumps({"h": secrets.token_hex(40_000)})]), "PB402")
     assert hint == "put the data into the payload"
 
 
 async def test_large_lines_are_spread_over_segments(conn: Any) -> None:
-    """Lines that are too long for one row are taken apart."""
+    """Lines too long for one row are split into several."""
     await create_topic(conn, max_payload_bytes=64 * MIB)
     lines = b"".join(b'"%d' % n + b"x" * MIB + b'"\n' for n in range(20))
     ids = await conn.fetchval("select postbus.publish_lines($1, $2, $3)", "t", lines, 20)
@@ -77,7 +77,7 @@ async def test_large_lines_are_spread_over_segments(conn: Any) -> None:
 
 @pytest.mark.parametrize("is_ordered", [False, True])
 async def test_leases_are_limited_whatever_is_asked_for(conn: Any, is_ordered: bool) -> None:
-    """A claim that asks for more gets a part, and is told that there is more; so finished messages are bounded, too."""
+    """A claim that asks for more gets a part and `more`, so rows of finished messages are bounded too."""
     await conn.execute("select postbus.create_topic('t', $1)", json.dumps({"ordered": is_ordered, "retention": "1h"}))
     await _publish(conn, [bytes(MIB)] * 70, keys=[f"k{n}" for n in range(70)])
     first = await claim(conn, 200_000, max_bytes=1 << 40)
@@ -87,24 +87,24 @@ async def test_leases_are_limited_whatever_is_asked_for(conn: Any, is_ordered: b
     assert len((await claim(conn, 200_000, max_bytes=1 << 40))["ids"]) == 6
 
 
-async def test_headers_count_in_leases(conn: Any) -> None:
-    """A claim stops where payloads and headers together are as large as was asked for."""
-    header = secrets.token_hex(500)  # of which nothing can be compressed away
+async def test_headers_count_towards_lease_size(conn: Any) -> None:
+    """A claim stops where payloads and headers together reach the requested size."""
+    header = secrets.token_hex(500)  # random, so that it cannot be compressed
     await _publish(conn, [b"1"] * 20, headers=[json.dumps({"h": header})] * 20)
     some = await claim(conn, 20, max_bytes=5000)
     assert len(some["ids"]) == 5
     assert some["more"]
 
 
-async def test_headers_that_are_stored_compressed_count_as_they_are(conn: Any) -> None:
-    """Ten thousand headers of 64 KiB that take a few bytes each in the table do not make one lease."""
+async def test_compressed_headers_count_uncompressed(conn: Any) -> None:
+    """Headers that take a few bytes each in the table do not all go into one lease."""
     await _publish(conn, [b"1"] * 20, headers=[json.dumps({"h": "x" * 60_000})] * 20)
     assert len((await claim(conn, 20, max_bytes=300_000))["ids"]) == 5
 
 
 @pytest.mark.parametrize("is_ordered", [False, True])
-async def test_acks_of_many_leases_make_rows_that_are_bounded(conn: Any, is_ordered: bool) -> None:
-    """A worker acks all that gathered in one call; what is kept of it is in several rows."""
+async def test_acks_of_many_leases_make_bounded_rows(conn: Any, is_ordered: bool) -> None:
+    """A worker acks many leases in one call, and the finished messages are stored in several rows."""
     await conn.execute("select postbus.create_topic('t', $1)", json.dumps({"ordered": is_ordered, "retention": "1h"}))
     await _publish(conn, [bytes(MIB)] * 40, keys=[f"k{n}" for n in range(40)])
     tokens = [(await claim(conn, 10, max_bytes=1 << 40))["token"] for _ in range(4)]
@@ -114,8 +114,8 @@ async def test_acks_of_many_leases_make_rows_that_are_bounded(conn: Any, is_orde
 
 
 @pytest.mark.parametrize(("name", "most"), [("correlation_id", "x" * 500), ("content_type", "a/" + "x" * 253)])
-async def test_texts_beside_the_payload_are_limited(conn: Any, name: str, most: str) -> None:
-    """They are stored with each message, and count in no other limit."""
+async def test_long_correlation_ids_and_content_types_are_refused(conn: Any, name: str, most: str) -> None:
+    """They are stored with each message and count towards no other limit."""
     await conn.execute("select postbus.publish('t', $1::bytea, " + name + " => $2)", b"1", most)
     await refused(conn.execute("select postbus.publish('t', $1::bytea, " + name + " => $2)", b"1", most + "x"), "PB402")
     await refused(_publish(conn, [b"1", b"2"], **{f"{name}s": ["x/y", most + "x"]}), "PB402")
@@ -123,8 +123,8 @@ async def test_texts_beside_the_payload_are_limited(conn: Any, name: str, most: 
     await refused(_publish(conn, [b"1", b"2"], "log", **{f"{name}s": ["x/y", most + "x"]}), "PB402")
 
 
-async def test_texts_and_keys_count_in_segments(conn: Any) -> None:
-    """Small payloads with long keys and correlation ids make no large row either."""
+async def test_texts_and_keys_count_towards_segment_size(conn: Any) -> None:
+    """Small payloads with long keys and correlation ids do not make a large row."""
     await create_topic(conn, lanes=1)
     some = [f"{n} " + "x" * 1990 for n in range(1000)]
     for _ in range(5):
@@ -155,7 +155,7 @@ async def test_imported_messages_are_spread_over_segments(conn: Any) -> None:
 async def test_bulk_within_default_limits_can_be_dumped(
     conn: Any, dsn: str, client_program: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """pg_dump writes as text what was published in one call."""
+    """pg_dump writes the messages of one call as text."""
     await create_topic(conn)
     await _publish(conn, [bytes(MIB)] * 40)
     process = await asyncio.create_subprocess_exec(

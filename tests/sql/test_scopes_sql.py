@@ -1,4 +1,4 @@
-"""Scopes: which topics are in them, where groups start in these, and what becomes of them."""
+"""Scopes: which topics they contain, where groups start in these, and how groups leave them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _COUNT = "select count(*) from postbus.subscription where group_name = $1 and st
 
 
 async def starts_with(conn: Any, subscription: int, topic: str) -> list[str]:
-    """All that a group has before it in a topic with one lane."""
+    """Return everything a group has before it in a topic with one lane."""
     return (await read_all(conn, await cursor_of(conn, subscription), topic=topic))[0]
 
 
 async def starts_of(conn: Any, group: str = "g") -> dict[str, Any]:
-    """How the group's subscriptions started, by topic."""
+    """Return how the group's subscriptions started, by topic."""
     rows = await conn.fetch(
         "select topic, start from postbus.groups where group_name = $1 and state <> 'CANCELLED'", group
     )
@@ -52,8 +52,8 @@ async def starts_of(conn: Any, group: str = "g") -> dict[str, Any]:
         ("*.*", ["a.b"], ["a", "a.b.c"]),
     ],
 )
-async def test_a_pattern_fits_names_by_words(conn: Any, pattern: str, fits: list[str], does_not: list[str]) -> None:
-    """A * is exactly one word, and a # any number of them."""
+async def test_pattern_matches_names_by_words(conn: Any, pattern: str, fits: list[str], does_not: list[str]) -> None:
+    """A `*` is exactly one word, and a `#` any number of words."""
     for name in (*fits, *does_not):
         await create_topic(conn, name)
 
@@ -61,7 +61,7 @@ async def test_a_pattern_fits_names_by_words(conn: Any, pattern: str, fits: list
 
 
 def fits(pattern: list[str], words: list[str]) -> bool:
-    """The rule itself, word by word."""
+    """Apply the rule itself, word by word."""
     if not pattern:
         return not words
     if pattern[0] == "#":
@@ -69,8 +69,8 @@ def fits(pattern: list[str], words: list[str]) -> bool:
     return bool(words) and pattern[0] in ("*", words[0]) and fits(pattern[1:], words[1:])
 
 
-async def test_all_short_patterns_and_names(conn: Any) -> None:
-    """Every pattern of up to three words fits just those names, of up to four, that the rule says."""
+async def test_short_patterns_match_exactly_by_the_rule(conn: Any) -> None:
+    """Every pattern of up to three words matches exactly the names of up to four words that the rule says."""
     patterns = [one for n in (1, 2, 3) for one in itertools.product("ab*#", repeat=n) if {"*", "#"} & {*one}]
     names = [one for n in (1, 2, 3, 4) for one in itertools.product("ab", repeat=n)]
     pairs = list(itertools.product(patterns, names))
@@ -95,8 +95,8 @@ async def test_only_logs_are_in_a_scope(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("label", ["namespace", "task"])
-async def test_a_label_is_set_changed_and_taken_away(conn: Any, label: str) -> None:
-    """A topic that gets the label joins; one that loses it stays subscribed until somebody cancels it."""
+async def test_labelled_topic_joins_and_unlabelled_topic_stays_subscribed(conn: Any, label: str) -> None:
+    """A topic that gets the label joins; one that loses it stays subscribed until it is cancelled."""
     await create_topic(conn, "a", **{label: "billing"})
     await create_topic(conn, "b")
     await subscribe_scope(conn, **{label: "billing"})
@@ -110,8 +110,8 @@ async def test_a_label_is_set_changed_and_taken_away(conn: Any, label: str) -> N
     assert sorted(await subscribe_scope(conn, **{label: "billing"})) == ["a", "b"]
 
 
-async def test_new_starts_with_what_came_just_before_it(conn: Any) -> None:
-    """Messages of the look-back count, older ones do not, and another look-back is another start."""
+async def test_mode_new_starts_within_the_look_back(conn: Any) -> None:
+    """Messages within the look-back count and older ones do not; another look-back is another start."""
     await create_topic(conn)
     await publish_many(conn, "old")
     await age(conn, 60)
@@ -126,8 +126,8 @@ async def test_new_starts_with_what_came_just_before_it(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("storage", ["shared", "own"])
-async def test_new_has_all_that_commits_after_the_record(conn: Any, storage: str) -> None:
-    """However old it says it is, and in a leaf that was closed long before: what the record has not seen counts."""
+async def test_mode_new_gets_every_commit_after_the_record(conn: Any, storage: str) -> None:
+    """Commits that the record has not seen count, whatever their time and partition."""
     kept = await create_topic(conn, storage=storage)
     await publish_many(conn, "old")
     await rotate(conn, kept)
@@ -137,8 +137,8 @@ async def test_new_has_all_that_commits_after_the_record(conn: Any, storage: str
     assert await starts_with(conn, group, "t") == ["later"]
 
 
-async def test_a_topic_that_comes_into_the_scope_starts_at_the_record(conn: Any) -> None:
-    """What was published between the record and the change of its namespace is not skipped."""
+async def test_topic_that_enters_the_scope_starts_at_the_record(conn: Any) -> None:
+    """Messages published between the record and the change of namespace are not skipped."""
     await create_topic(conn, "t")
     await publish_many(conn, "before")
     await age(conn, 60)
@@ -152,8 +152,8 @@ async def test_a_topic_that_comes_into_the_scope_starts_at_the_record(conn: Any)
     assert await conn.fetchval("select lag from postbus.groups") == 1
 
 
-async def test_a_time_counts_for_topics_that_come_later(conn: Any) -> None:
-    """In mode timestamp a group starts at that time everywhere; with a time to come, only then."""
+async def test_mode_timestamp_applies_to_topics_that_join_later(conn: Any) -> None:
+    """The group starts at that time in every topic, also when the time is in the future."""
     await create_topic(conn, "t")
     await publish_many(conn, "old")
     await age(conn, 60)
@@ -168,8 +168,8 @@ async def test_a_time_counts_for_topics_that_come_later(conn: Any) -> None:
     assert await starts_with(conn, ids["future"], "t") == []
 
 
-async def test_the_most_specific_record_decides(conn: Any) -> None:
-    """A topic's own record goes before a namespace's, that before a task's, and that before a pattern's."""
+async def test_most_specific_record_decides(conn: Any) -> None:
+    """A topic's own record precedes a namespace's, that a task's, and that a pattern's."""
     now = datetime.now(UTC)
     await subscribe_scope(conn, pattern="#", mode="all")
     await subscribe_scope(conn, task="work", mode="timestamp", start_at=now)
@@ -184,7 +184,7 @@ async def test_the_most_specific_record_decides(conn: Any) -> None:
     }
 
     await create_topic(conn, "own")
-    await conn.execute("delete from postbus.subscription")  # as if it had never been there
+    await conn.execute("delete from postbus.subscription")  # as if it had never existed
     await conn.execute(
         "insert into postbus.scope (group_name, topic, mode, start_at, snapshot) "
         "values ('g', 'own', 'timestamp', $1, '9:9:')",
@@ -194,8 +194,8 @@ async def test_the_most_specific_record_decides(conn: Any) -> None:
     assert (await starts_of(conn))["own"] == "FROM_TIMESTAMP"
 
 
-async def test_the_first_mode_stays(conn: Any) -> None:
-    """A second call with another mode changes nothing but how failures and history are handled."""
+async def test_first_mode_of_a_scope_stays(conn: Any) -> None:
+    """A second call with another mode changes only the handling of failures and of history."""
     await create_topic(conn)
     await subscribe_scope(conn, namespace="ns", mode="new", look_back=timedelta(seconds=9))
     before = await conn.fetchrow("select mode, start_at, recorded_at, snapshot::text from postbus.scope")
@@ -209,8 +209,9 @@ async def test_the_first_mode_stays(conn: Any) -> None:
     )
 
 
-async def test_a_topic_joins_within_the_transaction_that_creates_it(conn: Any) -> None:
-    """It can be published to at once, even if it blocks writes without a group, and all is required for the group."""
+async def test_topic_joins_in_the_transaction_that_creates_it(conn: Any) -> None:
+    """It accepts messages at once, even if it blocks writes without groups, and the group is required for all of
+    them."""
     await subscribe_scope(conn, namespace="ns", mode="new")
     async with conn.transaction():
         await publish_many(conn, "a queue's", topic="q")  # the transaction has written
@@ -221,8 +222,8 @@ async def test_a_topic_joins_within_the_transaction_that_creates_it(conn: Any) -
     assert await conn.fetchval("select required from postbus.message_state('t', $1)", id) == ["g"]
 
 
-async def test_a_topic_joins_a_transaction_that_has_written(conn: Any) -> None:
-    """Its messages of before and of after the change, in that very transaction, all come, and each once."""
+async def test_topic_joins_in_a_transaction_that_has_written(conn: Any) -> None:
+    """The transaction's messages from before and after the change all come, each once."""
     await subscribe_scope(conn, namespace="ns", mode="all")
     await create_topic(conn)
     async with conn.transaction():
@@ -234,8 +235,8 @@ async def test_a_topic_joins_a_transaction_that_has_written(conn: Any) -> None:
     assert await starts_with(conn, group["id"], "t") == ["before", "after", "later"]
 
 
-async def test_history_beyond_the_bounds_comes_beside(conn: Any) -> None:
-    """A topic with more history than a group is to begin with joins with a catch-up, also by a change of its labels."""
+async def test_history_beyond_the_bound_becomes_a_catch_up(conn: Any) -> None:
+    """This holds too for a topic that joins by a change of its labels."""
     bounded = '{"beside_from": 1, "max_messages": 2}'
     await subscribe_scope(conn, namespace="ns", catch_up=bounded)
     for topic in ("a", "b"):
@@ -252,8 +253,8 @@ async def test_history_beyond_the_bounds_comes_beside(conn: Any) -> None:
         assert [await starts_with(conn, one, topic) for one in ids] == [["4"], ["2", "3"]]
 
 
-async def test_what_was_cancelled_stays_out(conn: Any) -> None:
-    """Neither a second call, nor a change, nor the sweep lets a group join again; subscribing to that topic does."""
+async def test_cancelled_topic_stays_out_of_the_scope(conn: Any) -> None:
+    """A second call, a change and the sweep do not let the group rejoin; subscribing to the topic does."""
     await create_topic(conn, "a", namespace="ns")
     await create_topic(conn, "b", namespace="ns")
     await subscribe_scope(conn, namespace="ns")
@@ -274,8 +275,8 @@ async def test_what_was_cancelled_stays_out(conn: Any) -> None:
     assert sorted(await subscribe_scope(conn, namespace="ns")) == ["a", "b"], "it was subscribed again"
 
 
-async def test_a_record_is_forgotten(conn: Any) -> None:
-    """What is subscribed stays, or is cancelled with it; later topics do not join any more."""
+async def test_scope_can_be_forgotten(conn: Any) -> None:
+    """Existing subscriptions stay or are cancelled with it, and later topics no longer join."""
     await create_topic(conn, "a", namespace="ns")
     for group, cancel in (("stays", False), ("goes", True)):
         await subscribe_scope(conn, group, namespace="ns")
@@ -291,8 +292,8 @@ async def test_a_record_is_forgotten(conn: Any) -> None:
     )
 
 
-async def test_a_deleted_topic_takes_its_records_along(conn: Any) -> None:
-    """One that is created again under the name is another topic; a wider scope has it as it has any."""
+async def test_deleted_topic_takes_its_scope_records_along(conn: Any) -> None:
+    """A topic recreated under the same name is another one, and a wider scope includes it."""
     for topic in ("a", "b"):
         await create_topic(conn, topic, namespace="ns")
     await subscribe_scope(conn, "own", topic="a", mode="new")
@@ -304,8 +305,8 @@ async def test_a_deleted_topic_takes_its_records_along(conn: Any) -> None:
     assert await conn.fetchval(_COUNT, "wide") == 2
 
 
-async def test_a_removed_group_joins_again_by_its_scope(conn: Any) -> None:
-    """Removing forgets that the group ever was there, and the topic's own record: the wider one brings it back."""
+async def test_removed_group_rejoins_by_its_wider_scope(conn: Any) -> None:
+    """Removal forgets the subscription and the topic's own record, but not the wider scope."""
     await create_topic(conn, "a", namespace="ns")
     await subscribe_scope(conn, topic="a", mode="new")
     await subscribe_scope(conn, namespace="ns", mode="all")
@@ -316,8 +317,8 @@ async def test_a_removed_group_joins_again_by_its_scope(conn: Any) -> None:
     assert await starts_of(conn) == {"a": "FROM_BEGINNING"}
 
 
-async def test_a_scope_is_paused_as_a_whole(conn: Any) -> None:
-    """Topics that come while all are PAUSED begin PAUSED; those that were cancelled or died are left alone."""
+async def test_scope_is_paused_as_a_whole(conn: Any) -> None:
+    """Topics that join a PAUSED scope begin PAUSED; CANCELLED and DEAD subscriptions are left alone."""
     for topic in ("a", "b", "c"):
         await create_topic(conn, topic, namespace="ns")
     await subscribe_scope(conn, namespace="ns")
@@ -335,8 +336,8 @@ async def test_a_scope_is_paused_as_a_whole(conn: Any) -> None:
     assert "PAUSED or ACTIVE" in await refused(conn.execute(set_state, "CANCELLED"), "PB433")
 
 
-async def test_a_dead_group_comes_back_with_its_scope(conn: Any) -> None:
-    """Subscribing again brings it back, and tells what it missed."""
+async def test_subscribing_a_scope_revives_a_dead_group(conn: Any) -> None:
+    """The answer says how many messages the group missed."""
     await create_topic(conn, namespace="ns")
     await subscribe_scope(conn, namespace="ns")
     await publish_many(conn, "1", "2")
@@ -345,8 +346,8 @@ async def test_a_dead_group_comes_back_with_its_scope(conn: Any) -> None:
     assert (row["state"], row["is_new"], row["missed"], row["skipped"]) == ("ACTIVE", False, 2, 0)
 
 
-async def test_the_topics_to_pop_from(conn: Any) -> None:
-    """Only those in the scope that the group is ACTIVE on; asking records nothing."""
+async def test_group_topics_lists_the_topics_to_pop_from(conn: Any) -> None:
+    """Only topics of the scope with an ACTIVE group count, and asking records nothing."""
     for topic in ("a", "b", "c"):
         await create_topic(conn, topic, namespace="ns")
     ask = "select topic_name from postbus.group_topics('g', namespace => 'ns')"
@@ -361,8 +362,8 @@ async def test_the_topics_to_pop_from(conn: Any) -> None:
     assert await conn.fetchval("select count(*) from postbus.scope") == 1
 
 
-async def test_a_transaction_that_has_written_records_nothing(conn: Any) -> None:
-    """It has no place of now; but to look whether all is there it may call."""
+async def test_scope_is_not_recorded_in_a_transaction_that_has_written(conn: Any) -> None:
+    """Such a transaction has no position of now, but may check that all topics are subscribed."""
     await create_topic(conn, namespace="ns")
     async with conn.transaction():
         await publish_many(conn, "x")
@@ -410,8 +411,8 @@ _LONG = "x" * 201
     ],
     ids=str,
 )
-async def test_what_is_no_scope_is_refused(conn: Any, scope: dict[str, Any], code: str) -> None:
-    """With a remedy, and nothing is recorded."""
+async def test_bad_scopes_are_refused(conn: Any, scope: dict[str, Any], code: str) -> None:
+    """The error has a remedy, and nothing is recorded."""
     await create_topic(conn)
     assert await refused(subscribe_scope(conn, **{"mode": "all"} | scope), code)
     assert await conn.fetchval("select count(*) from postbus.scope") == 0
@@ -419,13 +420,13 @@ async def test_what_is_no_scope_is_refused(conn: Any, scope: dict[str, Any], cod
 
 @pytest.mark.parametrize("label", ["namespace", "task"])
 @pytest.mark.parametrize("name", ["no name", _LONG, "-x"])
-async def test_a_label_keeps_the_rules_of_names(conn: Any, label: str, name: str) -> None:
-    """As topics do."""
+async def test_labels_follow_the_rules_for_names(conn: Any, label: str, name: str) -> None:
+    """The rules are those for topic names."""
     assert "200 letters" in await refused(create_topic(conn, **{label: name}), "PB402")
 
 
 async def read_some(conn: Any, group: int, count: int) -> Any:
-    """Let a worker be done with the first messages of a topic. Returns its lane."""
+    """Let a worker settle the first messages of a topic. Returns its lane."""
     [lane] = await take(conn, "w", group)
     piece = await read(conn, lane.cursor, count)
     assert piece.during
@@ -434,13 +435,13 @@ async def read_some(conn: Any, group: int, count: int) -> Any:
 
 
 async def retried(conn: Any, group: int) -> list[tuple[str, bool]]:
-    """What a group is given out of its order: payloads, and whether they wait behind others of their key."""
+    """Return a group's deferred messages: payloads, and whether they are parked behind others of their key."""
     rows = await conn.fetch("select * from postbus.retrying where subscription_id = $1 order by position, id", group)
     return [(row["payload"].decode(), row["parked"]) for row in rows]
 
 
-async def test_a_key_is_added_from_its_own_record(conn: Any) -> None:
-    """What lies before the group's place it gets out of order, one by one; what lies behind that comes by the log."""
+async def test_added_key_starts_at_its_own_record(conn: Any) -> None:
+    """Messages before the group's position are deferred, and later ones come from the log."""
     await create_topic(conn)
     await publish_many(conn, "a1", "b1", "b2", "c1", "b3", keys=["a", "b", "b", "c", "b"])
     group = (await subscribe_scope(conn, topic="t", key="a"))["t"]
@@ -457,8 +458,8 @@ async def test_a_key_is_added_from_its_own_record(conn: Any) -> None:
     assert await conn.fetch("select * from postbus.inconsistencies()") == []
 
 
-async def test_a_key_that_starts_later_than_the_group_stands_passes_by_the_rest(conn: Any) -> None:
-    """A group that is behind gets only those messages of the key that its record has."""
+async def test_added_key_with_a_later_start_skips_its_older_messages(conn: Any) -> None:
+    """A group that is behind gets only those messages of the key that the key's record includes."""
     await create_topic(conn)
     group = (await subscribe_scope(conn, topic="t", key="a"))["t"]
     await publish_many(conn, "b old", "a old", keys=["b", "a"])
@@ -475,8 +476,8 @@ async def test_a_key_that_starts_later_than_the_group_stands_passes_by_the_rest(
     assert left == ["a old", "b young"]
 
 
-async def test_a_key_that_starts_at_a_message_gets_none_that_was_published_together_before_it(conn: Any) -> None:
-    """Messages of one call share a segment: also of these only those from there on, past the group's place or not."""
+async def test_key_that_starts_at_a_message_gets_none_before_it(conn: Any) -> None:
+    """This holds within one segment too, on both sides of the group's position."""
     await create_topic(conn)
     ids = await publish_many(conn, "b1", "b2", "a1", "b3", "b4", "b5", keys=["b", "b", "a", "b", "b", "b"])
     group = (await subscribe_scope(conn, topic="t", key="a"))["t"]
@@ -491,8 +492,8 @@ async def test_a_key_that_starts_at_a_message_gets_none_that_was_published_toget
     assert sorted(row["id"] for row in settled) == [ids[0], ids[1], ids[3]]
 
 
-async def test_a_group_that_has_all_keys_gets_what_its_start_had_left_out(conn: Any) -> None:
-    """A key's record adds to what a group has, and takes nothing away; what it had comes no second time."""
+async def test_key_record_adds_what_the_groups_start_left_out(conn: Any) -> None:
+    """A key's record only adds messages, and none that the group already had comes again."""
     await create_topic(conn)
     await publish_many(conn, "a old", "b old", keys=["a", "b"])
     await age(conn, 60)
@@ -510,8 +511,8 @@ async def test_a_group_that_has_all_keys_gets_what_its_start_had_left_out(conn: 
 
 
 @pytest.mark.parametrize("wider", [{"topic": "t"}, {"namespace": "ns"}], ids=str)
-async def test_a_group_with_keys_gets_the_others_as_well(conn: Any, wider: dict[str, Any]) -> None:
-    """A topic's record, or a wider one, brings all other keys from where it says, messages without a key too."""
+async def test_group_with_keys_is_widened_to_all_keys(conn: Any, wider: dict[str, Any]) -> None:
+    """A record for the topic, or a wider one, brings all other keys and messages without a key."""
     await create_topic(conn, namespace="ns")
     await publish_many(conn, "a1", "b1", "none", "b2", keys=["a", "b", None, "b"])
     group = (await subscribe_scope(conn, topic="t", key="a"))["t"]
@@ -522,8 +523,8 @@ async def test_a_group_with_keys_gets_the_others_as_well(conn: Any, wider: dict[
     assert await retried(conn, group) == [("b1", False), ("none", False), ("b2", True)]
 
 
-async def test_more_than_a_group_copes_with_is_not_copied(conn: Any) -> None:
-    """Beyond beside_from a key is refused, and nothing changes."""
+async def test_key_with_more_history_than_beside_from_is_refused(conn: Any) -> None:
+    """Nothing changes, and the remedy is a group of its own."""
     await create_topic(conn)
     bounded = {"topic": "t", "catch_up": '{"beside_from": 2}'}
     group = (await subscribe_scope(conn, key="a", **bounded))["t"]
@@ -534,8 +535,8 @@ async def test_more_than_a_group_copes_with_is_not_copied(conn: Any) -> None:
     assert await conn.fetchval("select count(*) from postbus.scope") == 1
 
 
-async def test_a_pop_takes_the_keys_that_a_group_wants(conn: Any) -> None:
-    """Others are passed by; a key that is added comes from its own record on."""
+async def test_pop_takes_only_the_keys_of_the_group(conn: Any) -> None:
+    """Other keys are skipped, and an added key starts at its own record."""
     await create_topic(conn)
     await publish_many(conn, "a1", "b1", "c1", keys=["a", "b", "c"])
     await subscribe_scope(conn, topic="t", key="a")
@@ -550,8 +551,8 @@ async def test_a_pop_takes_the_keys_that_a_group_wants(conn: Any) -> None:
     assert await popped() == ["b1", "a2", "b2"]
 
 
-async def test_groups_come_to_the_same_place(conn: Any) -> None:
-    """Once they have read what there was, cursors of groups with different records are the same: reads are shared."""
+async def test_groups_with_different_records_reach_the_same_position(conn: Any) -> None:
+    """After reading the history their cursors are equal, so that reads can be shared."""
     await create_topic(conn)
     await publish_many(conn, "1")
     groups = [(await subscribe_scope(conn, group, pattern="#", mode="new"))["t"] for group in ("a", "b")]

@@ -1,4 +1,4 @@
-"""Messages that are settled before their group's cursor is past them, by workers that vanish."""
+"""Messages settled before their group's cursor is past them, by workers that vanish."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ async def known_to(conn: Any, lane: Lane) -> list[tuple[int, bool, bool]]:
 
 
 async def followed(conn: Any, subscription: int, worker: str, before: str | None = None) -> Lane:
-    """The lane, taken over from somebody who has vanished."""
+    """Return the lane, taken over from a worker that has vanished."""
     if before is not None:
         await vanish(conn, before)
     (lane,) = await take(conn, worker, subscription)
     return lane
 
 
-async def test_a_message_that_was_tried_again_before_the_cursor_moved_is_known_as_done(conn: Any) -> None:
-    """One puts it off and dies, the next handles it and dies, and the third reads it from the log: as a done one."""
+async def test_message_retried_ahead_of_the_cursor_is_known_as_done(conn: Any) -> None:
+    """One worker defers it and dies, the next handles it and dies, and the third reads it as a settled one."""
     await create_topic(conn)
     group = await subscribe(conn)
     ids = await publish_many(conn, "slow", "failing")
@@ -55,8 +55,8 @@ async def test_a_message_that_was_tried_again_before_the_cursor_moved_is_known_a
     assert await known_to(conn, third) == [(ids[1], True, True)]
 
 
-async def test_it_is_remembered_until_the_cursor_is_past_it(conn: Any) -> None:
-    """A sweep before that leaves it, and one afterwards removes it."""
+async def test_settled_message_is_remembered_until_the_cursor_passes_it(conn: Any) -> None:
+    """A sweep before that keeps the record, and one afterwards removes it."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
     await publish_many(conn, "given up", "other")
@@ -72,8 +72,8 @@ async def test_it_is_remembered_until_the_cursor_is_past_it(conn: Any) -> None:
     assert await conn.fetchval("select count(*) from postbus.settled_ahead") == 0
 
 
-async def test_what_the_cursor_is_past_needs_no_memory(conn: Any) -> None:
-    """The log does not bring it again."""
+async def test_message_behind_the_cursor_needs_no_record(conn: Any) -> None:
+    """The log does not deliver it again."""
     await create_topic(conn)
     group = await subscribe(conn)
     await publish_many(conn, "failing")
@@ -87,8 +87,8 @@ async def test_what_the_cursor_is_past_needs_no_memory(conn: Any) -> None:
     assert await conn.fetchval("select count(*) from postbus.settled_ahead") == 0
 
 
-async def test_who_seeks_gets_it_again(conn: Any) -> None:
-    """What was settled before is not held against a group that wants it once more."""
+async def test_seek_forgets_what_was_settled_ahead(conn: Any) -> None:
+    """A group that seeks back gets its settled messages once more."""
     await create_topic(conn)
     group = await subscribe(conn)
     await publish_many(conn, "given up")
@@ -101,8 +101,8 @@ async def test_who_seeks_gets_it_again(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("is_done", [False, True], ids=["waits", "is done"])
-async def test_a_history_beside_the_group_knows_it(conn: Any, *, is_done: bool) -> None:
-    """What the group has before it becomes a subscription of its own, which reads the message once more."""
+async def test_catch_up_knows_what_was_settled_ahead(conn: Any, *, is_done: bool) -> None:
+    """The catch-up is a subscription of its own, which reads the message once more."""
     await create_topic(conn)
     group = await subscribe(conn, catch_up='{"beside_from": 1}')
     ids = await publish_many(conn, "failing", "one", "two")
@@ -122,8 +122,8 @@ async def test_a_history_beside_the_group_knows_it(conn: Any, *, is_done: bool) 
     assert await known_to(conn, await followed(conn, group, "present")) == []
 
 
-async def test_what_is_put_off_is_not_done_when_its_lane_is_left(conn: Any) -> None:
-    """A process leaves with all messages out of its hands, of which one failed: that one it has not completed."""
+async def test_deferred_message_is_not_done_when_its_lane_is_released(conn: Any) -> None:
+    """A process leaves with all messages out of its hands; the one that failed is not completed."""
     await create_topic(conn)
     group = await subscribe(conn)
     await publish_many(conn, "slow", "failing", "done")

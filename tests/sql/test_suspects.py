@@ -1,4 +1,4 @@
-"""Messages that were in hand when a process ended: charged only if they were alone, else tried alone next."""
+"""Suspects: messages in hand when a process ended are charged only if they were alone, and tried alone next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def lost(conn: Any, claimed: Any) -> datetime:
 
 
 async def claim_alone(conn: Any, member: str = "w", as_of: datetime | None = None) -> Any:
-    """What a worker claims that handles nothing else meanwhile."""
+    """Claim as a worker does that handles nothing else meanwhile."""
     return await conn.fetchrow(
         "select * from postbus.claim_suspects_as_of('t', $1, is_promised => true, "
         "as_of => coalesce($2, clock_timestamp()))",
@@ -30,15 +30,15 @@ async def claim_alone(conn: Any, member: str = "w", as_of: datetime | None = Non
 
 
 async def work(conn: Any, count: int = 10, member: str = "w") -> Any:
-    """What a worker claims, beside other things."""
+    """Claim as a worker does beside other work."""
     return await claim(conn, count, member=member, with_suspects=False)
 
 
-# queues
+# Queues
 
 
-async def test_messages_in_hand_together_are_charged_nothing(conn: Any) -> None:
-    """However often their process ends: it may be somebody else who ends it, and some handlers were never called."""
+async def test_messages_in_hand_together_are_charged_no_attempt(conn: Any) -> None:
+    """Another message may have ended the process, and some handlers were never called."""
     await conn.execute("""select postbus.create_topic('t', '{"max_attempts": 2}')""")
     await publish(conn, *map(str, range(100)))
     claimed = await work(conn, 100)
@@ -52,8 +52,8 @@ async def test_messages_in_hand_together_are_charged_nothing(conn: Any) -> None:
     assert await states(conn) == {}
 
 
-async def test_worker_does_not_take_suspects_beside_others(conn: Any) -> None:
-    """An ordinary claim leaves them to a claim that promises to do nothing else."""
+async def test_worker_does_not_take_suspects_beside_other_messages(conn: Any) -> None:
+    """Only a claim that promises to do nothing else gets them."""
     await publish(conn, "a", "b")
     await lost(conn, await work(conn))
     assert (await work(conn))["token"] is None
@@ -62,8 +62,8 @@ async def test_worker_does_not_take_suspects_beside_others(conn: Any) -> None:
     assert (await claim_alone(conn))["token"] is None
 
 
-async def test_message_that_ends_its_process_alone_is_given_up_after_max_attempts(conn: Any) -> None:
-    """Each call that it was alone in counts, and waits longer; the first one, beside others, does not."""
+async def test_message_that_ends_its_process_alone_is_given_up(conn: Any) -> None:
+    """Each call that it was alone in counts and is delayed longer; the first one, beside others, does not count."""
     await conn.execute("""select postbus.create_topic('t', '{"max_attempts": 3}')""")
     await publish(conn, "poison", "innocent")
     await lost(conn, await work(conn))
@@ -80,8 +80,8 @@ async def test_message_that_ends_its_process_alone_is_given_up_after_max_attempt
     assert await states(conn) == {"dead": 1}
 
 
-async def test_suspect_that_fails_is_no_suspect_any_more(conn: Any) -> None:
-    """A call that raises ends nobody's process: it is tried again like any other."""
+async def test_suspect_that_fails_is_no_longer_a_suspect(conn: Any) -> None:
+    """A call that raises ends no process, so the message is retried like any other."""
     await publish(conn, "a", "b")
     await lost(conn, await work(conn))
     claimed = await claim_alone(conn)
@@ -89,8 +89,8 @@ async def test_suspect_that_fails_is_no_suspect_any_more(conn: Any) -> None:
     assert (await work(conn))["attempts"] == [2]
 
 
-async def test_suspect_that_is_released_is_charged_nothing(conn: Any) -> None:
-    """An orderly stop gives it back as it was."""
+async def test_released_suspect_is_charged_no_attempt(conn: Any) -> None:
+    """An orderly stop returns the message as it was."""
     await publish(conn, "a", "b")
     await lost(conn, await work(conn))
     claimed = await claim_alone(conn)
@@ -99,7 +99,7 @@ async def test_suspect_that_is_released_is_charged_nothing(conn: Any) -> None:
 
 
 async def test_suspects_of_an_ordered_queue_keep_their_order(conn: Any) -> None:
-    """The key waits for the suspect, and goes on when that is done."""
+    """The key waits for the suspect, and goes on when it is done."""
     await conn.execute("""select postbus.create_topic('t', '{"ordered": true}')""")
     await publish(conn, "a1", "a2", key="a")
     await publish(conn, "b1", "b2", key="b")
@@ -112,16 +112,16 @@ async def test_suspects_of_an_ordered_queue_keep_their_order(conn: Any) -> None:
     assert payloads(await work(conn)) == ["a2", "b2"]
 
 
-async def test_pop_of_one_message_is_charged_if_its_consumer_had_nothing_else(conn: Any) -> None:
-    """A consumer that pops one after the other, and dies, has had nothing but that one in hand."""
+async def test_single_popped_message_is_charged(conn: Any) -> None:
+    """A consumer that pops one message at a time, and dies, had only that one in hand."""
     await publish(conn, "a")
     first = await claim(conn, 1, member="me")
     now = await lost(conn, first)
     assert (await claim(conn, 1, member="me", as_of=now))["attempts"] == [2]
 
 
-async def test_pops_of_one_consumer_are_charged_nothing_if_it_had_several(conn: Any) -> None:
-    """Whichever of its leases ends first, and however much later the other one does."""
+async def test_messages_of_several_pops_of_one_consumer_are_not_charged(conn: Any) -> None:
+    """This holds whichever of the leases ends first, and however much later the other ends."""
     await publish(conn, "a", "b")
     short = await claim(conn, 1, member="me")
     long = await claim(conn, 1, member="me", lease=LONG)
@@ -131,8 +131,8 @@ async def test_pops_of_one_consumer_are_charged_nothing_if_it_had_several(conn: 
     assert payloads(await claim(conn, 10, member="me", as_of=now)) == ["a"]
 
 
-async def test_suspect_is_not_given_to_a_consumer_that_is_busy(conn: Any) -> None:
-    """It would not be alone there. When it has waited for a minute, it goes to any."""
+async def test_suspect_is_not_given_to_a_busy_consumer(conn: Any) -> None:
+    """It would not be alone there. After a minute any consumer gets it."""
     await publish(conn, "a", "b")
     await lost(conn, await claim(conn, member="gone"))
     await publish(conn, "c", "d")
@@ -143,8 +143,8 @@ async def test_suspect_is_not_given_to_a_consumer_that_is_busy(conn: Any) -> Non
     assert payloads(await claim(conn, member="me", as_of=now)) == ["b"]
 
 
-async def test_suspect_that_a_busy_consumer_gets_is_charged_nothing(conn: Any) -> None:
-    """It has waited for long enough, but was not alone in hand: the consumer may have ended for another message."""
+async def test_suspect_given_to_a_busy_consumer_is_charged_no_attempt(conn: Any) -> None:
+    """It was not alone in hand: the consumer may have ended for another message."""
     await publish(conn, "a", "b")
     await lost(conn, await claim(conn, member="gone"))
     await publish(conn, "c")
@@ -157,8 +157,8 @@ async def test_suspect_that_a_busy_consumer_gets_is_charged_nothing(conn: Any) -
     assert await conn.fetchval("select attempts from postbus.delayed") == 0
 
 
-async def test_worker_that_cannot_be_alone_is_charged_nothing(conn: Any) -> None:
-    """It handles something for a group, of which its leases know nothing."""
+async def test_worker_that_cannot_be_alone_charges_no_attempt(conn: Any) -> None:
+    """The worker also handles messages of a group, which its leases do not show."""
     await publish(conn, "a", "b")
     await lost(conn, await work(conn))
     sql = "select * from postbus.claim_suspects_as_of('t', 'w', is_promised => null, as_of => $1)"
@@ -170,8 +170,8 @@ async def test_worker_that_cannot_be_alone_is_charged_nothing(conn: Any) -> None
     assert await conn.fetchval("select max(attempts) from postbus.delayed") == 0
 
 
-async def test_suspect_that_goes_on_beside_others_is_charged_nothing(conn: Any) -> None:
-    """It comes again, alone, behind what was not tried yet, and it is known how often that was not enough."""
+async def test_suspect_that_outlasts_its_time_alone_is_not_charged(conn: Any) -> None:
+    """It returns alone, behind messages not tried yet, and the number of such times is counted."""
     await publish(conn, "slow", "other")
     await lost(conn, await work(conn))
     now = None
@@ -190,8 +190,8 @@ async def test_suspect_that_goes_on_beside_others_is_charged_nothing(conn: Any) 
     assert (claimed["attempts"], claimed["outlasted"]) == ([2], 3), "alone this time, and charged"
 
 
-async def test_lease_that_was_settled_is_not_marked(conn: Any) -> None:
-    """The call ended while it was told that others go on."""
+async def test_settled_lease_is_not_marked(conn: Any) -> None:
+    """The call may end while others are allowed to go on."""
     await publish(conn, "a", "b")
     await lost(conn, await work(conn))
     claimed = await claim_alone(conn)
@@ -200,11 +200,11 @@ async def test_lease_that_was_settled_is_not_marked(conn: Any) -> None:
     assert await conn.fetchval("select count(*) from postbus.lease") == 0
 
 
-# groups with handlers
+# Groups with handlers
 
 
-async def test_retries_in_hand_together_are_charged_nothing(conn: Any) -> None:
-    """The next holder of the lane finds them as suspects: not to be taken beside others, with the attempts they had."""
+async def test_retries_in_hand_together_are_charged_no_attempt(conn: Any) -> None:
+    """The next holder of the lane finds them as suspects, with the attempts they had."""
     await create_topic(conn)
     group = await subscribe(conn)
     ids = await publish_many(conn, "a", "b")
@@ -231,7 +231,7 @@ async def claim_retrying_alone(conn: Any, lane: Any, as_of: Any) -> Any:
 
 
 async def test_retry_that_ends_its_process_alone_is_charged(conn: Any) -> None:
-    """Each time; and it comes again alone, after a while."""
+    """It is charged each time, and returns alone after a delay."""
     await create_topic(conn)
     group = await subscribe(conn)
     await publish_many(conn, "a")
@@ -246,8 +246,8 @@ async def test_retry_that_ends_its_process_alone_is_charged(conn: Any) -> None:
         now += timedelta(hours=2)
 
 
-async def test_suspect_of_a_group_that_goes_on_beside_others_is_charged_nothing(conn: Any) -> None:
-    """Only who holds the lane can say so."""
+async def test_suspect_of_a_group_beside_others_is_charged_no_attempt(conn: Any) -> None:
+    """Only the lane's holder can say that it is not alone."""
     await create_topic(conn)
     group = await subscribe(conn)
     (id,) = await publish_many(conn, "a")
@@ -268,8 +268,8 @@ async def test_suspect_of_a_group_that_goes_on_beside_others_is_charged_nothing(
     assert await conn.fetchval("select outlasted from postbus.retrying") is None
 
 
-async def test_retry_whose_lease_is_prolonged_is_not_taken_again(conn: Any) -> None:
-    """As long as its handler runs it is one attempt."""
+async def test_retry_with_an_extended_lease_is_not_claimed_again(conn: Any) -> None:
+    """A running handler is one attempt, however long it takes."""
     await create_topic(conn)
     group = await subscribe(conn)
     ids = await publish_many(conn, "a")
@@ -282,7 +282,7 @@ async def test_retry_whose_lease_is_prolonged_is_not_taken_again(conn: Any) -> N
     assert await conn.fetchval("select attempts from postbus.retrying") == 2
 
 
-# pops of groups
+# Pops of groups
 
 
 async def a_group(conn: Any, *messages: str, keys: list[str | None] | None = None) -> None:
@@ -295,8 +295,8 @@ async def ack_pop(conn: Any, popped: Pop) -> None:
     assert await conn.fetchval("select postbus.ack($1, $2)", popped.token, popped.ids) == []
 
 
-async def test_messages_popped_together_are_charged_nothing(conn: Any) -> None:
-    """They come again one by one, each alone, as their first attempts."""
+async def test_messages_popped_together_are_charged_no_attempt(conn: Any) -> None:
+    """They return one by one, each alone, as first attempts."""
     await a_group(conn, "a", "b", "c")
     await pop(conn, 3)
     now = await conn.fetchval("select clock_timestamp() + interval '1 hour'")
@@ -306,7 +306,7 @@ async def test_messages_popped_together_are_charged_nothing(conn: Any) -> None:
         await ack_pop(conn, popped)
 
 
-async def test_popped_message_behind_one_that_was_lost_is_charged_nothing(conn: Any) -> None:
+async def test_popped_message_behind_a_lost_one_is_charged_no_attempt(conn: Any) -> None:
     """It waits behind the first of its key, and comes alone after it."""
     await a_group(conn, "a1", "a2", keys=["a", "a"])
     await pop(conn, 2)

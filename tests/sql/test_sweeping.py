@@ -1,4 +1,4 @@
-"""Sweeping as operators see it: settings, what is due, what jobs have done, and health."""
+"""Sweeping as operators see it: settings, due jobs, results of jobs, and health."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def job(conn: Any, name: str) -> Any:
 
 
 async def finish(conn: Any, *payloads: str) -> None:
-    """Messages of the queue q that are done."""
+    """Publish messages to the queue q and finish them."""
     await publish(conn, *payloads, topic="q")
     await ack(conn, await claim(conn, topic="q"))
 
@@ -58,7 +58,7 @@ async def sweep_queue(conn: Any, later: timedelta = timedelta(0), *, if_due: boo
 
 
 async def closed_leaf(conn: Any, *payloads: str, **options: Any) -> int:
-    """A topic that keeps nothing, with a leaf that is not written to any more. Returns its storage."""
+    """Create a topic that retains nothing, with a closed partition. Returns its storage."""
     storage = await create_topic(conn, retention="0", zero_subscription_retention="0", **options)
     await publish_many(conn, *payloads)
     await rotate(conn, storage)
@@ -67,7 +67,7 @@ async def closed_leaf(conn: Any, *payloads: str, **options: Any) -> int:
 
 
 async def drops(conn: Any, storage: int, later: timedelta, *names: str) -> None:
-    """Wait until a sweep that is due drops these leaves. Transactions of other databases may hold that up."""
+    """Wait until a due sweep drops these partitions. Transactions of other databases may delay that."""
     query = "select dropped from postbus.sweep_log_as_of($1, clock_timestamp() + $2, if_due => true)"
 
     async def are_dropped() -> None:
@@ -88,8 +88,8 @@ async def drops(conn: Any, storage: int, later: timedelta, *names: str) -> None:
         ("critical", (5 * _MINUTE, 10_000, 2 * _MINUTE, 10 * _MINUTE, 90 * _DAY)),
     ],
 )
-async def test_presets(conn: Any, preset: str, expected: tuple[Any, ...]) -> None:
-    """The default is what holds from the start; heartbeat_timeout is that of topics made later."""
+async def test_presets_set_all_sweeping_options(conn: Any, preset: str, expected: tuple[Any, ...]) -> None:
+    """The default preset applies from the start, and `heartbeat_timeout` applies to topics created later."""
     await create_topic(conn, "before")
     if preset == "default":
         assert await settings(conn) == expected
@@ -101,6 +101,7 @@ async def test_presets(conn: Any, preset: str, expected: tuple[Any, ...]) -> Non
 
 
 async def test_each_value_is_set_alone_or_with_a_preset(conn: Any) -> None:
+    """An explicit value overrides the preset's."""
     await set_sweeping(conn, preset="critical", interval="30 seconds")
     await set_sweeping(conn, batch_size=7, detection_interval="10s")
     await set_sweeping(conn, heartbeat_timeout="20 minutes", subscription_retention="1 day")
@@ -123,17 +124,17 @@ async def test_each_value_is_set_alone_or_with_a_preset(conn: Any) -> None:
     ],
 )
 async def test_bad_values_are_refused_with_a_remedy(conn: Any, options: dict[str, Any], remedy: str) -> None:
-    """And nothing is changed by them, nor by what stands beside them."""
+    """A refused call changes nothing, not even its valid options."""
     before = await settings(conn)
     assert remedy in await refused(set_sweeping(conn, **{"subscription_retention": "3 days", **options}), "PB402")
     assert await settings(conn) == before
 
 
-# What is due
+# Due jobs
 
 
 async def test_finished_messages_are_removed_once_per_interval(conn: Any) -> None:
-    """Whoever asks: the first one after the interval does it, the others do nothing."""
+    """The first caller after the interval removes them, and the others do nothing."""
     await conn.execute("""select postbus.create_topic('q', '{"retention": "1 hour"}')""")
     await set_sweeping(conn, interval="10 minutes")
     assert (await sweep_queue(conn, if_due=True))["finished_rows"] == 0
@@ -145,7 +146,8 @@ async def test_finished_messages_are_removed_once_per_interval(conn: Any) -> Non
     assert (await sweep_queue(conn, hour + 11 * _MINUTE, if_due=True))["finished_rows"] == 1
 
 
-async def test_the_batch_size_is_obeyed(conn: Any) -> None:
+async def test_batch_size_limits_a_sweep(conn: Any) -> None:
+    """A sweep that reaches the limit reports `more`."""
     await conn.execute("""select postbus.create_topic('q', '{"retention": "1 hour"}')""")
     await set_sweeping(conn, batch_size=2)
     for payload in "abc":
@@ -154,8 +156,8 @@ async def test_the_batch_size_is_obeyed(conn: Any) -> None:
     assert [(one["finished_rows"], one["more"]) for one in (first, second)] == [(2, True), (1, False)]
 
 
-async def test_leaves_are_dropped_once_per_interval_and_all_else_goes_on(conn: Any) -> None:
-    """Counting, and beginning and closing leaves, do not wait for the interval."""
+async def test_partitions_are_dropped_once_per_interval(conn: Any) -> None:
+    """Counting messages, and beginning and closing partitions, do not wait for the interval."""
     storage = await closed_leaf(conn, "a")
     await _nothing_is_open(conn)
     await conn.execute(
@@ -175,7 +177,7 @@ async def test_leaves_are_dropped_once_per_interval_and_all_else_goes_on(conn: A
 
 
 async def _nothing_is_open(conn: Any) -> None:
-    """Wait until all transactions that were open when the leaf was closed have ended."""
+    """Wait until all transactions that were open when the partition was closed have ended."""
 
     async def has_ended() -> None:
         assert await conn.fetchval(
@@ -185,8 +187,8 @@ async def _nothing_is_open(conn: Any) -> None:
     await eventually(has_ended)
 
 
-async def test_a_drop_that_somebody_blocks_stays_due(conn: Any, connect: Connect) -> None:
-    """A transaction that uses the leaf puts its drop off for no longer than it lasts."""
+async def test_blocked_drop_stays_due(conn: Any, connect: Connect) -> None:
+    """A transaction that uses the partition delays its drop for no longer than it lasts."""
     storage = await closed_leaf(conn, "a")
     await _nothing_is_open(conn)
     reader = await connect()
@@ -198,8 +200,8 @@ async def test_a_drop_that_somebody_blocks_stays_due(conn: Any, connect: Connect
     await drops(conn, storage, 6 * _MINUTE, "segment_1_1")
 
 
-async def test_a_short_timeout_is_looked_at_often_whatever_the_setting(conn: Any) -> None:
-    """Looks for heartbeats are never more than a fifth of the timeout apart."""
+async def test_short_timeout_is_checked_often_whatever_the_setting(conn: Any) -> None:
+    """Checks for heartbeats are never more than a fifth of the timeout apart."""
     await set_sweeping(conn, detection_interval="1 hour")
     storage = await create_topic(conn, heartbeat_interval="10s", heartbeat_timeout="50s")
     await subscribe(conn)
@@ -207,8 +209,8 @@ async def test_a_short_timeout_is_looked_at_often_whatever_the_setting(conn: Any
     assert died == [0, 0, 0, 0, 1]
 
 
-async def test_looks_for_heartbeats_are_the_interval_apart(conn: Any) -> None:
-    """With a long timeout the setting counts: after an outage a group has three intervals to be heard."""
+async def test_heartbeat_checks_keep_the_detection_interval(conn: Any) -> None:
+    """With a long timeout the setting applies: after an outage a group has three intervals to send a heartbeat."""
     await set_sweeping(conn, detection_interval="10 minutes")
     storage = await create_topic(conn, heartbeat_timeout="2 hours")
     await subscribe(conn)
@@ -217,11 +219,11 @@ async def test_looks_for_heartbeats_are_the_interval_apart(conn: Any) -> None:
     assert died == [0, 0, 0, 0, 1]
 
 
-# What jobs have done
+# Results of jobs
 
 
-async def test_jobs_tell_what_they_have_done(conn: Any) -> None:
-    """Runs, the last start and duration, and what was removed then and in total."""
+async def test_jobs_report_their_results(conn: Any) -> None:
+    """The view shows runs, the last start and duration, and how much was removed then and in total."""
     await conn.execute("""select postbus.create_topic('q', '{"retention": "1 hour"}')""")
     storage = await closed_leaf(conn, "a", "b", "c")
     await drops(conn, storage, 6 * _MINUTE, "segment_1_1")
@@ -248,7 +250,8 @@ async def test_jobs_tell_what_they_have_done(conn: Any) -> None:
         assert row["error"] is None
 
 
-async def test_idle_runs_are_noted_once_per_interval(conn: Any) -> None:
+async def test_idle_runs_are_recorded_once_per_interval(conn: Any) -> None:
+    """A run that found nothing to do is counted only when the interval has passed."""
     for _ in range(5):
         await sweep_queue(conn)
         await conn.execute("select postbus.return_expired()")
@@ -260,16 +263,16 @@ async def test_idle_runs_are_noted_once_per_interval(conn: Any) -> None:
 # Health
 
 
-async def test_a_new_database_is_healthy(conn: Any) -> None:
-    """Also after a long time: nobody is there to sweep, and nothing to be swept."""
+async def test_new_database_is_healthy(conn: Any) -> None:
+    """It stays healthy, because there is no process to sweep and nothing to be swept."""
     await create_topic(conn)
     for later in (timedelta(0), 30 * _DAY):
         row = await health(conn, later)
         assert (row["healthy"], row["reason"], row["backlog"], row["processes"]) == (True, None, 0, 0)
 
 
-async def test_a_backlog_is_unhealthy(conn: Any) -> None:
-    """Finished messages and leaves past their retention count, once a sweep should have come by."""
+async def test_backlog_is_unhealthy(conn: Any) -> None:
+    """Expired messages and partitions count once a sweep should have removed them."""
     await conn.execute("""select postbus.create_topic('q', '{"retention": "1 hour"}')""")
     await closed_leaf(conn, "a", "b")
     await finish(conn, "c", "d", "e")
@@ -281,8 +284,8 @@ async def test_a_backlog_is_unhealthy(conn: Any) -> None:
     assert "5 messages are past" not in (await health(conn, 2 * _HOUR, 5))["reason"]
 
 
-async def test_what_a_group_needs_is_no_backlog(conn: Any) -> None:
-    """A leaf that is held for a slow group is kept on purpose, until max_retention."""
+async def test_partition_that_a_group_needs_is_no_backlog(conn: Any) -> None:
+    """It is kept on purpose, until `max_retention`."""
     storage = await create_topic(conn, retention="0", heartbeat_timeout="10 days", zombie_time="20 days")
     await subscribe(conn)
     await publish_many(conn, "a")
@@ -296,7 +299,7 @@ async def test_what_a_group_needs_is_no_backlog(conn: Any) -> None:
 
 
 async def test_sweeping_that_falls_behind_is_unhealthy(conn: Any) -> None:
-    """What is left over grows from interval to interval, though the jobs run: batches are too small."""
+    """With too small batches the backlog grows from interval to interval, although the jobs run."""
     await conn.execute("""select postbus.create_topic('q', '{"retention": "1 hour"}')""")
     await set_sweeping(conn, batch_size=1)
     states = []
@@ -314,7 +317,8 @@ async def test_sweeping_that_falls_behind_is_unhealthy(conn: Any) -> None:
     assert (await health(conn, later))["healthy"]
 
 
-async def test_rates_of_publishing_and_sweeping(conn: Any) -> None:
+async def test_health_reports_rates_of_publishing_and_sweeping(conn: Any) -> None:
+    """The rates are averages over the last half hour."""
     storage = await create_topic(conn, retention="0", zero_subscription_retention="0")
     await sweep_queue(conn)
     await publish_many(conn, *"abcdef")
@@ -331,7 +335,8 @@ async def test_rates_of_publishing_and_sweeping(conn: Any) -> None:
     assert (row["published_rate"], row["swept_rate"]) == (0, 0), "nothing in the last half an hour"
 
 
-async def test_a_job_that_failed_is_unhealthy_until_it_succeeds(conn: Any) -> None:
+async def test_failed_job_is_unhealthy_until_it_succeeds(conn: Any) -> None:
+    """The error remains readable after the next success."""
     await create_topic(conn)
     await conn.execute("select postbus.note_failure('sweep', 0, 'no space left on device')")
     row = await health(conn)
@@ -345,7 +350,8 @@ async def test_a_job_that_failed_is_unhealthy_until_it_succeeds(conn: Any) -> No
     assert (await job(conn, "sweep_log"))["error"] == "deadlock", "it is still to be read"
 
 
-async def test_a_job_that_does_not_run_although_processes_are_there_is_unhealthy(conn: Any) -> None:
+async def test_job_that_does_not_run_beside_live_processes_is_unhealthy(conn: Any) -> None:
+    """Each job has its own deadline."""
     storage = await create_topic(conn)
     await beat(conn, "w")
     later = 20 * _MINUTE
@@ -362,8 +368,8 @@ async def test_a_job_that_does_not_run_although_processes_are_there_is_unhealthy
     assert "subscriptions has not run" in reason
 
 
-async def test_a_run_of_more_than_ten_seconds_is_unhealthy(conn: Any) -> None:
-    """The duration is that of the last run that was noted, and long ones always are."""
+async def test_run_of_more_than_ten_seconds_is_unhealthy(conn: Any) -> None:
+    """The duration of the last recorded run counts, and long runs are always recorded."""
     await sweep_queue(conn)
     note = "select postbus.note_run('sweep', 0, 0, '5 minutes', clock_timestamp() - $1::interval, clock_timestamp())"
     await conn.execute(note, timedelta(seconds=11))
@@ -372,11 +378,11 @@ async def test_a_run_of_more_than_ten_seconds_is_unhealthy(conn: Any) -> None:
     assert (await health(conn))["healthy"]
 
 
-# Where no process sweeps
+# No process sweeps
 
 
 async def test_publishers_without_a_sweeper_are_unhealthy(conn: Any) -> None:
-    """Nobody closes the open partition: that is found from its messages alone, and the remedy is told."""
+    """The open partition is found overdue from its messages alone, and the remedy is named."""
     await create_topic(conn)
     await publish(conn, "one")
     assert (await health(conn, 2 * _HOUR))["healthy"], "its period is two hours"
@@ -388,7 +394,7 @@ async def test_publishers_without_a_sweeper_are_unhealthy(conn: Any) -> None:
 
 
 async def test_nothing_is_overdue_right_after_an_outage_of_the_server(conn: Any) -> None:
-    """Nobody could sweep while it was away: only three intervals after its start somebody should have."""
+    """Nobody could sweep meanwhile, so jobs are due three intervals after the server's start."""
     await create_topic(conn)
     await publish(conn, "one")
     overdue = "select count(*) from postbus.sweep_overdue(clock_timestamp() + $1, clock_timestamp() + $2)"
@@ -397,14 +403,14 @@ async def test_nothing_is_overdue_right_after_an_outage_of_the_server(conn: Any)
 
 
 async def test_new_message_in_an_old_partition_is_healthy(conn: Any) -> None:
-    """A topic that was silent for days, with a partition as old, is not overdue when a message comes."""
+    """A topic that was silent for days is not overdue when a message arrives."""
     await create_topic(conn)
     await conn.execute("update postbus.log_leaf set opened_at = opened_at - interval '9 days'")
     await publish(conn, "one")
     assert (await health(conn))["healthy"]
 
 
-async def test_partition_that_lasts_longer_beside_old_messages_is_healthy(conn: Any) -> None:
+async def test_longer_lasting_partition_beside_old_messages_is_healthy(conn: Any) -> None:
     """While a group keeps messages for days, a partition is overdue only after 1/64 of that time."""
     storage = await create_topic(conn, retention="1 h", zero_subscription_retention="1 h", heartbeat_timeout="30 d")
     await subscribe(conn)
@@ -420,7 +426,7 @@ async def test_partition_that_lasts_longer_beside_old_messages_is_healthy(conn: 
 
 
 async def test_partition_that_nobody_drops_is_unhealthy(conn: Any) -> None:
-    """Past its retention for three intervals, and no process has looked since: whoever lives."""
+    """It has been past its retention for three intervals, and no process has checked it since."""
     storage = await closed_leaf(conn, *"abc")
     await sweep(conn, storage, -_HOUR)
     assert (await health(conn, 10 * _MINUTE))["healthy"]
@@ -429,8 +435,8 @@ async def test_partition_that_nobody_drops_is_unhealthy(conn: Any) -> None:
     assert "3 messages in 1 partitions of storage 1 are past their retention" in found["reason"]
 
 
-async def test_retention_that_was_lowered_is_no_alarm(conn: Any) -> None:
-    """Messages that are past a new retention are not overdue before the next sweep was due."""
+async def test_lowered_retention_raises_no_alarm(conn: Any) -> None:
+    """Messages past a new retention are not overdue before the next sweep was due."""
     storage = await create_topic(conn)
     await publish(conn, "one")
     await rotate(conn, storage)
@@ -444,8 +450,9 @@ async def test_retention_that_was_lowered_is_no_alarm(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("left", ["finished", "dedup", "lease", "group", "subscription"])
-async def test_work_that_nobody_does_is_unhealthy(conn: Any, left: str) -> None:
-    """Finished messages, deduplication keys, expired leases, groups that nobody finds dead, and ended subscriptions."""
+async def test_neglected_work_is_unhealthy(conn: Any, left: str) -> None:
+    """It may be finished messages, deduplication keys, expired leases, groups to be found DEAD or ended
+    subscriptions."""
     if left == "finished":
         await conn.execute("""select postbus.create_topic('q', '{"retention": "1 min"}')""")
         await finish(conn, "a")
@@ -476,8 +483,8 @@ async def test_work_that_nobody_does_is_unhealthy(conn: Any, left: str) -> None:
     assert "no process sweeps" in found["reason"]
 
 
-async def test_sweepers_are_counted_among_processes(conn: Any) -> None:
-    """Those that consume nothing: for a while after they were heard of, and until they say that they end."""
+async def test_sweepers_count_as_processes(conn: Any) -> None:
+    """Processes that only sweep count for a while after each sign of life, and until they say goodbye."""
     await conn.execute("select postbus.note_sweeper('serve:1', 'host', 1)")
     await beat(conn, "w")
     assert (await health(conn))["processes"] == 2

@@ -25,7 +25,7 @@ async def bury(conn: Any, *texts: str, reason: str = "no", **options: Any) -> li
 
 
 async def refused(conn: Any, code: str, sql: str, *args: Any) -> asyncpg.PostgresError:
-    """The statement fails with our code and names a remedy."""
+    """Check that the statement fails with our code and names a remedy."""
     with pytest.raises(asyncpg.PostgresError) as caught:
         await conn.fetch(sql, *args)
     assert caught.value.sqlstate == code
@@ -33,7 +33,7 @@ async def refused(conn: Any, code: str, sql: str, *args: Any) -> asyncpg.Postgre
     return caught.value
 
 
-async def test_a_topic_has_the_options_it_was_created_with(conn: Any) -> None:
+async def test_topic_has_the_options_it_was_created_with(conn: Any) -> None:
     """Every option at a value other than its default is stored and shown."""
     await conn.execute(
         """select postbus.create_topic('t', '{"ordered": true, "lease": "90s", "max_attempts": 7,
@@ -59,20 +59,20 @@ async def test_a_topic_has_the_options_it_was_created_with(conn: Any) -> None:
         '{"semantics": "PIGEON"}', '{"ordered": "perhaps"}', "[]", '"x"', "null",
     ],
 )  # fmt: skip
-async def test_options_that_make_no_sense_are_refused(conn: Any, options: str) -> None:
-    """A bad option is named, and nothing is created."""
+async def test_bad_topic_options_are_refused(conn: Any, options: str) -> None:
+    """The error names the option, and nothing is created."""
     await refused(conn, "PB402", "select postbus.create_topic('t', $1)", options)
     assert await topic(conn) is None
 
 
-async def test_a_topic_is_created_once(conn: Any) -> None:
-    """Creating a topic that exists is refused; so is one that another session creates at the same time."""
+async def test_existing_topic_cannot_be_created_again(conn: Any) -> None:
+    """The error code tells a conflict from other failures."""
     await conn.execute("select postbus.create_topic('t')")
     await refused(conn, "PB409", "select postbus.create_topic('t')")
 
 
-async def test_a_used_topic_can_be_configured_later(conn: Any) -> None:
-    """A topic that was only published to is listed, and may get its options afterwards."""
+async def test_used_topic_can_be_configured_later(conn: Any) -> None:
+    """A topic that was only published to is listed, and can get its options afterwards."""
     await publish(conn, "one")
     assert (await topic(conn))["configured"] is False
 
@@ -83,14 +83,14 @@ async def test_a_used_topic_can_be_configured_later(conn: Any) -> None:
 
 
 @pytest.mark.parametrize("function", ["set_topic('t', '{}')", "pause_topic('t')", "delete_topic('t')", "redrive('t')"])
-async def test_an_unknown_topic_is_not_found(conn: Any, function: str) -> None:
-    """Managing a topic that does not exist says so, and how to create it."""
+async def test_unknown_topic_is_not_found(conn: Any, function: str) -> None:
+    """The error for a missing topic says how to create it."""
     error = await refused(conn, "PB404", f"select postbus.{function}")
     assert "create" in (error.hint or "")
 
 
-async def test_a_topic_with_messages_is_not_deleted(conn: Any) -> None:
-    """Deleting needs an empty topic, or force, which takes everything of it."""
+async def test_topic_with_messages_is_not_deleted(conn: Any) -> None:
+    """Deleting needs an empty topic, or `force`, which deletes everything in it."""
     await bury(conn, "dead")
     await publish(conn, "one", dedup_key="d")
     await refused(conn, "PB408", "select postbus.delete_topic('t')")
@@ -107,14 +107,14 @@ async def test_a_topic_with_messages_is_not_deleted(conn: Any) -> None:
 
 
 @pytest.mark.parametrize(("columns", "are_counted"), [("name, semantics, retention", False), ("waiting", True)])
-async def test_what_is_not_asked_of_a_topic_is_not_counted(conn: Any, columns: str, are_counted: bool) -> None:
-    """Pausing one with a million messages asks for its semantics, and must not take the time to count them."""
+async def test_view_does_not_count_messages_unless_asked(conn: Any, columns: str, are_counted: bool) -> None:
+    """Pausing a topic with a million messages reads its semantics, and must not spend time on counting them."""
     plan = await conn.fetch(f"explain select {columns} from postbus.topics where name = 't'")
     assert any(" on queued " in line for (line,) in plan) is are_counted
 
 
-async def test_a_purge_deletes_what_waits(conn: Any) -> None:
-    """A purge takes what waits, now or later, and leaves what is leased; a dry run only counts."""
+async def test_purge_deletes_waiting_messages(conn: Any) -> None:
+    """A purge deletes messages that wait, due or scheduled, and leaves leased ones; a dry run only counts."""
     await publish(conn, "leased")
     await claim(conn)
     await publish(conn, "now 1", "now 2")
@@ -125,8 +125,8 @@ async def test_a_purge_deletes_what_waits(conn: Any) -> None:
     assert await states(conn) == {"leased": 1}
 
 
-async def test_redrive_puts_all_back(conn: Any) -> None:
-    """Redriven messages start over: same id, first attempt."""
+async def test_redrive_puts_all_dead_letters_back(conn: Any) -> None:
+    """Redriven messages start over with the same id and a first attempt."""
     ids = await bury(conn, "one", "two", key="k", headers='{"a": "b"}', correlation_id="c", priority=7)
 
     assert await conn.fetchval("select postbus.redrive('t', dry_run => true)") == 2
@@ -143,8 +143,8 @@ async def test_redrive_puts_all_back(conn: Any) -> None:
     assert claimed["headers"] == ['{"a": "b"}'] * 2
 
 
-async def test_redrive_by_filter(conn: Any) -> None:
-    """Ids, reason, key, time and number choose what is put back."""
+async def test_redrive_can_be_filtered(conn: Any) -> None:
+    """Ids, reason, key, time and number choose which dead letters are put back."""
     (a,) = await bury(conn, "a", reason="timeout of x", key="ka")
     (b,) = await bury(conn, "b", reason="bad data", key="kb")
     (c,) = await bury(conn, "c", reason="timeout of y", key="kc")
@@ -163,8 +163,8 @@ async def test_redrive_by_filter(conn: Any) -> None:
     assert await conn.fetchval("select id from postbus.dead_letters") == b
 
 
-async def test_redrive_of_something_that_is_gone_is_refused(conn: Any) -> None:
-    """One id that is not a dead letter of the topic, and none is put back."""
+async def test_redrive_with_an_unknown_id_is_refused(conn: Any) -> None:
+    """If one id is not a dead letter of the topic, none is put back."""
     ids = await bury(conn, "one")
     error = await refused(conn, "PB405", "select postbus.redrive('t', ids => $1)", [*ids, 4711])
     assert "4711" in str(error)
@@ -172,7 +172,7 @@ async def test_redrive_of_something_that_is_gone_is_refused(conn: Any) -> None:
 
 
 async def test_redrive_at_a_rate_spreads_messages(conn: Any) -> None:
-    """With a rate of two per second the n-th message is due after n/2 seconds."""
+    """With a rate of two per second, the n-th message is due after n/2 seconds."""
     await bury(conn, "one", "two", "three")
     await conn.execute("select postbus.redrive('t', rate => 2)")
     dues = [row["at"] for row in await conn.fetch("select at from postbus.messages order by id")]
@@ -182,7 +182,7 @@ async def test_redrive_at_a_rate_spreads_messages(conn: Any) -> None:
 
 
 async def test_dead_letters_can_be_purged(conn: Any) -> None:
-    """Purging dead letters is for good; ids that are gone are named."""
+    """Purging dead letters is final, and ids that are gone are named."""
     one, two, _ = await bury(conn, "one", "two", "three")
     assert await conn.fetchval("select postbus.purge_dead_letters('t', $1)", [one]) == 1
     await refused(conn, "PB405", "select postbus.purge_dead_letters('t', $1)", [one, two])
@@ -192,7 +192,7 @@ async def test_dead_letters_can_be_purged(conn: Any) -> None:
 
 
 async def test_errors_are_truncated(conn: Any) -> None:
-    """An error of any length is kept up to 4000 characters."""
+    """An error of any length is cut at 4000 characters."""
     await publish(conn, "one")
     claimed = await claim(conn)
     await conn.execute(
@@ -201,7 +201,7 @@ async def test_errors_are_truncated(conn: Any) -> None:
     assert await conn.fetchval("select length(last_error) from postbus.dead_letters") == 4000
 
 
-async def test_the_sweep_forgets_dedup_keys_after_their_window(conn: Any) -> None:
+async def test_sweep_forgets_dedup_keys_after_their_window(conn: Any) -> None:
     """A deduplication key is forgotten when its window is over, not before."""
     await publish(conn, "one", dedup_key="d")
     await conn.execute("select postbus.sweep_as_of(as_of => clock_timestamp() + interval '23 hours')")
@@ -210,7 +210,7 @@ async def test_the_sweep_forgets_dedup_keys_after_their_window(conn: Any) -> Non
     assert await conn.fetchval("select count(*) from postbus.dedup") == 0
 
 
-async def test_one_process_sweeps_at_a_time(connect: Connect) -> None:
+async def test_only_one_process_sweeps_at_a_time(connect: Connect) -> None:
     """A second sweep returns at once and removes nothing."""
     a, b = await connect(), await connect()
     await publish(a, "one", dedup_key="d")
@@ -220,8 +220,8 @@ async def test_one_process_sweeps_at_a_time(connect: Connect) -> None:
         assert await b.fetchval(f"select dedup_keys from postbus.sweep_as_of({later})") == 0
 
 
-async def test_the_sweep_works_in_pieces(conn: Any) -> None:
-    """What is more than one piece is told, so that the sweeper goes on."""
+async def test_sweep_works_in_batches(conn: Any) -> None:
+    """A sweep that did not finish reports `more`, so that the sweeper continues."""
     for n in range(5):
         await publish(conn, "one", dedup_key=f"d{n}")
     later = "as_of => clock_timestamp() + interval '25 hours', max_count => 3"
@@ -230,8 +230,8 @@ async def test_the_sweep_works_in_pieces(conn: Any) -> None:
     assert await conn.fetchval("select count(*) from postbus.dedup") == 0
 
 
-async def test_the_view_shows_json_where_it_is_json(conn: Any) -> None:
-    """Payloads that jsonb can hold are shown as such; all others are null there and bytes beside it."""
+async def test_view_shows_json_payloads_as_json(conn: Any) -> None:
+    """Payloads that jsonb can hold are shown as JSON; others are null there, and bytes beside it."""
     await conn.execute("""select postbus.publish('t', '{"a": 1}'::jsonb)""")
     await conn.execute("select postbus.publish('t', $1::bytea, content_type => 'application/json')", b'"\\u0000"')
     await publish(conn, "text")
