@@ -1,4 +1,4 @@
-"""Messages that are suspected of having ended a process are tried alone, without holding up others for long."""
+"""Suspects of having ended a process are tried alone, without holding up other messages for long."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", ["queue", "group"])
-async def test_handler_that_does_not_end_keeps_no_suspect_waiting(
+async def test_endless_handler_keeps_no_suspect_waiting(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """The suspect is tried beside it, and is known not to be alone; others go on meanwhile."""
+    """The suspect is tried beside the handler and marked as not alone; other messages go on meanwhile."""
     monkeypatch.setattr("postbus._handling.isolation._PATIENCE", (0.05, 0.1))
     begun, tried, gate = asyncio.Event(), asyncio.Event(), asyncio.Event()
     others: list[int] = []
@@ -76,10 +76,10 @@ async def test_handler_that_does_not_end_keeps_no_suspect_waiting(
 @pytest.mark.parametrize(
     "kind", ["queue", "plain queue", "batches of a queue", "group", "batches of a group", "transactions of a group"]
 )
-async def test_suspect_that_takes_long_keeps_no_other_consumer_waiting(
+async def test_slow_suspect_keeps_no_other_consumer_waiting(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """After a while others go on, and it is known that it is not alone. Its own topic keeps to its concurrency."""
+    """After a while the others go on and the suspect is marked as not alone; its own topic keeps to its concurrency."""
     monkeypatch.setattr("postbus._handling.isolation._ALONE_FOR", (0.3,))
     tried, gate = asyncio.Event(), asyncio.Event()
     others: list[int] = []
@@ -136,8 +136,8 @@ async def test_suspect_that_takes_long_keeps_no_other_consumer_waiting(
     assert await bus.admin.dead_letters("t") == []
 
 
-async def test_relay_whose_sink_is_away_keeps_no_other_consumer_waiting(bus: Bus, conn: Any) -> None:
-    """Its suspected message waits for the sink, and nobody else does, not even for a while."""
+async def test_relay_with_an_unavailable_sink_keeps_no_consumer_waiting(bus: Bus, conn: Any) -> None:
+    """Only the relay's suspected message waits for the sink."""
     away = asyncio.Event()
     others: list[int] = []
 
@@ -169,7 +169,7 @@ async def test_relay_whose_sink_is_away_keeps_no_other_consumer_waiting(bus: Bus
 
 
 async def test_suspects_in_hand_together_go_on_together(bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If one of several that were claimed together takes long, the others do not wait for it."""
+    """If one of several suspects claimed together takes long, the others do not wait for it."""
     monkeypatch.setattr("postbus._handling.isolation._ALONE_FOR", (0.1,))
     gate = asyncio.Event()
     done: list[int] = []
@@ -188,8 +188,8 @@ async def test_suspects_in_hand_together_go_on_together(bus: Bus, conn: Any, mon
     assert sorted(done) == list(range(1, 17))
 
 
-async def test_stop_does_not_wait_for_a_suspect_with_the_others(bus: Bus, conn: Any) -> None:
-    """What others have in hand is given back at once. If the process is killed then, the suspect is charged nothing."""
+async def test_stop_does_not_wait_for_a_suspect_to_release_the_others(bus: Bus, conn: Any) -> None:
+    """Other messages in hand are released at once, and a suspect in hand of a process killed then is not charged."""
     tried, gate = asyncio.Event(), asyncio.Event()
 
     @bus.subscribe("t")
@@ -211,7 +211,7 @@ async def test_stop_does_not_wait_for_a_suspect_with_the_others(bus: Bus, conn: 
 
 
 async def leave_in_queue(bus: Bus, conn: Any, *, count: int = 2) -> None:
-    """Somebody had some messages in hand, and is gone for minutes."""
+    """Leave messages as a consumer does that had them in hand and has been gone for minutes."""
     async with conn.transaction():
         await conn.execute("select postbus.publish('t', n::text) from generate_series(1, $1::integer) as n", count)
         await conn.execute("select token from postbus.claim('t', 'gone', $1, lease => '1 millisecond')", count)
@@ -220,7 +220,7 @@ async def leave_in_queue(bus: Bus, conn: Any, *, count: int = 2) -> None:
 
 
 async def leave_in_group(bus: Bus, conn: Any) -> None:
-    """A message of the group is suspected."""
+    """Leave a suspected message in the group."""
 
     async def has_joined() -> None:
         await group_row(conn)

@@ -1,4 +1,4 @@
-"""Groups that are behind: history beside what is published now, throttled, resumable, within bounds."""
+"""Groups that are behind: history beside new messages, throttled, resumable and within bounds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def has_caught_up(conn: Any, group: str = "g") -> None:
 
 @pytest.mark.parametrize("options", [{}, {"batch": 50}, {"concurrency": 8}, {"transactional": True}])
 async def test_history_and_live_messages_come_once_each(bus: Bus, conn: Any, options: dict[str, Any]) -> None:
-    """With handlers of all kinds; order per key is kept within each of the two."""
+    """This holds for every kind of handler, and each of the two parts keeps the order per key."""
     await create_log(bus)
     await publish_numbers(bus, range(500), keys=7)
     got: list[int] = []
@@ -64,8 +64,8 @@ async def test_history_and_live_messages_come_once_each(bus: Bus, conn: Any, opt
             assert numbers == sorted(numbers)
 
 
-async def test_live_messages_do_not_wait(bus: Bus, conn: Any) -> None:
-    """While a handler is stuck in history, and the rate is low, what is published now is handled."""
+async def test_live_messages_do_not_wait_for_history(bus: Bus, conn: Any) -> None:
+    """While a handler is stuck in history, new messages are handled."""
     await create_log(bus)
     await publish_numbers(bus, range(100), keys=5)
     stuck = asyncio.Event()
@@ -87,7 +87,7 @@ async def test_live_messages_do_not_wait(bus: Bus, conn: Any) -> None:
         await has_caught_up(conn)
 
 
-async def test_the_rate_is_kept(bus: Bus, conn: Any) -> None:
+async def test_catch_up_keeps_its_max_rate(bus: Bus, conn: Any) -> None:
     """A hundred messages at 200 a second take about half a second, not less."""
     await create_log(bus)
     await publish_numbers(bus, range(100), at_once=10)
@@ -105,7 +105,10 @@ async def test_the_rate_is_kept(bus: Bus, conn: Any) -> None:
     assert (await catch_up(conn))["skipped"] == 0
 
 
-async def test_cancel_and_resume_lose_nothing(bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_and_resumed_catch_up_loses_nothing(
+    bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New messages are handled while the catch-up is cancelled, and each message comes once."""
     look_often(monkeypatch)
     await create_log(bus)
     await publish_numbers(bus, range(300), at_once=10)
@@ -122,7 +125,7 @@ async def test_cancel_and_resume_lose_nothing(bus: Bus, conn: Any, monkeypatch: 
         await bus.admin.cancel_catch_up("t", "g")
 
         async def is_let_go() -> None:
-            go_on.release()  # the one that runs, until it is told
+            go_on.release()  # the running handler, until it is told
             row = await catch_up(conn)
             holders = await conn.fetchval(
                 "select count(holder) from postbus.lane where subscription_id = $1", row["subscription_id"]
@@ -142,7 +145,7 @@ async def test_cancel_and_resume_lose_nothing(bus: Bus, conn: Any, monkeypatch: 
 
 
 async def test_several_processes_share_a_catch_up(bus: Bus, conn: Any, dsn: str) -> None:
-    """Each works through some lanes of the history."""
+    """Each process works through some lanes of the history."""
     await create_log(bus)
     await publish_numbers(bus, range(2000), keys=64)
     got: list[int] = []
@@ -164,7 +167,8 @@ async def test_several_processes_share_a_catch_up(bus: Bus, conn: Any, dsn: str)
     assert len(by) == 2
 
 
-async def test_what_fails_in_history_is_tried_again_and_given_up_for_the_group(bus: Bus, conn: Any) -> None:
+async def test_failure_in_history_is_retried_and_given_up_for_the_group(bus: Bus, conn: Any) -> None:
+    """The dead letter belongs to the group, with its attempts."""
     await create_log(bus, max_attempts=2, retry_initial="0", retry_max="0")
     await publish_numbers(bus, range(50))
 
@@ -182,10 +186,10 @@ async def test_what_fails_in_history_is_tried_again_and_given_up_for_the_group(b
     assert (row["group_name"], row["attempts"], row["required"]) == ("g", 2, True)
 
 
-async def test_members_counters_count_history(
+async def test_member_counters_include_history(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And that it has ended is no loss that anybody has to know of."""
+    """The end of a catch-up is not logged as a loss of lanes."""
     look_often(monkeypatch)
     await create_log(bus)
     await publish_numbers(bus, range(50))
@@ -206,10 +210,10 @@ def resurrections(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.getMessage() for one in caplog.records if one.getMessage().startswith("group.resurrected")]
 
 
-async def test_a_group_that_comes_back_from_the_dead_says_what_it_missed(
+async def test_resurrected_group_logs_what_it_missed(
     bus: Bus, conn: Any, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It goes on within the bounds of its catch-up: the newest of what it missed, beside what comes now."""
+    """It continues within the bounds of its catch-up: the newest of the missed messages, beside new ones."""
     await create_log(bus, lanes=1)
     options: dict[str, Any] = {"catch_up": CatchUp(beside_from=10, max_messages=60)}
     got = collect(bus, **options)
@@ -233,9 +237,10 @@ async def test_a_group_that_comes_back_from_the_dead_says_what_it_missed(
     assert (row["total"], row["skipped"], row["reason"]) == (60, 40, "resurrection")
 
 
-async def test_a_group_that_is_taken_for_dead_while_it_runs_lives_again(
+async def test_group_found_dead_while_running_lives_again(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Its process revives it by a heartbeat and logs that once."""
     look_often(monkeypatch)
     await create_log(bus)
     got = collect(bus)
@@ -267,12 +272,14 @@ async def test_a_group_that_is_taken_for_dead_while_it_runs_lives_again(
         {"max_messages": 2**63},
     ],
 )
-def test_bad_options(options: dict[str, Any]) -> None:
+def test_bad_catch_up_options_are_refused(options: dict[str, Any]) -> None:
+    """The options are checked when they are made."""
     with pytest.raises(InvalidOption):
         CatchUp(**options)
 
 
-async def test_catch_up_belongs_to_groups(bus: Bus) -> None:
+async def test_catch_up_option_is_refused_outside_of_groups(bus: Bus) -> None:
+    """A queue has no history, and the option must be a `CatchUp`."""
     wrong: Any = "fast"
     with pytest.raises(InvalidOption, match="catch_up"):
         bus.subscribe("t", catch_up=BESIDE)(print)

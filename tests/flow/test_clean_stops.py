@@ -1,4 +1,4 @@
-"""A stop: what a handler has finished does not come again, at whatever speed its neighbours run."""
+"""A stop: messages that a handler has finished do not come again, at whatever speed other messages run."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ HANDLERS: dict[str, tuple[dict[str, Any], Callable[[Uneven], Any]]] = {
 
 
 async def run_again(bus: Bus, conn: Any, uneven: Uneven, handler: Any, **options: Any) -> None:
-    """Let another process, as it were, finish."""
+    """Let another process finish the messages."""
     uneven.is_open_for_all = True
     async with Bus.open(bus.dsn) as later:
         later.subscribe("t", **options)(handler)
@@ -93,7 +93,7 @@ async def is_settled(conn: Any) -> None:
 
 @pytest.mark.parametrize("kind", HANDLERS)
 async def test_stop_repeats_nothing_whose_handler_returned(bus: Bus, conn: Any, kind: str) -> None:
-    """A key is slow, and all others are far ahead of it. What began is finished, the rest of the key comes later."""
+    """With one slow key, messages in hand are finished, and the rest of that key is left to the next process."""
     options, choose = HANDLERS[kind]
     await create_log(bus, lanes=2)
     await publish_numbers(bus, range(MESSAGES), keys=KEYS)
@@ -118,7 +118,7 @@ async def test_stop_repeats_nothing_whose_handler_returned(bus: Bus, conn: Any, 
 
 
 async def _has_stood_still(uneven: Uneven) -> None:
-    """Nothing but the slow key is left to do."""
+    """Check that only the slow key is left."""
     before = len(uneven.returned)
     assert uneven.waiting
     await asyncio.sleep(0.3)
@@ -127,8 +127,8 @@ async def _has_stood_still(uneven: Uneven) -> None:
 
 @pytest.mark.parametrize("how", ["second stop", "drain_timeout"])
 @pytest.mark.parametrize("kind", [*HANDLERS, "transactional", "queue", "batch of a queue"])
-async def test_stop_that_does_not_wait_repeats_only_what_it_cancelled(bus: Bus, conn: Any, kind: str, how: str) -> None:
-    """Handlers that still run are cancelled: that was no attempt. What others have finished is settled all the same."""
+async def test_impatient_stop_repeats_only_cancelled_messages(bus: Bus, conn: Any, kind: str, how: str) -> None:
+    """Running handlers are cancelled without using up an attempt, and finished messages are settled."""
     options, choose = HANDLERS.get(kind, ({"concurrency": 16}, lambda uneven: uneven.one))
     is_queue = "queue" in kind
     if not is_queue:
@@ -163,7 +163,7 @@ async def test_stop_that_does_not_wait_repeats_only_what_it_cancelled(bus: Bus, 
 async def test_second_stop_is_clean_when_every_handler_has_returned(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """It cuts short what is told to the database, which is told once more, and no handler."""
+    """It interrupts a settlement, which is sent once more, and no handler."""
     slow, told = asyncio.Event(), "advance" if kind == "group" else "ack_leases"
     tell = getattr(Store, told)
 
@@ -201,10 +201,10 @@ async def test_second_stop_is_clean_when_every_handler_has_returned(
 
 
 @pytest.mark.parametrize("kind", ["queue", "batch", "group"])
-async def test_call_that_has_ended_is_not_forgotten_by_a_second_stop(
+async def test_second_stop_does_not_forget_a_finished_call(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """The stop comes while the database is told, slowly, that one message was given up and another one is done."""
+    """The stop comes during slow settlements: one message was given up and another one is done."""
     slow, told = asyncio.Event(), "settle_retrying" if kind == "group" else "dead_letter"
     tell = getattr(Store, told)
 
@@ -254,8 +254,8 @@ async def test_call_that_has_ended_is_not_forgotten_by_a_second_stop(
     assert await conn.fetchval("select count(*) from postbus.dead_letter") == (0 if kind == "group" else 1)
 
 
-async def test_lanes_that_are_given_to_another_process_repeat_nothing(bus: Bus, conn: Any) -> None:
-    """A second process joins while the first is far ahead of a slow key. Both go on, and nothing comes twice."""
+async def test_lanes_handed_to_another_process_repeat_nothing(bus: Bus, conn: Any) -> None:
+    """A second process joins while the first is far ahead of a slow key, and no message comes twice."""
     await create_log(bus, lanes=2)
     await publish_numbers(bus, range(MESSAGES), keys=KEYS)
     uneven = Uneven()
@@ -278,10 +278,10 @@ async def test_lanes_that_are_given_to_another_process_repeat_nothing(bus: Bus, 
 
 
 @pytest.mark.parametrize("is_cut_short", [False, True])
-async def test_stop_while_lanes_are_being_given_up_repeats_nothing(
+async def test_stop_while_lanes_are_released_repeats_nothing(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, is_cut_short: bool
 ) -> None:
-    """The stop tells slowly what is done ahead; those who give the lanes up wait for that. Or a second stop comes."""
+    """The release waits while the stop slowly records messages settled ahead; a second stop may interrupt that."""
     await create_log(bus, lanes=1)
     returned: Counter[int] = Counter()
     gates = [asyncio.Event() for _ in range(4)]
@@ -320,7 +320,7 @@ async def test_stop_while_lanes_are_being_given_up_repeats_nothing(
     consumer.give_up(consumer.tokens)
     bus.stop()
     await tasks_are("_drain", 1)
-    gates[0].set()  # the next one of its key does not begin: from there on all is ahead
+    gates[0].set()  # the next message of its key does not begin: all later ones are ahead of it
     await asyncio.sleep(0.2)
     gates[3].set()
     await asyncio.wait_for(slow.wait(), 10)
@@ -342,10 +342,8 @@ async def test_stop_while_lanes_are_being_given_up_repeats_nothing(
     assert set(returned.values()) == {1}
 
 
-async def test_lane_that_is_lost_costs_the_others_nothing(
-    bus: Bus, conn: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Somebody takes one of the lanes that are read together. What is done in the others does not come again."""
+async def test_lost_lane_costs_other_lanes_nothing(bus: Bus, conn: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """One lane of a lane set is taken away, and messages settled in the others do not come again."""
     await create_log(bus, lanes=4)
     await publish_numbers(bus, range(MESSAGES), keys=KEYS)
     uneven = Uneven()
@@ -374,8 +372,8 @@ async def _is_logged(caplog: pytest.LogCaptureFixture, name: str) -> None:
     assert name in caplog.text
 
 
-async def test_retry_that_is_cancelled_is_no_attempt(bus: Bus, conn: Any) -> None:
-    """A message that is tried again when the process aborts keeps its attempts."""
+async def test_cancelled_retry_is_no_attempt(bus: Bus, conn: Any) -> None:
+    """A message that is being retried when the process aborts keeps its attempts."""
     await create_log(bus, lanes=1)
     begun = asyncio.Event()
 
@@ -397,8 +395,8 @@ async def test_retry_that_is_cancelled_is_no_attempt(bus: Bus, conn: Any) -> Non
     assert await conn.fetchval("select attempts from postbus.retrying") == 1
 
 
-async def test_batch_of_two_members_repeats_only_the_one_that_was_cancelled(bus: Bus) -> None:
-    """One member has returned with its part of a batch, the other one hangs with the rest until it is cancelled."""
+async def test_stop_repeats_only_the_cancelled_member_of_a_batch(bus: Bus) -> None:
+    """One member has returned with its part of a batch, and the other one hangs until it is cancelled."""
     await create_log(bus, lanes=1)
     await publish_numbers(bus, range(10))
     hangs, returned = asyncio.Event(), Counter[int]()
@@ -435,8 +433,8 @@ async def test_batch_of_two_members_repeats_only_the_one_that_was_cancelled(bus:
     assert set(returned.values()) == {1}
 
 
-async def test_key_that_is_added_after_a_stop_gets_what_was_passed_by(bus: Bus) -> None:
-    """A group of one key stops with messages of others behind a slow one, and gets another key from the beginning."""
+async def test_key_added_after_a_stop_gets_the_messages_passed_over(bus: Bus) -> None:
+    """A group of one key stops with messages of another key behind a slow one, and gets that key from the beginning."""
     await create_log(bus, lanes=1)
     async with bus.transaction() as tx:
         await bus.publish_many(tx, "t", [Outgoing(payload=n, key="a" if n == 0 else "b") for n in range(5)])
@@ -464,10 +462,8 @@ async def test_key_that_is_added_after_a_stop_gets_what_was_passed_by(bus: Bus) 
             await eventually(all_came)
 
 
-async def test_lane_that_is_found_lost_at_the_very_end_leaves_nothing_behind(
-    bus: Bus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An aborted worker hears only with its last words that others have its lane. No task of it goes on afterwards."""
+async def test_lane_found_lost_at_the_end_leaves_no_task(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An aborted worker learns only from its last statement that others have its lane, and no task of it goes on."""
     await create_log(bus, lanes=1)
     await publish_numbers(bus, [1])
     asked, aborted, close = asyncio.Event(), asyncio.Event(), WorkQueues.close
@@ -501,8 +497,8 @@ async def test_lane_that_is_found_lost_at_the_very_end_leaves_nothing_behind(
     assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("postbus-leave")] == []
 
 
-async def test_many_messages_ahead_are_remembered_at_once(bus: Bus, conn: Any) -> None:
-    """Ten thousand single messages ahead of a slow one take one statement, and a moment to leave and to take over."""
+async def test_many_messages_settled_ahead_are_recorded_at_once(bus: Bus, conn: Any) -> None:
+    """Ten thousand messages ahead of a slow one take one statement, and little time to release and take over."""
     await create_log(bus, lanes=1)
     await bus.send("t", -1, key="slow")
     await conn.execute(

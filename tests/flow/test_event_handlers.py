@@ -1,4 +1,4 @@
-"""Handlers that are annotated with events: what they get, what they do not, and what becomes a dead letter."""
+"""Handlers annotated with events: which ones they get, which not, and which become dead letters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REASONS = {
 
 
 async def publish_bad_ones(bus: Bus) -> None:
-    """By hand, as a program in another language might."""
+    """Publish by hand, as a program in another language might."""
     for payload, told in (
         ({}, headers("unheard_of")),
         ({}, {}),
@@ -89,8 +89,8 @@ def transactional_batches(bus: Bus, got: list[Any], options: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("group", [None, "g"])
 @pytest.mark.parametrize("register", [plain, with_message, batches, transactional, transactional_batches])
-async def test_what_is_no_valid_event_is_a_dead_letter_at_once(bus: Bus, register: Register, group: str | None) -> None:
-    """With the reason, at the first attempt; the others come, those of an older version brought up to date."""
+async def test_invalid_event_becomes_a_dead_letter_at_once(bus: Bus, register: Register, group: str | None) -> None:
+    """The dead letter has the reason after one attempt; valid events come, older versions upcast."""
     if group:
         await create_log(bus, "licenses", lanes=1)
     await publish_bad_ones(bus)
@@ -106,8 +106,8 @@ async def test_what_is_no_valid_event_is_a_dead_letter_at_once(bus: Bus, registe
     assert {row["attempts"] for row in await bus.admin.dead_letters("licenses")} == {1}
 
 
-async def test_a_group_gets_the_events_that_its_handler_takes(bus: Bus, conn: Any) -> None:
-    """Others of the registry count as filtered; members of one group may take different ones."""
+async def test_group_gets_the_events_that_its_handler_takes(bus: Bus, conn: Any) -> None:
+    """Other registered events count as filtered, and members of one group may take different ones."""
     await create_log(bus, "licenses")
     changed: list[Any] = []
     expired: list[Any] = []
@@ -142,8 +142,8 @@ async def test_a_group_gets_the_events_that_its_handler_takes(bus: Bus, conn: An
     assert await reasons(bus) == []
 
 
-async def test_an_event_can_be_sent_without_a_transaction(bus: Bus) -> None:
-    """The registry makes the message, and others publish it."""
+async def test_event_can_be_sent_without_a_transaction(bus: Bus) -> None:
+    """The registry makes the message, and `bus.send` publishes it."""
     got: list[Any] = []
     plain(bus, got, {})
     await bus.send(*emission(CHANGED, aggregate_id=1))
@@ -153,8 +153,8 @@ async def test_an_event_can_be_sent_without_a_transaction(bus: Bus) -> None:
     assert got == [CHANGED]
 
 
-async def test_a_queue_gives_up_events_that_its_handler_does_not_take(bus: Bus) -> None:
-    """Each message goes to the one handler, so there is nobody else for it."""
+async def test_queue_gives_up_events_that_its_handler_does_not_take(bus: Bus) -> None:
+    """A queue has only the one handler, so nobody else could take the event."""
     await emit(bus, LicenseExpired(1), CHANGED)
     got: list[Any] = []
     plain(bus, got, {})
@@ -168,7 +168,7 @@ async def test_a_queue_gives_up_events_that_its_handler_does_not_take(bus: Bus) 
     )
 
 
-async def test_an_event_that_is_tried_again_is_checked_again(bus: Bus, conn: Any) -> None:
+async def test_retried_event_is_checked_again(bus: Bus, conn: Any) -> None:
     """A group's second attempt gets the same event."""
     await create_log(bus, "licenses")
     got: list[Any] = []
@@ -184,8 +184,8 @@ async def test_an_event_that_is_tried_again_is_checked_again(bus: Bus, conn: Any
     assert got == [(CHANGED, 1), (CHANGED, 2)]
 
 
-async def test_a_redriven_event_is_read_by_what_is_known_then(bus: Bus, conn: Any) -> None:
-    """A dead letter of a version that was unknown is handled after the registry has learnt of it."""
+async def test_redriven_event_is_decoded_by_the_current_registry(bus: Bus, conn: Any) -> None:
+    """A dead letter is handled after the reason for it is gone."""
     await create_log(bus, "licenses")
     got: list[Any] = []
     plain(bus, got, {"group": "g", "start": Start.BEGINNING})
@@ -198,8 +198,8 @@ async def test_a_redriven_event_is_read_by_what_is_known_then(bus: Bus, conn: An
     assert got == [CHANGED]
 
 
-def test_a_handler_of_events_and_something_else_is_refused() -> None:
-    """When it is registered."""
+def test_handler_of_events_and_other_types_is_refused() -> None:
+    """The error is raised at registration."""
 
     async def mixed(event: LicenseStatusChanged | int) -> None: ...
 

@@ -20,7 +20,7 @@ from support.running import running
 async def test_failing_claim_does_not_end_other_consumers(
     bus: Bus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The others go on; the one that failed is started again, and gets its messages once that helps."""
+    """The failing consumer is restarted, and gets its messages once the cause is gone."""
     got: dict[str, list[int]] = {"bad": [], "good": [], "log": []}
     is_broken, real = True, Claimer.tick
 
@@ -56,8 +56,8 @@ async def test_failing_claim_does_not_end_other_consumers(
         assert not run.done()
 
 
-async def test_failing_task_of_a_group_does_not_end_other_consumers(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others go on, and the group reads again what it had in hand."""
+async def test_failing_group_task_does_not_end_other_consumers(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others go on, and the group reads its messages in hand again."""
     got: dict[str, list[int]] = {"queue": [], "log": []}
     breaks, real = iter([True]), GroupHandler.handle_one
 
@@ -88,8 +88,8 @@ async def test_failing_task_of_a_group_does_not_end_other_consumers(bus: Bus, mo
         assert not run.done()
 
 
-async def test_failing_task_of_a_queue_does_not_end_other_consumers(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others go on. What was handled is not acked with what was not, and that comes again when its lease ends."""
+async def test_failing_queue_task_does_not_end_other_consumers(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only handled messages are acknowledged, and the rest comes again when its lease ends."""
     got: dict[str, list[int]] = {"bad": [], "good": []}
     breaks, real = iter([True]), Settler.retry
 
@@ -120,11 +120,11 @@ async def test_failing_task_of_a_queue_does_not_end_other_consumers(bus: Bus, mo
 
 
 class Panic(BaseException):
-    """As extension modules raise it that are written in Rust."""
+    """An error as extension modules in Rust raise it."""
 
 
 class Payload(msgspec.Struct):
-    """One that cannot be made of every message."""
+    """A payload that cannot be decoded from every message."""
 
     n: int
 
@@ -157,8 +157,8 @@ async def decoded(payload: Payload) -> None: ...
 
 @pytest.mark.parametrize("handler", [one, many, in_transaction, in_thread, decoded])
 @pytest.mark.parametrize("group", [None, "g"])
-async def test_what_is_no_exception_fails_one_message_only(bus: Bus, handler: Any, group: str | None) -> None:
-    """The message is a dead letter after its attempts; the worker and its other consumers go on."""
+async def test_base_exception_fails_one_message_only(bus: Bus, handler: Any, group: str | None) -> None:
+    """The message is a dead letter after its attempts, and the worker and its other consumers go on."""
     await create_log(bus, "log")
     topic = "log" if group else "queue"
     options: dict[str, Any] = {"group": group, "start": "FROM_BEGINNING"} if group else {}
@@ -188,8 +188,8 @@ async def dead_letters(bus: Bus, topic: str) -> None:
     assert await bus.admin.dead_letters(topic)
 
 
-async def test_filter_that_raises_no_exception_fails_its_group_only(bus: Bus) -> None:
-    """Its messages are tried again, and other consumers go on."""
+async def test_filter_that_raises_a_base_exception_fails_its_group_only(bus: Bus) -> None:
+    """Its messages are retried, and other consumers go on."""
     await create_log(bus, "log")
     others: list[int] = []
 
@@ -213,7 +213,7 @@ async def test_filter_that_raises_no_exception_fails_its_group_only(bus: Bus) ->
 
 
 async def test_group_joins_when_its_topic_is_migrated(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
-    """A worker that starts before `topics migrate` serves its other consumers, and says what to do about this one."""
+    """A worker started before `topics migrate` serves its other consumers, and logs what to do about this one."""
     got: dict[str, list[int]] = {"early": [], "other": []}
     await bus.admin.create_topic("early")
     await create_log(bus, "other")
@@ -240,9 +240,7 @@ async def test_group_joins_when_its_topic_is_migrated(bus: Bus, caplog: pytest.L
     assert "Traceback" not in caplog.text
 
 
-async def test_handler_of_a_topic_that_is_pub_sub_does_not_end_others(
-    bus: Bus, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_queue_handler_of_a_pub_sub_topic_does_not_end_others(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
     """Its claims are refused with the remedy, and the other consumers work."""
     await create_log(bus, "log")
     got: list[int] = []

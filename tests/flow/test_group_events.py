@@ -1,4 +1,4 @@
-"""Groups that stop, die and lose messages are heard of."""
+"""Groups that stop, die or lose messages are logged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def told(caplog: pytest.LogCaptureFixture, name: str) -> list[tuple[int, dict[st
 
 
 async def dies(bus: Bus, conn: Any, dsn: str) -> None:
-    """Let the group be found DEAD, while two processes sweep."""
+    """Let the group be found DEAD while two processes sweep."""
     await conn.execute(_QUIET + ", missed = 3")
     async with Bus.open(dsn) as other:
 
@@ -37,10 +37,8 @@ async def dies(bus: Bus, conn: Any, dsn: str) -> None:
         await eventually(is_dead)
 
 
-async def test_group_that_falls_silent_is_logged_once(
-    bus: Bus, conn: Any, dsn: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A warning with topic, group and numbers, by one of the processes that sweep."""
+async def test_silent_group_is_logged_once(bus: Bus, conn: Any, dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    """One of the sweeping processes logs a warning with topic, group and numbers."""
     await create_log(bus)
     await (await bus.connect()).subscribe("t", "g", Start.NOW, "block")
     await bus.send("t", 1)
@@ -53,8 +51,8 @@ async def test_group_that_falls_silent_is_logged_once(
     assert fields["silent_seconds"] >= 3600
 
 
-async def test_planned_stop_is_no_alarm(bus: Bus, conn: Any, dsn: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It shows who stopped the group and when; its death is told at level info, and it is unhealthy after a day."""
+async def test_planned_stop_raises_no_alarm(bus: Bus, conn: Any, dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The group shows who stopped it and when; its death is logged at level info, and it is unhealthy after a day."""
     await create_log(bus)
     collect(bus)
     async with running(bus):
@@ -77,7 +75,7 @@ async def test_planned_stop_is_no_alarm(bus: Bus, conn: Any, dsn: str, caplog: p
 
 
 async def test_heartbeat_ends_a_stop(bus: Bus, conn: Any) -> None:
-    """As does each other sign of life."""
+    """Every sign of life clears `stopped_by`."""
     await create_log(bus)
     store = await bus.connect()
     info = await store.subscribe("t", "g", Start.NOW, "block")
@@ -106,8 +104,8 @@ async def test_two_processes_that_leave_together_stop_the_group(bus: Bus, conn: 
     assert (await bus.admin.group("t", "g"))["stopped_by"] == "b"
 
 
-async def test_stop_of_one_of_two_processes_is_no_stop_of_the_group(bus: Bus, conn: Any, dsn: str) -> None:
-    """While another process works for the group, nothing is stopped; when that one goes too, it is."""
+async def test_group_is_stopped_when_its_last_process_stops(bus: Bus, conn: Any, dsn: str) -> None:
+    """While another process works for the group, the group is not stopped."""
     await create_log(bus)
     async with Bus.open(dsn) as other:
         collect(bus)
@@ -121,7 +119,7 @@ async def test_stop_of_one_of_two_processes_is_no_stop_of_the_group(bus: Bus, co
 
 
 async def test_restart_ends_the_stop_without_an_event(bus: Bus, conn: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """A deploy within the heartbeat timeout is nothing that anybody has to hear of."""
+    """A deploy within the heartbeat timeout is not worth an event."""
     await create_log(bus)
     collect(bus)
     with caplog.at_level(logging.INFO, "postbus"):
@@ -134,8 +132,8 @@ async def test_restart_ends_the_stop_without_an_event(bus: Bus, conn: Any, caplo
     assert not any(told(caplog, name) for name in ("group.dead", "group.resurrected", "group.lost"))
 
 
-async def test_no_heartbeat_follows_the_stop(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is under way would end the stop: it is waited for."""
+async def test_stop_waits_for_a_heartbeat_under_way(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heartbeat after the stop would end the stop."""
     store = await bus.connect()
     sent, answered = asyncio.Event(), asyncio.Event()
 
@@ -159,7 +157,7 @@ async def test_no_heartbeat_follows_the_stop(bus: Bus, monkeypatch: pytest.Monke
 async def test_return_of_a_pulling_group_is_logged_once(
     bus: Bus, conn: Any, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By whichever process sweeps first, with what the group missed."""
+    """The first process to sweep logs it, with the number of missed messages."""
     await create_log(bus)
     await (await bus.connect()).subscribe("t", "g", Start.NOW, "block")
     await bus.send("t", 1)
@@ -176,7 +174,7 @@ async def test_return_of_a_pulling_group_is_logged_once(
 async def test_return_after_a_planned_stop_is_no_warning(
     bus: Bus, conn: Any, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was said that the group would be away."""
+    """The stop announced the absence."""
     await create_log(bus)
     store = await bus.connect()
     info = await store.subscribe("t", "g", Start.NOW, "block")
@@ -192,10 +190,7 @@ async def test_return_after_a_planned_stop_is_no_warning(
 async def test_losses_are_logged_once_and_shown_for_a_day(
     bus: Bus, conn: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the number of messages; a finding afterwards, which is a warning for a day.
-
-    What it says to do never makes less be kept.
-    """
+    """The event has the number of messages. The finding is a warning for a day, and its remedy never retains less."""
     await create_log(bus, storage="own", retention="30d", max_retention="60d")
     store = await bus.connect()
     await store.subscribe("t", "g", Start.NOW, "block")
@@ -225,7 +220,7 @@ async def test_losses_are_logged_once_and_shown_for_a_day(
 async def test_failing_handlers_are_logged_once_and_unhealthy(
     bus: Bus, conn: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A group whose messages all fail is told once, with numbers, and is well again when its calls succeed."""
+    """A group whose calls all fail is logged once, with numbers, and is healthy again when they succeed."""
     await create_log(bus, max_attempts=1)
     is_broken = True
 
@@ -256,8 +251,8 @@ async def test_failing_handlers_are_logged_once_and_unhealthy(
     assert len(told(caplog, "group.failing")) == 1
 
 
-async def test_failing_pops_are_heard_of(bus: Bus, conn: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """What is popped and not done counts like a handler that fails, whatever the messages are settled with."""
+async def test_failing_pops_are_logged_too(bus: Bus, conn: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A popped message that is retried or given up counts like a failing handler."""
     await create_log(bus)
     await (await bus.connect()).subscribe("t", "g", Start.NOW, "block")
     await bus.send_many("t", range(12))
@@ -277,7 +272,7 @@ async def test_failing_pops_are_heard_of(bus: Bus, conn: Any, caplog: pytest.Log
     assert (fields["failed"], fields["calls"]) == (8, 12)
 
 
-async def test_messages_that_were_given_back_do_not_count(bus: Bus, conn: Any) -> None:
+async def test_released_messages_do_not_count_as_calls(bus: Bus, conn: Any) -> None:
     """Nobody has tried them."""
     await create_log(bus)
     await (await bus.connect()).subscribe("t", "g", Start.NOW, "block")
@@ -287,7 +282,7 @@ async def test_messages_that_were_given_back_do_not_count(bus: Bus, conn: Any) -
     assert (row["recently_handled"], row["recently_failed"], row["healthy"]) == (0, 0, True)
 
 
-async def test_figures_of_calls_are_added_up_and_forgotten(bus: Bus, conn: Any) -> None:
+async def test_call_counts_are_folded_and_expire(bus: Bus, conn: Any) -> None:
     """A thousand settlements a second leave few rows, and the sums stay."""
     await create_log(bus)
     info = await (await bus.connect()).subscribe("t", "g", Start.NOW, "block")
@@ -308,7 +303,7 @@ async def test_figures_of_calls_are_added_up_and_forgotten(bus: Bus, conn: Any) 
 
 
 async def test_closing_a_bus_stops_the_groups_it_popped_for(bus: Bus, conn: Any, dsn: str) -> None:
-    """A pulling consumer that ends says so; a pop of another one ends the stop at once."""
+    """A pulling consumer that closes its bus says goodbye, and a pop of another one ends the stop at once."""
     await create_log(bus)
     async with Bus.open(dsn) as other:
         await other.pop("t", group="g", member="cron")
@@ -320,7 +315,7 @@ async def test_closing_a_bus_stops_the_groups_it_popped_for(bus: Bus, conn: Any,
 
 
 async def test_closing_a_bus_leaves_a_dead_group_dead(bus: Bus, conn: Any, dsn: str) -> None:
-    """Saying goodbye is no sign of life."""
+    """A goodbye is no sign of life."""
     await create_log(bus)
     async with Bus.open(dsn) as other:
         await other.pop("t", group="g")
@@ -328,8 +323,8 @@ async def test_closing_a_bus_leaves_a_dead_group_dead(bus: Bus, conn: Any, dsn: 
     assert (await bus.admin.group("t", "g"))["state"] == "DEAD"
 
 
-async def test_last_heartbeat_stops_a_group_in_a_scope(bus: Bus, conn: Any) -> None:
-    """In all of its topics, but not while a worker consumes for it."""
+async def test_last_heartbeat_stops_a_group_in_its_scope(bus: Bus, conn: Any) -> None:
+    """It stops the group in all topics of the scope, except where a worker consumes for it."""
     await create_log(bus, "a.one")
     await create_log(bus, "a.two")
     await bus.admin.subscribe_group("g", pattern="a.*")
@@ -345,8 +340,8 @@ async def test_last_heartbeat_stops_a_group_in_a_scope(bus: Bus, conn: Any) -> N
     assert sorted(one["stopped_by"] or "" for one in await bus.admin.groups()) == ["", "me"]
 
 
-async def test_events_that_nobody_takes_go_after_a_day(bus: Bus, conn: Any) -> None:
-    """Where only SQL sweeps, the table stays small."""
+async def test_untaken_events_are_removed_after_a_day(bus: Bus, conn: Any) -> None:
+    """The table stays small where only SQL sweeps."""
     await conn.execute(
         "insert into postbus.group_event (at, name, topic, group_name, fields) "
         "select clock_timestamp() - n * interval '23 hours', 'group.dead', 't', 'g', '{}' "

@@ -1,4 +1,4 @@
-"""Failures in groups: tried again out of the way, given up per group, put back to that group alone."""
+"""Failures in groups: retried aside from other messages, given up per group, redriven to that group alone."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LATER = RetryPolicy(initial=3600, factor=1, maximum=3600, jitter=0)  # when the 
 
 
 async def make_due(conn: Any) -> None:
-    """The time has come to try messages again that failed."""
+    """Make all failed messages due."""
     await conn.execute("update postbus.retrying set due_at = clock_timestamp() where not parked")
 
 
 async def waits(conn: Any, *, retrying: int, parked: int) -> None:
-    """Wait until a group has passed all messages, and so many of them are out of the way."""
+    """Wait until a group has passed all messages, with so many of them deferred."""
 
     async def as_many() -> None:
         row = await group_row(conn)
@@ -43,8 +43,8 @@ async def dead_of(conn: Any, group: str = "g") -> list[tuple[int, str, int]]:
     return [tuple(row) for row in rows]
 
 
-async def test_a_failing_message_holds_up_no_other_key(bus: Bus, conn: Any) -> None:
-    """Others of its lane and of its queue are handled at once, those of its key wait behind it."""
+async def test_failing_message_holds_up_no_other_key(bus: Bus, conn: Any) -> None:
+    """Other messages of its lane and work queue are handled at once, and those of its key wait behind it."""
     await create_log(bus, lanes=1)
     got: list[tuple[int, int]] = []
 
@@ -63,8 +63,8 @@ async def test_a_failing_message_holds_up_no_other_key(bus: Bus, conn: Any) -> N
     assert got[16:] == [(0, 2), (5, 1), (10, 1), (15, 1)]
 
 
-async def test_others_may_pass(bus: Bus, conn: Any) -> None:
-    """With on_failure="pass" later messages of the key do not wait."""
+async def test_on_failure_pass_lets_the_key_go_on(bus: Bus, conn: Any) -> None:
+    """Later messages of the key do not wait."""
     await create_log(bus, lanes=1)
     got: list[int] = []
 
@@ -84,8 +84,8 @@ async def test_others_may_pass(bus: Bus, conn: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"batch": 3}, {"transactional": True}], ids=str)
-async def test_outcomes_of_handlers(bus: Bus, conn: Any, options: dict[str, Any]) -> None:
-    """Retry waits as it says and keeps the error, DeadLetter gives up at once, Release counts no attempt."""
+async def test_handler_outcomes_settle_the_message(bus: Bus, conn: Any, options: dict[str, Any]) -> None:
+    """Retry waits and keeps its error, DeadLetter gives up at once, and Release counts no attempt."""
     await create_log(bus)
     calls: list[tuple[int, int]] = []
     released = False
@@ -123,8 +123,8 @@ async def test_outcomes_of_handlers(bus: Bus, conn: Any, options: dict[str, Any]
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
-async def test_what_a_batch_did_behind_a_failure_comes_again(bus: Bus, conn: Any, concurrency: int) -> None:
-    """Messages of a key that a batch acked behind one that failed wait behind it; those of other keys are done."""
+async def test_messages_behind_a_failure_in_a_batch_come_again(bus: Bus, conn: Any, concurrency: int) -> None:
+    """Messages of the failed key wait behind it although the batch acked them; other keys are settled."""
     await create_log(bus, lanes=1)
     got: list[tuple[str | None, bytes]] = []
 
@@ -142,8 +142,8 @@ async def test_what_a_batch_did_behind_a_failure_comes_again(bus: Bus, conn: Any
     assert got[9:] == [("k0", b"3"), ("k0", b"6")]
 
 
-async def test_behind_what_a_batch_gave_up_nothing_waits(bus: Bus, conn: Any) -> None:
-    """A dead letter holds up nobody, and with on_failure="pass" neither does a failure."""
+async def test_nothing_waits_behind_a_dead_letter_of_a_batch(bus: Bus, conn: Any) -> None:
+    """With `on_failure="pass"` nothing waits behind a failure either."""
     await create_log(bus, lanes=1)
     got: list[bytes] = []
 
@@ -163,8 +163,8 @@ async def test_behind_what_a_batch_gave_up_nothing_waits(bus: Bus, conn: Any) ->
     assert got == [b"0", b"1", b"2"]
 
 
-async def test_a_message_is_given_up_by_one_group_only(bus: Bus, conn: Any) -> None:
-    """After its attempts it is a dead letter of that group; the other group is not affected, nor by the redrive."""
+async def test_message_is_given_up_by_one_group_only(bus: Bus, conn: Any) -> None:
+    """The dead letter belongs to that group, and neither it nor its redrive affects the other group."""
     await create_log(bus)
     attempts: list[int] = []
     others: list[int] = []
@@ -189,17 +189,18 @@ async def test_a_message_is_given_up_by_one_group_only(bus: Bus, conn: Any) -> N
         assert (await bus.admin.dead_letters("t"))[0]["last_error"].endswith("ValueError: never\n")
         is_well = True
         assert await conn.fetchval("select postbus.redrive('t', group_name => 'g')") == 1
-        await is_through(conn, dead=0, within=redelivery._IDLE_POLL - 1)  # it is rung for, and need not be polled
+        # a wake-up announces it, so that it need not be polled
+        await is_through(conn, dead=0, within=redelivery._IDLE_POLL - 1)
     assert attempts == [1, 2, 3, 1]
     assert others == [7]
     assert (await group_row(conn))["failed"] == 3
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-async def test_a_short_delay_is_not_rounded_up_to_a_poll(
+async def test_short_retry_delay_is_not_rounded_up_to_a_poll(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, transactional: bool
 ) -> None:
-    """What fails is tried again when it is due, the first time and each time after that."""
+    """A failed message is retried when it is due, the first time and each time after."""
     monkeypatch.setattr("postbus._group.redelivery.POLL", 3600)
     await create_log(bus)
     attempts: list[int] = []
@@ -227,8 +228,8 @@ async def test_a_short_delay_is_not_rounded_up_to_a_poll(
     assert attempts == [1, 2, 3, 4] * 2
 
 
-async def test_the_topics_limit_counts_too(bus: Bus, conn: Any) -> None:
-    """Without a policy of the group's own the topic's attempts and waits are used."""
+async def test_topics_retry_policy_applies_without_one_of_the_group(bus: Bus, conn: Any) -> None:
+    """The topic's attempts and delays are used."""
     await create_log(bus, max_attempts=2, retry_initial="1ms", retry_max="1ms")
     attempts: list[int] = []
 
@@ -244,8 +245,10 @@ async def test_the_topics_limit_counts_too(bus: Bus, conn: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"transactional": True}], ids=str)
-async def test_a_restart_between_failure_and_retry(bus: Bus, conn: Any, dsn: str, options: dict[str, Any]) -> None:
-    """The next process tries the message again, and the key's other messages wait for it there, too."""
+async def test_restart_between_failure_and_retry_keeps_the_order(
+    bus: Bus, conn: Any, dsn: str, options: dict[str, Any]
+) -> None:
+    """The next process retries the message, and other messages of its key wait for it there too."""
     await create_log(bus)
     got: list[tuple[int, int]] = []
 
@@ -274,10 +277,10 @@ async def test_a_restart_between_failure_and_retry(bus: Bus, conn: Any, dsn: str
     assert [one for one in got if one[0] % 2] == [(1, 1), (3, 1), (5, 1)]
 
 
-async def test_a_stop_gives_back_what_is_just_being_claimed(
+async def test_stop_gives_back_a_retry_that_is_being_claimed(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer to a claim that comes when all else has ended is waited for, and the message is due again at once."""
+    """The stop waits for the answer to the last claim, and releases the message at once."""
     await create_log(bus, lease="1 hour", lanes=1)
     claimed, answer = asyncio.Event(), asyncio.Event()
     claim = Store.claim_retrying
@@ -310,8 +313,8 @@ async def _nothing_is_read() -> None:
     assert not any(task.get_name().startswith("postbus-read-") for task in asyncio.all_tasks())
 
 
-async def test_a_stop_gives_back_what_was_due(bus: Bus, conn: Any, dsn: str) -> None:
-    """A message that was claimed for another attempt, which had not begun, is tried by the next process at once."""
+async def test_stop_gives_back_claimed_retries(bus: Bus, conn: Any, dsn: str) -> None:
+    """The next process tries at once a claimed retry that had not begun."""
     await create_log(bus, lease="1 hour", lanes=1)
     begun, finish = asyncio.Event(), asyncio.Event()
     got: list[tuple[int, int]] = []
@@ -355,8 +358,8 @@ async def test_a_stop_gives_back_what_was_due(bus: Bus, conn: Any, dsn: str) -> 
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-async def test_retry_that_takes_longer_than_its_lease_is_one_attempt(bus: Bus, conn: Any, transactional: bool) -> None:
-    """Its lease is prolonged while the handler runs, as often as it takes. It is not begun again, and counts once."""
+async def test_retry_longer_than_its_lease_is_one_attempt(bus: Bus, conn: Any, transactional: bool) -> None:
+    """Its lease is extended while the handler runs, so that it is not begun again and counts once."""
     await create_log(bus, max_attempts=3)
     begun: list[int] = []
     finish = asyncio.Event()
@@ -393,7 +396,7 @@ async def test_retry_that_takes_longer_than_its_lease_is_one_attempt(bus: Bus, c
 async def test_messages_behind_a_failed_one_of_their_key_are_parked(
     bus: Bus, conn: Any, options: dict[str, Any]
 ) -> None:
-    """Also those that were read or handled together with it, and those of a key that come much later."""
+    """This holds for messages read or handled together with the failed one, and for much later ones."""
     await create_log(bus, lanes=1)
     got: list[int] = []
     is_well = False
@@ -411,7 +414,7 @@ async def test_messages_behind_a_failed_one_of_their_key_are_parked(
     bus.subscribe("t", group="g", start=Start.BEGINNING, retry=LATER, **options)(handler)
     await publish_numbers(bus, range(10), keys=2)
     async with running(bus):
-        # In a batch all fail together: the first of each key is tried again, the others wait behind it.
+        # In a batch all fail together: the first of each key is retried, and the others wait behind it.
         together = "batch" in options
         await waits(conn, retrying=2 if together else 1, parked=8 if together else 4)
         await publish_numbers(bus, range(10, 12), keys=2)
@@ -425,7 +428,7 @@ async def test_messages_behind_a_failed_one_of_their_key_are_parked(
     assert in_order(got, 2)
 
 
-async def test_waiting_is_forgotten_with_the_lane(bus: Bus, conn: Any, dsn: str) -> None:
+async def test_parked_keys_are_forgotten_with_the_lane(bus: Bus, conn: Any, dsn: str) -> None:
     """A key that failed here and recovered elsewhere is not held up when its lane comes back."""
     await create_log(bus, lanes=2)
     got: list[tuple[str, int]] = []
@@ -461,7 +464,7 @@ async def test_waiting_is_forgotten_with_the_lane(bus: Bus, conn: Any, dsn: str)
     assert got[8:] == [("first", 1)] * 8
 
 
-async def test_a_hundred_failing_messages_block_nothing_else(bus: Bus, conn: Any) -> None:
+async def test_hundred_failing_messages_block_nothing_else(bus: Bus, conn: Any) -> None:
     """Messages without keys that all fail do not keep others from being handled."""
     await create_log(bus)
     got: list[int] = []

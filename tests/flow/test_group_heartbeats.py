@@ -1,4 +1,4 @@
-"""Heartbeats of groups: how often, over which connections, and what happens when nobody hears them."""
+"""Heartbeats of groups: how often they are sent, over which connections, and what happens when they fail."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OFTEN = {"heartbeat_interval": "1s", "heartbeat_timeout": "1 hour"}
 
 
 def events(caplog: pytest.LogCaptureFixture, name: str) -> list[tuple[int, dict[str, Any]]]:
-    """Levels and fields of events that were logged."""
+    """Return levels and fields of the logged events with this name."""
     return [(one.levelno, one.__dict__["fields"]) for one in caplog.records if one.__dict__.get("event") == name]
 
 
@@ -48,7 +48,7 @@ async def were_logged(caplog: pytest.LogCaptureFixture, name: str, count: int = 
 
 
 class Sent:
-    """Calls of group_heartbeat that this process has made: the groups, and the counters."""
+    """The calls of `group_heartbeat` that this process made: groups and counters."""
 
     def __init__(self) -> None:
         self.beats: list[list[int]] = []
@@ -78,8 +78,8 @@ async def seen_at(conn: Any, topic: str = "t") -> Any:
     )
 
 
-async def test_each_group_is_shown_as_often_as_its_topic_says(bus: Bus, conn: Any) -> None:
-    """A group with an interval of a second is seen again and again, one with an hour's not even once meanwhile."""
+async def test_each_group_is_seen_as_often_as_its_topic_says(bus: Bus, conn: Any) -> None:
+    """A group with an interval of a second is seen repeatedly, and one with an hour's not even once meanwhile."""
     await create_log(bus, "often", **OFTEN)
     await create_log(bus, "seldom", heartbeat_interval="1 hour", heartbeat_timeout="1 day")
     for topic in ("often", "seldom"):
@@ -97,8 +97,8 @@ async def test_each_group_is_shown_as_often_as_its_topic_says(bus: Bus, conn: An
         assert await seen_at(conn, "seldom") == seldom
 
 
-async def test_one_statement_shows_all_groups(bus: Bus, conn: Any, sent: Sent) -> None:
-    """Groups that started one after the other come to be shown together, however many they are."""
+async def test_one_statement_sends_the_heartbeats_of_all_groups(bus: Bus, conn: Any, sent: Sent) -> None:
+    """Groups that started at different times come to be sent together."""
     await create_log(bus, **OFTEN)
     groups = [bus.group(f"g{number}", "t") for number in range(5)]
     for group in groups:
@@ -122,10 +122,8 @@ async def test_one_statement_shows_all_groups(bus: Bus, conn: Any, sent: Sent) -
 async def ignore(n: int) -> None: ...
 
 
-async def test_counters_are_told_only_where_they_changed(
-    bus: Bus, conn: Any, sent: Sent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Members are told of once when they start, and then only those who have done something."""
+async def test_only_changed_counters_are_sent(bus: Bus, conn: Any, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members are reported once when they start, and later only if they have done something."""
     monkeypatch.setattr("postbus.worker.TELL_COUNTS", 0.02)
     looks: list[int] = []
     original = MemberCounts.tell
@@ -153,7 +151,7 @@ async def test_counters_are_told_only_where_they_changed(
 
 
 async def test_heartbeats_do_not_wait_for_other_connections(bus: Bus, conn: Any, connect: Connect) -> None:
-    """All connections for sweeping and lanes are stuck behind a lock: process and group are still seen."""
+    """With all connections for sweeping and lanes stuck behind a lock, process and group are still seen."""
     await create_log(bus, **OFTEN)
     collect(bus)
     blocker = await connect()
@@ -179,8 +177,8 @@ async def test_heartbeats_do_not_wait_for_other_connections(bus: Bus, conn: Any,
             await eventually(both_are_seen, within=5)
 
 
-async def test_a_locked_group_holds_up_no_other(bus: Bus, conn: Any, connect: Connect) -> None:
-    """While somebody has the row of one group locked, the others of the process are still seen."""
+async def test_locked_group_holds_up_no_other_heartbeat(bus: Bus, conn: Any, connect: Connect) -> None:
+    """While a transaction holds the row of one group, the other groups of the process are still seen."""
     await create_log(bus, **OFTEN)
     for name in ("locked", "free"):
         collect(bus, name)
@@ -196,7 +194,7 @@ async def test_a_locked_group_holds_up_no_other(bus: Bus, conn: Any, connect: Co
         await eventually(is_seen, within=4)  # less than a heartbeat's timeout
 
 
-async def test_a_group_that_was_taken_for_dead_comes_back_at_once(bus: Bus, conn: Any) -> None:
+async def test_group_found_dead_returns_at_once(bus: Bus, conn: Any) -> None:
     """Its process does not wait for the next interval."""
     await create_log(bus, heartbeat_interval="1 hour", heartbeat_timeout="1 day")
     got = collect(bus)
@@ -210,17 +208,17 @@ async def test_a_group_that_was_taken_for_dead_comes_back_at_once(bus: Bus, conn
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heartbeats fail after a tenth of a second, and three failures are too many."""
+    """Let heartbeats fail after a tenth of a second, and stop groups after three failures."""
     monkeypatch.setattr("postbus._maintenance.heartbeat._TIMEOUT", 0.1)
     monkeypatch.setattr("postbus._maintenance.heartbeat._TOO_MANY_FAILURES", 3)
     look_often(monkeypatch)
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_process_whose_groups_are_not_heard_stops_consuming(
+async def test_process_with_failing_heartbeats_stops_consuming(
     bus: Bus, conn: Any, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where only heartbeats fail, groups give their lanes up and queues go on; a heartbeat that succeeds ends it."""
+    """Groups give up their lanes and queues go on; a heartbeat that succeeds ends this."""
     caplog.set_level(logging.INFO, "postbus")
     await create_log(bus, **OFTEN)
     got = collect(bus)
@@ -236,7 +234,7 @@ async def test_a_process_whose_groups_are_not_heard_stops_consuming(
         await publish_numbers(bus, range(5))
         await is_through(conn, passed=5)
         async with blocker.transaction():
-            await blocker.execute("lock table postbus.subscription in share mode")  # may be read, not written
+            await blocker.execute("lock table postbus.subscription in share mode")  # allows reading, not writing
             await were_logged(caplog, "heartbeats.failed")
             await are_shared(conn)
             await publish_numbers(bus, range(5, 10))
@@ -255,15 +253,15 @@ async def test_a_process_whose_groups_are_not_heard_stops_consuming(
 
 
 def processes_of(home: Path) -> list[int]:
-    """The server's processes, the first one first."""
+    """Return the server's processes, the first one first."""
     first = int((home / "pgdata" / "postmaster.pid").read_text().splitlines()[0])
     children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
     return [first, *map(int, children)]
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_server_that_stands_still(own_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A server that answers nothing for a while: the process says so once, and goes on when it is back."""
+async def test_process_survives_a_server_that_stands_still(own_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The process logs once that the server does not answer, and goes on when it does."""
     caplog.set_level(logging.INFO, "postbus")
     home = own_folder / "pg"
     with EmbeddedPostgres.start(home) as server:
@@ -291,10 +289,10 @@ async def test_a_server_that_stands_still(own_folder: Path, caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize("end", ["cancelled", "deleted", "topic deleted"])
-async def test_a_subscription_that_ends_stops_its_members_only(
+async def test_ended_subscription_stops_only_its_own_members(
     bus: Bus, conn: Any, caplog: pytest.LogCaptureFixture, end: str
 ) -> None:
-    """The process says which group it stops and what to do about it; its other groups go on."""
+    """The process logs which group it stops and what to do about it, and its other groups go on."""
     for topic in ("ends", "stays"):
         await create_log(bus, topic)
     ending, staying = bus.group("g", "ends"), bus.group("g", "stays")

@@ -1,4 +1,4 @@
-"""Lanes: shared among processes, taken over, moved; and what happens when the database goes away."""
+"""Lanes: shared among processes, taken over and moved, also when the database is away."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def nobody_holds(conn: Any) -> None:
 
 
 async def test_lanes_are_shared_fairly(bus: Bus, conn: Any, dsn: str) -> None:
-    """Each process that joins gets its part, each that leaves gives its part back."""
+    """Each process that joins gets its share, and each that leaves gives it back."""
     await create_log(bus)
     async with AsyncExitStack() as opened:
         buses = [await opened.enter_async_context(Bus.open(dsn)) for _ in range(3)]
@@ -63,8 +63,8 @@ async def test_lanes_are_shared_fairly(bus: Bus, conn: Any, dsn: str) -> None:
         assert await shares(conn) == []
 
 
-async def test_more_processes_than_lanes(bus: Bus, conn: Any, dsn: str) -> None:
-    """Some have nothing to do, and take over when others leave."""
+async def test_surplus_process_takes_over_when_another_leaves(bus: Bus, conn: Any, dsn: str) -> None:
+    """With one lane, the second process has nothing to do until then."""
     await create_log(bus, lanes=1)
     got: list[int] = []
     async with AsyncExitStack() as opened:
@@ -85,8 +85,8 @@ async def test_more_processes_than_lanes(bus: Bus, conn: Any, dsn: str) -> None:
     assert sorted(got) == list(range(10))
 
 
-async def test_a_handover_while_messages_flow_is_clean(bus: Bus, conn: Any, dsn: str) -> None:
-    """Nothing is lost, nothing comes twice, and order per key holds when lanes change hands again and again."""
+async def test_handover_while_messages_flow_is_clean(bus: Bus, conn: Any, dsn: str) -> None:
+    """No message is lost or repeated, and the order per key holds, while lanes change hands repeatedly."""
     await create_log(bus)
     got: list[int] = []
 
@@ -113,10 +113,10 @@ async def test_a_handover_while_messages_flow_is_clean(bus: Bus, conn: Any, dsn:
     assert in_order(got, KEYS)
 
 
-async def test_what_has_overtaken_others_comes_once_when_lanes_are_given_up(
+async def test_messages_settled_ahead_come_once_when_lanes_are_released(
     bus: Bus, conn: Any, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is done ahead of the lane's place is remembered, and the next holder passes it by."""
+    """They are recorded with the lane, and the next holder skips them."""
     look_often(monkeypatch)
     await create_log(bus, lanes=2)
     lanes = dict(
@@ -151,8 +151,8 @@ async def test_what_has_overtaken_others_comes_once_when_lanes_are_given_up(
     assert Counter(got) == Counter([*(f"slow {n}" for n in range(6)), "quick"])
 
 
-async def test_seek_while_it_runs(bus: Bus, conn: Any) -> None:
-    """The group goes on from the place that it was moved to, back or forward, without being started again."""
+async def test_seek_moves_a_running_group(bus: Bus, conn: Any) -> None:
+    """The group continues at its new position, back or forward, without a restart."""
     await create_log(bus)
     got: list[int] = []
 
@@ -174,8 +174,8 @@ async def test_seek_while_it_runs(bus: Bus, conn: Any) -> None:
     assert all(count == 2 for n, count in Counter(got).items() if n < 10)
 
 
-async def test_a_part_of_the_lanes_that_is_lost_comes_back(bus: Bus, conn: Any) -> None:
-    """When one of the lanes that are read together is taken away, none of the others is stuck."""
+async def test_lost_lane_of_a_lane_set_comes_back(bus: Bus, conn: Any) -> None:
+    """When one lane of the set is taken away, none of the others is stuck."""
     await create_log(bus)
     got: list[int] = []
 
@@ -191,8 +191,8 @@ async def test_a_part_of_the_lanes_that_is_lost_comes_back(bus: Bus, conn: Any) 
     assert set(got) == set(range(50))
 
 
-async def test_a_step_that_was_taken_twice_is_no_dead_end(bus: Bus, conn: Any) -> None:
-    """A process whose progress was stored without its knowing it gives its lanes up, and gets them again."""
+async def test_step_stored_without_the_holders_knowledge_is_no_dead_end(bus: Bus, conn: Any) -> None:
+    """The process gives its lanes up, and gets them again."""
     await create_log(bus, lanes=2)
     got: list[int] = []
 
@@ -222,8 +222,10 @@ async def send_surely(bus: Bus, n: int) -> None:
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-async def test_connections_that_break_again_and_again(bus: Bus, proxy: Proxy, conn: Any, transactional: bool) -> None:
-    """A process that loses all its connections time and again goes on: nothing lost, effects once, no lane stuck."""
+async def test_consumer_survives_repeatedly_broken_connections(
+    bus: Bus, proxy: Proxy, conn: Any, transactional: bool
+) -> None:
+    """No message is lost, effects happen once, and no lane is stuck."""
     await create_log(bus)
     await conn.execute("create table effect (n int)")
     got: list[int] = []
@@ -255,8 +257,8 @@ async def test_connections_that_break_again_and_again(bus: Bus, proxy: Proxy, co
 
 
 @pytest.mark.parametrize("on_commit", [OnCommit.CUT_BEFORE, OnCommit.CUT_AFTER])
-async def test_a_commit_of_unknown_outcome_is_looked_up(bus: Bus, proxy: Proxy, conn: Any, on_commit: OnCommit) -> None:
-    """The connection breaks during COMMIT: the effect happens once, whether the server has committed or not."""
+async def test_commit_with_unknown_outcome_is_looked_up(bus: Bus, proxy: Proxy, conn: Any, on_commit: OnCommit) -> None:
+    """The connection breaks during COMMIT, and the effect happens once whether the server committed or not."""
     await create_log(bus, lanes=1)
     await conn.execute("create table effect (n int)")
     calls: list[int] = []
@@ -281,10 +283,8 @@ async def test_a_commit_of_unknown_outcome_is_looked_up(bus: Bus, proxy: Proxy, 
 
 
 @pytest.mark.parametrize("on_commit", [OnCommit.CUT_BEFORE, OnCommit.CUT_AFTER])
-async def test_a_worker_begins_although_its_commits_break(
-    bus: Bus, proxy: Proxy, conn: Any, on_commit: OnCommit
-) -> None:
-    """A broken COMMIT of what may be done twice, such as looking at the schema or subscribing, is tried again."""
+async def test_worker_starts_although_its_commits_break(bus: Bus, proxy: Proxy, conn: Any, on_commit: OnCommit) -> None:
+    """A broken COMMIT of a repeatable step, such as reading the schema or subscribing, is retried."""
     await create_log(bus)
     got: list[int] = []
     async with Bus.open(proxy.dsn) as consumer:
@@ -306,8 +306,8 @@ async def test_a_worker_begins_although_its_commits_break(
 
 @pytest.mark.parametrize("transactional", [False, True])
 @pytest.mark.parametrize("victim", ["server", "backend"])
-async def test_a_server_that_crashes_and_comes_back(own_folder: Path, victim: str, transactional: bool) -> None:
-    """It hands out transaction ids again that groups have read up to: nothing is lost, and all lanes are held again."""
+async def test_group_survives_a_server_crash(own_folder: Path, victim: str, transactional: bool) -> None:
+    """The server assigns transaction ids again that groups have read up to; no message is lost."""
     got: list[int] = []
     home = own_folder / "pg"
     with EmbeddedPostgres.start(home) as server:
@@ -351,10 +351,10 @@ async def tokens(conn: Any) -> set[Any]:
 
 
 @pytest.mark.parametrize("sign", ["read", "step"])
-async def test_what_was_read_from_another_server_is_dropped(
+async def test_reads_from_before_a_server_restart_are_dropped(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, sign: str
 ) -> None:
-    """If a read or a step finds that the server started anew, lanes begin again where their cursors are stored."""
+    """If a read or a step finds that the server restarted, lanes continue at their stored cursors."""
     await create_log(bus)
     got: list[int] = []
 
@@ -395,7 +395,7 @@ async def test_what_was_read_from_another_server_is_dropped(
 
 
 async def test_ended_connections_are_not_taken_for_a_crash(bus: Bus, conn: Any) -> None:
-    """If an operator ends all connections of a worker, its lanes stay its own and nothing comes twice."""
+    """If an operator ends all connections of a worker, it keeps its lanes and no message is repeated."""
     await create_log(bus)
     got: list[int] = []
 
@@ -421,10 +421,10 @@ async def test_ended_connections_are_not_taken_for_a_crash(bus: Bus, conn: Any) 
     assert all(count == 1 for n, count in Counter(got).items() if n < 10)
 
 
-async def test_a_group_whose_lanes_are_all_taken_waits(
+async def test_process_without_a_free_lane_waits(
     bus: Bus, conn: Any, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process beside a living one that holds what it should takes nothing from it, however often it looks."""
+    """A process beside a living holder takes nothing from it, however often it asks."""
     look_often(monkeypatch)
     await create_log(bus, lanes=1, lease="1s")
     collect(bus)
@@ -453,7 +453,7 @@ async def test_a_group_whose_lanes_are_all_taken_waits(
 
 
 async def is_cut_off(proxy: Proxy, after: int) -> None:
-    """Break all connections once there are so many, and wait for who tries again."""
+    """Break all connections once there are so many, and wait for a new attempt."""
     while proxy.counts["connections"] < after:
         await asyncio.sleep(0)
     proxy.cut()
@@ -466,8 +466,8 @@ async def is_cut_off(proxy: Proxy, after: int) -> None:
 
 
 @pytest.mark.parametrize("after", range(2, 6))
-async def test_a_worker_that_is_starting_waits_for_the_server(bus: Bus, proxy: Proxy, after: int) -> None:
-    """Its connections break while it joins its group: it goes on when the server is there again."""
+async def test_starting_worker_waits_for_the_server(bus: Bus, proxy: Proxy, after: int) -> None:
+    """Its connections break while it joins its group, and it continues when the server is back."""
     await create_log(bus)
     await bus.send("t", 1)
     async with Bus.open(proxy.dsn) as consumer:
@@ -479,8 +479,8 @@ async def test_a_worker_that_is_starting_waits_for_the_server(bus: Bus, proxy: P
 
 
 @pytest.mark.parametrize("after", range(2, 6))
-async def test_a_worker_that_waits_for_the_server_can_be_stopped(bus: Bus, proxy: Proxy, after: int) -> None:
-    """By a signal, too, and that is no failure: it had not begun."""
+async def test_worker_waiting_for_the_server_can_be_stopped(bus: Bus, proxy: Proxy, after: int) -> None:
+    """A stop by a signal is no failure, because the worker had not begun."""
     await create_log(bus)
     async with Bus.open(proxy.dsn) as consumer:
         collect(consumer, start=Start.BEGINNING)
@@ -494,8 +494,8 @@ async def test_a_worker_that_waits_for_the_server_can_be_stopped(bus: Bus, proxy
         proxy.heal()
 
 
-async def test_what_is_put_off_while_its_lane_is_lost_holds_up_nobody(bus: Bus, conn: Any, connect: Connect) -> None:
-    """It is for whoever has the lane then. Here that one is done with it, and the lane comes back."""
+async def test_message_deferred_as_its_lane_is_lost_holds_up_nobody(bus: Bus, conn: Any, connect: Connect) -> None:
+    """The new holder of the lane has already settled the message when the lane comes back."""
     await create_log(bus, lanes=1)
     got: list[int] = []
 

@@ -1,4 +1,4 @@
-"""JSON that was published in bulk is kept as lines, and handled as messages like all others."""
+"""JSON published in bulk is stored as lines, and handled as messages like all others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Order(msgspec.Struct):
 
 
 async def publish(bus: Bus, conn: Any, payloads: Sequence[Any] = ()) -> list[int]:
-    """Publish dicts, which become lines."""
+    """Publish dicts, which are stored as lines."""
     given = payloads or [{"n": n} for n in range(COUNT)]
     async with conn.transaction():
         ids: list[int] = await bus.publish_many(conn, "t", given)
@@ -33,8 +33,8 @@ async def publish(bus: Bus, conn: Any, payloads: Sequence[Any] = ()) -> list[int
 
 @pytest.mark.parametrize("kind", [Order, dict[str, int], bytes, Message, Any])
 @pytest.mark.parametrize("batch", [None, 7, 1000])
-async def test_every_handler_gets_its_messages(bus: Bus, conn: Any, kind: Any, batch: int | None) -> None:
-    """In their order, as what it asks for, with the ids that were returned; other groups as well."""
+async def test_every_kind_of_handler_gets_messages_of_lines(bus: Bus, conn: Any, kind: Any, batch: int | None) -> None:
+    """Messages come in order, decoded as the handler asks, with the returned ids; other groups get them as well."""
     await create_log(bus, lanes=1)
     got: list[Any] = []
     ids: list[int] = []
@@ -78,8 +78,8 @@ async def test_every_handler_gets_its_messages(bus: Bus, conn: Any, kind: Any, b
     assert others == list(range(COUNT))
 
 
-async def test_one_that_fails_is_tried_again_alone(bus: Bus, conn: Any) -> None:
-    """It is put aside with its own payload; dead, it can be looked at and redriven."""
+async def test_failed_line_is_retried_alone(bus: Bus, conn: Any) -> None:
+    """It is deferred with its own payload, and as a dead letter it can be inspected and redriven."""
     await create_log(bus)
     got: list[int] = []
     is_mended = False
@@ -109,8 +109,8 @@ async def test_one_that_fails_is_tried_again_alone(bus: Bus, conn: Any) -> None:
     assert sorted(got) == sorted([*range(COUNT), 3, 5])
 
 
-async def test_one_that_does_not_decode_is_a_dead_letter_and_the_others_are_handled(bus: Bus, conn: Any) -> None:
-    """One that is no Order, among a batch that is read in one go."""
+async def test_undecodable_line_is_a_dead_letter_and_others_are_handled(bus: Bus, conn: Any) -> None:
+    """The bad message is one of a batch that is read together."""
     await create_log(bus)
     got: list[int] = []
 
@@ -126,7 +126,7 @@ async def test_one_that_does_not_decode_is_a_dead_letter_and_the_others_are_hand
 
 
 async def test_filters_and_transactions_see_single_messages(bus: Bus, conn: Any) -> None:
-    """A transactional handler gets those that the filter lets through."""
+    """A transactional handler gets the messages that its filter accepts."""
     await create_log(bus)
     await conn.execute("create table effect (n integer)")
 
@@ -143,8 +143,8 @@ async def test_filters_and_transactions_see_single_messages(bus: Bus, conn: Any)
     assert await conn.fetchval("select array_agg(n order by n) from effect") == [0, 2, 10, 12]
 
 
-async def test_what_has_options_or_is_no_dict_is_kept_apart(bus: Bus, conn: Any) -> None:
-    """Keys, other kinds, line breaks: all of it comes as it was published, beside lines."""
+async def test_messages_with_options_or_other_types_are_not_stored_as_lines(bus: Bus, conn: Any) -> None:
+    """Keys, other types and line breaks survive unchanged beside lines."""
     await create_log(bus, lanes=1)
     odd: list[list[Any]] = [
         [{"n": 1}, {"n": 2}],
@@ -169,8 +169,8 @@ async def test_what_has_options_or_is_no_dict_is_kept_apart(bus: Bus, conn: Any)
     assert kinds == [True, False, False, True, False]
 
 
-async def test_a_queue_takes_them_apart(bus: Bus) -> None:
-    """Each of them is a message of its own there."""
+async def test_queue_splits_lines_into_messages(bus: Bus) -> None:
+    """Each of them is a separate message there."""
     await bus.send_many("t", [{"n": 1}, {"n": 2}])
 
     assert [row["payload"] for row in await bus.admin.messages("t")] == [b'{"n":1}', b'{"n":2}']

@@ -1,4 +1,4 @@
-"""Order per key in groups: with many handlers, batches, processes, failures."""
+"""Order per key in groups: with many handlers, batches, processes and failures."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ OFTEN = RetryPolicy(initial=0.001, factor=1, maximum=0.001, max_attempts=1000)
     ],
     ids=str,
 )
-async def test_messages_of_a_key_come_one_after_the_other(bus: Bus, conn: Any, options: dict[str, Any]) -> None:
-    """Within a key each message is settled before the next begins, and they come as they were committed."""
+async def test_messages_of_a_key_are_handled_one_after_the_other(bus: Bus, conn: Any, options: dict[str, Any]) -> None:
+    """Each message of a key is settled before the next begins, in the order of the commits."""
     await create_log(bus, lanes=4)
     got: list[int] = []
     busy: Counter[int] = Counter()
@@ -61,8 +61,8 @@ async def test_messages_of_a_key_come_one_after_the_other(bus: Bus, conn: Any, o
     assert in_order(got, KEYS)
 
 
-async def test_keys_of_one_lane_run_at_the_same_time(bus: Bus, conn: Any) -> None:
-    """A lane is no limit within a process: different keys of it are handled concurrently."""
+async def test_keys_of_one_lane_run_concurrently(bus: Bus, conn: Any) -> None:
+    """A lane is no limit within a process."""
     await create_log(bus, lanes=1)
     at_once = most = 0
 
@@ -80,8 +80,8 @@ async def test_keys_of_one_lane_run_at_the_same_time(bus: Bus, conn: Any) -> Non
     assert 4 <= most <= 8
 
 
-async def test_a_slow_key_holds_up_no_other(bus: Bus, conn: Any) -> None:
-    """While one handler waits, messages of other keys go on, in the same lane, and are not handled again."""
+async def test_slow_key_holds_up_no_other(bus: Bus, conn: Any) -> None:
+    """While one handler waits, messages of other keys in its lane go on, and are not repeated."""
     await create_log(bus, lanes=1)
     go_on = asyncio.Event()
     got: list[int] = []
@@ -102,7 +102,7 @@ async def test_a_slow_key_holds_up_no_other(bus: Bus, conn: Any) -> None:
 
 
 async def test_several_processes_keep_the_order(bus: Bus, conn: Any, dsn: str) -> None:
-    """Buses that join and leave while messages flow: nothing lost, nothing twice, order per key."""
+    """Buses join and leave while messages flow: none is lost or repeated, in order per key."""
     await create_log(bus)
     got: list[int] = []
     handled_by: defaultdict[int, set[int]] = defaultdict(set)
@@ -150,7 +150,7 @@ async def _is_shared(conn: Any, lanes: list[int]) -> None:
     "options", [{}, {"batch": 5}, {"batch": 5, "concurrency": 3}, {"transactional": True}], ids=str
 )
 async def test_failures_keep_the_order(bus: Bus, conn: Any, options: dict[str, Any]) -> None:
-    """Where failing messages block their keys, those behind them wait, also those that failed together with them."""
+    """Messages behind a failed one of their key wait, also those that failed together with it."""
     await create_log(bus)
     got: list[int] = []
     failures: Counter[int] = Counter()
@@ -178,8 +178,8 @@ async def test_failures_keep_the_order(bus: Bus, conn: Any, options: dict[str, A
     assert in_order(got, KEYS)
 
 
-async def test_a_key_recovers_faster_than_it_is_published_to(bus: Bus, conn: Any) -> None:
-    """Messages that wait behind a failed one follow each other at once when it has succeeded."""
+async def test_parked_messages_follow_at_once_after_recovery(bus: Bus, conn: Any) -> None:
+    """Messages parked behind a failed one follow each other at once when it has succeeded."""
     await create_log(bus)
     got: list[int] = []
     is_well = asyncio.Event()
@@ -211,7 +211,7 @@ async def test_a_key_recovers_faster_than_it_is_published_to(bus: Bus, conn: Any
 
 
 async def test_redriven_messages_keep_their_order(bus: Bus, conn: Any) -> None:
-    """Dead letters of one key that come back together are handled in their order, one behind the other."""
+    """Dead letters of one key that are redriven together are handled one after the other."""
     await create_log(bus, lanes=1)
     got: list[tuple[int, int]] = []
     is_well = False

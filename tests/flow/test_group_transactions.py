@@ -1,4 +1,4 @@
-"""Transactional handlers of groups: their effects and the group's place commit together, or not at all."""
+"""Transactional handlers of groups: effects and cursor commit together, or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.running import running, tasks_are
 
 
 async def test_effect_and_cursor_commit_together(bus: Bus, conn: Any) -> None:
-    """What the handler wrote can be seen exactly when the group has come past the message."""
+    """The handler's effect is visible exactly when the group's cursor has passed the message."""
     await create_log(bus, lanes=1)
     await conn.execute("create table effect (n int)")
 
@@ -33,8 +33,8 @@ async def test_effect_and_cursor_commit_together(bus: Bus, conn: Any) -> None:
 
 
 @pytest.mark.parametrize("batch", [None, 5])
-async def test_a_failed_attempt_leaves_no_effect(bus: Bus, conn: Any, batch: int | None) -> None:
-    """What it wrote is undone; each message has one effect in the end, of the attempt that succeeded."""
+async def test_failed_attempt_leaves_no_effect(bus: Bus, conn: Any, batch: int | None) -> None:
+    """Each message has one effect in the end, of the attempt that succeeded."""
     await create_log(bus)
     await conn.execute("create table effect (n int, attempt int)")
     failures = 0
@@ -66,8 +66,8 @@ async def test_a_failed_attempt_leaves_no_effect(bus: Bus, conn: Any, batch: int
 
 
 @pytest.mark.parametrize("attempt", [1, 2])
-async def test_a_lost_connection_undoes_the_effect(bus: Bus, conn: Any, attempt: int) -> None:
-    """When the handler's connection breaks, at the first attempt or a later one, it is undone and done again, once."""
+async def test_lost_connection_undoes_the_effect(bus: Bus, conn: Any, attempt: int) -> None:
+    """When the handler's connection breaks, at any attempt, the effect is undone and happens once later."""
     await create_log(bus, lanes=1)
     await conn.execute("create table effect (n int, call int)")
     begun, go_on = asyncio.Event(), asyncio.Event()
@@ -93,8 +93,8 @@ async def test_a_lost_connection_undoes_the_effect(bus: Bus, conn: Any, attempt:
     assert [tuple(row) for row in await conn.fetch("select n, call from effect")] == [(1, attempt + 1)]
 
 
-async def test_concurrency_holds_for_transactional_handlers(bus: Bus, conn: Any) -> None:
-    """However many lanes there are, no more handlers run at the same time than the group says."""
+async def test_transactional_handlers_keep_to_the_concurrency(bus: Bus, conn: Any) -> None:
+    """However many lanes there are, no more handlers run at a time than the group allows."""
     await create_log(bus)
     running_now = most = 0
 
@@ -113,8 +113,8 @@ async def test_concurrency_holds_for_transactional_handlers(bus: Bus, conn: Any)
     assert most == 2
 
 
-async def test_a_stop_finishes_the_transaction(bus: Bus, conn: Any) -> None:
-    """A transactional handler that runs when the bus is stopped is not cut off, and its effect stays."""
+async def test_stop_lets_the_transaction_finish(bus: Bus, conn: Any) -> None:
+    """A transactional handler that runs when the bus is stopped is not interrupted, and its effect stays."""
     await create_log(bus)
     await conn.execute("create table effect (n int)")
     begun, finish = asyncio.Event(), asyncio.Event()
@@ -130,7 +130,7 @@ async def test_a_stop_finishes_the_transaction(bus: Bus, conn: Any) -> None:
     run = asyncio.create_task(bus.run())
     await begun.wait()
     bus.stop()
-    await tasks_are("postbus-read-g", 1)  # the one that handles, of eight
+    await tasks_are("postbus-read-g", 1)  # the one that is handling, of eight
     finish.set()
     assert await asyncio.wait_for(run, 5) is True
     assert [row["n"] for row in await conn.fetch("select n from effect")] == [0]
@@ -138,10 +138,10 @@ async def test_a_stop_finishes_the_transaction(bus: Bus, conn: Any) -> None:
 
 
 @pytest.mark.parametrize("attempt", [1, 2])
-async def test_a_lane_that_is_lost_in_the_middle_undoes_the_effect(bus: Bus, conn: Any, attempt: int) -> None:
-    """While a handler is in its transaction its lane goes to somebody else: what it did and its outcome count nothing.
+async def test_lane_lost_during_a_handler_undoes_the_effect(bus: Bus, conn: Any, attempt: int) -> None:
+    """Neither the effect nor the outcome counts when the lane goes to another holder meanwhile.
 
-    At the first attempt the lane is kept by the transaction, and goes only after the connection has broken.
+    At the first attempt the transaction keeps the lane, which is lost only after the connection has broken.
     """
     await create_log(bus, lanes=1)
     await conn.execute("create table effect (n int, call int)")
@@ -170,7 +170,7 @@ async def test_a_lane_that_is_lost_in_the_middle_undoes_the_effect(bus: Bus, con
                 "where datname = current_database() and state = 'idle in transaction'"
             )
         before = await conn.fetchval("select token from postbus.lane")
-        await conn.execute("select postbus.seek('t', 'g', 'FROM_BEGINNING')")  # as who takes a lane over does
+        await conn.execute("select postbus.seek('t', 'g', 'FROM_BEGINNING')")  # as a takeover of the lane does
         assert await conn.fetchval("select token from postbus.lane") != before
         go_on.set()
         await is_through(conn, dead=0, lanes_held=1)
@@ -181,8 +181,8 @@ async def test_a_lane_that_is_lost_in_the_middle_undoes_the_effect(bus: Bus, con
         assert calls[1] == (1, 1), "a failure in a lost lane was counted"
 
 
-async def test_a_lane_that_was_lost_before_its_turn_is_not_handled(bus: Bus, conn: Any) -> None:
-    """Messages wait for a free slot while their lane goes to somebody else: no handler is called for them."""
+async def test_messages_of_a_lane_lost_before_their_turn_are_not_handled(bus: Bus, conn: Any) -> None:
+    """Messages wait for a free slot while their lane goes to another holder."""
     await create_log(bus, lanes=2)
     await conn.execute("create table effect (n int)")
     begun, go_on = asyncio.Event(), asyncio.Event()
@@ -219,8 +219,8 @@ async def test_a_lane_that_was_lost_before_its_turn_is_not_handled(bus: Bus, con
     assert Counter(row["n"] for row in await conn.fetch("select n from effect")) == {0: 1, 1: 1}
 
 
-async def test_what_was_tried_again_before_the_cursor_moved_has_its_effect_once(bus: Bus, conn: Any) -> None:
-    """A process puts a message off and dies. The next one is done with it before it comes along in the log."""
+async def test_message_retried_ahead_of_the_cursor_has_its_effect_once(bus: Bus, conn: Any) -> None:
+    """One process defers a message and dies, and the next settles it before the log brings it again."""
     await create_log(bus, lanes=1)
     await conn.execute("create table effect (n int)")
     group = await log_sql.subscribe(conn)

@@ -1,4 +1,4 @@
-"""Delivery to groups: every message to every group, as their handlers want it."""
+"""Delivery to groups: every message to every group, as each handler wants it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Order(msgspec.Struct):
 
 
 async def test_every_group_gets_every_message(bus: Bus, conn: Any) -> None:
-    """Groups of all kinds each get all messages once, whatever the others do."""
+    """Groups of all kinds get each message once, whatever the others do."""
     await create_log(bus)
     got: dict[str, list[int]] = {"plain": [], "wide": [], "batch": [], "keyed batch": [], "thread": [], "tx": []}
 
@@ -78,8 +78,8 @@ async def test_every_group_gets_every_message(bus: Bus, conn: Any) -> None:
     assert {name: Counter(numbers) for name, numbers in got.items()} == {name: Counter(range(320)) for name in got}
 
 
-async def test_an_open_transaction_delays_its_own_messages_only(bus: Bus, conn: Any, connect: Any) -> None:
-    """What commits late is delivered late, and nothing is skipped."""
+async def test_open_transaction_delays_only_its_own_messages(bus: Bus, conn: Any, connect: Any) -> None:
+    """A late commit is delivered late, and nothing is skipped."""
     await create_log(bus)
     got: list[int] = []
 
@@ -100,8 +100,8 @@ async def test_an_open_transaction_delays_its_own_messages_only(bus: Bus, conn: 
     assert got == [2, 1, 3]
 
 
-async def test_messages_come_as_they_were_published(bus: Bus, conn: Any) -> None:
-    """Key, headers, correlation id, content type, id and time are there; of single ones and of those in segments."""
+async def test_messages_arrive_as_they_were_published(bus: Bus, conn: Any) -> None:
+    """Key, headers, correlation id, content type, id and time are kept, for single messages and in segments."""
     await create_log(bus)
     got: dict[int, Message] = {}
 
@@ -125,8 +125,8 @@ async def test_messages_come_as_they_were_published(bus: Bus, conn: Any) -> None
     assert [got[one].key for one in many] == ["x", None, "x"]
 
 
-async def test_typed_payloads(bus: Bus, conn: Any) -> None:
-    """A payload is decoded to what the handler asks for, in each group to its own type."""
+async def test_payloads_are_decoded_to_each_groups_type(bus: Bus, conn: Any) -> None:
+    """One message can have another type in each group."""
     await create_log(bus)
     typed: list[Order] = []
     plain: list[dict[str, Any]] = []
@@ -158,10 +158,8 @@ async def test_typed_payloads(bus: Bus, conn: Any) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"batch": 10}, {"batch": 10, "transactional": True}, {"transactional": True}],
                          ids=str)  # fmt: skip
-async def test_what_does_not_decode_is_a_dead_letter_of_that_group(
-    bus: Bus, conn: Any, options: dict[str, Any]
-) -> None:
-    """One bad payload among good ones is given up at once by the group that cannot read it, the others are handled."""
+async def test_undecodable_message_is_a_dead_letter_of_that_group(bus: Bus, conn: Any, options: dict[str, Any]) -> None:
+    """The group that cannot decode a payload gives it up at once, and the others are handled."""
     await create_log(bus)
     got: list[int] = []
     raw: list[bytes] = []
@@ -210,7 +208,7 @@ async def test_what_does_not_decode_is_a_dead_letter_of_that_group(
 
 
 async def test_sync_handlers_run_in_threads(bus: Bus, conn: Any) -> None:
-    """As many at the same time as the concurrency says, for different keys."""
+    """Messages of different keys run in as many threads as the concurrency allows."""
     await create_log(bus)
     both = threading.Barrier(2, timeout=10)
     threads: set[str] = set()
@@ -230,8 +228,8 @@ async def test_sync_handlers_run_in_threads(bus: Bus, conn: Any) -> None:
     assert all(name.startswith("postbus-t") for name in threads)
 
 
-async def test_a_handler_that_takes_too_long_is_cancelled(bus: Bus, conn: Any) -> None:
-    """The attempt fails, with the reason; the next one may succeed."""
+async def test_handler_beyond_its_timeout_is_cancelled(bus: Bus, conn: Any) -> None:
+    """The attempt fails with the reason, and the next one may succeed."""
     await create_log(bus)
     attempts: list[int] = []
 
@@ -248,8 +246,8 @@ async def test_a_handler_that_takes_too_long_is_cancelled(bus: Bus, conn: Any) -
     assert attempts == [1, 2]
 
 
-async def test_middleware_is_around_handlers_of_groups(bus: Bus, conn: Any) -> None:
-    """It sees the messages, single ones and batches, first attempts and later ones."""
+async def test_middleware_surrounds_handlers_of_groups(bus: Bus, conn: Any) -> None:
+    """It sees single messages and batches, first attempts and later ones."""
     await create_log(bus)
     seen: list[list[tuple[bytes, int]]] = []
 
@@ -277,11 +275,11 @@ async def test_middleware_is_around_handlers_of_groups(bus: Bus, conn: Any) -> N
     assert sorted(seen[1:]) == [[(b"1", 2)], [(b"2", 2)]]
 
 
-# stopping
+# Stopping
 
 
-async def test_a_stop_drains_a_group(bus: Bus, conn: Any) -> None:
-    """What runs is finished and settled, what has not begun is left for the next one."""
+async def test_stop_drains_a_group(bus: Bus, conn: Any) -> None:
+    """Running handlers finish and settle, and other messages are left to the next process."""
     await create_log(bus, lanes=1)
     begun, finish = asyncio.Event(), asyncio.Event()
     got: list[int] = []
@@ -296,7 +294,7 @@ async def test_a_stop_drains_a_group(bus: Bus, conn: Any) -> None:
     run = asyncio.create_task(bus.run())
     await begun.wait()
     bus.stop()
-    await tasks_are("postbus-read-g", 0)  # then what has not begun is dropped, before what runs is waited for
+    await tasks_are("postbus-read-g", 0)  # messages that have not begun are dropped, before running ones are waited for
     finish.set()
     assert await asyncio.wait_for(run, 5) is True
     row = await group_row(conn)
@@ -306,8 +304,8 @@ async def test_a_stop_drains_a_group(bus: Bus, conn: Any) -> None:
     assert got == list(range(10))
 
 
-async def test_a_second_stop_aborts_a_group(bus: Bus, conn: Any) -> None:
-    """A handler that does not end is cancelled; its message comes again."""
+async def test_second_stop_aborts_a_group(bus: Bus, conn: Any) -> None:
+    """A handler that does not end is cancelled, and its message comes again."""
     await create_log(bus)
     endless = Endless()
     bus.subscribe("t", group="g", start=Start.BEGINNING)(endless.handle)
@@ -318,8 +316,8 @@ async def test_a_second_stop_aborts_a_group(bus: Bus, conn: Any) -> None:
     assert (await group_row(conn))["passed"] == 0
 
 
-async def test_a_slow_group_delays_neither_others_nor_their_lanes(bus: Bus, conn: Any) -> None:
-    """While a handler of a paused group takes its time, other groups start, pause, resume and go on."""
+async def test_slow_group_delays_no_other_group(bus: Bus, conn: Any) -> None:
+    """While a handler of a stopping group takes its time, other groups start, pause, resume and go on."""
     await create_log(bus)
     begun, finish = asyncio.Event(), asyncio.Event()
     got: list[int] = []
@@ -350,12 +348,12 @@ async def test_a_slow_group_delays_neither_others_nor_their_lanes(bus: Bus, conn
         await stopping
 
 
-# shared reads, memory, rest
+# Shared reads, memory, idle processes
 
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Calls of read_log that brought something: their topic and how many messages."""
+    """Record the calls of `read_log` that returned messages: topic and count."""
     calls: list[tuple[str, int]] = []
     original = Store.read_log
 
@@ -369,8 +367,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return calls
 
 
-async def test_groups_at_the_same_place_read_once(bus: Bus, conn: Any, reads: list[tuple[str, int]]) -> None:
-    """Twenty groups in one process: the log is read about as often as by one."""
+async def test_groups_at_the_same_position_read_once(bus: Bus, conn: Any, reads: list[tuple[str, int]]) -> None:
+    """Twenty groups in one process read the log about as often as one."""
     await create_log(bus)
     got: Counter[str] = Counter()
     for number in range(20):
@@ -394,7 +392,9 @@ async def test_groups_at_the_same_place_read_once(bus: Bus, conn: Any, reads: li
     assert read <= 3 * 30, f"{read} messages read for 30"
 
 
-async def test_groups_that_started_apart_come_together(bus: Bus, conn: Any, reads: list[tuple[str, int]]) -> None:
+async def test_groups_with_different_starts_come_to_share_reads(
+    bus: Bus, conn: Any, reads: list[tuple[str, int]]
+) -> None:
     """Groups from different positions share their reads once they have caught up."""
     await create_log(bus, lanes=2)
     await publish_numbers(bus, range(50))
@@ -421,12 +421,12 @@ async def test_groups_that_started_apart_come_together(bus: Bus, conn: Any, read
                 assert (got[0], got[2]) == (count + 51, count + 1)
 
             await eventually(all_have_it)
-    # Those with a start of their own keep it in their cursors: two places at most beside the common one.
+    # Groups with an explicit start keep it in their cursors: at most two positions beside the common one.
     assert sum(count for _, count in reads) <= 3 * 30 + 10
 
 
-async def test_a_slow_group_buffers_little(bus: Bus, conn: Any, reads: list[tuple[str, int]]) -> None:
-    """A group that does not get on stops reading; one beside it gets everything."""
+async def test_slow_group_buffers_little(bus: Bus, conn: Any, reads: list[tuple[str, int]]) -> None:
+    """A group that makes no progress stops reading, and a group beside it gets everything."""
     await create_log(bus)
     go_on = asyncio.Event()
     got: list[int] = []
@@ -455,8 +455,8 @@ async def test_a_slow_group_buffers_little(bus: Bus, conn: Any, reads: list[tupl
         await is_through(conn, "slow", within=20)
 
 
-async def test_lanes_that_were_apart_are_read_together_again(bus: Bus, conn: Any) -> None:
-    """After a take-over lanes are read one by one; once they have come to the same place, in one read."""
+async def test_separate_lanes_are_joined_into_one_lane_set_again(bus: Bus, conn: Any) -> None:
+    """After a takeover lanes are read one by one, and in one read once they are at the same position."""
     await create_log(bus)
 
     @bus.subscribe("t", group="g", start=Start.BEGINNING)
@@ -487,10 +487,10 @@ async def test_lanes_that_were_apart_are_read_together_again(bus: Bus, conn: Any
     assert 1 in lane_sets
 
 
-async def test_a_lane_set_that_is_rung_for_reads_what_was_published_before_that(
+async def test_woken_lane_set_reads_messages_published_before_the_wake_up(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though another one has read since it did: that is no place to read up to, since it was taken before the ring."""
+    """Another lane set's read is no position to read up to, because it was taken before the wake-up."""
     monkeypatch.setattr("postbus._group.consumer.GroupConsumer.join_strands", lambda _: None)
     await create_log(bus, lanes=2)
     keys = {await conn.fetchval("select postbus.lane_of($1, 2)", key): key for key in "abcdef"}
@@ -502,17 +502,17 @@ async def test_a_lane_set_that_is_rung_for_reads_what_was_published_before_that(
 
     async with running(bus):
         await is_through(conn)
-    await conn.execute("update postbus.lane set deaths = 1, careful_until = 1")  # so that they are read apart
+    await conn.execute("update postbus.lane set deaths = 1, careful_until = 1")  # so that they are read separately
     async with running(bus):
-        for number, lane in enumerate((0, 1, 1, 0)):  # whichever of them is woken first
+        for number, lane in enumerate((0, 1, 1, 0)):  # whichever lane set is woken first
             if number % 2 == 0:
-                await asyncio.sleep(1.3)  # by then their next looks are more than a second away
+                await asyncio.sleep(1.3)  # by then their next polls are more than a second away
             await conn.execute("select postbus.publish('t', to_jsonb($1::integer), $2)", number, keys[lane])
             await has(got, number + 1, within=0.5)
 
 
 async def test_batches_keep_order_after_a_death(bus: Bus, conn: Any) -> None:
-    """Where a process has died, batches that have messages of the same key come one after the other, too."""
+    """After the death of a process, batches with messages of the same key come one after the other."""
     await create_log(bus, lanes=1)
     got: list[int] = []
 
@@ -537,7 +537,7 @@ _AT_REST = ("read_log", "lease_lanes", "retrying_of", "sweep_log", "sweep", "ret
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often this process has asked the database, for what it asks at rest, and for heartbeats."""
+    """Count the database calls of this process, for idle work and for heartbeats."""
     count: Counter[str] = Counter()
 
     def counted(name: str) -> Callable[..., Awaitable[Any]]:
@@ -555,10 +555,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return count
 
 
-async def test_at_rest_nothing_is_written(
+async def test_idle_process_writes_nothing(
     own_folder: Path, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process whose groups have nothing to do takes no transaction id but for heartbeats; it stops at once."""
+    """A process whose groups are idle uses transaction ids for heartbeats only, and stops at once."""
     look_often(monkeypatch)
     monkeypatch.setattr("postbus._group.redelivery._IDLE_POLL", 0.1)
     for name in ("SWEEP", "RETURN_EXPIRED"):
@@ -584,9 +584,7 @@ async def test_at_rest_nothing_is_written(
                 async def only_heartbeats_write() -> None:
                     before, xid = Counter(asked), await conn.fetchval(next_xid)
                     await eventually(have_all_looked, before)
-                    taken = (
-                        await conn.fetchval(next_xid) - xid
-                    )  # perhaps by one heartbeat of each kind that has not returned
+                    taken = await conn.fetchval(next_xid) - xid  # a heartbeat of each kind may not have returned yet
                     beats = sum((asked - before)[name] for name in ("heartbeat", "group_heartbeat"))
                     assert taken <= beats + 2, f"{taken} transaction ids for {beats} heartbeats"
 

@@ -1,4 +1,4 @@
-"""From publish to handler: what handlers get, and what their outcomes do."""
+"""From publishing to handling: what handlers get, and what their outcomes do."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Payment:
 
 
 async def all_done(conn: Any) -> None:
-    """Nothing is waiting, leased or delayed."""
+    """Wait until no message is waiting, leased or delayed."""
 
     async def nothing_left() -> None:
         left = await states(conn)
@@ -39,7 +39,7 @@ async def all_done(conn: Any) -> None:
     await eventually(nothing_left)
 
 
-async def test_a_message_published_in_a_transaction_reaches_its_handler(bus: Bus, conn: Any) -> None:
+async def test_published_message_reaches_its_handler(bus: Bus, conn: Any) -> None:
     """The typed payload and the message arrive after the commit, and the message is gone afterwards."""
     got: list[tuple[Order, Message]] = []
 
@@ -62,7 +62,7 @@ async def test_a_message_published_in_a_transaction_reaches_its_handler(bus: Bus
 
 
 async def test_sync_handlers_run_in_threads(bus: Bus, conn: Any) -> None:
-    """A sync handler runs in a thread of its own, several at a time."""
+    """Each sync handler runs in a thread of its own, several at a time."""
     barrier = threading.Barrier(3, timeout=10)
     names = []
 
@@ -80,8 +80,8 @@ async def test_sync_handlers_run_in_threads(bus: Bus, conn: Any) -> None:
     assert all(name.startswith("postbus-t") for name in names)
 
 
-async def test_a_batch_handler_gets_many(bus: Bus, conn: Any) -> None:
-    """Messages that wait come together, no more than asked for, with their messages beside."""
+async def test_batch_handler_gets_waiting_messages_together(bus: Bus, conn: Any) -> None:
+    """The handler gets no more payloads than asked for, and their messages beside them."""
     sizes = []
 
     @bus.subscribe("t", batch=10)
@@ -98,8 +98,8 @@ async def test_a_batch_handler_gets_many(bus: Bus, conn: Any) -> None:
     assert sizes[0] == 10
 
 
-async def test_a_batch_handler_may_answer_for_each_message(bus: Bus, conn: Any) -> None:
-    """A list of outcomes settles each message by its own."""
+async def test_batch_handler_may_return_an_outcome_per_message(bus: Bus, conn: Any) -> None:
+    """Each message is settled by its own outcome."""
     attempts: dict[int, int] = {}
 
     @bus.subscribe("t", batch=10)
@@ -119,14 +119,14 @@ async def test_a_batch_handler_may_answer_for_each_message(bus: Bus, conn: Any) 
     assert [dead["payload_json"] for dead in await bus.admin.dead_letters("t")] == ['{"id": 2, "note": ""}']
 
 
-async def test_an_error_is_tried_again_by_policy(bus: Bus, conn: Any) -> None:
-    """A handler that raises gets the message again until its attempts are used up, with the error kept."""
+async def test_error_is_retried_by_policy(bus: Bus, conn: Any) -> None:
+    """A handler that raises gets the message again until its attempts are used up, and the error is kept."""
     attempts = []
 
     @bus.subscribe("t", retry=SOON)
     async def handle(order: Order, message: Message) -> None:
         attempts.append(message.attempt)
-        raise ValueError("boom \0 \ud800")  # an error's text may hold anything
+        raise ValueError("boom \0 \ud800")  # the text of an error may hold any character
 
     async with running(bus):
         await bus.send("t", Order(1))
@@ -138,8 +138,8 @@ async def test_an_error_is_tried_again_by_policy(bus: Bus, conn: Any) -> None:
     assert "ValueError: boom" in dead["last_error"]
 
 
-async def test_the_topics_policy_holds_without_one_of_the_subscription(bus: Bus, conn: Any) -> None:
-    """max_attempts and the waits come from the topic."""
+async def test_topics_retry_policy_applies_without_one_of_the_subscription(bus: Bus, conn: Any) -> None:
+    """`max_attempts` and the delays come from the topic."""
     await bus.admin.create_topic("t", max_attempts=2, retry_initial="1ms", retry_max="1ms")
     attempts = []
 
@@ -156,7 +156,7 @@ async def test_the_topics_policy_holds_without_one_of_the_subscription(bus: Bus,
 
 
 async def test_outcomes_are_values(bus: Bus, conn: Any) -> None:
-    """Retry with a delay comes back, DeadLetter gives up at once with its reason."""
+    """Retry with a delay comes back, and DeadLetter gives up at once with its reason."""
     attempts = []
 
     @bus.subscribe("t")
@@ -172,8 +172,8 @@ async def test_outcomes_are_values(bus: Bus, conn: Any) -> None:
     assert (await bus.admin.dead_letters("t"))[0]["reason"] == "enough"
 
 
-async def test_a_return_value_that_is_no_outcome_is_told(bus: Bus, conn: Any) -> None:
-    """A handler that returns something else made a mistake: the message is a dead letter that says so."""
+async def test_return_value_that_is_no_outcome_makes_a_dead_letter(bus: Bus, conn: Any) -> None:
+    """The dead letter says which value the handler returned by mistake."""
 
     @bus.subscribe("t")
     async def handle(order: Order) -> Any:
@@ -187,8 +187,8 @@ async def test_a_return_value_that_is_no_outcome_is_told(bus: Bus, conn: Any) ->
 
 
 @pytest.mark.parametrize("batch", [None, 10])
-async def test_a_payload_that_does_not_decode_is_a_dead_letter_at_once(bus: Bus, conn: Any, batch: int | None) -> None:
-    """The reason says what did not fit; the other messages are handled."""
+async def test_undecodable_payload_is_a_dead_letter_at_once(bus: Bus, conn: Any, batch: int | None) -> None:
+    """The reason says what did not fit, and the other messages are handled."""
     got = []
 
     async def one(order: Order) -> None:
@@ -211,8 +211,8 @@ async def test_a_payload_that_does_not_decode_is_a_dead_letter_at_once(bus: Bus,
     assert [dead["attempts"] for dead in await bus.admin.dead_letters("t")] == [1, 1]
 
 
-async def test_a_timeout_cancels_the_handler(bus: Bus, conn: Any) -> None:
-    """A handler that takes too long is cancelled, and the message tried again."""
+async def test_timeout_cancels_the_handler(bus: Bus, conn: Any) -> None:
+    """A handler that takes too long is cancelled, and the message is retried."""
     attempts = []
 
     @bus.subscribe("t", timeout=0.05, retry=SOON)
@@ -228,8 +228,8 @@ async def test_a_timeout_cancels_the_handler(bus: Bus, conn: Any) -> None:
     assert attempts == [1, 2]
 
 
-async def test_never_more_is_claimed_than_there_are_slots(bus: Bus, conn: Any) -> None:
-    """With concurrency 3, no more than 3 of 50 messages are in hand at any time, and as many being settled."""
+async def test_claims_never_exceed_the_free_slots(bus: Bus, conn: Any) -> None:
+    """With concurrency 3, at most 3 of 50 messages are in hand at any time, and as many are being settled."""
     most, go = 0, asyncio.Semaphore(0)
 
     @bus.subscribe("t", concurrency=3)
@@ -253,8 +253,8 @@ async def test_never_more_is_claimed_than_there_are_slots(bus: Bus, conn: Any) -
     assert most <= 6
 
 
-async def test_a_lease_is_prolonged_while_its_handler_runs(bus: Bus, conn: Any) -> None:
-    """A handler that outlives its lease keeps the message, and settles it."""
+async def test_lease_is_extended_while_its_handler_runs(bus: Bus, conn: Any) -> None:
+    """A handler that takes longer than the lease keeps the message, and settles it."""
     begun, finish = asyncio.Event(), asyncio.Event()
     attempts = []
 
@@ -278,7 +278,7 @@ async def test_a_lease_is_prolonged_while_its_handler_runs(bus: Bus, conn: Any) 
     assert attempts == [1]
 
 
-async def test_middleware_is_called_around_handlers(bus: Bus, conn: Any) -> None:
+async def test_middleware_surrounds_handlers(bus: Bus, conn: Any) -> None:
     """Hooks run in the order they were added, the first outermost, and see the outcome and errors."""
     calls = []
 
@@ -307,8 +307,8 @@ async def test_middleware_is_called_around_handlers(bus: Bus, conn: Any) -> None
     assert calls == ["outer before k", "inner before k", "handler", "inner after", "outer after"]
 
 
-async def test_order_per_key_holds_through_the_runtime(bus: Bus, conn: Any) -> None:
-    """In an ordered topic each key's messages are handled one after the other, failures included."""
+async def test_ordered_topic_keeps_order_per_key_despite_failures(bus: Bus, conn: Any) -> None:
+    """Each key's messages are handled one after the other."""
     await bus.admin.create_topic("t", ordered=True, retry_initial="1ms", retry_max="1ms")
     got: dict[str, list[int]] = {key: [] for key in "abc"}
     busy: set[str] = set()
@@ -332,7 +332,7 @@ async def test_order_per_key_holds_through_the_runtime(bus: Bus, conn: Any) -> N
     assert got == {key: [n for n in range(60) if "abc"[n % 3] == key] for key in "abc"}
 
 
-async def test_a_delayed_message_is_handled_when_due(bus: Bus, conn: Any) -> None:
+async def test_delayed_message_is_handled_when_due(bus: Bus, conn: Any) -> None:
     """A worker knows when the next delayed message is due, and does not wait for its poll."""
     loop = asyncio.get_running_loop()
     handled = []

@@ -22,7 +22,7 @@ INBOX = Inbox()
 
 
 def by_payload(message: Message) -> str:
-    """What copies of a message have in common."""
+    """Return the payload as the identity that copies of a message share."""
     return message.payload.decode()
 
 
@@ -37,7 +37,7 @@ async def effect(conn: Any) -> None:
 
 @pytest.mark.parametrize("group", [None, "g"])
 async def test_copies_have_no_effect_in_the_bus_s_transaction(bus: Bus, conn: Any, group: str | None) -> None:
-    """A transactional handler's effect, note and settlement commit together; copies are settled without effect."""
+    """A transactional handler's effect, record and settlement commit together; copies are settled without effect."""
     if group:
         await create_log(bus)
     attempts = []
@@ -75,8 +75,8 @@ async def eventually_listed(conn: Any) -> None:
     await eventually(listed)
 
 
-async def test_a_handler_in_a_transaction_of_its_own(bus: Bus, conn: Any) -> None:
-    """It gets a connection of the transaction that was given; what it does not call done is undone."""
+async def test_inbox_gives_a_handler_its_own_transaction(bus: Bus, conn: Any) -> None:
+    """The connection comes from the given transaction, and the effects of outcomes other than Ack are undone."""
     tried: list[int] = []
 
     @bus.subscribe("t", retry=SOON)
@@ -102,8 +102,8 @@ async def test_a_handler_in_a_transaction_of_its_own(bus: Bus, conn: Any) -> Non
     assert [row["message_id"] for row in kept] == ["1", "2"]
 
 
-async def test_a_message_is_known_by_its_identity(bus: Bus, conn: Any) -> None:
-    """Unless something else is named; so a redelivery of the same message is recognised."""
+async def test_message_is_known_by_its_event_id(bus: Bus, conn: Any) -> None:
+    """A redelivery of the same message is recognised, unless another identity is named."""
 
     @bus.subscribe("t", transactional=True)
     @INBOX.idempotent("books")
@@ -125,8 +125,8 @@ async def test_a_message_is_known_by_its_identity(bus: Bus, conn: Any) -> None:
     assert await count(conn) == 1
 
 
-async def test_a_handler_that_is_not_async(bus: Bus, conn: Any, dsn: str) -> None:
-    """It runs in a thread, with a connection that is not async either."""
+async def test_sync_handler_can_be_idempotent(bus: Bus, conn: Any, dsn: str) -> None:
+    """It runs in a thread, with a connection of a sync driver."""
 
     @contextmanager
     def transaction() -> Any:
@@ -150,8 +150,8 @@ async def test_a_handler_that_is_not_async(bus: Bus, conn: Any, dsn: str) -> Non
     assert await count(conn) == 2
 
 
-async def test_a_handler_with_redis(bus: Bus, redis_client: Any) -> None:
-    """Copies have no effect; one that comes while the first is in hand is tried again when that one's claim ends."""
+async def test_redis_inbox_prevents_repeated_effects(bus: Bus, redis_client: Any) -> None:
+    """A copy that comes while the first is in hand is retried when the first one's claim ends."""
     inbox = RedisInbox(redis_client, claim="300ms")
     done: list[int] = []
 
@@ -174,7 +174,7 @@ async def test_a_handler_with_redis(bus: Bus, redis_client: Any) -> None:
 
 
 class Books:
-    """An object that is a handler, and has one."""
+    """An object that is a handler and has one as a method."""
 
     def __init__(self) -> None:
         self.booked: list[tuple[str, int]] = []
@@ -189,8 +189,8 @@ class Books:
         self.booked.append((account, n))
 
 
-async def test_handlers_of_all_kinds(bus: Bus, conn: Any) -> None:
-    """Methods, objects and functions with some arguments given are wrapped as functions are."""
+async def test_all_kinds_of_callables_can_be_idempotent(bus: Bus, conn: Any) -> None:
+    """Methods, objects and partial functions are wrapped as functions are."""
     books = Books()
     for topic, handler in (("a", books), ("b", books.book), ("c", functools.partial(books.book_for, "ada"))):
         bus.subscribe(topic, transactional=True, name=topic)(INBOX.idempotent(topic, message_id=by_payload)(handler))
@@ -205,8 +205,8 @@ async def test_handlers_of_all_kinds(bus: Bus, conn: Any) -> None:
     assert sorted(books.booked) == [("ada", 1), ("method", 1), ("object", 1)]
 
 
-def test_handlers_that_it_cannot_serve_are_refused() -> None:
-    """With what to do instead, when they are decorated."""
+def test_unsupported_handlers_are_refused() -> None:
+    """The error comes at decoration and says what to do instead."""
 
     async def without_connection(n: int) -> None: ...
 
@@ -223,8 +223,8 @@ def test_handlers_that_it_cannot_serve_are_refused() -> None:
             INBOX.idempotent("books")(handler)
 
 
-def test_redis_is_not_for_effects_that_commit_later() -> None:
-    """A crash between its note and the commit of a transactional handler would lose the effect."""
+def test_redis_inbox_is_refused_for_transactional_handlers() -> None:
+    """A crash between its record and the commit would lose the effect."""
 
     async def book(n: int, conn: Any) -> None: ...
 
@@ -232,8 +232,8 @@ def test_redis_is_not_for_effects_that_commit_later() -> None:
         RedisInbox(redis.Redis()).idempotent("books")(book)
 
 
-def test_a_handler_that_gets_its_connection_otherwise_is_not_transactional(bus_without_server: Bus) -> None:
-    """The bus does not see the connection that the inbox gives, and refuses to give one too."""
+def test_handler_with_the_inboxs_connection_is_not_transactional(bus_without_server: Bus) -> None:
+    """The bus does not see the connection that the inbox gives, and refuses to give another."""
 
     @INBOX.idempotent("books", transaction=bus_without_server.transaction)
     async def book(n: int, conn: Any) -> None: ...

@@ -22,8 +22,8 @@ from support.queue_sql import states
 from support.running import Endless, running, send_surely
 
 
-async def test_a_stop_drains(bus: Bus, conn: Any) -> None:
-    """What runs is finished and settled, what has not begun is given back with its attempts, the rest stays."""
+async def test_stop_drains_a_queue(bus: Bus, conn: Any) -> None:
+    """Running handlers finish and settle, and messages that have not begun are released with their attempts."""
     begun, finish = asyncio.Event(), asyncio.Event()
 
     @bus.subscribe("t", concurrency=1, batch=1)
@@ -43,8 +43,8 @@ async def test_a_stop_drains(bus: Bus, conn: Any) -> None:
     assert {row["attempts"] for row in await conn.fetch("select attempts from postbus.queued")} == {0}
 
 
-async def test_a_second_stop_aborts(bus: Bus, conn: Any) -> None:
-    """Handlers are cancelled. That was no attempt, and their messages are given back."""
+async def test_second_stop_aborts_a_queue(bus: Bus, conn: Any) -> None:
+    """Handlers are cancelled without using up an attempt, and their messages are released."""
     endless = Endless()
     bus.subscribe("t")(endless.handle)
     await bus.send("t", 1)
@@ -55,8 +55,8 @@ async def test_a_second_stop_aborts(bus: Bus, conn: Any) -> None:
     assert await conn.fetchval("select attempts from postbus.queued") == 0
 
 
-async def test_stopping_before_anything_runs_is_safe(bus: Bus) -> None:
-    """A bus can be stopped unstarted, and run again after it was stopped."""
+async def test_stopping_an_unstarted_bus_is_safe(bus: Bus) -> None:
+    """A bus can be stopped before it runs, and run again after it was stopped."""
     bus.stop()
 
     @bus.subscribe("t")
@@ -73,8 +73,8 @@ async def test_running_without_a_handler_is_refused(bus: Bus) -> None:
         await bus.run()
 
 
-async def test_a_bug_in_the_worker_ends_it(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that is not about the database being away is not retried in silence."""
+async def test_bug_in_the_worker_ends_it(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that does not mean an unavailable database is not retried in silence."""
 
     @bus.subscribe("t")
     async def handle(payload: Any) -> None: ...
@@ -88,7 +88,7 @@ async def test_a_bug_in_the_worker_ends_it(bus: Bus, monkeypatch: pytest.MonkeyP
 
 
 async def test_workers_are_listed_while_they_run(bus: Bus) -> None:
-    """A heartbeat shows the process and its topics; it signs off when it stops."""
+    """A heartbeat shows the process and its topics, and the process signs off when it stops."""
 
     @bus.subscribe("t")
     async def handle(payload: Any) -> None: ...
@@ -105,8 +105,8 @@ async def send(bus: Bus, n: int) -> None:
     await send_surely(bus, {"n": n}, dedup_key=str(n))
 
 
-async def test_a_worker_survives_that_its_connections_are_cut(bus: Bus, conn: Any) -> None:
-    """Every connection is lost again and again while messages flow; all are handled."""
+async def test_worker_survives_cut_connections(bus: Bus, conn: Any) -> None:
+    """Every connection is cut repeatedly while messages flow, and all messages are handled."""
     got: set[int] = set()
 
     @bus.subscribe("t", concurrency=4, lease="2s")
@@ -132,10 +132,10 @@ async def test_a_worker_survives_that_its_connections_are_cut(bus: Bus, conn: An
 
 
 @pytest.mark.parametrize("turns", range(5))
-async def test_a_listener_whose_connection_ends_at_once_makes_another(
+async def test_listener_reconnects_when_its_connection_ends_at_once(
     dsn: str, monkeypatch: pytest.MonkeyPatch, turns: int
 ) -> None:
-    """Whatever the driver has seen of the end when the first statement is sent."""
+    """This holds whatever the driver has seen of the end when the first statement is sent."""
     ended = 0
 
     async def connect_in_vain(*args: Any, **options: Any) -> Any:
@@ -143,7 +143,7 @@ async def test_a_listener_whose_connection_ends_at_once_makes_another(
         conn = await connect(*args, **options)
         if ended < 3:
             ended += 1
-            with psycopg.connect(dsn, autocommit=True) as other:  # blocks the loop: the end waits to be read
+            with psycopg.connect(dsn, autocommit=True) as other:  # blocks the loop, so that the end waits to be read
                 other.execute("select pg_terminate_backend(%s, 5000)", [conn.get_server_pid()])
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -160,7 +160,7 @@ async def test_a_listener_whose_connection_ends_at_once_makes_another(
 
 
 async def refused(dsn: str) -> None:
-    """The server takes no connection."""
+    """Check that the server accepts no connection."""
     try:
         conn: Any = await asyncpg.connect(dsn)
     except (OSError, asyncpg.PostgresError):
@@ -169,8 +169,8 @@ async def refused(dsn: str) -> None:
     raise AssertionError("the server still answers")
 
 
-async def test_a_worker_waits_for_a_server_that_was_killed(own_folder: Path) -> None:
-    """The server is killed under a running worker and started again: the worker goes on by itself."""
+async def test_worker_waits_for_a_killed_server(own_folder: Path) -> None:
+    """The server is killed under a running worker and started again, and the worker continues by itself."""
     got: set[int] = set()
 
     async def handled(n: int) -> None:

@@ -1,4 +1,4 @@
-"""Topics that change while producers and consumers run: from QUEUE to PUB_SUB, and between the ways of tracking."""
+"""Topics that change while producers and consumers run: from QUEUE to PUB_SUB, and between kinds of tracking."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEYS = 12
 
 
 class Producer:
-    """Sends numbers that rise within each key, until it is stopped: some alone, some in transactions that stay open."""
+    """Sends numbers that rise within each key, until it is stopped: some alone, some in long transactions."""
 
     def __init__(self, bus: Bus, keys: range) -> None:
         self._bus = bus
@@ -58,13 +58,14 @@ def note_all(bus: Bus, handled: list[tuple[str, int]], **options: Any) -> None:
         handled.append((str(message.key), int(message.payload)))
 
 
-async def test_a_queue_becomes_a_log_while_everybody_goes_on(
+async def test_queue_becomes_a_log_under_load(
     bus: Bus, dsn: str, conn: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each message is done once, in the order of its key: by the queue's consumers, then by the group in their place.
+    """Each message is handled once in the order of its key, by the queue's consumers and then by the group in their
+    place.
 
-    Meanwhile a consumer vanishes with messages in hand, and a transaction that has published stays open. Another group
-    that was named gets all that went to the log, in order as well.
+    Meanwhile a consumer vanishes with messages in hand, and a transaction that has published stays open. Another named
+    group gets all messages of the log, in order as well.
     """
     look_often(monkeypatch)
     await bus.admin.create_topic("t", ordered=True, lease="3s")
@@ -120,10 +121,10 @@ async def in_log(conn: Any, number: int) -> None:
     assert await count(conn, "select coalesce(sum(count), 0) from postbus.segment") >= number
 
 
-async def test_consumers_of_the_queue_say_once_that_it_has_moved(
+async def test_queue_consumers_log_once_that_the_topic_has_moved(
     bus: Bus, dsn: str, conn: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They go on, with nothing to do; one that starts when nothing is left is refused."""
+    """They stay idle, and one that starts when the queue is empty is refused."""
     await bus.admin.create_topic("t")
     handled: list[tuple[str, int]] = []
     note_all(bus, handled)
@@ -149,7 +150,8 @@ async def test_consumers_of_the_queue_say_once_that_it_has_moved(
             await late.run()
 
 
-async def test_a_consumer_of_the_queue_may_start_while_something_is_left(bus: Bus, conn: Any) -> None:
+async def test_queue_consumer_may_start_while_messages_are_left(bus: Bus, conn: Any) -> None:
+    """The worker empties the queue, and then the group becomes ACTIVE."""
     await bus.admin.create_topic("t")
     await bus.send("t", 1, key="k")
     await bus.admin.move_topic("t", groups=["g"])
@@ -165,8 +167,8 @@ async def test_a_consumer_of_the_queue_may_start_while_something_is_left(bus: Bu
     assert handled == [("k", 1)]
 
 
-async def test_the_first_group_does_what_is_handed_over(bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any consumer of the queue: all of it, in order, before what was published since."""
+async def test_first_group_handles_handed_over_messages(bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a consumer of the queue, the group handles all its messages in order, before those of the log."""
     look_often(monkeypatch)
     await bus.admin.create_topic("t", ordered=True)
     for n in range(1, 61):
@@ -186,8 +188,8 @@ async def test_the_first_group_does_what_is_handed_over(bus: Bus, conn: Any, mon
     assert by_key(handled) == {key: [n for n in range(1, 121) if n % 3 == key] for key in range(3)}
 
 
-async def test_tracking_changes_under_load(bus: Bus, conn: Any) -> None:
-    """To and fro while messages come: each is done once, in order."""
+async def test_tracking_can_change_under_load(bus: Bus, conn: Any) -> None:
+    """Tracking changes back and forth while messages come, and each message is handled once, in order."""
     await create_log(bus)
     producer = Producer(bus, range(4))
     handled: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""Handlers that end in odd ways, and answers that are lost: no slot is leaked, no message lost."""
+"""Handlers that end in odd ways, and lost answers: no slot is leaked and no message lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def awaits_something_cancelled() -> None:
     ],
     ids=["negative", "overflow", "nan", "error object", "reason object", "unprintable", "cancelled", "raises"],
 )  # fmt: skip
-async def test_a_worker_survives_odd_outcomes(bus: Bus, conn: Any, odd: Any) -> None:
+async def test_worker_survives_odd_outcomes(bus: Bus, conn: Any, odd: Any) -> None:
     """Whatever a handler returns or raises, its message is settled somehow, and the next ones are handled."""
     handled = []
 
@@ -66,7 +66,7 @@ async def test_a_worker_survives_odd_outcomes(bus: Bus, conn: Any, odd: Any) -> 
     assert {payload["n"] for payload in handled} == set(range(4))
 
 
-async def test_a_sync_handler_may_raise_stop_iteration(bus: Bus, conn: Any) -> None:
+async def test_sync_handler_may_raise_stop_iteration(bus: Bus, conn: Any) -> None:
     """An exception that no future can hold is an error like any other."""
 
     @bus.subscribe("t", retry=SOON)
@@ -79,10 +79,10 @@ async def test_a_sync_handler_may_raise_stop_iteration(bus: Bus, conn: Any) -> N
     assert "StopIteration" in (await bus.admin.dead_letters("t"))[0]["last_error"]
 
 
-async def test_a_settlement_whose_answer_is_lost_loses_no_other_message(
+async def test_settlement_with_a_lost_answer_loses_no_other_message(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A retry that happened, and is repeated because its answer was lost, says nothing of the rest of its lease."""
+    """A retry that is repeated because its answer was lost says nothing about the rest of its lease."""
     handled: list[int] = []
     real_retry, cut = Store.retry, iter([True])
 
@@ -107,8 +107,8 @@ async def test_a_settlement_whose_answer_is_lost_loses_no_other_message(
     assert await bus.admin.dead_letters("t") == []
 
 
-async def test_what_is_accepted_as_a_runner_ends_is_run(bus: Bus, conn: Any) -> None:
-    """Batches that come in one by one, each as the last one ends, are all handled."""
+async def test_message_accepted_as_a_runner_ends_is_run(bus: Bus, conn: Any) -> None:
+    """Batches that arrive one by one, each as the last one ends, are all handled."""
     handled = 0
 
     @bus.subscribe("t", batch=10)
@@ -125,8 +125,8 @@ async def test_what_is_accepted_as_a_runner_ends_is_run(bus: Bus, conn: Any) -> 
             await eventually(all_so_far, n + 1)
 
 
-async def test_a_runner_that_fails_ends_the_worker(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug in the dispatcher is not swallowed with the message it had in hand."""
+async def test_failing_runner_ends_the_worker(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug in the dispatcher is not swallowed with the message that it had in hand."""
 
     def broken(self: Settler, lease: Any, message_id: int) -> None:
         raise ZeroDivisionError
@@ -141,10 +141,10 @@ async def test_a_runner_that_fails_ends_the_worker(bus: Bus, monkeypatch: pytest
         await asyncio.wait_for(bus.run(), 20)
 
 
-async def test_a_handler_that_was_not_called_has_made_no_attempt(
+async def test_handler_that_was_not_called_has_made_no_attempt(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When there is no connection for a transactional handler, the message goes back as it was."""
+    """Without a connection for a transactional handler, the message returns as it was."""
     real, away = Store.transaction, iter([True, True, True])
 
     def no_connection(self: Store, mark: str | None = None) -> Any:
@@ -165,7 +165,7 @@ async def test_a_handler_that_was_not_called_has_made_no_attempt(
     assert attempts == [1]
 
 
-async def test_what_a_handler_sets_does_not_reach_the_next_one(bus: Bus, conn: Any) -> None:
+async def test_session_state_of_a_handler_does_not_reach_the_next_one(bus: Bus, conn: Any) -> None:
     """Settings and locks of the session end with the handler that made them."""
     seen = []
 
@@ -184,7 +184,7 @@ async def test_what_a_handler_sets_does_not_reach_the_next_one(bus: Bus, conn: A
 
 
 async def test_errors_within_a_transaction_stay_the_callers(bus: Bus) -> None:
-    """What the caller's code raises in its transaction is not taken for an error of the database."""
+    """An error that the caller's code raises is not taken for an error of the database."""
     for error in (FileNotFoundError("x.csv"), TimeoutError("mine"), KeyError("k")):
         with pytest.raises(type(error)) as caught:
             async with bus.transaction():

@@ -1,4 +1,4 @@
-"""Pausing: when the call returns, no handler of this process begins with another message."""
+"""Pausing: after the call has returned, no handler of this process begins another message."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ async def cancel_as_operator(bus: Bus, group: Group) -> None:
     [pause, cancel, stop, pause_as_operator, cancel_as_operator, pause_by_another_bus, cancel_by_another_bus],
 )
 @pytest.mark.parametrize("kind", ["single", "batch", "transactional"])
-async def test_group_that_is_halted_begins_with_nothing_more(bus: Bus, conn: Any, halt: Halt, kind: str) -> None:
-    """Neither with what is published then, nor with what was read ahead, nor with a retry."""
+async def test_halted_group_begins_no_further_message(bus: Bus, conn: Any, halt: Halt, kind: str) -> None:
+    """This applies to new messages, to messages read ahead and to retries."""
     await create_log(bus, lanes=2)
     begun: list[int] = []
 
@@ -92,8 +92,8 @@ async def test_group_that_is_halted_begins_with_nothing_more(bus: Bus, conn: Any
         assert len(begun) == before
 
 
-async def test_group_that_is_resumed_gets_what_it_has_not_had(bus: Bus, conn: Any) -> None:
-    """What was read ahead when it was paused comes after it goes on, once."""
+async def test_resumed_group_gets_the_messages_it_has_not_had(bus: Bus, conn: Any) -> None:
+    """Messages read ahead when it was paused come once after it resumes."""
     await create_log(bus, lanes=2)
     got: list[int] = []
 
@@ -113,8 +113,8 @@ async def test_group_that_is_resumed_gets_what_it_has_not_had(bus: Bus, conn: An
     assert sorted(got) == list(range(500))
 
 
-async def test_retry_that_waits_for_a_transaction_does_not_begin(bus: Bus, conn: Any) -> None:
-    """It was due before the group was paused, while another message had the only place; it is no attempt."""
+async def test_retry_waiting_for_a_transaction_does_not_begin_after_a_pause(bus: Bus, conn: Any) -> None:
+    """It was due before the pause while another message had the only slot, and it is charged no attempt."""
     await create_log(bus, lanes=1)
     begun: list[int] = []
     may_end = asyncio.Event()
@@ -150,8 +150,8 @@ async def test_retry_that_waits_for_a_transaction_does_not_begin(bus: Bus, conn:
     assert begun == [0, 1, 0]
 
 
-async def test_batch_ends_with_the_member_that_has_begun(bus: Bus, conn: Any) -> None:
-    """Another member's part of it comes when the group goes on; what was handled does not come again."""
+async def test_paused_batch_ends_with_the_member_that_has_begun(bus: Bus, conn: Any) -> None:
+    """Another member's part of the batch comes when the group resumes, and handled messages do not come again."""
     await create_log(bus, lanes=1)
     begun: list[list[int]] = []
     may_end = asyncio.Event()
@@ -184,8 +184,8 @@ async def test_batch_ends_with_the_member_that_has_begun(bus: Bus, conn: Any) ->
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-async def test_queue_that_is_paused_begins_with_nothing_more(bus: Bus, conn: Any, transactional: bool) -> None:
-    """What was claimed and has not begun is given back as it was."""
+async def test_paused_queue_begins_no_further_message(bus: Bus, conn: Any, transactional: bool) -> None:
+    """Claimed messages that have not begun are released as they were."""
     begun: list[int] = []
 
     async def handle(n: int) -> None:

@@ -1,7 +1,7 @@
 """The nine pitfalls of dead consumer groups, one test each.
 
 Which groups a message is required for, and which data is held for whom, is computed from subscriptions and cursors. So
-there are no counts per message that a crash, a race or a group that comes back could leave wrong.
+there are no counts per message that a crash, a race or a returning group could leave wrong.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _DAY = timedelta(days=1)
 
 
 async def beat(conn: Any, group: int, later: timedelta = timedelta(0)) -> list[Any]:
-    """A heartbeat of a group, as if `later`. Returns the answer, which tells of groups that were DEAD."""
+    """Send a heartbeat of a group, as if `later`. Returns the answer, which names groups that were DEAD."""
     answer: list[Any] = await conn.fetch(
         "select * from postbus.group_heartbeat(array[$1::bigint], '{}', '{}', '{}', '{}', '{}', '{}', '{}')",
         group,
@@ -65,7 +65,7 @@ async def state(conn: Any, group: int) -> str:
 
 
 async def do_all(conn: Any, group: int, worker: str = "w") -> list[str]:
-    """Let a group handle all that is before it."""
+    """Let a group handle everything before it."""
     [lane] = await take(conn, worker, group)
     piece = await read(conn, lane.cursor)
     assert await advance(conn, [lane], piece.next, len(piece.messages)) == []
@@ -73,7 +73,7 @@ async def do_all(conn: Any, group: int, worker: str = "w") -> list[str]:
 
 
 async def states(conn: Any) -> dict[str, tuple[tuple[str, ...], str]]:
-    """For each message: the groups that it is required for, and its status."""
+    """Return, for each message, the groups that it is required for and its status."""
     rows = await conn.fetch(
         "select l.payload, m.required, m.status from postbus.log l "
         "cross join lateral postbus.message_state('t', l.id) as m order by l.id"
@@ -81,7 +81,7 @@ async def states(conn: Any) -> dict[str, tuple[tuple[str, ...], str]]:
     return {row["payload"].decode(): (tuple(row["required"]), row["status"]) for row in rows}
 
 
-async def test_pitfall_1_message_inserted_during_dead_detection(conn: Any, connect: Connect) -> None:
+async def test_pitfall_1_message_committed_during_detection_needs_only_the_living(conn: Any, connect: Connect) -> None:
     """Messages that commit before, while and after a group is found DEAD are required for the living group alone."""
     storage = await create_topic(conn)
     living, dying = await subscribe(conn, "living"), await subscribe(conn, "dying")
@@ -106,10 +106,10 @@ async def test_pitfall_1_message_inserted_during_dead_detection(conn: Any, conne
     assert set((await states(conn)).values()) == {(("living",), "COMPLETED")}
 
 
-async def test_pitfall_2_consumer_group_flapping(conn: Any) -> None:
+async def test_pitfall_2_flapping_group_neither_flips_nor_holds_data_forever(conn: Any) -> None:
     """A group that crashes and restarts all the time neither flips between DEAD and ACTIVE nor holds data for ever.
 
-    It is silent for most of its timeout again and again, sends a heartbeat, and dies before it has done anything.
+    Again and again it is silent for most of its timeout, sends a heartbeat, and dies before it has done anything.
     """
     storage = await create_topic(conn, retention="0", zero_subscription_retention="0", zombie_time="2 days")
     group = await subscribe(conn)
@@ -139,9 +139,11 @@ async def test_pitfall_2_consumer_group_flapping(conn: Any) -> None:
     assert tuple(row) == ("ACTIVE", 3, 0), "what it lost is told"
 
 
-async def test_pitfall_3_network_partition(proxy: Proxy, bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that is cut off is taken for DEAD; when it is back, its group goes on, and nothing is lost or counted
-    twice of what it did meanwhile."""
+async def test_pitfall_3_network_partition_loses_and_doubles_nothing(
+    proxy: Proxy, bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is cut off is taken for DEAD, and when it is back its group continues: nothing that it did
+    meanwhile is lost or counted twice."""
     look_often(monkeypatch)
     await create_log(bus, heartbeat_interval="1s", heartbeat_timeout="1 hour")
     got: list[int] = []
@@ -162,13 +164,13 @@ async def test_pitfall_3_network_partition(proxy: Proxy, bus: Bus, conn: Any, mo
             proxy.cut()
             hours = itertools.count(2)
 
-            async def is_taken_for_dead() -> None:  # after three looks, of which a sweep of its own may hold up some
+            async def is_taken_for_dead() -> None:  # after three checks, some of which its own sweep may delay
                 await sweep(conn, 2, timedelta(hours=next(hours)))
                 assert await conn.fetchval("select state from postbus.subscription") == "DEAD"
 
             await eventually(is_taken_for_dead)
             await publish_numbers(bus, range(2, 10))
-            is_dead.set()  # it goes on working on what it has in hand
+            is_dead.set()  # it continues with the messages in hand
             proxy.heal()
             row = await is_through(conn, state="ACTIVE", within=20)
             assert row["passed"] == 9
@@ -178,8 +180,10 @@ async def test_pitfall_3_network_partition(proxy: Proxy, bus: Bus, conn: Any, mo
 
 
 @pytest.mark.parametrize("hours", [-24, 24])
-async def test_pitfall_4_clock_skew(bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
-    """The clock of a process may be off by a day: heartbeats, and looks for them, know the database's clock only."""
+async def test_pitfall_4_clock_skew_of_a_process_kills_no_group(
+    bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """The clock of a process may be off by a day, because heartbeats and checks use only the database's clock."""
     clock = time.time
     monkeypatch.setattr(time, "time", lambda: clock() + hours * 3600)
     await create_log(bus, heartbeat_interval="1s", heartbeat_timeout="10s")
@@ -199,8 +203,8 @@ async def test_pitfall_4_clock_skew(bus: Bus, conn: Any, monkeypatch: pytest.Mon
         assert await conn.fetchval("select state from postbus.subscription") == "ACTIVE"
 
 
-async def test_pitfall_5_cleanup_job_crashes_mid_execution(conn: Any, connect: Connect) -> None:
-    """Killed before it is committed, it is undone as a whole; once it is, nothing is left to be done for messages."""
+async def test_pitfall_5_crashed_cleanup_job_is_undone_as_a_whole(conn: Any, connect: Connect) -> None:
+    """A cleanup killed before its commit is undone as a whole; after the commit nothing is left to do for messages."""
     storage = await create_topic(conn)
     living, dying = await subscribe(conn, "living"), await subscribe(conn, "dying")
     await publish_many(conn, *(str(n) for n in range(1000)))
@@ -217,17 +221,15 @@ async def test_pitfall_5_cleanup_job_crashes_mid_execution(conn: Any, connect: C
             await detector.execute("select 1")
         assert await state(conn, dying) == "ACTIVE", f"crash {crash} has undone all of it"
     assert (await sweep(conn, storage, 6 * _MINUTE))["dead"] == 1
-    await conn.execute(
-        "update postbus.sweep_job set runs = runs"
-    )  # what a crash after the commit leaves: nothing to do
+    await conn.execute("update postbus.sweep_job set runs = runs")  # a crash after the commit leaves nothing to do
     assert len(await do_all(conn, living)) == 1000
     statuses = await conn.fetch("select status, count(*) from postbus.message_states group by status")
     assert dict(statuses) == {"COMPLETED": 1000}
 
 
-async def test_pitfall_6_group_removed_but_messages_in_flight(conn: Any) -> None:
-    """Half of what a process had in hand was done when its group died: that half is not done again, and the process
-    cannot settle the rest behind the back of the one that took over."""
+async def test_pitfall_6_group_that_dies_with_messages_in_hand_repeats_none(conn: Any) -> None:
+    """A process had settled half of its messages when its group died: that half is not repeated, and the process
+    cannot settle the rest after the takeover."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
     await publish_many(conn, *"abcd")
@@ -251,8 +253,8 @@ async def test_pitfall_6_group_removed_but_messages_in_flight(conn: Any) -> None
 
 
 @pytest.mark.parametrize("beside_from", [10, 100_000], ids=["beside what is published now", "in order with it"])
-async def test_pitfall_7_thundering_herd_on_resurrection(conn: Any, connect: Connect, beside_from: int) -> None:
-    """Ten processes of a DEAD group come back at the same time: it lives again once, and gets what it missed once."""
+async def test_pitfall_7_thundering_herd_revives_the_group_once(conn: Any, connect: Connect, beside_from: int) -> None:
+    """Ten processes of a DEAD group return at the same time: it is revived once, and gets the missed messages once."""
     storage = await create_topic(conn, lanes=4)
     options = json.dumps({"beside_from": beside_from})
     group = await subscribe(conn, catch_up=options)
@@ -279,10 +281,10 @@ async def test_pitfall_7_thundering_herd_on_resurrection(conn: Any, connect: Con
     assert Counter(got) == Counter([*(str(n) for n in range(500)), "new"])
 
 
-async def test_pitfall_8_subscription_deleted_while_messages_in_flight(
+async def test_pitfall_8_removed_subscription_finishes_its_messages(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a removed group has in hand comes to its end, its process stops working for it, and nothing is stuck."""
+    """Messages in hand of a removed group are finished, its process stops working for it, and nothing is stuck."""
     look_often(monkeypatch)
     await create_log(bus)
     begun, go_on = asyncio.Event(), asyncio.Event()
@@ -328,8 +330,11 @@ async def test_pitfall_8_subscription_deleted_while_messages_in_flight(
 async def test_pitfall_9_heartbeats_do_not_exhaust_the_pool(
     bus: Bus, conn: Any, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hundred groups in one process take few statements, over connections that nothing else uses: they are seen while
-    handlers have theirs and all others wait for a lock, and heartbeats never have more than their own."""
+    """A hundred groups in one process send few statements over connections of their own.
+
+    They are seen while handlers have all other connections, or all others wait for a lock, and heartbeats never use
+    more than their own.
+    """
     sizes: list[int] = []
     under_way = most = 0
     original = Store.group_heartbeat

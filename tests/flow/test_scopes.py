@@ -1,4 +1,4 @@
-"""Consuming for scopes: topics that come later join while processes run, each with counts and a state of its own."""
+"""Consuming for scopes: later topics join while processes run, each with counts and a state of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.scoping import age, gather, gets
 
 @pytest.mark.parametrize("scope", [{"namespace": "ns"}, {"task": "work"}, {"topic": "orders.*"}], ids=str)
 async def test_topics_join_while_the_process_runs(bus: Bus, scope: dict[str, Any]) -> None:
-    """One that is created, or comes into the scope by a change, is consumed within a second or so."""
+    """A topic that is created, or enters the scope by a change, is consumed within a second or so."""
     labels: Any = {"namespace": "ns", "task": "work"}
     await create_log(bus, "orders.first", **labels)
     await create_log(bus, "orders.changed.later")
@@ -37,8 +37,8 @@ async def test_topics_join_while_the_process_runs(bus: Bus, scope: dict[str, Any
     assert dict(got)["orders.second"] == 2
 
 
-async def test_a_ring_is_not_needed(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that hears of no ring finds topics by looking."""
+async def test_topics_join_without_a_wake_up(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that misses the wake-up finds new topics by polling."""
     monkeypatch.setattr("postbus._wakeup.waiters.Wakers.wake", lambda *_: None)
     got = gather(bus, "g", "a.#", poll=0.1)
     async with running(bus):
@@ -47,8 +47,8 @@ async def test_a_ring_is_not_needed(bus: Bus, monkeypatch: pytest.MonkeyPatch) -
         await gets(got, 1)
 
 
-async def test_a_topic_that_nobody_joined_is_found(bus: Bus, conn: Any) -> None:
-    """What is in the scope and not subscribed, for whatever reason, is subscribed by who consumes for it."""
+async def test_unsubscribed_topic_of_the_scope_is_joined(bus: Bus, conn: Any) -> None:
+    """A consumer subscribes every topic of its scope that is not subscribed, for whatever reason."""
     got = gather(bus, "g", "a.*")
     async with running(bus):
         await create_log(bus, "b")
@@ -58,8 +58,8 @@ async def test_a_topic_that_nobody_joined_is_found(bus: Bus, conn: Any) -> None:
         await gets(got, 1)
 
 
-async def test_counts_and_states_are_per_topic(bus: Bus, conn: Any) -> None:
-    """And the group's own are all of them together."""
+async def test_counts_and_states_are_kept_per_topic(bus: Bus, conn: Any) -> None:
+    """The group's own counts are the sums over its topics."""
     for topic in ("a", "b"):
         await create_log(bus, topic, namespace="ns")
     seen: list[int] = []
@@ -91,7 +91,7 @@ async def test_counts_and_states_are_per_topic(bus: Bus, conn: Any) -> None:
 
 
 async def test_members_are_shared_by_all_topics(bus: Bus) -> None:
-    """One that is added or removed is so everywhere, in topics that come later too."""
+    """A member that is added or removed is so in every topic, later ones included."""
     await create_log(bus, "a", namespace="ns")
     got: list[tuple[str, str, int]] = []
 
@@ -123,8 +123,8 @@ async def test_members_are_shared_by_all_topics(bus: Bus) -> None:
         assert group.counts.processed == 3
 
 
-async def test_a_scope_is_paused_resumed_stopped_and_cancelled(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In all of its topics at once; a cancelled one is forgotten, and starts anew."""
+async def test_scope_is_paused_resumed_stopped_and_cancelled(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call affects all topics at once; a cancelled scope is forgotten and starts anew."""
     look_often(monkeypatch)
     for topic in ("a", "b"):
         await create_log(bus, topic, namespace="ns")
@@ -169,10 +169,8 @@ async def test_a_scope_is_paused_resumed_stopped_and_cancelled(bus: Bus, monkeyp
         await handled(1, 2, 3, 4)
 
 
-async def test_a_topic_that_is_cancelled_stays_out_while_others_go_on(
-    bus: Bus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also when the process starts again; subscribing to it brings it back, to the running process too."""
+async def test_cancelled_topic_stays_out_while_others_go_on(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays out after a restart; subscribing to it brings it back, also to a running process."""
     look_often(monkeypatch)
     for topic in ("a", "b"):
         await create_log(bus, topic, namespace="ns")
@@ -193,8 +191,8 @@ async def test_a_topic_that_is_cancelled_stays_out_while_others_go_on(
         await gets(got, 1, 3, 4, 5)
 
 
-async def test_a_topic_in_two_scopes_is_consumed_once(bus: Bus) -> None:
-    """By the first that this process has registered; the other has what is its own."""
+async def test_topic_in_two_scopes_is_consumed_once(bus: Bus) -> None:
+    """The first registered scope of the process consumes it, and the other one consumes the rest."""
     for topic, namespace in (("x.a", "ns"), ("x.b", "other"), ("y", "ns")):
         await create_log(bus, topic, namespace=namespace)
     first, second = gather(bus, "g", "x.*"), gather(bus, "g", namespace="ns")
@@ -208,8 +206,8 @@ async def test_a_topic_in_two_scopes_is_consumed_once(bus: Bus) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"batch": 10}, {"batch": 10, "transactional": True}, {"concurrency": 4}], ids=str
 )
-async def test_other_keys_pass_by(bus: Bus, conn: Any, options: dict[str, Any]) -> None:
-    """A group that wants one key handles no others, alone and in batches; they count as filtered."""
+async def test_messages_of_other_keys_are_filtered(bus: Bus, conn: Any, options: dict[str, Any]) -> None:
+    """A group with one key handles no others, alone and in batches, and counts them as filtered."""
     await create_log(bus, lanes=2)
     got: list[int] = []
     if options.get("transactional"):
@@ -239,8 +237,8 @@ async def test_other_keys_pass_by(bus: Bus, conn: Any, options: dict[str, Any]) 
     assert (row["processed"], row["filtered"]) == (10, 20)
 
 
-async def test_keys_are_added_while_a_process_is_at_work(bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each message of the keys comes, those that were passed by too, and in the order of its key."""
+async def test_keys_can_be_added_while_a_process_works(bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each message of the added keys comes, skipped ones too, in the order of its key."""
     look_often(monkeypatch)
     await create_log(bus, lanes=2)
     got: list[int] = []
@@ -266,8 +264,8 @@ async def test_keys_are_added_while_a_process_is_at_work(bus: Bus, conn: Any, mo
         assert first == sorted(first)
 
 
-async def test_a_thousand_topics_of_a_namespace(bus: Bus, conn: Any) -> None:
-    """All are consumed by one process, and the ones that come later too."""
+async def test_one_process_consumes_a_thousand_topics_of_a_namespace(bus: Bus, conn: Any) -> None:
+    """Topics created later join too."""
     await conn.execute(
         'select postbus.create_topic(\'t\' || n, \'{"semantics": "PUB_SUB", "lanes": 1, "namespace": "ns"}\') '
         "from generate_series(1, 1000) as n"
@@ -285,8 +283,8 @@ async def test_a_thousand_topics_of_a_namespace(bus: Bus, conn: Any) -> None:
     assert len({topic for topic, _ in got}) == 1001
 
 
-async def test_a_group_that_is_not_heard_of_comes_back_in_its_scope(bus: Bus, conn: Any) -> None:
-    """A DEAD one is brought back when the process starts, and gets what it missed."""
+async def test_dead_group_returns_in_its_scope(bus: Bus, conn: Any) -> None:
+    """It is revived when its process starts, and gets the messages it missed."""
     await create_log(bus, "a", namespace="ns")
     await bus.admin.subscribe_group("g", namespace="ns", mode="new")
     await bus.send("a", 1)

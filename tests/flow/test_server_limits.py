@@ -1,4 +1,4 @@
-"""Limits and defaults that a server, database or role has for its sessions do not disturb a worker."""
+"""Session limits and defaults of a server, database or role do not disturb a worker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMEOUTS = {
 
 
 async def set_defaults(conn: Any, **settings: str) -> None:
-    """Give all sessions that begin from now on other settings, where the server knows them."""
+    """Give later sessions other settings, where the server knows them."""
     name = await conn.fetchval("select current_database()")
     for setting, value in settings.items():
         if await conn.fetchval("select current_setting($1, true) is not null", setting):
@@ -34,7 +34,7 @@ async def set_defaults(conn: Any, **settings: str) -> None:
 
 
 async def test_our_sessions_have_no_timeouts(dsn: str, conn: Any) -> None:
-    """A connection of ours waits for as long as it takes, whatever limits the database sets."""
+    """Our connections have no timeouts, whatever limits the database sets."""
     await set_defaults(conn, **TIMEOUTS, default_transaction_isolation="serializable")
     ours = await connect(dsn)
     try:
@@ -46,7 +46,7 @@ async def test_our_sessions_have_no_timeouts(dsn: str, conn: Any) -> None:
 
 
 async def test_users_statements_keep_their_timeouts(dsn: str, conn: Any) -> None:
-    """A transaction may be open for long, but its user's statements are limited as the database wants it."""
+    """A transaction may be open for long, but the user's statements keep the database's limit."""
     await set_defaults(conn, **TIMEOUTS)
     async with Bus.open(dsn) as bus:
         for _ in range(2):  # the second time on a connection that was reset
@@ -56,7 +56,7 @@ async def test_users_statements_keep_their_timeouts(dsn: str, conn: Any) -> None
 
 
 async def test_group_under_timeouts_receives_each_message_once(dsn: str, conn: Any) -> None:
-    """Idle connections of a worker live on, so nothing that it has in hand comes again."""
+    """Idle connections of a worker stay open, so that no message in hand comes again."""
     await set_defaults(conn, **TIMEOUTS)
     got: Counter[int] = Counter()
     async with Bus.open(dsn) as bus:
@@ -88,7 +88,7 @@ async def _listener(conn: Any) -> int:
 
 
 async def test_terminated_connections_repeat_no_message(dsn: str, conn: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """An operator who ends all sessions of a worker, again and again, makes no message come twice."""
+    """An operator ends all sessions of a worker repeatedly, and no message comes twice."""
     if conn.get_server_version().major < 15:
         pytest.skip("before PostgreSQL 15 an idle connection that ends may mean a crash")
     got: Counter[int] = Counter()
@@ -142,7 +142,7 @@ async def test_transactional_handlers_may_wait_in_their_transactions(dsn: str, c
 
 @pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
 async def test_worker_runs_under_another_default_isolation(dsn: str, conn: Any, isolation: str) -> None:
-    """Queues with and without order, transactional handlers and groups, retries and sweeps work as ever."""
+    """Queues with and without order, transactional handlers and groups, retries and sweeps all work."""
     await set_defaults(conn, default_transaction_isolation=isolation)
     got: dict[str, Counter[int]] = {name: Counter() for name in ("queue", "keys", "tx", "log", "txlog")}
     async with Bus.open(dsn) as bus:
@@ -179,8 +179,8 @@ async def test_worker_runs_under_another_default_isolation(dsn: str, conn: Any, 
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
-async def test_worker_runs_where_a_role_has_another_default_isolation(dsn: str, conn: Any, isolation: str) -> None:
-    """A role's setting counts more than that of its database; pops and sweeps hold as well."""
+async def test_worker_runs_with_a_role_of_another_default_isolation(dsn: str, conn: Any, isolation: str) -> None:
+    """A role's setting overrides that of its database; pops and sweeps work too."""
     role = f"isolated_{secrets.token_hex(4)}"
     await conn.execute(f"create role {role} login superuser")
     await conn.execute(f"alter role {role} set default_transaction_isolation = '{isolation}'")
@@ -204,7 +204,7 @@ async def test_worker_runs_where_a_role_has_another_default_isolation(dsn: str, 
         await conn.execute(f"drop role {role}")
 
 
-async def test_migrating_under_a_serializable_default(empty_dsn: str) -> None:
+async def test_migration_works_under_a_serializable_default(empty_dsn: str) -> None:
     """Several processes that migrate at once wait for the first."""
     root: Any = await asyncpg.connect(empty_dsn)
     await set_defaults(root, default_transaction_isolation="serializable", statement_timeout="200ms")

@@ -1,4 +1,4 @@
-"""Where a group starts: each of the four starts, in each way of subscribing, for a topic and for one key of it."""
+"""Where a group starts: each of the four starts, through each way of subscribing, for a topic and for one key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STARTS = ("now", "beginning", "timestamp", "message")
 
 @dataclass
 class _World:
-    """A topic with four messages, of two keys by turns, and what is needed to start a group at the third of them."""
+    """A topic with four messages of two keys by turns, and what is needed to start a group at the third of them."""
 
     bus: Bus
     conn: Any
@@ -42,11 +42,11 @@ class _World:
         }[name]
 
     def flag(self, name: str) -> str:
-        """The same for --from on the command line."""
+        """Return the start as the value of --from on the command line."""
         return {"timestamp": self.at.isoformat(), "message": str(self.ids[2])}.get(name, name)
 
     def modes(self, name: str) -> dict[str, Any]:
-        """The same as fields of a pop over HTTP."""
+        """Return the start as fields of a pop over HTTP."""
         fields: dict[str, dict[str, Any]] = {
             "now": {"mode": "new", "look_back": 0},
             "beginning": {"mode": "all"},
@@ -180,7 +180,7 @@ _CASES = [(door, None) for door in (*_DOORS, *_DOORS_OF_TOPICS)] + [(door, "b") 
 
 
 def _expected(start: str, key: str | None) -> list[int]:
-    """Messages 0 to 3 are there before, 4 and 5 come later; the start is at the third."""
+    """Messages 0 to 3 exist before, 4 and 5 come later; the start is at the third."""
     first = {"now": 4, "beginning": 0}.get(start, 2)
     return [number for number in range(first, 6) if key in (None, "ab"[number % 2])]
 
@@ -200,10 +200,10 @@ async def world(bus: Bus, conn: Any, dsn: str, tmp_path: Path) -> Any:
 
 @pytest.mark.parametrize("start", _STARTS)
 @pytest.mark.parametrize(("door", "key"), _CASES, ids=str)
-async def test_each_start_works_in_each_way_of_subscribing(
+async def test_each_start_works_through_each_way_of_subscribing(
     world: _World, door: str, key: str | None, start: str
 ) -> None:
-    """The group gets the messages from there on, and those that come later; of one key if it asked for that."""
+    """The group gets the messages from its start on and later ones, limited to its key."""
     got = await (_DOORS | _DOORS_OF_TOPICS)[door](world, start, key)
     await world.send(4, 5)
     later = await world.bus.pop("t", group="g", key=key, batch=100, auto_ack=True)
@@ -211,8 +211,8 @@ async def test_each_start_works_in_each_way_of_subscribing(
     assert sorted(got + [one.payload for one in later]) == _expected(start, key)
 
 
-async def test_message_id_is_no_start_for_many_topics(world: _World) -> None:
-    """A namespace, a task and a pattern are refused everywhere, since their topics have no message in common."""
+async def test_message_id_is_refused_as_start_for_many_topics(world: _World) -> None:
+    """Topics of a namespace, a task or a pattern have no message in common."""
     place = world.start("message")
     for refused in (
         lambda: world.bus.pop("o.*", group="g", start=place),

@@ -1,4 +1,4 @@
-"""Subscription modes: where a group starts is recorded at its first contact, and holds for all that it finds later."""
+"""Subscription modes: the start is recorded at a group's first contact, and applies to topics it finds later."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from support.running import running
 from support.scoping import age, gather, gets
 
 
-async def test_basic_new_mode_single_partition(bus: Bus) -> None:
-    """A new group gets what came just before its first contact, and what comes later."""
+async def test_new_mode_starts_just_before_the_first_contact(bus: Bus) -> None:
+    """A new group gets messages from just before its first contact, and later ones."""
     await create_log(bus, "test")
     await bus.send("test", "M1", key="p1")
     got = gather(bus, "cg1", "test", key="p1", mode="new")
@@ -25,7 +25,7 @@ async def test_basic_new_mode_single_partition(bus: Bus) -> None:
         await gets(got, "M1", "M2")
 
 
-async def test_new_mode_new_partition_created_later(bus: Bus, conn: Any) -> None:
+async def test_new_mode_reads_a_later_partition_from_its_first_message(bus: Bus, conn: Any) -> None:
     """A partition that appears ten minutes later is read from its first message."""
     await create_log(bus, "test")
     await bus.send("test", "M1", key="p1")
@@ -40,8 +40,8 @@ async def test_new_mode_new_partition_created_later(bus: Bus, conn: Any) -> None
         await gets(got, "M1", "M2")
 
 
-async def test_namespace_wildcard(bus: Bus, conn: Any) -> None:
-    """A topic that is created later in the namespace starts where the group did, not where it is found."""
+async def test_later_topic_of_a_namespace_starts_at_the_groups_record(bus: Bus, conn: Any) -> None:
+    """A topic created later in the namespace starts at the group's record, not where it is found."""
     await create_log(bus, "q1", namespace="ns1")
     await bus.send("q1", "M1")
     got = gather(bus, "cg1", namespace="ns1", mode="new")
@@ -57,8 +57,8 @@ async def test_namespace_wildcard(bus: Bus, conn: Any) -> None:
     assert (record["namespace"], record["mode"], record["topics"]) == ("ns1", "new", ["q1", "q2"])
 
 
-async def test_multiple_consumer_groups(bus: Bus, conn: Any) -> None:
-    """Each group has a record of its own: one starts with the history, the other without."""
+async def test_each_group_has_a_record_of_its_own(bus: Bus, conn: Any) -> None:
+    """Each group has its own record: one starts with the history, the other without."""
     await create_log(bus, "test")
     await bus.send("test", "old")
     await age(conn, 60)
@@ -73,8 +73,8 @@ async def test_multiple_consumer_groups(bus: Bus, conn: Any) -> None:
     assert [(one["group_name"], one["mode"]) for one in records] == [("cg1", "new"), ("cg2", "all")]
 
 
-async def test_the_timeline_of_a_partition_that_is_found_late(bus: Bus, conn: Any) -> None:
-    """Ten minutes after the record a topic and three messages come, and five minutes later the group: it gets them."""
+async def test_topic_found_late_is_read_from_the_record_on(bus: Bus, conn: Any) -> None:
+    """A topic and three messages come ten minutes after the record, and the group finds them five minutes later."""
     await create_log(bus, "P1", namespace="orders")
     await bus.send("P1", "before")
     await age(conn, 60)
@@ -92,8 +92,8 @@ async def test_the_timeline_of_a_partition_that_is_found_late(bus: Bus, conn: An
         await gets(got, "at once", "M1", "M2", "M3")
 
 
-async def test_backward_compatibility(bus: Bus, conn: Any) -> None:
-    """A group from before there were records keeps its place; one without a record starts from the beginning."""
+async def test_group_from_before_records_keeps_its_position(bus: Bus, conn: Any) -> None:
+    """A group from before records existed keeps its position, and one without a record starts from the beginning."""
     await create_log(bus, "test", namespace="ns")
     await bus.send("test", "M1")
     got = gather(bus, "old", "test", start=Start.BEGINNING)
@@ -110,8 +110,8 @@ async def test_backward_compatibility(bus: Bus, conn: Any) -> None:
             await gets(again, "M2")
 
 
-async def test_partition_specific_subscriptions(bus: Bus, conn: Any) -> None:
-    """Each partition has a record of its own: the second one starts where it says, and the first stays as it is."""
+async def test_each_key_has_a_record_of_its_own(bus: Bus, conn: Any) -> None:
+    """Each key has its own record: the second one starts where it says, and the first stays as it is."""
     await create_log(bus, "q")
     for payload, key in (("old p1", "p1"), ("old p2", "p2"), ("old p3", "p3")):
         await bus.send("q", payload, key=key)
@@ -125,7 +125,7 @@ async def test_partition_specific_subscriptions(bus: Bus, conn: Any) -> None:
 
         await bus.admin.subscribe_group("cg", "q", key="p2", mode="new")
         await gets(got, "new p1", "new p2")
-        await is_through(conn, "cg", "q")  # who has a message in hand when its lanes are taken away gets it again
+        await is_through(conn, "cg", "q")  # a message in hand while its lanes are taken away comes again
         await bus.admin.subscribe_group("cg", "q", key="p3", mode="all")
         await gets(got, "new p1", "new p2", "old p3")
         for key in ("p1", "p2", "p3", "p4"):
@@ -138,8 +138,8 @@ async def test_partition_specific_subscriptions(bus: Bus, conn: Any) -> None:
     ]
 
 
-async def test_mixed_mode_subscriptions(bus: Bus, conn: Any) -> None:
-    """One group may start in each topic in another mode."""
+async def test_group_may_start_in_another_mode_per_topic(bus: Bus, conn: Any) -> None:
+    """One group may start in another mode in each topic."""
     for topic in ("q1", "q2", "q3"):
         await create_log(bus, topic)
         await bus.send(topic, f"old {topic}")
@@ -158,8 +158,8 @@ async def test_mixed_mode_subscriptions(bus: Bus, conn: Any) -> None:
         await gets(half, "old q3", "new q3")
 
 
-async def test_subscription_mode_changes(bus: Bus, conn: Any) -> None:
-    """The first mode stays, for topics that come later too, until its record is forgotten."""
+async def test_first_mode_stays_until_its_record_is_forgotten(bus: Bus, conn: Any) -> None:
+    """The first mode stays, for later topics too, until its record is forgotten."""
     await create_log(bus, "q1", namespace="ns")
     await bus.send("q1", "old")
     await age(conn, 60)
@@ -177,8 +177,10 @@ async def test_subscription_mode_changes(bus: Bus, conn: Any) -> None:
     assert [one["mode"] for one in await bus.admin.scopes("cg")] == ["all"]
 
 
-async def test_server_default_mode_changes(dsn: str, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A default that has changed is for groups that come then; others keep the mode that was recorded."""
+async def test_changed_default_mode_applies_to_new_groups_only(
+    dsn: str, conn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A changed default applies to new groups, and others keep their recorded mode."""
     variable = "POSTBUS_DEFAULT_SUBSCRIPTION_MODE"
     monkeypatch.delenv(variable, raising=False)
     async with Bus.open(dsn) as bus:

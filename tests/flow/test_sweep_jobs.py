@@ -1,4 +1,4 @@
-"""The jobs of sweeping in processes: they run by themselves, obey the settings, and tell when they fail."""
+"""Sweeping jobs in processes: they run by themselves, follow the settings, and report failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JOBS = {"return_expired", "sweep", "sweep_log", "detect_dead", "drop_leaves", "s
 
 
 async def test_every_job_runs_in_a_process(bus: Bus, conn: Any) -> None:
-    """And is noted once, however often it looks."""
+    """Each job is recorded once, however often it checks."""
     await create_log(bus)
     collect(bus)
 
@@ -32,8 +32,8 @@ async def test_every_job_runs_in_a_process(bus: Bus, conn: Any) -> None:
         assert (await bus.admin.sweep_health())["healthy"]
 
 
-async def test_two_processes_obey_the_settings_of_the_database(bus: Bus, conn: Any) -> None:
-    """What one has done is not due for the other; when more is left, it goes on at once until nothing is."""
+async def test_two_processes_follow_the_settings_of_the_database(bus: Bus, conn: Any) -> None:
+    """A job done by one process is not due for the other; with more left, it continues at once until nothing is."""
     await bus.admin.create_topic("q", retention="1s")
     await bus.admin.set_sweeping(batch_size=2)
     store = await bus.connect()
@@ -57,8 +57,8 @@ async def test_two_processes_obey_the_settings_of_the_database(bus: Bus, conn: A
 
 
 @pytest.mark.parametrize("job", ["sweep", "sweep_log", "return_expired", "subscriptions"])
-async def test_a_job_that_fails_is_noted_and_ends_the_process(bus: Bus, conn: Any, job: str) -> None:
-    """A bug is not retried in silence; whoever asks for the health hears of it, until the job succeeds again."""
+async def test_failing_job_is_recorded_and_ends_the_process(bus: Bus, conn: Any, job: str) -> None:
+    """A bug is not retried in silence: the health report shows it until the job succeeds again."""
     await create_log(bus)
     function = "sweep_subscriptions" if job == "subscriptions" else job
     oid = await conn.fetchval("select oid from pg_proc where proname = $1", function)

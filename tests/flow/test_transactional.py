@@ -54,8 +54,8 @@ async def test_effect_and_settlement_commit_together(bus: Bus, conn: Any) -> Non
     assert await effects_of(conn) == [(n, 1) for n in range(20)]
 
 
-async def test_an_error_rolls_the_effect_back(bus: Bus, conn: Any) -> None:
-    """What a failed attempt wrote is undone; the attempt that succeeds counts."""
+async def test_error_rolls_the_effect_back(bus: Bus, conn: Any) -> None:
+    """The effect of a failed attempt is undone, and that of the successful attempt counts."""
 
     @bus.subscribe("t", transactional=True, retry=SOON)
     async def handle(order: Order, message: Message, conn: Any) -> Any:
@@ -70,7 +70,7 @@ async def test_an_error_rolls_the_effect_back(bus: Bus, conn: Any) -> None:
     assert await effects_of(conn) == [(1, 3)]
 
 
-async def test_a_dead_letter_rolls_the_effect_back(bus: Bus, conn: Any) -> None:
+async def test_dead_letter_rolls_the_effect_back(bus: Bus, conn: Any) -> None:
     """A message that is given up leaves no effect."""
 
     @bus.subscribe("t", transactional=True)
@@ -84,8 +84,8 @@ async def test_a_dead_letter_rolls_the_effect_back(bus: Bus, conn: Any) -> None:
     assert await effects_of(conn) == []
 
 
-async def test_a_lost_lease_rolls_the_effect_back(bus: Bus, conn: Any) -> None:
-    """When the message went to somebody else meanwhile, the handler's effect does not happen."""
+async def test_lost_lease_rolls_the_effect_back(bus: Bus, conn: Any) -> None:
+    """When the message has gone to another consumer meanwhile, the handler's effect does not happen."""
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     calls = 0
@@ -111,8 +111,8 @@ async def test_a_lost_lease_rolls_the_effect_back(bus: Bus, conn: Any) -> None:
     assert await effects_of(conn) == [(1, 2)]
 
 
-async def test_an_error_of_the_commit_is_an_error_of_the_handler(bus: Bus, conn: Any) -> None:
-    """A deferred constraint that fails at COMMIT undoes everything, and the message is tried again."""
+async def test_error_at_commit_is_an_error_of_the_handler(bus: Bus, conn: Any) -> None:
+    """A deferred constraint that fails at COMMIT undoes everything, and the message is retried."""
     await conn.execute("insert into effect values (1, 0)")
 
     @bus.subscribe("t", transactional=True, retry=SOON)
@@ -126,8 +126,8 @@ async def test_an_error_of_the_commit_is_an_error_of_the_handler(bus: Bus, conn:
     assert "effect_id_key" in (await bus.admin.dead_letters("t"))[0]["last_error"]
 
 
-async def test_a_batch_commits_as_one(bus: Bus, conn: Any) -> None:
-    """All effects of a batch happen with the settlement of all its messages, or none."""
+async def test_batch_commits_as_one(bus: Bus, conn: Any) -> None:
+    """All effects of a batch happen with the settlement of all its messages, or none does."""
     rounds = 0
 
     @bus.subscribe("t", transactional=True, batch=5, retry=SOON)
@@ -147,7 +147,7 @@ async def test_a_batch_commits_as_one(bus: Bus, conn: Any) -> None:
 
 
 async def test_publishing_in_the_handlers_transaction_is_part_of_it(bus: Bus, conn: Any) -> None:
-    """Consume, transform, produce: the next message exists exactly if this one is settled."""
+    """The next message exists if and only if this one is settled."""
 
     @bus.subscribe("t", transactional=True, retry=SOON)
     async def handle(order: Order, message: Message, conn: Any) -> None:
@@ -165,8 +165,8 @@ async def test_publishing_in_the_handlers_transaction_is_part_of_it(bus: Bus, co
         await settled(conn, waiting=1)
 
 
-async def test_a_serialization_failure_is_tried_again_at_once(bus: Bus, conn: Any) -> None:
-    """An error of the moment in the handler's transaction undoes it and brings the message back by the policy."""
+async def test_serialization_failure_is_retried_by_policy(bus: Bus, conn: Any) -> None:
+    """A transient error in the handler's transaction undoes it, and the message comes back."""
     attempts = []
 
     @bus.subscribe("t", transactional=True, retry=SOON)
@@ -209,8 +209,8 @@ async def test_handler_that_ends_its_transaction_fails(bus: Bus, conn: Any, topi
     assert attempts == [1, 2, 3]
 
 
-async def test_worker_goes_on_after_a_handler_that_ends_its_transaction(bus: Bus, conn: Any) -> None:
-    """The connection that it had serves other handlers, and a savepoint is no end of a transaction."""
+async def test_worker_continues_after_a_handler_ended_its_transaction(bus: Bus, conn: Any) -> None:
+    """Its connection serves other handlers, and a savepoint does not count as the end of a transaction."""
 
     @bus.subscribe("t", transactional=True, retry=SOON)
     async def handle(order: Order, message: Message, conn: Any) -> None:
@@ -228,10 +228,8 @@ async def test_worker_goes_on_after_a_handler_that_ends_its_transaction(bus: Bus
 
 @pytest.mark.parametrize("topic", ["queue", "log"])
 @pytest.mark.parametrize("batch", [None, 5])
-async def test_handler_that_swallows_an_error_of_the_database_fails(
-    bus: Bus, conn: Any, topic: str, batch: int | None
-) -> None:
-    """The server would answer its COMMIT with ROLLBACK: nothing is acknowledged, and what the handler did is undone."""
+async def test_handler_that_swallows_a_database_error_fails(bus: Bus, conn: Any, topic: str, batch: int | None) -> None:
+    """The server would answer its COMMIT with ROLLBACK: nothing is acknowledged, and its effects are undone."""
     await bus.admin.create_topic("log", semantics="PUB_SUB")
     group: dict[str, Any] = {"group": "g", "start": "FROM_BEGINNING"} if topic == "log" else {}
 
