@@ -1,4 +1,4 @@
-"""A program per driver, and a database that the tests of a module share."""
+"""A program for each driver, and a database that the tests of a module share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.fix_database import Connect, _make_template
 
 @pytest.fixture(scope="module")
 def module_dsn(server: EmbeddedPostgres) -> Iterator[str]:
-    """A database for tests that need none of their own: each has its own topic in it."""
+    """Create a database for tests that need none of their own: each has its own topic in it."""
     name = f"module_{secrets.token_hex(8)}"
     asyncio.run(_on(server, f"create database {name} template postbus_template"))
     yield server.dsn(name)
@@ -36,26 +36,26 @@ async def _on(server: EmbeddedPostgres, sql: str) -> None:
 
 @pytest.fixture
 def topic() -> str:
-    """A topic that no other test uses."""
+    """Return a topic that no other test uses."""
     return f"topic-{secrets.token_hex(8)}"
 
 
 @pytest.fixture(params=PROGRAMS)
 async def program(request: pytest.FixtureRequest, dsn: str) -> AsyncIterator[Program]:
-    """A program that publishes, with each driver in turn."""
+    """Run a publishing program with each driver in turn."""
     async with PROGRAMS[request.param](dsn) as opened:
         yield opened
 
 
 @pytest.fixture
 async def ear(dsn: str, conn: Any, topic: str) -> AsyncIterator[Ear]:
-    """Listens for the test's topic."""
+    """Listen for the test's topic."""
     wakers = Wakers()
     heard = Ear(wakers, conn)
     heard.listen(topic)
     stop = asyncio.Event()
     listening = asyncio.create_task(Listener(dsn, wakers).run(stop))
-    await heard.hears(topic)  # a new listener rings once for itself
+    await heard.hears(topic)  # a new listener wakes itself once
     yield heard
     stop.set()
     await listening
@@ -63,12 +63,12 @@ async def ear(dsn: str, conn: Any, topic: str) -> AsyncIterator[Ear]:
 
 @pytest.fixture
 async def rung_after_commit(connect: Connect) -> None:
-    """What is published is not rung for by its commit: somebody else has the turn."""
+    """Make the wake-up come after the commit, because another session holds the turn to notify."""
     await (await connect()).execute("select pg_advisory_lock(hashtext('postbus.ring'))")
 
 
 @pytest.fixture(params=[None, "rung_after_commit"])
 def rung(request: pytest.FixtureRequest) -> None:
-    """By its commit, or afterwards."""
+    """Wake consumers by the commit, or afterwards."""
     if request.param is not None:
         request.getfixturevalue(request.param)

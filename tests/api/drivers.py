@@ -1,6 +1,6 @@
-"""Programs that publish, one for each driver and library that Postbus knows, all used in the same way.
+"""Publishing programs, one for each driver and library that Postbus supports, all used in the same way.
 
-What is sync runs in a thread of its own without an event loop, as it does in a program that has none.
+Sync programs run in a thread of their own without an event loop, as they do outside of tests.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Program:
         return await self.call(lambda: self.conn.execute(sql))
 
     async def begin(self) -> None:
-        """Most begin by themselves."""
+        """Begin a transaction; most drivers do so implicitly."""
 
     async def commit(self) -> None:
         await self.call(lambda: self.conn.commit())

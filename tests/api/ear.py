@@ -1,4 +1,4 @@
-"""Hearing what is rung through the database."""
+"""Hears wake-ups that come through the database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from postbus._wakeup.waiters import TimedWaker, Wakers, topic_id
 
 
 class Ear:
-    """Hears, in a connection of its own, what is rung for topics."""
+    """Hears wake-ups for topics on its own connection."""
 
     def __init__(self, wakers: Wakers, conn: Any) -> None:
         self._wakers = wakers
@@ -20,12 +20,12 @@ class Ear:
         self._heard[topic] = self._wakers.add(topic)
 
     async def hears(self, topic: str, *, within: float = 3) -> None:
-        """It is rung for the topic, sooner than anybody polls."""
+        """Check that the topic is notified sooner than anybody polls."""
         assert await self._heard[topic].woken_within(within)
         self._heard[topic].clear()
 
     async def has_heard(self, topic: str) -> bool:
-        """Whether it has been rung for the topic by now: notifications come in order."""
+        """Return whether the topic has been notified by now: notifications come in order."""
         self._fence.clear()
         await self._conn.execute("select postbus.ring(array[$1::bigint])", topic_id("fence"))
         assert await self._fence.woken_within(10)

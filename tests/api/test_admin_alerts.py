@@ -1,4 +1,4 @@
-"""Alerts: messages that are stuck, messages for nobody, and what should never be."""
+"""Alerts: stuck messages, messages that no group needs, and inconsistencies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def subscribed(bus: Bus, *groups: str, start: Start = Start.NOW) -> list[i
 
 
 async def pass_time(conn: Any, hours: int = 2) -> None:
-    """Let all that is there be older."""
+    """Make everything older."""
     await conn.execute("update postbus.segment set published_at = published_at - $1 * interval '1 hour'", hours)
     await conn.execute("update postbus.subscription set subscribed_at = subscribed_at - $1 * interval '1 hour'", hours)
 
@@ -29,7 +29,7 @@ async def stuck(bus: Bus, **options: Any) -> list[tuple[str, list[str], int]]:
 
 
 async def test_messages_that_live_groups_have_not_settled_are_stuck(bus: Bus, conn: Any) -> None:
-    """From an hour on, or after as long as one says: by topic, with the groups, how many, and the oldest."""
+    """Messages count after an hour, or after the given age: by topic, with groups, number and the oldest."""
     await create_log(bus)
     await subscribed(bus, "a", "b")
     for n in range(3):
@@ -47,7 +47,8 @@ async def test_messages_that_live_groups_have_not_settled_are_stuck(bus: Bus, co
     assert await stuck(bus) == [], "nothing waits for the dead"
 
 
-async def test_what_is_tried_again_for_long_is_stuck_too(bus: Bus, conn: Any) -> None:
+async def test_messages_retried_for_long_are_stuck_too(bus: Bus, conn: Any) -> None:
+    """A deferred message counts as stuck from its publishing time."""
     await create_log(bus)
     [group] = await subscribed(bus, "a")
     await conn.execute(
@@ -59,7 +60,8 @@ async def test_what_is_tried_again_for_long_is_stuck_too(bus: Bus, conn: Any) ->
     assert await stuck(bus) == [("t", ["a"], 1)]
 
 
-async def test_a_group_that_has_just_begun_with_history_is_not_stuck(bus: Bus, conn: Any) -> None:
+async def test_group_that_has_just_begun_with_history_is_not_stuck(bus: Bus, conn: Any) -> None:
+    """The age counts from the subscription if the messages are older."""
     await create_log(bus)
     await bus.send("t", 1)
     await pass_time(conn)
@@ -67,8 +69,8 @@ async def test_a_group_that_has_just_begun_with_history_is_not_stuck(bus: Bus, c
     assert await stuck(bus) == []
 
 
-async def test_messages_for_nobody(bus: Bus, conn: Any) -> None:
-    """Messages that no group was ever required for are counted; a group that joins later does not change that."""
+async def test_messages_without_any_group_are_reported(bus: Bus, conn: Any) -> None:
+    """Messages that no group was ever required for are counted, also after a group joins later."""
     await create_log(bus)
     await create_log(bus, "empty")
     await bus.admin.create_topic("queue")
@@ -86,8 +88,8 @@ async def test_messages_for_nobody(bus: Bus, conn: Any) -> None:
     assert await bus.admin.zero_subscription_messages() == []
 
 
-async def test_stopped_consumers_leave_no_messages_for_nobody(bus: Bus, conn: Any) -> None:
-    """If a group dies or is removed, messages that it was required for are not for nobody; later ones are."""
+async def test_stopped_group_leaves_its_messages_unreported(bus: Bus, conn: Any) -> None:
+    """If a group dies or is removed, messages that it was required for are not reported; later ones are."""
     await create_log(bus)
     await subscribed(bus, "a")
     await bus.send("t", 1)
@@ -100,7 +102,7 @@ async def test_stopped_consumers_leave_no_messages_for_nobody(bus: Bus, conn: An
     assert [row["messages"] for row in await bus.admin.zero_subscription_messages()] == [1]
 
 
-# What is broken, and what is told of it.
+# Inconsistencies, and how they are reported.
 DAMAGE = {
     "delete from postbus.subscription where id = {group}": [
         ("lane", "lane 0 belongs to a subscription that has ended or is not there"),
@@ -134,7 +136,7 @@ DAMAGE = {
 
 @pytest.fixture
 async def group(bus: Bus) -> int:
-    """A group that is catching up."""
+    """Return a group that is catching up."""
     await create_log(bus, lanes=2)
     for n in range(4):
         await bus.send("t", n)
@@ -143,7 +145,8 @@ async def group(bus: Bus) -> int:
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-async def test_what_should_never_be_is_told(bus: Bus, conn: Any, group: int, damage: str) -> None:
+async def test_each_inconsistency_is_reported(bus: Bus, conn: Any, group: int, damage: str) -> None:
+    """Each kind of damage is found with its kind and explanation."""
     assert await bus.admin.inconsistencies() == []
     await conn.execute(damage.format(group=group))
     found = await bus.admin.inconsistencies()
@@ -155,8 +158,8 @@ async def no_history_goes_on(bus: Bus) -> None:
         await bus.admin.resume_catch_up("t", "g")
 
 
-async def test_whatever_is_done_to_groups_is_consistent(bus: Bus, conn: Any, group: int) -> None:
-    """Pausing, cancelling history and going on with it, seeking, ending, removing."""
+async def test_group_operations_leave_no_inconsistency(bus: Bus, conn: Any, group: int) -> None:
+    """Pausing, cancelling and resuming a catch-up, seeking, ending and removing keep the tables consistent."""
     admin = bus.admin
     for act in (
         lambda: admin.pause_group("t", "g"),

@@ -14,10 +14,8 @@ from support.grouping import create_log, has, is_through, look_often, publish_nu
 from support.running import running
 
 
-async def test_a_group_that_is_stuck_goes_on_behind_what_is_old(
-    bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What its process has read already is not handled any more, but for what it has in hand."""
+async def test_stuck_group_continues_after_force_complete(bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages that its process had read ahead are no longer handled, apart from those in hand."""
     look_often(monkeypatch)
     await create_log(bus, lanes=1)
     got: list[int] = []
@@ -50,11 +48,12 @@ async def is_held(conn: Any) -> None:
 
 
 async def is_another(conn: Any, number: int) -> None:
-    """The lane was taken from its holder, and anew, behind what was skipped."""
+    """Check that the lane was taken from its holder and taken again behind the skipped messages."""
     assert await conn.fetchval("select held_number > $1 + 1 and holder is not null from postbus.lane", number)
 
 
-async def test_what_is_wrong_is_told(bus: Bus) -> None:
+async def test_bad_force_complete_arguments_raise_their_errors(bus: Bus) -> None:
+    """Each wrong argument has an error class of its own."""
     await create_log(bus)
     await bus.admin.create_topic("queue")
     cases: list[tuple[str, Any, str | None, type[Exception]]] = [

@@ -1,4 +1,4 @@
-"""Managing groups: what operators ask and do, as methods of `bus.admin`."""
+"""Managing groups: what operators query and do, as methods of `bus.admin`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.running import running
 
 
 async def subscribed(bus: Bus, topic: str = "events", *groups: str, start: Start = Start.BEGINNING) -> None:
-    """A PUB_SUB topic with groups that nobody works for."""
+    """Create a PUB_SUB topic with groups that nobody works for."""
     await bus.admin.create_topic(topic, semantics="PUB_SUB", lanes=2)
     store = await bus.connect()
     for group in groups or ("mail",):
@@ -34,13 +34,13 @@ async def subscribed(bus: Bus, topic: str = "events", *groups: str, start: Start
 
 
 async def lag(bus: Bus, group: str = "mail", topic: str = "events") -> int:
-    """What a group has before it, counted exactly."""
+    """Return what a group has before it, counted exactly."""
     await (await bus.connect()).sweep_log()
     return int((await bus.admin.group(topic, group))["lag"])
 
 
-async def test_groups_are_listed(bus: Bus) -> None:
-    """All groups, those of one topic, or those of one name; with what they have before them."""
+async def test_groups_can_be_listed_by_topic_and_name(bus: Bus) -> None:
+    """All groups, those of one topic, or those of one name are listed with their lag."""
     await subscribed(bus, "events", "mail", "stock")
     await subscribed(bus, "other", "mail")
     await bus.send("events", 1)
@@ -63,8 +63,8 @@ async def test_groups_are_listed(bus: Bus) -> None:
     assert [one["topic"] for one in of_name] == ["events", "other"]
 
 
-async def test_one_group(bus: Bus) -> None:
-    """A group tells where it started and what it has before it."""
+async def test_one_group_can_be_queried(bus: Bus) -> None:
+    """A group shows its start and its options."""
     await subscribed(bus, start=Start.from_message(1024))
 
     group = await bus.admin.group("events", "mail")
@@ -72,8 +72,8 @@ async def test_one_group(bus: Bus) -> None:
     assert (group["start"], group["start_id"], group["on_failure"]) == ("FROM_MESSAGE_ID", 1024, "block")
 
 
-async def test_members_are_counted(bus: Bus) -> None:
-    """What each member has done is there when its process has ended."""
+async def test_members_counters_outlive_their_process(bus: Bus) -> None:
+    """The counts of each member remain when its process has ended."""
     await subscribed(bus)
     seen: list[int] = []
     group = bus.group("mail", "events")
@@ -93,8 +93,8 @@ async def test_members_are_counted(bus: Bus) -> None:
     assert {one["name"]: one["processed"] for one in members} == {"even": 2, "odd": 1}
 
 
-async def test_pause_resume_cancel(bus: Bus) -> None:
-    """A paused group keeps its place; a cancelled one is gone, unless those are asked for too."""
+async def test_group_can_be_paused_resumed_and_cancelled(bus: Bus) -> None:
+    """A paused group keeps its position; a cancelled one is listed only on request."""
     await subscribed(bus)
     await bus.admin.pause_group("events", "mail")
     paused = await bus.admin.group("events", "mail")
@@ -111,8 +111,8 @@ async def test_pause_resume_cancel(bus: Bus) -> None:
         await bus.admin.group("events", "mail")
 
 
-async def test_seek(bus: Bus) -> None:
-    """A group goes on from where it is told to; a dry run only counts."""
+async def test_seek_moves_a_group_to_any_start(bus: Bus) -> None:
+    """The group continues at the given start; a dry run only counts."""
     await subscribed(bus)
     ids = [await bus.send("events", number) for number in range(3)]
     between = (await bus.admin.log("events"))[1]["published_at"]
@@ -135,8 +135,8 @@ async def test_seek(bus: Bus) -> None:
         assert await lag(bus) == count
 
 
-async def test_a_group_that_is_moved_back_gets_messages_again(bus: Bus) -> None:
-    """Also while it is at work."""
+async def test_group_moved_back_gets_its_messages_again(bus: Bus) -> None:
+    """This works while the group is at work."""
     await subscribed(bus)
     seen: list[int] = []
 
@@ -156,7 +156,7 @@ async def test_a_group_that_is_moved_back_gets_messages_again(bus: Bus) -> None:
 
 
 async def test_redrive_goes_to_one_group(bus: Bus) -> None:
-    """A dead letter goes back to the group that gave it up, and the other one's stays."""
+    """A dead letter goes back to the group that gave it up, and the other group's stays."""
     await subscribed(bus, "events", "mail", "stock")
     first, _second = await bury(bus, 1, 2, groups=("mail", "stock"))
 
@@ -174,8 +174,8 @@ async def test_redrive_goes_to_one_group(bus: Bus) -> None:
     assert (await bus.admin.group("events", "mail"))["retrying"] == 1
 
 
-async def test_dead_letters_of_several_groups(bus: Bus) -> None:
-    """One message may be a dead letter of each group: pages do not part them, and show wants to know whose."""
+async def test_dead_letters_of_several_groups_are_kept_apart(bus: Bus) -> None:
+    """One message may be a dead letter of several groups: a page never separates them, and a lookup needs the group."""
     await subscribed(bus, "events", "mail", "stock")
     first, second = await bury(bus, 1, 2, groups=("mail", "stock"))
 
@@ -191,8 +191,8 @@ async def test_dead_letters_of_several_groups(bus: Bus) -> None:
         await bus.admin.dead_letter(first, group="nobody")
 
 
-async def test_the_log(bus: Bus) -> None:
-    """What is retained can be read in pages, from both ends."""
+async def test_log_can_be_paged_from_both_ends(bus: Bus) -> None:
+    """Retained messages can be read in pages."""
     await subscribed(bus)
     async with bus.transaction() as conn:
         ids = await bus.publish_many(conn, "events", range(5))
@@ -211,8 +211,8 @@ async def test_the_log(bus: Bus) -> None:
     assert await bus.admin.log("nothing") == []
 
 
-async def test_rebase(bus: Bus, conn: Any) -> None:
-    """In a database that was restored elsewhere groups are refused until it is rebased; none loses a message."""
+async def test_rebase_lets_groups_of_a_restored_database_continue(bus: Bus, conn: Any) -> None:
+    """Groups of a restored database are refused until the rebase, and none loses a message."""
     await subscribed(bus)
     await bus.send("events", 1)
     await conn.execute("update postbus.cluster set identifier = identifier + 1")
@@ -230,8 +230,8 @@ async def test_rebase(bus: Bus, conn: Any) -> None:
     assert await lag(bus) == 1
 
 
-async def test_topics_of_the_log_are_neither_purged_nor_paused(bus: Bus) -> None:
-    """What waits differs from group to group, so the remedy names what to do with a group."""
+async def test_pub_sub_topic_can_be_neither_purged_nor_paused(bus: Bus) -> None:
+    """Each group has its own backlog, so the remedy names the command for a group."""
     await subscribed(bus)
     with pytest.raises(WrongSemantics) as purged:
         await bus.admin.purge_topic("events", dry_run=True)
@@ -242,8 +242,8 @@ async def test_topics_of_the_log_are_neither_purged_nor_paused(bus: Bus) -> None
     assert "postbus groups pause events GROUP" in paused.value.remedy
 
 
-async def test_a_topic_with_groups_is_deleted_by_force_only(bus: Bus) -> None:
-    """Its groups and dead letters go with it."""
+async def test_topic_with_groups_is_deleted_by_force_only(bus: Bus) -> None:
+    """Its groups and dead letters are deleted with it."""
     await subscribed(bus)
     with pytest.raises(TopicNotEmpty, match="has groups") as refused:
         await bus.admin.delete_topic("events")
@@ -284,8 +284,8 @@ Ask = Callable[[Bus], Coroutine[Any, Any, Any]]
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_mistakes_are_told(bus: Bus, ask: Ask, kind: type[PostbusError], why: str) -> None:
-    """What is not there, or does not fit, is refused with the reason and a remedy, and nothing changes."""
+async def test_mistakes_are_refused_with_a_remedy(bus: Bus, ask: Ask, kind: type[PostbusError], why: str) -> None:
+    """A missing or unsuitable argument is refused with the reason, and nothing changes."""
     await subscribed(bus)
     await bus.admin.create_topic("jobs")
     before = await bus.admin.groups()
@@ -298,8 +298,8 @@ async def test_mistakes_are_told(bus: Bus, ask: Ask, kind: type[PostbusError], w
     assert [(one["state"], one["lag"]) for one in after] == [(one["state"], one["lag"]) for one in before]
 
 
-async def test_states_that_do_not_follow(bus: Bus, conn: Any) -> None:
-    """A DEAD group cannot be paused: the remedy says how it comes back."""
+async def test_impossible_state_change_is_refused(bus: Bus, conn: Any) -> None:
+    """A DEAD group cannot be paused, and the remedy says how it returns."""
     await subscribed(bus)
     await conn.execute("update postbus.subscription set state = 'DEAD'")
 

@@ -1,4 +1,4 @@
-"""Health and metrics of groups, as operators ask for them."""
+"""Health and metrics of groups, as operators query them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ async def health(bus: Bus, group: str = "g") -> tuple[bool, str | None]:
     return row["healthy"], row["problem"]
 
 
-async def test_a_group_at_work_is_healthy(bus: Bus, conn: Any) -> None:
-    """With its heartbeat, what it has done, and nothing pending."""
+async def test_working_group_is_healthy(bus: Bus, conn: Any) -> None:
+    """It has a heartbeat, its counts, and nothing pending."""
     await create_log(bus)
     got = collect(bus)
     async with running(bus):
@@ -37,8 +37,8 @@ async def test_a_group_at_work_is_healthy(bus: Bus, conn: Any) -> None:
     assert (await bus.admin.group("t", "g"))["processed"] == 10
 
 
-async def test_a_dead_group_is_not_healthy(bus: Bus, conn: Any) -> None:
-    """The reason is its state."""
+async def test_dead_group_is_unhealthy(bus: Bus, conn: Any) -> None:
+    """The reason names its state."""
     await create_log(bus)
     await subscribed(bus)
     await conn.execute("update postbus.subscription set state = 'DEAD'")
@@ -56,8 +56,8 @@ async def test_a_dead_group_is_not_healthy(bus: Bus, conn: Any) -> None:
         (101, "beyond its heartbeat timeout: last heard of 101 s ago, DEAD once a process looks"),
     ],
 )
-async def test_a_group_near_its_heartbeat_timeout(bus: Bus, conn: Any, silent: int, told: str | None) -> None:
-    """From 80 % of the timeout on it wants attention; it is not DEAD yet, and will not be if no process looks."""
+async def test_group_near_its_heartbeat_timeout_is_reported(bus: Bus, conn: Any, silent: int, told: str | None) -> None:
+    """It is reported from 80 % of the timeout on, and stays alive until a process checks."""
     await create_log(bus, heartbeat_timeout="100s", heartbeat_interval="10s")
     await subscribed(bus)
     await conn.execute("update postbus.subscription set seen_at = clock_timestamp() - $1 * interval '1 s'", silent)
@@ -72,8 +72,8 @@ async def test_a_group_near_its_heartbeat_timeout(bus: Bus, conn: Any, silent: i
     assert [one["group_name"] for one in await bus.admin.groups_near_timeout(0.5)] == ["g"]
 
 
-async def test_a_group_without_progress_though_messages_wait(bus: Bus, conn: Any) -> None:
-    """It sends heartbeats, and does nothing; without messages there is nothing wrong with that."""
+async def test_group_without_progress_is_unhealthy_while_messages_wait(bus: Bus, conn: Any) -> None:
+    """It sends heartbeats but does nothing; without messages that is healthy."""
     await create_log(bus)
     await subscribed(bus)
     for table, column in (("subscription", "state_changed_at"), ("cursor", "at")):
@@ -91,8 +91,8 @@ async def test_a_group_without_progress_though_messages_wait(bus: Bus, conn: Any
     assert (await bus.admin.group("t", "g"))["pending"] == 1
 
 
-async def test_paused_is_healthy(bus: Bus, conn: Any) -> None:
-    """However long, and whatever waits."""
+async def test_paused_group_is_healthy(bus: Bus, conn: Any) -> None:
+    """It is healthy for however long, and whatever waits."""
     await create_log(bus)
     await subscribed(bus)
     await bus.send("t", 1)
@@ -107,8 +107,8 @@ async def test_paused_is_healthy(bus: Bus, conn: Any) -> None:
     assert (ended["healthy"], ended["problem"], ended["pending"]) == (None, None, None)
 
 
-async def test_pending_is_all_that_is_left_to_do(bus: Bus, conn: Any) -> None:
-    """What is before the group, what it tries again, and what waits behind that."""
+async def test_pending_counts_everything_left_to_do(bus: Bus, conn: Any) -> None:
+    """It is the sum of the lag, retried messages and those parked behind them."""
     await create_log(bus, lanes=1)
 
     @bus.subscribe("t", group="g")
@@ -125,8 +125,8 @@ async def test_pending_is_all_that_is_left_to_do(bus: Bus, conn: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"batch": 10}, {"transactional": True}, {"concurrency": 4}])
-async def test_metrics(bus: Bus, conn: Any, options: dict[str, Any]) -> None:
-    """What was processed and failed, how long a message takes, how fast the group is: with handlers of all kinds."""
+async def test_group_metrics_count_and_time_every_kind_of_handler(bus: Bus, conn: Any, options: dict[str, Any]) -> None:
+    """They show processed and failed calls, the time per call and the rate."""
     await create_log(bus)
     took, took_all = 0.02, 0.0
     has_failed = False
@@ -169,8 +169,8 @@ async def test_metrics(bus: Bus, conn: Any, options: dict[str, Any]) -> None:
     assert member["handling_ms"] == told["handling_ms"]
 
 
-async def test_the_rate_is_that_of_the_last_minute(bus: Bus, conn: Any) -> None:
-    """Told by the ledger: sixty messages within it, and those of before do not count."""
+async def test_rate_covers_the_last_minute(bus: Bus, conn: Any) -> None:
+    """It comes from the ledger: sixty messages within the minute count, and earlier ones do not."""
     await create_log(bus, lanes=1)
     collect(bus)
     async with running(bus):
@@ -185,8 +185,8 @@ async def test_the_rate_is_that_of_the_last_minute(bus: Bus, conn: Any) -> None:
         assert (await bus.admin.group_metrics("t", "g"))["rate"] == pytest.approx(1.0, abs=0.01)
 
 
-async def test_the_oldest_pending_message(bus: Bus) -> None:
-    """Its time is known before anything was handled; a rate and a duration are not."""
+async def test_oldest_pending_message_is_known_before_any_is_handled(bus: Bus) -> None:
+    """Rate and duration are not known yet."""
     await create_log(bus)
     await subscribed(bus)
     for n in range(2):
@@ -196,8 +196,8 @@ async def test_the_oldest_pending_message(bus: Bus) -> None:
     assert (told["rate"], told["handling_ms"], told["lag"] > 0) == (0, None, True)
 
 
-async def test_metrics_of_what_is_not_there(bus: Bus) -> None:
-    """The error says which part of it."""
+async def test_metrics_of_missing_groups_are_refused(bus: Bus) -> None:
+    """The error says which part does not exist."""
     await create_log(bus)
     await bus.admin.create_topic("queue")
     for topic, kind in (("t", GroupNotFound), ("nowhere", TopicNotFound), ("queue", WrongSemantics)):

@@ -1,4 +1,4 @@
-"""The states of a group: every way to ask for another one, in every state."""
+"""The states of a group: every way to request another one, in every state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IS_FINAL = "it was CANCELLED, which is final; make a new one: postbus groups sub
 LEAVE_ALONE = "it is alive: nothing has to be done"
 RESUME = "let it go on: postbus groups resume t g"
 
-# What each wish leads to from ACTIVE, PAUSED, DEAD and CANCELLED: a state, or the remedy with which it is refused.
+# What each request leads to from ACTIVE, PAUSED, DEAD and CANCELLED: a state, or the remedy of its refusal.
 WISHES = {
     "pause": (PAUSED, PAUSED, COMES_BACK, IS_FINAL),
     "resume": (ACTIVE, ACTIVE, COMES_BACK, IS_FINAL),
@@ -30,7 +30,7 @@ WISHES = {
     "nonsense": (PAUSE_OR_CANCEL, PAUSE_OR_CANCEL, COMES_BACK, IS_FINAL),
     "nothing": (PAUSE_OR_CANCEL, PAUSE_OR_CANCEL, COMES_BACK, IS_FINAL),
 }
-# What happens to a group, rather than being asked for: nothing is refused.
+# Events that happen to a group without a request: nothing is refused.
 EVENTS = {
     "heartbeat": (ACTIVE, PAUSED, ACTIVE, CANCELLED),
     "missed heartbeats": (DEAD, PAUSED, DEAD, CANCELLED),
@@ -59,7 +59,7 @@ async def subscription(conn: Any) -> int:
 
 
 async def bring_to(conn: Any, subscription: int, state: str) -> None:
-    """As it comes about; but death, without waiting for it."""
+    """Bring a group to a state in the natural way, except that death is set at once."""
     if state == DEAD:
         await conn.execute("update postbus.subscription set state = 'DEAD' where id = $1", subscription)
     elif state != ACTIVE:
@@ -97,10 +97,10 @@ _ASKED = [
 
 
 @pytest.mark.parametrize(("ask", "wish"), _ASKED, ids=[f"{wish} {way.__name__}" for way, wish in _ASKED])
-async def test_a_wish_is_granted_or_refused_with_what_is_possible(
+async def test_state_request_is_granted_or_refused_with_a_remedy(
     bus: Bus, conn: Any, cli: Cli, subscription: int, ask: Ask, wish: str
 ) -> None:
-    """In every state."""
+    """Each way of requesting is tried in every state."""
     for place, state in enumerate(STATES):
         await bring_to(conn, subscription, state)
         leads_to = WISHES[wish][place]
@@ -121,7 +121,8 @@ async def test_a_wish_is_granted_or_refused_with_what_is_possible(
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("event", EVENTS)
-async def test_what_happens_to_a_group(conn: Any, subscription: int, event: str, state: str) -> None:
+async def test_each_event_leads_to_its_state(conn: Any, subscription: int, event: str, state: str) -> None:
+    """Heartbeats, missed heartbeats and subscriptions change the state as the table says."""
     await bring_to(conn, subscription, state)
     match event:
         case "heartbeat":

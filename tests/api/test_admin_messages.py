@@ -1,4 +1,4 @@
-"""The story of a message: where it is, who has it, who is done, who is not, and why."""
+"""The history of a message: where it is, who has it, and which groups have settled it, with the reasons."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def by_group(story: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {one["group_name"]: one for one in story["deliveries"]}
 
 
-async def test_a_message_of_the_log(bus: Bus, conn: Any) -> None:
-    """What it is, for whom it is required, and how it stands at each group: who settled it, when, after how often."""
+async def test_message_of_the_log_shows_its_delivery_to_each_group(bus: Bus, conn: Any) -> None:
+    """It shows the required groups and, for each, the worker, the time, the attempts and the error."""
     await create_log(bus, lanes=1)
     store = await bus.connect()
     for group in ("done", "failing", "giving-up", "later", "nobody"):
@@ -67,8 +67,8 @@ async def test_a_message_of_the_log(bus: Bus, conn: Any) -> None:
     assert not groups["later"]["required"]
 
 
-async def test_a_message_that_the_log_has_dropped(bus: Bus, conn: Any) -> None:
-    """Groups that try it again, or have given it up, have copies: these tell the story."""
+async def test_message_dropped_from_the_log_is_described_by_its_copies(bus: Bus, conn: Any) -> None:
+    """Groups that retry it, or have given it up, keep copies with the history."""
     await create_log(bus, lanes=1)
     store = await bus.connect()
     for group in ("failing", "giving-up"):
@@ -110,8 +110,8 @@ async def has_one(bus: Bus, group: str, count: str) -> None:
     assert (await bus.admin.group("t", group))[count] == 1
 
 
-async def test_who_has_it(bus: Bus) -> None:
-    """A message that is not settled names the process that reads its lane."""
+async def test_unsettled_message_names_the_reader_of_its_lane(bus: Bus) -> None:
+    """The `holder` of a delivery is the process that reads the lane."""
     await create_log(bus, lanes=1)
     store = await bus.connect()
     subscription = await store.subscribe("t", "g", Start.NOW, "block")
@@ -122,7 +122,7 @@ async def test_who_has_it(bus: Bus) -> None:
 
 
 async def test_each_message_of_many_is_found(bus: Bus, conn: Any) -> None:
-    """Of segments with several messages, in several leaves, beside other topics."""
+    """Messages are found within segments, over several partitions, beside other topics."""
     await create_log(bus)
     await create_log(bus, "other")
     storage = await conn.fetchval("select storage_id from postbus.topic where name = 't'")
@@ -138,8 +138,8 @@ async def test_each_message_of_many_is_found(bus: Bus, conn: Any) -> None:
         await bus.admin.message("other", ids[0])
 
 
-async def test_a_message_of_a_queue(bus: Bus, conn: Any) -> None:
-    """Waiting, leased with who has it, retrying with the error, dead with the reason; then it is gone."""
+async def test_message_of_a_queue_shows_its_state(bus: Bus, conn: Any) -> None:
+    """It is waiting, leased with its member or retrying with its error, and finally gone."""
     id = await bus.send("jobs", 1, key="k")
     assert (await bus.admin.message("jobs", id))["state"] == "waiting"
     claimed = await conn.fetchrow("select * from postbus.claim('jobs', 'worker-1', 1)")
@@ -154,7 +154,8 @@ async def test_a_message_of_a_queue(bus: Bus, conn: Any) -> None:
     assert "postbus tail jobs --once" in gone.value.remedy
 
 
-async def test_what_is_not_there(bus: Bus) -> None:
+async def test_missing_message_is_not_found(bus: Bus) -> None:
+    """A missing topic has another error class."""
     await create_log(bus)
     for topic, kind in (("t", MessageNotFound), ("nowhere", TopicNotFound)):
         with pytest.raises(kind):

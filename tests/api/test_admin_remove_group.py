@@ -1,4 +1,4 @@
-"""Removing a group: what is in flight is handled first, and nothing of it is left."""
+"""Removing a group: messages in hand are handled first, and nothing of the group is left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.eventually import eventually
 from support.grouping import bury, create_log, look_often
 from support.running import running
 
-# All that a group has, but receipts: these go with the messages they are about.
+# All that a group has apart from receipts, which are removed with their messages.
 TABLES = ("subscription", "lane", "cursor", "retrying", "group_worker", "member", "loss", "catch_up", "dead_letter")
 
 
@@ -22,7 +22,7 @@ async def rows_left(conn: Any) -> dict[str, int]:
 
 
 class Slow:
-    """A handler that notes its messages and waits until it may end."""
+    """A handler that records its messages and waits until it may end."""
 
     def __init__(self) -> None:
         self.begun, self.may_end = asyncio.Event(), asyncio.Event()
@@ -38,8 +38,8 @@ async def is_paused(bus: Bus) -> None:
     assert (await bus.admin.group("t", "g"))["state"] == "PAUSED"
 
 
-async def test_nothing_is_left(bus: Bus, conn: Any) -> None:
-    """Of a group that nobody works for: at once, with its dead letters and its history."""
+async def test_removing_an_idle_group_leaves_nothing(bus: Bus, conn: Any) -> None:
+    """The group is removed at once, with its dead letters and its catch-up."""
     await create_log(bus)
     for n in range(5):
         await bus.send("t", n)
@@ -58,7 +58,8 @@ async def test_nothing_is_left(bus: Bus, conn: Any) -> None:
     assert (await store.subscribe("t", "g", Start.NOW, "block")).is_new
 
 
-async def test_others_keep_what_is_theirs(bus: Bus, conn: Any) -> None:
+async def test_removing_a_group_leaves_others_alone(bus: Bus, conn: Any) -> None:
+    """Dead letters and subscriptions of another group of the topic stay."""
     await create_log(bus)
     for group in ("g", "other"):
         await (await bus.connect()).subscribe("t", group, Start.NOW, "block")
@@ -69,10 +70,10 @@ async def test_others_keep_what_is_theirs(bus: Bus, conn: Any) -> None:
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-async def test_what_is_in_flight_is_settled_first(
+async def test_messages_in_hand_are_settled_before_the_removal(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, transactional: bool
 ) -> None:
-    """The group is paused meanwhile; what a transactional handler did is there afterwards."""
+    """The group is paused meanwhile, and the effect of a transactional handler is there afterwards."""
     look_often(monkeypatch)
     await create_log(bus, lanes=1, lease="30s")
     await conn.execute("create table effect (n integer)")
@@ -111,8 +112,8 @@ async def has_group(bus: Bus) -> None:
     await eventually(is_held)
 
 
-async def test_the_wait_is_bounded(bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handler that does not end is not waited for any longer; it is told how many lanes were held."""
+async def test_removal_waits_for_a_bounded_time(bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that does not end is waited for up to `wait`; the answer says how many lanes were held."""
     look_often(monkeypatch)
     await create_log(bus, lanes=1, lease="30s")
     slow = Slow()
@@ -130,8 +131,8 @@ async def test_the_wait_is_bounded(bus: Bus, conn: Any, monkeypatch: pytest.Monk
     assert await rows_left(conn) == {}
 
 
-async def test_a_process_that_is_gone_is_not_waited_for(bus: Bus, conn: Any) -> None:
-    """Its lanes count no more when its lease is over."""
+async def test_removal_does_not_wait_for_a_vanished_process(bus: Bus, conn: Any) -> None:
+    """Its lanes no longer count when its lease is over."""
     await create_log(bus)
     store = await bus.connect()
     subscription = await store.subscribe("t", "g", Start.NOW, "block")
@@ -142,7 +143,8 @@ async def test_a_process_that_is_gone_is_not_waited_for(bus: Bus, conn: Any) -> 
     assert await bus.admin.remove_group("t", "g", wait="1h") == {"removed": True, "held": 0}
 
 
-async def test_a_group_of_any_state_and_one_that_was_cancelled(bus: Bus, conn: Any) -> None:
+async def test_group_can_be_removed_in_any_state(bus: Bus, conn: Any) -> None:
+    """After CANCELLED it can be removed too."""
     await create_log(bus)
     store = await bus.connect()
     for state in ("ACTIVE", "PAUSED", "DEAD", "CANCELLED"):
@@ -152,7 +154,8 @@ async def test_a_group_of_any_state_and_one_that_was_cancelled(bus: Bus, conn: A
         assert await rows_left(conn) == {}
 
 
-async def test_what_is_not_there(bus: Bus) -> None:
+async def test_removing_a_missing_group_is_refused(bus: Bus) -> None:
+    """The error class says what does not exist."""
     await create_log(bus)
     await bus.admin.create_topic("queue")
     for topic, kind in (("t", GroupNotFound), ("nowhere", TopicNotFound), ("queue", WrongSemantics)):
@@ -160,8 +163,8 @@ async def test_what_is_not_there(bus: Bus) -> None:
             await bus.admin.remove_group(topic, "nobody")
 
 
-async def test_a_transaction_that_goes_on_in_a_lane_is_not_waited_for_without_end(bus: Bus, connect: Any) -> None:
-    """The group is not removed then, and stays paused: it can be removed when that has ended."""
+async def test_removal_does_not_wait_forever_for_a_transaction(bus: Bus, connect: Any) -> None:
+    """The group is not removed but stays paused, and can be removed when the transaction has ended."""
     await create_log(bus, lanes=1, lease="30s")
     store = await bus.connect()
     subscription = await store.subscribe("t", "g", Start.NOW, "block")

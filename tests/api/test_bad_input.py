@@ -1,4 +1,4 @@
-"""What is wrong with a message is told alike by Python and by SQL: class, code, what is wrong, and what to do."""
+"""Bad input raises the same error in Python and in SQL: class, code, reason and remedy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def dsn(module_dsn: str) -> str:
 
 
 async def _refusal(conn: Any, sql: str, *args: Any) -> PostbusError:
-    """The error that a statement of plain SQL raises, which has one of our codes."""
+    """Return the error that a statement of plain SQL raises, which has one of our codes."""
     with pytest.raises(asyncpg.PostgresError) as raised:
         await conn.fetchval(sql, *args)
     fields: Any = raised.value
@@ -58,10 +58,10 @@ def _are_alike(python: PostbusError, sql: PostbusError) -> None:
     ids=steady,
 )
 @pytest.mark.parametrize("many", [False, True])
-async def test_bad_options(
+async def test_bad_message_options_are_refused(
     bus: Bus, conn: Any, topic: str, options: dict[str, Any], in_sql: str, why: str, many: bool
 ) -> None:
-    """An option that makes no sense is refused by both, one message or many, and publishes nothing."""
+    """Python and SQL refuse the option, for one message or many, and publish nothing."""
     if many and isinstance(options.get("delay"), int):
         options = {**options, "delay": timedelta(seconds=options["delay"])}
     with pytest.raises(InvalidOption, match=why) as python:
@@ -100,8 +100,8 @@ async def test_bad_options(
     ],
     ids=ascii,
 )
-async def test_bad_types(bus: Bus, conn: Any, topic: str, options: Any, why: str) -> None:
-    """What is not even of the right type is refused before the database is asked."""
+async def test_options_of_wrong_types_are_refused(bus: Bus, conn: Any, topic: str, options: Any, why: str) -> None:
+    """A wrong type is refused before the database is asked."""
     with pytest.raises(InvalidOption, match=why) as refused:
         await bus.publish(conn, topic, "x", **options)
     with pytest.raises(InvalidOption):
@@ -111,8 +111,8 @@ async def test_bad_types(bus: Bus, conn: Any, topic: str, options: Any, why: str
     assert refused.value.remedy
 
 
-async def test_an_outgoing_has_a_timedelta(bus: Bus, conn: Any, topic: str) -> None:
-    """Seconds as a number are for publish(); in an `Outgoing` they are refused, not misunderstood."""
+async def test_outgoing_refuses_a_delay_in_seconds(bus: Bus, conn: Any, topic: str) -> None:
+    """Seconds as a number are for `publish`; an `Outgoing` needs a timedelta."""
     seconds: Any = 5
     with pytest.raises(InvalidOption, match="delay 5 is not a timedelta"):
         await bus.publish_many(conn, topic, [Outgoing(payload="x", delay=seconds)])
@@ -129,20 +129,20 @@ async def test_an_outgoing_has_a_timedelta(bus: Bus, conn: Any, topic: str) -> N
         ("""headers => '{"a": {"b": "c"}}'""", "headers are not an object of strings"),
     ],
 )
-async def test_bad_options_of_sql(conn: Any, topic: str, in_sql: str, why: str) -> None:
-    """What only SQL can say is refused by SQL."""
+async def test_bad_options_that_only_sql_can_express_are_refused(conn: Any, topic: str, in_sql: str, why: str) -> None:
+    """SQL refuses them with the same error class."""
     refused = await _refusal(conn, f"select postbus.publish($1, 'x'::text, {in_sql})", topic)
 
     assert (type(refused), refused.message) == (InvalidOption, why)
 
 
-async def test_the_end_of_time_is_refused(bus: Bus, conn: Any, topic: str) -> None:
+async def test_end_of_time_is_refused(bus: Bus, conn: Any, topic: str) -> None:
     """The last moment that Python knows means infinity to asyncpg."""
     with pytest.raises(InvalidOption, match="deliver_at is infinity"):
         await bus.publish(conn, topic, "x", deliver_at=datetime.max.replace(tzinfo=UTC))
 
 
-async def test_an_infinite_delay_is_refused(conn: Any, topic: str) -> None:
+async def test_infinite_delay_is_refused(conn: Any, topic: str) -> None:
     """Servers that know an infinite interval refuse it as a delay."""
     if conn.get_server_version().major < 17:
         pytest.skip("no such interval before PostgreSQL 17")
@@ -152,8 +152,8 @@ async def test_an_infinite_delay_is_refused(conn: Any, topic: str) -> None:
     assert refused.message == "delay infinity is longer than 1000 years"
 
 
-async def test_a_missing_payload_is_refused(conn: Any, topic: str) -> None:
-    """NULL is not a payload, in whatever form it comes."""
+async def test_null_payload_is_refused(conn: Any, topic: str) -> None:
+    """NULL is not a payload in any of the functions."""
     for call in ("publish($1, null::bytea)", "publish($1, null::jsonb)", "publish_many($1, array[null::bytea])"):
         refused = await _refusal(conn, f"select postbus.{call}", topic)
 
@@ -165,14 +165,14 @@ async def test_a_missing_payload_is_refused(conn: Any, topic: str) -> None:
     ["keys => '{a}'", "keys => '{}'", "priorities => '{1,2,3}'", "content_types => '{a}'", "dedup_keys => '{a,b,c}'"],
 )
 async def test_arrays_of_other_lengths_are_refused(conn: Any, topic: str, arrays: str) -> None:
-    """Options of many messages come one per message."""
+    """Each option of many messages has one value per message."""
     refused = await _refusal(conn, f"select postbus.publish_many($1, '{{a,b}}'::bytea[], {arrays})", topic)
 
     assert (refused.code, refused.message) == ("PB402", "the arrays are not as long as payloads")
 
 
-async def test_an_ordered_topic_needs_keys(bus: Bus, conn: Any, topic: str) -> None:
-    """A message without a key has no place in an order."""
+async def test_message_without_a_key_is_refused_by_an_ordered_topic(bus: Bus, conn: Any, topic: str) -> None:
+    """It would have no position in the order."""
     await bus.admin.create_topic(topic, ordered=True)
     with pytest.raises(InvalidOption, match="a message of an ordered topic needs a key") as python:
         await bus.publish(conn, topic, "x")
@@ -185,7 +185,7 @@ async def test_an_ordered_topic_needs_keys(bus: Bus, conn: Any, topic: str) -> N
     assert await conn.fetchval("select count(*) from postbus.messages where topic = $1", topic) == 0
 
 
-async def test_a_content_type_may_be_left_open(conn: Any, topic: str) -> None:
+async def test_content_type_may_be_null(conn: Any, topic: str) -> None:
     """NULL as a content type means the default, for one message and for many."""
     await conn.execute("select postbus.publish($1, 'a'::bytea, content_type => null)", topic)
     await conn.execute("select postbus.publish_many($1, '{a}'::bytea[], content_type => null)", topic)
@@ -195,7 +195,7 @@ async def test_a_content_type_may_be_left_open(conn: Any, topic: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", ".a", "-a", "/a", "a\n", "a\0", "ä", "*", "a" * 201, None, 5, b"a"])
-async def test_bad_topic_names(bus: Bus, conn: Any, name: Any) -> None:
+async def test_bad_topic_names_are_refused(bus: Bus, conn: Any, name: Any) -> None:
     """The error shows the name and the rule, wherever the name is given."""
     for call in (
         lambda: bus.publish(conn, name, "x"),
@@ -217,8 +217,8 @@ _likely = st.text(st.sampled_from("aZ09_.:/- \n*ä$"), max_size=6) | st.text(max
     max_examples=200, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
 @hypothesis.given(name=_likely.filter(lambda name: "\0" not in name) | st.integers(198, 203).map(lambda n: "x" * n))
-async def test_python_and_sql_agree_on_names(conn: Any, name: str) -> None:
-    """A name is good or bad for both, by the rule that the error states."""
+async def test_python_and_sql_agree_on_topic_names(conn: Any, name: str) -> None:
+    """A name is valid for both, or for neither, by the rule that the error states."""
     by_rule = bool(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._\-:/]*", name)) and 1 <= len(name) <= 200
     try:
         check_topic_name(name)
@@ -235,8 +235,8 @@ async def test_python_and_sql_agree_on_names(conn: Any, name: str) -> None:
     assert (in_python, in_sql) == (by_rule, by_rule)
 
 
-async def test_nothing_is_half_done(bus: Bus, conn: Any, topic: str) -> None:
-    """When one of many messages is refused, a savepoint around the call is left as it was."""
+async def test_refused_batch_publishes_nothing(bus: Bus, conn: Any, topic: str) -> None:
+    """When one of many messages is refused, the caller's transaction is as it was before."""
     await bus.admin.create_topic(topic, max_payload_bytes=3)
     messages = [Outgoing(payload="abc", dedup_key="1"), Outgoing(payload="abcd", dedup_key="2")]
     async with conn.transaction():
@@ -252,7 +252,7 @@ async def test_nothing_is_half_done(bus: Bus, conn: Any, topic: str) -> None:
 
 
 @pytest.mark.parametrize("messages", ["text", b"bytes", {"a": 1}], ids=steady)
-async def test_many_is_not_one(bus: Bus, conn: Any, topic: str, messages: Any) -> None:
-    """A text or a dict given to publish_many is refused, instead of published by its parts."""
+async def test_single_payload_is_refused_as_a_batch(bus: Bus, conn: Any, topic: str, messages: Any) -> None:
+    """A text or a dict given to `publish_many` is refused, instead of published in parts."""
     with pytest.raises(InvalidInput, match="publish_many got one"):
         await bus.publish_many(conn, topic, messages)

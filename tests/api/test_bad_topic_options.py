@@ -1,4 +1,4 @@
-"""Options of topics that make no sense are refused, by Python and by SQL alike."""
+"""Bad options of topics are refused alike by Python and by SQL."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ def dsn(module_dsn: str) -> str:
     ],
     ids=steady,
 )
-async def test_bad_values(bus: Bus, conn: Any, topic: str, options: dict[str, Any], why: str) -> None:
-    """The error names the option, in create_topic and in set_topic, and nothing is created or changed."""
+async def test_bad_option_values_are_refused(
+    bus: Bus, conn: Any, topic: str, options: dict[str, Any], why: str
+) -> None:
+    """The error names the option, in `create_topic` and in `set_topic`, and nothing is created or changed."""
     with pytest.raises(InvalidOption) as created:
         await bus.admin.create_topic(topic, **options)
     with pytest.raises(asyncpg.PostgresError) as in_sql:
@@ -80,8 +82,8 @@ async def test_bad_values(bus: Bus, conn: Any, topic: str, options: dict[str, An
     ],
     ids=steady,
 )
-async def test_bad_durations_and_combinations(bus: Bus, topic: str, options: Any, why: str) -> None:
-    """Durations are checked as such, and together with the values that an option is not given."""
+async def test_bad_durations_and_combinations_are_refused(bus: Bus, topic: str, options: Any, why: str) -> None:
+    """Durations are checked alone, and together with the default values of other options."""
     with pytest.raises(InvalidOption) as refused:
         await bus.admin.create_topic(topic, **options)
 
@@ -89,8 +91,8 @@ async def test_bad_durations_and_combinations(bus: Bus, topic: str, options: Any
     assert refused.value.remedy
 
 
-async def test_options_arrive_as_they_were_given(bus: Bus, topic: str) -> None:
-    """Each option has a value other than the default here, and the topic has it."""
+async def test_options_are_stored_as_given(bus: Bus, topic: str) -> None:
+    """Each option has a value other than its default here, and the topic shows it."""
     options: dict[str, Any] = {
         "ordered": True, "lease": "2 minutes", "max_attempts": 3, "retry_initial": timedelta(microseconds=1),
         "retry_factor": 3.5, "retry_max": 90, "retry_jitter": 0, "retention": "7d", "dedup_window": "1500 ms",
@@ -110,7 +112,7 @@ async def test_options_arrive_as_they_were_given(bus: Bus, topic: str) -> None:
 
 
 @pytest.mark.parametrize("options", ["[]", "null", '"text"', "5"])
-async def test_options_in_sql_are_an_object(conn: Any, topic: str, options: str) -> None:
+async def test_options_in_sql_must_be_a_json_object(conn: Any, topic: str, options: str) -> None:
     """Anything else is refused with our code."""
     with pytest.raises(asyncpg.PostgresError, match="the options are not a JSON object") as refused:
         await conn.execute("select postbus.create_topic($1, $2)", topic, options)
@@ -133,8 +135,8 @@ async def test_options_in_sql_are_an_object(conn: Any, topic: str, options: str)
         (timedelta(minutes=1), 60),
     ],
 )
-def test_durations_may_be_given_like_this(given: Any, meant: float) -> None:
-    """A number is seconds; a text is a number and a unit."""
+def test_durations_may_be_numbers_texts_or_timedeltas(given: Any, meant: float) -> None:
+    """A number is in seconds; a text is a number and a unit."""
     assert as_timedelta(given) == timedelta(seconds=meant)
 
 
@@ -142,8 +144,8 @@ def test_durations_may_be_given_like_this(given: Any, meant: float) -> None:
     "given",
     ["", "s", "-5s", "5 parsecs", "1h30m", "1e3s", "9" * 400, "9" * 20 + "d", None, True, [], float("nan"), 1e300],
 )
-def test_other_durations_are_refused(given: Any) -> None:
-    """What is not a duration, or longer than one can be, is told with an example of what is."""
+def test_bad_durations_are_refused(given: Any) -> None:
+    """The error has an example of a valid duration."""
     with pytest.raises(InvalidOption, match="wait .* is not a duration") as refused:
         as_timedelta(given, name="wait")
 

@@ -1,4 +1,4 @@
-"""What a caller is told when COMMIT is interrupted: by a broken connection, or by a cancellation."""
+"""What a caller learns when COMMIT is interrupted by a broken connection or by a cancellation."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def dsn(module_dsn: str) -> str:
 
 @pytest.fixture
 async def far_bus(proxy: Proxy) -> AsyncIterator[Bus]:
-    """A bus whose connections pass the proxy."""
+    """Open a bus whose connections pass through the proxy."""
     async with Bus.open(proxy.dsn) as opened:
         yield opened
 
 
 @pytest.mark.parametrize(("cut", "published"), [(OnCommit.CUT_BEFORE, 0), (OnCommit.CUT_AFTER, 1)])
-async def test_a_send_cut_off_at_its_commit_is_told_so(
+async def test_send_cut_off_at_its_commit_raises_commit_unknown(
     far_bus: Bus, proxy: Proxy, conn: Any, topic: str, cut: OnCommit, published: int
 ) -> None:
-    """Whether the server has committed or not, the sender learns that it cannot be known."""
+    """Whether the server committed or not, the sender learns that this cannot be known."""
     proxy.on_commit = cut
 
     with pytest.raises(CommitUnknown) as unknown:
@@ -45,10 +45,10 @@ async def test_a_send_cut_off_at_its_commit_is_told_so(
 
 
 @pytest.mark.parametrize("cut", [OnCommit.CUT_BEFORE, OnCommit.CUT_AFTER])
-async def test_repeating_with_a_deduplication_key_publishes_once(
+async def test_repeating_with_a_dedup_key_publishes_once(
     far_bus: Bus, proxy: Proxy, conn: Any, topic: str, cut: OnCommit
 ) -> None:
-    """After CommitUnknown the same call again is safe, and gives the id of the one message."""
+    """After CommitUnknown, repeating the call is safe and returns the id of the one message."""
     proxy.on_commit = cut
     with pytest.raises(CommitUnknown):
         await far_bus.send(topic, "x", dedup_key="d")
@@ -60,8 +60,8 @@ async def test_repeating_with_a_deduplication_key_publishes_once(
     assert [row["id"] for row in rows] == [message_id]
 
 
-async def test_all_that_share_the_commit_are_told(far_bus: Bus, proxy: Proxy, topic: str) -> None:
-    """Each of the senders of one commit gets CommitUnknown, and the next send works."""
+async def test_all_senders_of_one_commit_get_commit_unknown(far_bus: Bus, proxy: Proxy, topic: str) -> None:
+    """The next send works."""
     proxy.on_commit = OnCommit.CUT_AFTER
 
     answers = await asyncio.gather(*(far_bus.send(topic, n) for n in range(5)), return_exceptions=True)
@@ -71,10 +71,8 @@ async def test_all_that_share_the_commit_are_told(far_bus: Bus, proxy: Proxy, to
     assert {type(answer) for answer in answers} == {CommitUnknown}
 
 
-async def test_a_server_that_goes_away_before_the_commit_changed_nothing(
-    far_bus: Bus, proxy: Proxy, conn: Any, topic: str
-) -> None:
-    """A connection that breaks within a transaction is DatabaseUnavailable: it is known that nothing happened."""
+async def test_connection_lost_before_commit_changes_nothing(far_bus: Bus, proxy: Proxy, conn: Any, topic: str) -> None:
+    """It raises DatabaseUnavailable, because it is known that nothing happened."""
     with pytest.raises(DatabaseUnavailable, match="before COMMIT"):
         async with far_bus.transaction() as mine:
             await far_bus.publish(mine, topic, "x")
@@ -86,8 +84,8 @@ async def test_a_server_that_goes_away_before_the_commit_changed_nothing(
     assert await count_of(conn, topic) == 0
 
 
-async def test_a_server_that_goes_away_is_unavailable(far_bus: Bus, proxy: Proxy, topic: str) -> None:
-    """A send that cannot connect any more raises DatabaseUnavailable."""
+async def test_send_without_a_server_raises_database_unavailable(far_bus: Bus, proxy: Proxy, topic: str) -> None:
+    """A send that cannot connect any more fails."""
     await far_bus.send(topic, "x")
     await proxy.stop()
 
@@ -96,10 +94,10 @@ async def test_a_server_that_goes_away_is_unavailable(far_bus: Bus, proxy: Proxy
     await proxy.start()
 
 
-async def test_a_transaction_cut_off_at_its_commit_is_told_so(
+async def test_transaction_cut_off_at_its_commit_raises_commit_unknown(
     far_bus: Bus, proxy: Proxy, conn: Any, topic: str
 ) -> None:
-    """bus.transaction() tells of an unknown commit as send() does."""
+    """`bus.transaction()` reports an unknown commit as `send()` does."""
     proxy.on_commit = OnCommit.CUT_AFTER
 
     with pytest.raises(CommitUnknown):
@@ -109,10 +107,8 @@ async def test_a_transaction_cut_off_at_its_commit_is_told_so(
     assert await count_of(conn, topic) == 1
 
 
-async def test_a_cancellation_during_commit_waits_for_its_end(
-    far_bus: Bus, proxy: Proxy, conn: Any, topic: str
-) -> None:
-    """A task that is cancelled, even twice, while COMMIT is under way ends as cancelled after the commit."""
+async def test_cancellation_during_commit_waits_for_its_end(far_bus: Bus, proxy: Proxy, conn: Any, topic: str) -> None:
+    """A task cancelled during COMMIT, even twice, ends as cancelled after the commit."""
     committed = asyncio.Event()
 
     async def publish() -> None:
@@ -139,10 +135,10 @@ async def test_a_cancellation_during_commit_waits_for_its_end(
     assert await count_of(conn, topic) == 1
 
 
-async def test_a_send_cancelled_during_commit_leaves_the_others_alone(
+async def test_send_cancelled_during_commit_leaves_other_sends_alone(
     far_bus: Bus, proxy: Proxy, conn: Any, topic: str
 ) -> None:
-    """One sender gives up while the commit is under way; the other gets its id, and both are published."""
+    """One sender gives up during the commit; the other gets its id, and both messages are published."""
     proxy.on_commit = OnCommit.HOLD
     impatient = asyncio.create_task(far_bus.send(topic, "x"))
     patient = asyncio.create_task(far_bus.send(topic, "y"))
@@ -157,8 +153,8 @@ async def test_a_send_cancelled_during_commit_leaves_the_others_alone(
     assert await count_of(conn, topic) == 2
 
 
-async def test_a_transaction_that_fails_is_rolled_back(bus: Bus, conn: Any, topic: str) -> None:
-    """An error within bus.transaction() reaches the caller as it is, and nothing is published."""
+async def test_failing_transaction_is_rolled_back(bus: Bus, conn: Any, topic: str) -> None:
+    """An error within `bus.transaction()` reaches the caller as it is, and nothing is published."""
     with pytest.raises(ZeroDivisionError):
         async with bus.transaction() as mine:
             await bus.publish(mine, topic, "x")
@@ -167,8 +163,8 @@ async def test_a_transaction_that_fails_is_rolled_back(bus: Bus, conn: Any, topi
     assert await count_of(conn, topic) == 0
 
 
-async def test_a_commit_that_the_database_refuses_is_its_error(bus: Bus, conn: Any, topic: str) -> None:
-    """A constraint that is checked at COMMIT fails as it does without Postbus: the outcome is known."""
+async def test_commit_refused_by_the_database_raises_its_error(bus: Bus, conn: Any, topic: str) -> None:
+    """A constraint that fails at COMMIT raises as it does without Postbus: the outcome is known."""
     await conn.execute(f'create table "{topic}" (n int unique deferrable initially deferred)')
 
     with pytest.raises(asyncpg.UniqueViolationError):
@@ -179,8 +175,8 @@ async def test_a_commit_that_the_database_refuses_is_its_error(bus: Bus, conn: A
     assert await count_of(conn, topic) == 0
 
 
-async def test_a_transaction_may_have_savepoints(bus: Bus, conn: Any, topic: str) -> None:
-    """Within bus.transaction() asyncpg's own blocks are savepoints."""
+async def test_transaction_may_have_savepoints(bus: Bus, conn: Any, topic: str) -> None:
+    """Within `bus.transaction()` asyncpg's own blocks are savepoints."""
     async with bus.transaction() as mine:
         await bus.publish(mine, topic, "x")
         with pytest.raises(ZeroDivisionError):
@@ -191,8 +187,8 @@ async def test_a_transaction_may_have_savepoints(bus: Bus, conn: Any, topic: str
     assert await count_of(conn, topic) == 1
 
 
-async def test_a_connection_that_cannot_be_reset_is_dropped(bus: Bus, conn: Any) -> None:
-    """A body fails while a statement of it is under way: others get the connection's place, and close ends."""
+async def test_connection_that_cannot_be_reset_is_dropped(bus: Bus, conn: Any) -> None:
+    """A body fails during one of its statements: its slot in the pool is free again, and close ends."""
     wait = "select pg_advisory_lock(1)"
     await conn.execute(wait)
     store = await bus.connect()
@@ -213,7 +209,7 @@ async def test_a_connection_that_cannot_be_reset_is_dropped(bus: Bus, conn: Any)
 
 
 async def test_commit_that_the_server_rolls_back_is_an_error(bus: Bus, conn: Any, topic: str) -> None:
-    """If an error within the block was caught, the server rolls back at COMMIT, and the caller is told."""
+    """If an error within the block was caught, the server rolls back at COMMIT, and the caller gets an error."""
     with pytest.raises(NotCommitted, match="rolled the transaction back"):
         async with bus.transaction() as tx:
             await bus.publish(tx, topic, "x")
@@ -227,7 +223,7 @@ async def test_commit_that_the_server_rolls_back_is_an_error(bus: Bus, conn: Any
 
 
 async def test_error_in_a_savepoint_does_not_end_the_transaction(bus: Bus, conn: Any, topic: str) -> None:
-    """What a nested block undoes is undone; the rest commits."""
+    """Only the nested block is undone, and the rest commits."""
     async with bus.transaction() as tx:
         await bus.publish(tx, topic, "x")
         with suppress(asyncpg.PostgresError):
@@ -240,7 +236,7 @@ async def test_error_in_a_savepoint_does_not_end_the_transaction(bus: Bus, conn:
 
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
 async def test_block_that_ends_its_own_transaction_is_an_error(bus: Bus, topic: str, ends: str) -> None:
-    """What follows in the block would not be part of any transaction, so the caller is told."""
+    """Later statements of the block would be outside of any transaction."""
     with pytest.raises(TransactionEnded, match="inside it"):
         async with bus.transaction() as tx:
             await bus.publish(tx, topic, "x")
@@ -251,7 +247,7 @@ async def test_block_that_ends_its_own_transaction_is_an_error(bus: Bus, topic: 
 
 @pytest.mark.parametrize("ends", ["commit", "rollback", "rollback; begin; commit"])
 async def test_block_that_begins_another_transaction_is_an_error(bus: Bus, conn: Any, topic: str, ends: str) -> None:
-    """What was published before may be gone, and what follows is undone with the other transaction."""
+    """Earlier messages may be gone, and later ones are undone with the other transaction."""
     with pytest.raises(TransactionEnded, match="inside it"):
         async with bus.transaction() as tx:
             await bus.publish(tx, topic, "x")
@@ -264,8 +260,8 @@ async def test_block_that_begins_another_transaction_is_an_error(bus: Bus, conn:
     assert await count_of(conn, topic) == 1 + (ends == "commit")
 
 
-async def test_error_that_only_the_commit_finds_is_told_as_it_is(bus: Bus, conn: Any, topic: str) -> None:
-    """A deferred check of the user's own, whatever it raises."""
+async def test_error_found_only_at_commit_is_raised_unchanged(bus: Bus, conn: Any, topic: str) -> None:
+    """It comes from a deferred check of the user's own, whatever it raises."""
     with pytest.raises(InvalidInput, match="deferred"):
         async with bus.transaction() as tx:
             await tx.execute(
@@ -280,8 +276,8 @@ async def test_error_that_only_the_commit_finds_is_told_as_it_is(bus: Bus, conn:
     assert await count_of(conn, topic) == 0
 
 
-async def test_ack_in_a_transaction_that_the_server_rolls_back_is_open_again(bus: Bus, topic: str) -> None:
-    """Messages that were acked in it are still in hand, and can be acked again."""
+async def test_ack_in_a_rolled_back_transaction_is_open_again(bus: Bus, topic: str) -> None:
+    """Messages acknowledged in it are still in hand, and can be acknowledged again."""
     await bus.send(topic, "x")
     popped = await bus.pop(topic)
     with pytest.raises(NotCommitted):

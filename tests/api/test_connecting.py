@@ -1,4 +1,4 @@
-"""Databases that cannot be reached, or refuse: each with a clear error."""
+"""Unreachable or refusing databases: each has a clear error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from postbus.embedded import EmbeddedPostgres
 
 
 async def error_of(dsn: str, kind: type[PostbusError]) -> PostbusError:
-    """Opening the bus fails with an error that names a remedy."""
+    """Check that opening the bus fails with an error that names a remedy."""
     with pytest.raises(kind) as caught:
         async with Bus.open(dsn):
             pass
@@ -27,32 +27,32 @@ async def error_of(dsn: str, kind: type[PostbusError]) -> PostbusError:
 @pytest.mark.parametrize(
     "dsn", ["mysql://x", "postgresql://x:port/db", "not a dsn at all", "postgresql://h/db?sslmode=maybe"]
 )
-async def test_a_dsn_that_is_none_is_told(dsn: str) -> None:
-    """What cannot be read as a DSN is called so."""
+async def test_unreadable_dsn_is_reported(dsn: str) -> None:
+    """The error says that the text is no DSN."""
     assert "DSN" in str(await error_of(dsn, InvalidInput))
 
 
 @pytest.mark.parametrize(
     "dsn", ["postgresql://u@127.0.0.1:1/db", "postgresql://u@no-such-host.invalid/db", "postgresql:///db?host=/nowhere"]
 )
-async def test_a_server_that_is_away_is_told(dsn: str) -> None:
+async def test_unreachable_server_is_reported(dsn: str) -> None:
     """A server that does not answer is unavailable, and the remedy speaks of the DSN."""
     error = await error_of(dsn, DatabaseUnavailable)
     assert "--dsn" in error.remedy
 
 
-async def test_an_unknown_database_is_told(server: EmbeddedPostgres) -> None:
+async def test_unknown_database_is_reported(server: EmbeddedPostgres) -> None:
     """The error names the database."""
     assert "no_such_database" in str(await error_of(server.dsn("no_such_database"), InvalidInput))
 
 
-async def test_an_unknown_user_is_refused(server: EmbeddedPostgres) -> None:
-    """A user that the server does not know has no access."""
+async def test_unknown_user_is_refused(server: EmbeddedPostgres) -> None:
+    """The error is AccessDenied and names the user."""
     assert "stranger" in str(await error_of(server.dsn().replace("postgres@", "stranger@"), AccessDenied))
 
 
-async def test_a_user_without_a_role_is_refused(conn: Any, dsn: str) -> None:
-    """A user that has none of the roles is told that rights are missing."""
+async def test_user_without_a_role_is_refused(conn: Any, dsn: str) -> None:
+    """The remedy says which role is missing."""
     await conn.execute("create role nobody_special login")
     try:
         error = await error_of(dsn.replace("postgres@", "nobody_special@"), AccessDenied)
@@ -63,7 +63,7 @@ async def test_a_user_without_a_role_is_refused(conn: Any, dsn: str) -> None:
 
 @pytest.fixture
 def server_with_passwords() -> Iterator[EmbeddedPostgres]:
-    """A server of the test's own that asks for passwords."""
+    """Start a server of the test's own that asks for passwords."""
     folder = Path(tempfile.mkdtemp(prefix="postbus-password-"))
     folder.chmod(0o755)
     with EmbeddedPostgres.start(folder / "pg") as server:
@@ -71,8 +71,8 @@ def server_with_passwords() -> Iterator[EmbeddedPostgres]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-async def test_a_wrong_password_is_refused(server_with_passwords: EmbeddedPostgres) -> None:
-    """The error is about access, not about the network; the right password works."""
+async def test_wrong_password_is_refused(server_with_passwords: EmbeddedPostgres) -> None:
+    """The error is about access, not about the network, and the right password works."""
     dsn = server_with_passwords.dsn()
     root: Any = await asyncpg.connect(dsn)
     try:

@@ -19,7 +19,7 @@ def dsn(module_dsn: str) -> str:
 
 
 async def _waits(conn: Any, other: Any, task: asyncio.Task[Any]) -> None:
-    """The other session waits for somebody's lock."""
+    """Wait until the other session waits for a lock."""
 
     async def it_waits() -> None:
         assert not task.done()
@@ -28,7 +28,7 @@ async def _waits(conn: Any, other: Any, task: asyncio.Task[Any]) -> None:
     await eventually(it_waits)
 
 
-async def test_twice_in_one_transaction(bus: Bus, conn: Any, topic: str) -> None:
+async def test_dedup_key_publishes_once_within_a_transaction(bus: Bus, conn: Any, topic: str) -> None:
     """The second call publishes nothing, and returns the id of the first."""
     async with conn.transaction():
         first = await bus.publish(conn, topic, "first", dedup_key="d")
@@ -38,8 +38,8 @@ async def test_twice_in_one_transaction(bus: Bus, conn: Any, topic: str) -> None
     assert await payloads_of(conn, topic) == ["first"]
 
 
-async def test_in_two_transactions(bus: Bus, conn: Any, connect: Any, topic: str) -> None:
-    """It does not matter who publishes, nor whether the message is still there."""
+async def test_dedup_key_publishes_once_across_transactions(bus: Bus, conn: Any, connect: Any, topic: str) -> None:
+    """It does not matter who publishes, nor whether the message still exists."""
     first = await bus.publish(conn, topic, "first", dedup_key="d")
     await conn.execute("select postbus.purge_topic($1)", topic)
     second = await bus.publish(await connect(), topic, "second", dedup_key="d", delay=5)
@@ -48,8 +48,8 @@ async def test_in_two_transactions(bus: Bus, conn: Any, connect: Any, topic: str
     assert await payloads_of(conn, topic) == []
 
 
-async def test_after_the_window(bus: Bus, conn: Any, topic: str) -> None:
-    """A key whose time is over publishes again, and from then on stands for the new message."""
+async def test_expired_dedup_key_publishes_again(bus: Bus, conn: Any, topic: str) -> None:
+    """From then on the key stands for the new message."""
     first = await bus.publish(conn, topic, "first", dedup_key="d")
     await conn.execute("update postbus.dedup set expires_at = clock_timestamp() where message_id = $1", first)
     second = await bus.publish(conn, topic, "second", dedup_key="d")
@@ -59,8 +59,8 @@ async def test_after_the_window(bus: Bus, conn: Any, topic: str) -> None:
     assert await payloads_of(conn, topic) == ["first", "second"]
 
 
-async def test_the_window_is_the_topics(bus: Bus, conn: Any, topic: str) -> None:
-    """How long a key is remembered is an option of the topic."""
+async def test_dedup_window_is_an_option_of_the_topic(bus: Bus, conn: Any, topic: str) -> None:
+    """The key expires after the topic's `dedup_window`."""
     await bus.admin.create_topic(topic, dedup_window="2h")
     message_id = await bus.publish(conn, topic, "x", dedup_key="d")
 
@@ -68,7 +68,7 @@ async def test_the_window_is_the_topics(bus: Bus, conn: Any, topic: str) -> None
     assert await conn.fetchval(f"{ends} where m.id = $1", message_id) == timedelta(hours=2)
 
 
-async def test_each_topic_has_its_own_keys(bus: Bus, conn: Any, topic: str) -> None:
+async def test_each_topic_has_its_own_dedup_keys(bus: Bus, conn: Any, topic: str) -> None:
     """The same key in another topic is another key."""
     one = await bus.publish(conn, topic, "x", dedup_key="d")
     other = await bus.publish(conn, f"{topic}.other", "x", dedup_key="d")
@@ -76,8 +76,8 @@ async def test_each_topic_has_its_own_keys(bus: Bus, conn: Any, topic: str) -> N
     assert one != other
 
 
-async def test_a_rollback_forgets_the_key(bus: Bus, conn: Any, topic: str) -> None:
-    """What was not published has not been published before."""
+async def test_rollback_forgets_the_dedup_key(bus: Bus, conn: Any, topic: str) -> None:
+    """This holds for a transaction and for a savepoint."""
     await conn.execute("begin")
     await bus.publish(conn, topic, "first", dedup_key="d")
     await conn.execute("savepoint s")
@@ -90,7 +90,7 @@ async def test_a_rollback_forgets_the_key(bus: Bus, conn: Any, topic: str) -> No
 
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
-async def test_the_second_waits_for_the_end_of_the_first(
+async def test_second_publisher_waits_for_the_first_to_end(
     bus: Bus, conn: Any, connect: Any, topic: str, ending: str
 ) -> None:
     """Only when the first transaction has ended is it known who was first."""
@@ -116,8 +116,8 @@ async def _publish(bus: Bus, conn: Any, topic: str) -> int:
         return int(await bus.publish(conn, topic, "second", dedup_key="d"))
 
 
-async def test_many_at_once_publish_once(bus: Bus, conn: Any, connect: Any, topic: str) -> None:
-    """However many race for a key, there is one message, and all have its id."""
+async def test_concurrent_publishers_of_one_key_publish_once(bus: Bus, conn: Any, connect: Any, topic: str) -> None:
+    """However many race for a key, there is one message, and all get its id."""
     racers = [await connect() for _ in range(8)]
 
     ids = await asyncio.gather(*(_publish(bus, racer, topic) for racer in racers))
@@ -126,8 +126,10 @@ async def test_many_at_once_publish_once(bus: Bus, conn: Any, connect: Any, topi
     assert len(await payloads_of(conn, topic)) == 1
 
 
-async def test_a_key_that_ends_while_somebody_waits_is_not_lost(bus: Bus, conn: Any, connect: Any, topic: str) -> None:
-    """The sweep leaves a key alone that a transaction has just asked for, so that its answer stays right."""
+async def test_dedup_key_that_expires_during_a_transaction_is_kept(
+    bus: Bus, conn: Any, connect: Any, topic: str
+) -> None:
+    """The sweep leaves a key alone that an open transaction has asked for, so that its answer stays right."""
     first_id = await bus.publish(conn, topic, "first", dedup_key="d")
     asking = await connect()
     await asking.execute("begin")
@@ -140,7 +142,7 @@ async def test_a_key_that_ends_while_somebody_waits_is_not_lost(bus: Bus, conn: 
     assert again == first_id
 
 
-async def test_the_first_two_users_of_a_topic_do_not_wait_for_each_other(
+async def test_first_two_publishers_of_a_topic_do_not_wait_for_each_other(
     bus: Bus, conn: Any, connect: Any, topic: str
 ) -> None:
     """Two open transactions may both be the first to publish to a name, and both publish."""

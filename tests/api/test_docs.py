@@ -13,8 +13,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize(("page", "said"), [("inbox.md", "balance: 200\n"), ("events.md", "license 7 is verified\n")])
-def test_a_program_of_the_documentation_runs(dsn: str, page: str, said: str) -> None:
-    """The first one of each page: it prints what the page says, and ends."""
+def test_first_program_of_a_page_prints_what_the_page_says(dsn: str, page: str, said: str) -> None:
+    """The program runs without warnings, and ends."""
     program = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)[0]
 
     done = run(dsn, "-W", "error", "-c", program)

@@ -11,12 +11,12 @@ from api.drivers import Program
 from postbus import Bus, InvalidEvent
 from support.licensing import LicenseStatusChanged
 
-_UNCHECKED: Any = LicenseStatusChanged  # as a program without a type checker has it
+_UNCHECKED: Any = LicenseStatusChanged  # as in a program without a type checker
 _BAD = _UNCHECKED(7, "lost")
 
 
 async def of(conn: Any, aggregate_id: str) -> list[Any]:
-    """The messages about an aggregate."""
+    """Return the messages of an aggregate."""
     return list(await conn.fetch("select * from postbus.messages where topic = 'licenses' and key = $1", aggregate_id))
 
 
@@ -25,10 +25,10 @@ def dsn(module_dsn: str) -> str:
     return module_dsn
 
 
-async def test_an_event_exists_exactly_if_its_transaction_commits(
+async def test_event_exists_if_and_only_if_its_transaction_commits(
     program: Program, bus: Bus, conn: Any, topic: str
 ) -> None:
-    """It is a message of the registry's topic, with its type, version and aggregate in the headers."""
+    """It is a message of the registry's topic, with type, version and aggregate in its headers."""
     await program.begin()
     await program.call(lambda: bus.emit(program.conn, LicenseStatusChanged(1, "rejected"), aggregate_id=topic))
     await program.rollback()
@@ -54,9 +54,7 @@ async def test_an_event_exists_exactly_if_its_transaction_commits(
     }
 
 
-async def test_what_is_refused_leaves_the_transaction_as_it_was(
-    program: Program, bus: Bus, conn: Any, topic: str
-) -> None:
+async def test_refused_event_leaves_the_transaction_usable(program: Program, bus: Bus, conn: Any, topic: str) -> None:
     """A bad payload is found before the database is asked, so that the caller can go on."""
     await program.begin()
     with pytest.raises(InvalidEvent, match="is invalid"):

@@ -1,4 +1,4 @@
-"""A server has few connections for all its clients: what is not needed is given up, and a few are enough."""
+"""A server has few connections for all its clients: unneeded ones are closed, and a few are enough."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.eventually import eventually
 
 @pytest.fixture
 async def small_dsn(own_folder: Path) -> AsyncIterator[str]:
-    """A server with ten connections."""
+    """Start a server with ten connections."""
     with EmbeddedPostgres.start(own_folder / "pg", settings={"max_connections": "10"}) as server:
         yield server.dsn()
 
@@ -30,13 +30,13 @@ async def ask(connections: Connections, sql: str) -> Any:
 
 
 async def ask_at_once(connections: Connections, count: int) -> set[int]:
-    """Who answered."""
+    """Return the process ids of the sessions that answered."""
     sql = "select pg_backend_pid() from pg_sleep(0.05)"
     return set(await asyncio.gather(*(ask(connections, sql) for _ in range(count))))
 
 
-async def test_connections_that_a_rush_needed_are_given_up(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two are kept, those that were used last; more are made when they are needed again."""
+async def test_connections_of_a_rush_are_closed_again(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two most recently used are kept, and more are opened when they are needed."""
     monkeypatch.setattr(pool, "IDLE", 0.3)
     connections = Connections(dsn, 8)
     await connections.open()
@@ -53,8 +53,8 @@ async def test_connections_that_a_rush_needed_are_given_up(dsn: str, monkeypatch
     await connections.close()
 
 
-async def test_connections_in_use_are_not_given_up(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long ago they were made."""
+async def test_connections_in_use_are_not_closed(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not matter how long ago they were opened."""
     monkeypatch.setattr(pool, "IDLE", 0.05)
     connections = Connections(dsn, 4)
     await connections.open()
@@ -63,8 +63,8 @@ async def test_connections_in_use_are_not_given_up(dsn: str, monkeypatch: pytest
     await connections.close()
 
 
-async def test_who_is_refused_another_connection_makes_do_with_those_he_has(small_dsn: str) -> None:
-    """The server has three left. Ten statements at once are answered by these, none is an error."""
+async def test_pool_makes_do_with_the_connections_it_gets(small_dsn: str) -> None:
+    """With three connections left on the server, ten statements at once succeed."""
     async with all_connections(small_dsn, leave=3):
         connections = Connections(small_dsn, 10)
         await connections.open()
@@ -73,8 +73,8 @@ async def test_who_is_refused_another_connection_makes_do_with_those_he_has(smal
         await connections.close()
 
 
-async def test_there_is_room_for_more_again_later(small_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When others have given theirs back."""
+async def test_pool_grows_again_when_the_server_has_room(small_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal is forgotten after a while."""
     monkeypatch.setattr(pool, "_FEWER", 0.2)
     connections = Connections(small_dsn, 5)
     async with all_connections(small_dsn, leave=1):
@@ -88,14 +88,15 @@ async def test_there_is_room_for_more_again_later(small_dsn: str, monkeypatch: p
     await connections.close()
 
 
-async def test_who_has_no_connection_at_all_is_told_so(small_dsn: str) -> None:
+async def test_pool_without_any_connection_raises_the_servers_error(small_dsn: str) -> None:
+    """An empty pool cannot wait for one of its own connections."""
     async with all_connections(small_dsn):
         with pytest.raises(asyncpg.TooManyConnectionsError):
             await Connections(small_dsn, 10).open()
 
 
-async def test_places_are_handed_on_in_the_order_of_the_line() -> None:
-    """Who comes later, in the moment in which one is given back, does not get ahead."""
+async def test_slots_are_given_in_the_order_of_arrival() -> None:
+    """A late caller does not get ahead in the moment when a slot is returned."""
     room, served = Slots(1), list[int]()
     assert room.take_at_once()
 
@@ -114,8 +115,8 @@ async def test_places_are_handed_on_in_the_order_of_the_line() -> None:
 
 
 @pytest.mark.parametrize("is_handed_one", [False, True])
-async def test_who_gives_up_waiting_takes_no_place_along(is_handed_one: bool) -> None:
-    """Neither while waiting nor in the moment in which it would have been his turn."""
+async def test_cancelled_waiter_takes_no_slot_along(is_handed_one: bool) -> None:
+    """This holds while it waits, and in the moment when it would have got the slot."""
     room = Slots(1)
     assert room.take_at_once()
     waiting = asyncio.create_task(room.take())
@@ -132,8 +133,8 @@ async def test_who_gives_up_waiting_takes_no_place_along(is_handed_one: bool) ->
     assert not room.take_at_once()
 
 
-async def test_nobody_waits_for_a_place_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what is given back afterwards is there for others."""
+async def test_waiting_for_a_slot_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot that is returned afterwards goes to others."""
     monkeypatch.setattr(pool, "_TIMEOUT", 0.01)
     room = Slots(1)
     assert room.take_at_once()

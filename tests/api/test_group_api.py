@@ -1,4 +1,4 @@
-"""Groups as programs see them: registration, members, filters, counters, states."""
+"""Groups as programs see them: registration, members, filters, counters and states."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from support.running import running, tasks_are
 
 
 async def take(n: int) -> None:
-    """A handler that does nothing."""
+    """Do nothing with the message."""
 
 
-# registration
+# Registration
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "-a", "x" * 201, "ä", "a\0"], ids=steady)
 def test_bad_group_names_are_refused(name: str) -> None:
-    """A group's name follows the rules of topics, which is told when it is made."""
+    """Group names follow the rules for topic names, and are checked when the group is made."""
     with pytest.raises(InvalidTopicName, match="bad group name"):
         Bus("postgresql:///none").group(name, "t")
 
 
 @pytest.mark.parametrize("name", ["", "x" * 201, "a\0b", "\ud800", None, 5], ids=steady)
 def test_bad_member_names_are_refused(name: Any) -> None:
-    """A member's name is a short text that the database can hold."""
+    """A member's name is a short text that the database can store."""
     with pytest.raises(InvalidOption, match="bad member name"):
         Bus("postgresql:///none").group("g", "t").add_member(name, take)
 
 
-def test_names_are_given_once() -> None:
+def test_names_can_be_used_only_once() -> None:
     """A second group of the same name and topic, or a second member of the same name, is refused."""
     bus = Bus("postgresql:///none")
     group = bus.group("g", "t")
@@ -64,7 +64,7 @@ def test_names_are_given_once() -> None:
 
 
 def test_handlers_are_checked_when_they_are_added() -> None:
-    """A handler that could not be called, or a filter that is no function, is told at once."""
+    """A handler that could not be called, or a filter that is no function, is refused at once."""
     group = Bus("postgresql:///none").group("g", "t")
 
     async def no_payload() -> None: ...
@@ -86,7 +86,7 @@ def test_handlers_are_checked_when_they_are_added() -> None:
     assert group.members == {}
 
 
-def test_a_failed_registration_leaves_nothing() -> None:
+def test_failed_registration_leaves_nothing_behind() -> None:
     """After a decorator has refused a handler, the group can be registered properly."""
     bus = Bus("postgresql:///none")
 
@@ -98,8 +98,8 @@ def test_a_failed_registration_leaves_nothing() -> None:
     bus.subscribe("t", group="g")(take)
 
 
-def test_options_are_checked() -> None:
-    """What a group cannot have, and what only a group can have, is refused."""
+def test_group_options_are_checked() -> None:
+    """Options that a group cannot have, and group options without a group, are refused."""
     bus = Bus("postgresql:///none")
     wrong: Any = 5
 
@@ -117,8 +117,8 @@ def test_options_are_checked() -> None:
             bus.subscribe("t", **options)(take)
 
 
-def test_members_are_alike() -> None:
-    """All members of a group are transactional, or none is: they share a cursor."""
+def test_members_must_all_be_transactional_or_none() -> None:
+    """They share a cursor."""
     group = Bus("postgresql:///none").group("g", "t", transactional=True)
 
     async def with_connection(n: int, conn: Any) -> None: ...
@@ -134,12 +134,12 @@ def test_members_are_alike() -> None:
     ids=steady,
 )
 def test_bad_starts_are_refused(start: Any) -> None:
-    """What is no position is told when the handler is registered."""
+    """The start is checked when the handler is registered."""
     with pytest.raises(InvalidOption, match="start"):
         Bus("postgresql:///none").subscribe("t", group="g", start=start)
 
 
-async def test_a_group_needs_a_member_to_start(bus: Bus) -> None:
+async def test_group_needs_a_member_to_start(bus: Bus) -> None:
     """A group without members cannot start; a started one keeps its last member, a stopped one need not."""
     await create_log(bus)
     group = bus.group("g", "t")
@@ -158,11 +158,11 @@ async def test_a_group_needs_a_member_to_start(bus: Bus) -> None:
     group.remove_member("b")
 
 
-# semantics
+# Semantics
 
 
-async def test_a_group_needs_a_log(bus: Bus) -> None:
-    """A group on a QUEUE is refused when it starts, and when the bus runs."""
+async def test_group_on_a_queue_is_refused(bus: Bus) -> None:
+    """It is refused when the group starts, and when the bus runs."""
     await bus.admin.create_topic("q")
     group = bus.group("g", "q")
     group.add_member("a", take)
@@ -175,8 +175,8 @@ async def test_a_group_needs_a_log(bus: Bus) -> None:
     assert "topics migrate q --to PUB_SUB --group h" in refused.value.remedy
 
 
-async def test_a_log_needs_a_group(bus: Bus) -> None:
-    """A handler without a group on a PUB_SUB topic would get nothing: running it is refused."""
+async def test_handler_without_a_group_is_refused_on_pub_sub(bus: Bus) -> None:
+    """It would get no messages, so running it is an error."""
     await create_log(bus)
     bus.subscribe("t")(take)
 
@@ -186,7 +186,7 @@ async def test_a_log_needs_a_group(bus: Bus) -> None:
 
 
 async def test_group_that_cannot_be_joined_does_not_end_others(bus: Bus) -> None:
-    """If the topic of one group is a QUEUE, the other group of the process gets its messages all the same."""
+    """If the topic of one group is a QUEUE, another group of the process gets its messages all the same."""
     await create_log(bus)
     await bus.admin.create_topic("q")
     got = collect(bus, "right", start=Start.BEGINNING)
@@ -197,11 +197,11 @@ async def test_group_that_cannot_be_joined_does_not_end_others(bus: Bus) -> None
         await has(got, 3)
 
 
-# where groups start
+# Where groups start
 
 
 async def test_groups_start_where_they_are_told(bus: Bus, conn: Any) -> None:
-    """Now, from the beginning, from a time, from a message; as objects, as names, as plain values."""
+    """Starts may be objects, names and plain values."""
     await create_log(bus)
     await publish_numbers(bus, [0, 1])
     between = await conn.fetchval("select clock_timestamp()")
@@ -239,8 +239,8 @@ async def test_groups_start_where_they_are_told(bus: Bus, conn: Any) -> None:
     assert sets["time"] == sets["time-value"] == sets["message"] == sets["message-value"] == [2, 3]
 
 
-async def test_subscribing_again_keeps_the_place(bus: Bus, conn: Any, dsn: str) -> None:
-    """The position counts once: a group that comes back goes on where it was."""
+async def test_subscribing_again_keeps_the_position(bus: Bus, conn: Any, dsn: str) -> None:
+    """The start counts once: a returning group continues where it was."""
     await create_log(bus)
     await publish_numbers(bus, [0, 1])
     got: list[int] = []
@@ -259,11 +259,11 @@ async def test_subscribing_again_keeps_the_place(bus: Bus, conn: Any, dsn: str) 
     assert sorted(got) == [0, 1, 2]
 
 
-# members and filters
+# Members and filters
 
 
-async def test_filters_and_members(bus: Bus, conn: Any) -> None:
-    """The group's filter comes first, then those of members; what all reject is settled, and counted as filtered."""
+async def test_group_filter_precedes_member_filters(bus: Bus, conn: Any) -> None:
+    """A message that all filters reject is settled, and counted as filtered."""
     await create_log(bus)
     got: dict[str, list[int]] = {"even": [], "three": []}
     group = bus.group("g", "t", filter=lambda message: message.headers.get("skip") != "yes")
@@ -292,8 +292,8 @@ async def test_filters_and_members(bus: Bus, conn: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{"batch": 10}, {"batch": 10, "transactional": True}], ids=str)
-async def test_filters_look_at_each_message_of_a_batch(bus: Bus, conn: Any, options: dict[str, Any]) -> None:
-    """In a batch, too, each message goes to the member that wants it, or to none."""
+async def test_filters_apply_to_each_message_of_a_batch(bus: Bus, conn: Any, options: dict[str, Any]) -> None:
+    """Within a batch, each message goes to the member that accepts it, or to none."""
     await create_log(bus)
     got: dict[str, list[int]] = {"even": [], "three": []}
     group = bus.group("g", "t", **options)
@@ -318,8 +318,8 @@ async def test_filters_look_at_each_message_of_a_batch(bus: Bus, conn: Any, opti
     assert (group.counts.processed, group.counts.filtered) == (5, 2)
 
 
-async def test_a_filter_that_fails_is_a_failure_of_the_message(bus: Bus, conn: Any) -> None:
-    """The message is tried again by the topic's policy; others go on."""
+async def test_failing_filter_is_a_failure_of_the_message(bus: Bus, conn: Any) -> None:
+    """The message is retried by the topic's policy, and others go on."""
     await create_log(bus, retry_initial="1ms", retry_max="1ms", max_attempts=3)
     got: list[int] = []
     calls = 0
@@ -348,8 +348,8 @@ async def _is_listed(conn: Any, group: str = "g") -> None:
     await group_row(conn, group)
 
 
-async def test_a_key_stays_with_its_member(bus: Bus, conn: Any) -> None:
-    """Members share the keys by a hash that is the same in every process, and never the same key."""
+async def test_key_stays_with_its_member(bus: Bus, conn: Any) -> None:
+    """Members share the keys by a hash that is the same in every process."""
     await create_log(bus)
     got: dict[str, set[str | None]] = {"a": set(), "b": set(), "c": set()}
     group = bus.group("g", "t", concurrency=4)
@@ -369,8 +369,8 @@ async def test_a_key_stays_with_its_member(bus: Bus, conn: Any) -> None:
     assert [chosen[f"k{n}"] for n in range(6)] == ["a", "b", "a", "c", "c", "b"]
 
 
-async def test_members_come_and_go_while_the_group_runs(bus: Bus, conn: Any) -> None:
-    """A member that is added gets messages, one that is removed gets none; the counters of both stay."""
+async def test_members_can_be_added_and_removed_while_running(bus: Bus, conn: Any) -> None:
+    """An added member gets messages and a removed one gets none; the counters of both stay."""
     await create_log(bus)
     got: dict[str, list[int]] = {"a": [], "b": []}
     group = bus.group("g", "t")
@@ -401,8 +401,8 @@ async def test_members_come_and_go_while_the_group_runs(bus: Bus, conn: Any) -> 
     assert [tuple(one) for one in members] == [("a", 40), ("b", 20)]
 
 
-async def test_counters_are_told_once(bus: Bus, conn: Any) -> None:
-    """A process that runs, stops and runs again tells of each message once; failures are counted too."""
+async def test_counters_count_each_message_once_over_restarts(bus: Bus, conn: Any) -> None:
+    """Failures are counted too."""
     await create_log(bus, retry_initial="1ms", retry_max="1ms")
     group = bus.group("g", "t")
 
@@ -421,8 +421,8 @@ async def test_counters_are_told_once(bus: Bus, conn: Any) -> None:
     assert (group.counts.processed, group.counts.failed) == (30, 1)
 
 
-async def test_what_is_in_hand_is_counted(bus: Bus, conn: Any) -> None:
-    """Messages whose handlers run are in flight, for the member and for the group."""
+async def test_messages_in_hand_are_counted(bus: Bus, conn: Any) -> None:
+    """Messages whose handlers run count as in flight, for the member and for the group."""
     await create_log(bus)
     go_on = asyncio.Event()
     group = bus.group("g", "t", concurrency=3)
@@ -444,11 +444,11 @@ async def test_what_is_in_hand_is_counted(bus: Bus, conn: Any) -> None:
     assert group.counts.in_flight == 0
 
 
-# states
+# States
 
 
-async def test_a_group_can_start_and_stop_while_the_bus_runs(bus: Bus, conn: Any) -> None:
-    """It consumes from then on, keeps its place when it stops, and goes on when it starts again."""
+async def test_group_can_start_and_stop_while_the_bus_runs(bus: Bus, conn: Any) -> None:
+    """It keeps its position when it stops, and continues when it starts again."""
     await create_log(bus)
     got: list[int] = []
     group = bus.group("g", "t")
@@ -479,8 +479,8 @@ async def _holds_lanes(conn: Any, topic: str = "t") -> None:
     assert (await group_row(conn, topic=topic))["lanes_held"] > 0
 
 
-async def test_pause_resume_cancel(bus: Bus, conn: Any) -> None:
-    """Paused it gets nothing, resumed what was published meanwhile; cancelled it ends, started again it is new."""
+async def test_running_group_can_be_paused_resumed_and_cancelled(bus: Bus, conn: Any) -> None:
+    """Resumed, it gets the messages published meanwhile; cancelled and started again, it is a new group."""
     await create_log(bus)
     got: list[int] = []
     group = bus.group("g", "t")
@@ -512,14 +512,14 @@ async def test_pause_resume_cancel(bus: Bus, conn: Any) -> None:
     assert sorted(got) == [1, 2, 4]
 
 
-async def test_a_group_that_is_cancelled_by_others_stops(bus: Bus, conn: Any) -> None:
-    """A process learns that its group was cancelled elsewhere, stops working for it, and can start it anew."""
+async def test_group_cancelled_elsewhere_stops(bus: Bus, conn: Any) -> None:
+    """Its process learns of that, stops working for it, and can start it anew."""
     await create_log(bus)
     group = bus.group("g", "t")
     group.add_member("a", take)
     await group.start()
     async with running(bus):
-        await eventually(_holds_lanes, conn)  # before, it would have subscribed anew
+        await eventually(_holds_lanes, conn)  # before that, it would have subscribed anew
         await conn.execute("select postbus.set_group_state('t', 'g', 'CANCELLED')")
 
         async def has_stopped() -> None:
@@ -531,7 +531,7 @@ async def test_a_group_that_is_cancelled_by_others_stops(bus: Bus, conn: Any) ->
         await is_through(conn, state="ACTIVE", passed=1)
 
 
-async def test_a_topic_that_is_deleted_ends_its_groups_only(bus: Bus, conn: Any) -> None:
+async def test_deleted_topic_ends_only_its_own_groups(bus: Bus, conn: Any) -> None:
     """Groups of other topics in the same process go on."""
     await create_log(bus, "gone")
     await create_log(bus, "stays")
@@ -556,11 +556,11 @@ async def test_a_topic_that_is_deleted_ends_its_groups_only(bus: Bus, conn: Any)
     assert got == [1, 2]
 
 
-# publishing
+# Publishing
 
 
-async def test_publishing_to_nobody_can_be_refused(bus: Bus, conn: Any, dsn: str) -> None:
-    """Where the topic says so, every way of publishing raises NoActiveSubscriptions until a group is ACTIVE."""
+async def test_publishing_without_active_groups_can_be_refused(bus: Bus, conn: Any, dsn: str) -> None:
+    """Where the topic says so, every way of publishing raises NoActiveSubscriptions."""
     await create_log(bus, block_writes_on_zero_subscriptions=True)
 
     async def publish_all() -> None:

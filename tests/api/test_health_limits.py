@@ -1,4 +1,4 @@
-"""From when on groups count as being in trouble: limits that are set once, and hold everywhere."""
+"""Limits beyond which groups count as unhealthy: set once, and applied everywhere."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ async def kind(bus: Bus, topic: str = "t") -> str | None:
     return found
 
 
-async def test_defaults(bus: Bus) -> None:
-    """Half of the calls, and a day after a planned stop; how far a group may be behind is not limited."""
+async def test_default_limits_cover_failures_and_stops(bus: Bus) -> None:
+    """The limits are half of the calls and a day after a planned stop; the lag is not limited."""
     assert await bus.admin.health_limits() == {
         "failed_share": 0.5,
         "lag": None,
@@ -32,8 +32,8 @@ async def test_defaults(bus: Bus) -> None:
     }
 
 
-async def test_lag_in_messages(bus: Bus) -> None:
-    """More messages than that before a group are too many."""
+async def test_lag_in_messages_can_be_limited(bus: Bus) -> None:
+    """A group is unhealthy with more messages before it than the limit."""
     await subscribed(bus, "t")
     await bus.send_many("t", range(3))
     await bus.admin.sweep()
@@ -46,8 +46,8 @@ async def test_lag_in_messages(bus: Bus) -> None:
     assert "postbus groups limits --topic t --group g --lag NUMBER" in found
 
 
-async def test_lag_in_seconds(bus: Bus, conn: Any) -> None:
-    """The age of the oldest message before the group."""
+async def test_lag_in_seconds_can_be_limited(bus: Bus, conn: Any) -> None:
+    """The limit is for the age of the oldest message before the group."""
     await subscribed(bus, "t")
     await bus.send("t", 1)
     await conn.execute("update postbus.segment set published_at = published_at - interval '20 s'")
@@ -58,8 +58,8 @@ async def test_lag_in_seconds(bus: Bus, conn: Any) -> None:
     assert "--group g --lag-age DURATION" in str(await bus.admin.group_findings())
 
 
-async def test_share_of_calls_that_fail(bus: Bus) -> None:
-    """A share of five calls or more."""
+async def test_share_of_failing_calls_can_be_limited(bus: Bus) -> None:
+    """The share counts from five calls on."""
     await subscribed(bus, "t")
     await bus.send_many("t", range(25))
     for number, one in enumerate(await bus.pop("t", group="g", batch=25)):
@@ -71,8 +71,8 @@ async def test_share_of_calls_that_fail(bus: Bus) -> None:
     assert await kind(bus) is None
 
 
-async def test_time_after_a_planned_stop(bus: Bus, conn: Any) -> None:
-    """A stop is no alarm until then, whatever its group's state is."""
+async def test_time_after_a_planned_stop_can_be_limited(bus: Bus, conn: Any) -> None:
+    """Until then a stop raises no alarm, whatever the group's state."""
     await subscribed(bus, "t")
     await bus.heartbeat("t", group="g", last=True, member="me")
     await conn.execute(
@@ -90,8 +90,8 @@ async def test_time_after_a_planned_stop(bus: Bus, conn: Any) -> None:
     assert await kind(bus) is None
 
 
-async def test_most_specific_limit_counts(bus: Bus) -> None:
-    """A group of a topic, then its name, then the topic, then all; each value by itself."""
+async def test_most_specific_limit_applies(bus: Bus) -> None:
+    """The order is a group of a topic, the group's name, the topic, all; each value separately."""
     admin = bus.admin
     await admin.set_health_limits(lag=1, failed_share=0.1)
     await admin.set_health_limits("t", lag=2)
@@ -103,8 +103,8 @@ async def test_most_specific_limit_counts(bus: Bus) -> None:
     assert (await admin.set_health_limits("t", "g", lag=None))["lag"] == 3
 
 
-async def test_limits_that_are_taken_back_leave_nothing(bus: Bus, conn: Any) -> None:
-    """What holds then are the defaults."""
+async def test_withdrawn_limits_leave_nothing(bus: Bus, conn: Any) -> None:
+    """The defaults apply again."""
     await bus.admin.set_health_limits("t", lag=1, stopped_for="off")
     await bus.admin.set_health_limits("t", lag=None, stopped_for=None)
     assert await conn.fetchval("select count(*) from postbus.health_limit") == 0
@@ -120,8 +120,8 @@ async def test_limits_that_are_taken_back_leave_nothing(bus: Bus, conn: Any) -> 
         ({"delay": 1}, "failed_share, lag, lag_age"),
     ],
 )
-async def test_limits_that_make_no_sense_are_refused(bus: Bus, limits: dict[str, Any], remedy: str) -> None:
-    """With a remedy, and nothing has changed."""
+async def test_bad_limits_are_refused(bus: Bus, limits: dict[str, Any], remedy: str) -> None:
+    """The error has a remedy, and nothing has changed."""
     with pytest.raises((InvalidOption, InvalidInput)) as refused:
         await bus.admin.set_health_limits(**limits)
     assert remedy in refused.value.remedy
@@ -129,7 +129,7 @@ async def test_limits_that_make_no_sense_are_refused(bus: Bus, limits: dict[str,
 
 
 async def test_health_is_false_while_there_is_a_warning(bus: Bus, conn: Any) -> None:
-    """A paused group is no warning, a dead one is; sweeping is part of it."""
+    """A paused group is no warning and a DEAD one is; sweeping is part of the health."""
     await subscribed(bus, "t", "u")
     await bus.admin.pause_group("t", "g")
     found = await bus.admin.health()

@@ -1,4 +1,4 @@
-"""Moving in from another outbox: groups get what they had not completed, and nothing else."""
+"""Importing from another outbox: groups get the messages they had not completed, and nothing else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NEEDED = {"email": ALL - EMAIL_DONE, "analytics": ALL - ANALYTICS_DONE, "stock":
 
 @pytest.fixture
 async def outbox(conn: Any) -> Any:
-    """Three groups of a topic that have come differently far, with holes; one of them tried a message three times."""
+    """Set up three groups of a topic at different positions, with holes; one of them tried a message three times."""
     await conn.execute(FAN_OUT)
     await add_topic(conn, email="ACTIVE", analytics="ACTIVE", stock="ACTIVE", old="CANCELLED", lost="DEAD")
     await add_messages(conn, ALL)
@@ -51,7 +51,7 @@ async def outbox(conn: Any) -> Any:
 
 
 async def consume(dsn: str, conn: Any, *groups: str, topic: str = "t") -> dict[str, list[Message]]:
-    """Let groups work until they are through."""
+    """Let groups work until they have handled everything."""
     async with Bus.open(dsn) as bus:
         got = {group: listen(bus, group, topic) for group in groups}
         async with running(bus):
@@ -61,7 +61,7 @@ async def consume(dsn: str, conn: Any, *groups: str, topic: str = "t") -> dict[s
 
 
 async def test_groups_get_exactly_what_they_had_not_completed(bus: Bus, dsn: str, outbox: Any) -> None:
-    """None that a group completed, none missing, each key in order, with headers, correlation and attempts."""
+    """No message is missing or repeated, each key is in order, with headers, correlation ids and attempts."""
     result = await bus.admin.import_outbox()
 
     got = await consume(dsn, outbox, *NEEDED)
@@ -77,8 +77,8 @@ async def test_groups_get_exactly_what_they_had_not_completed(bus: Bus, dsn: str
     assert (result.layout, result.messages) == ("fan-out", 60)
 
 
-async def test_only_what_is_before_a_groups_place_is_copied(bus: Bus, outbox: Any) -> None:
-    """The rest of what a group needs is in the log once, for all groups."""
+async def test_only_messages_before_a_groups_position_are_copied(bus: Bus, outbox: Any) -> None:
+    """Other messages that a group needs are in the log once, for all groups."""
     groups = groups_of(await bus.admin.import_outbox())
 
     assert groups["email"].retrying == 4
@@ -88,8 +88,8 @@ async def test_only_what_is_before_a_groups_place_is_copied(bus: Bus, outbox: An
     assert await outbox.fetchval("select sum(count) from postbus.segment") == 60
 
 
-async def test_a_second_run_does_nothing(bus: Bus, dsn: str, outbox: Any) -> None:
-    """Neither at once nor after the groups have worked."""
+async def test_second_run_does_nothing(bus: Bus, dsn: str, outbox: Any) -> None:
+    """This holds at once, and after the groups have worked."""
     await bus.admin.import_outbox()
     before = await counts(outbox)
     again = await bus.admin.import_outbox()
@@ -102,8 +102,8 @@ async def test_a_second_run_does_nothing(bus: Bus, dsn: str, outbox: Any) -> Non
     assert all(not got for got in (await consume(dsn, outbox, *NEEDED)).values())
 
 
-async def test_a_dry_run_changes_nothing(bus: Bus, outbox: Any) -> None:
-    """It tells what a run would do."""
+async def test_import_dry_run_changes_nothing(bus: Bus, outbox: Any) -> None:
+    """It reports what a run would do."""
     before = await counts(outbox)
 
     planned = await bus.admin.import_outbox(dry_run=True)
@@ -114,10 +114,8 @@ async def test_a_dry_run_changes_nothing(bus: Bus, outbox: Any) -> None:
     assert planned.topics == done.topics
 
 
-async def test_a_row_that_commits_late_comes_with_the_next_run(
-    bus: Bus, dsn: str, outbox: Any, connect: Connect
-) -> None:
-    """Though its id is below those that were carried over, and the groups are at work already."""
+async def test_row_that_commits_late_comes_with_the_next_run(bus: Bus, dsn: str, outbox: Any, connect: Connect) -> None:
+    """Its id is lower than imported ones, and the groups are already at work."""
     late = await connect()
     open_transaction = late.transaction()
     await open_transaction.start()
@@ -135,10 +133,10 @@ async def test_a_row_that_commits_late_comes_with_the_next_run(
 
 
 @pytest.mark.parametrize("size", [7, 13, 100])
-async def test_killed_anywhere_and_run_again(
+async def test_killed_import_is_completed_by_further_runs(
     bus: Bus, dsn: str, outbox: Any, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """Whichever statement the server ends the import at, further runs bring what is missing, and nothing twice."""
+    """Whichever statement the server dies at, further runs bring the missing messages, and none twice."""
     monkeypatch.setattr("postbus._outbox_import.runner._BATCH", size)
     kills = 0
     for nth in range(1, 100):
@@ -159,7 +157,7 @@ async def test_killed_anywhere_and_run_again(
 
 
 async def _die_at(conn: Any, nth: int) -> None:
-    """The nth mark, subscription or retry that is written from now on ends its own server process."""
+    """Make the nth mark, subscription or retry written from now on end its own server process."""
     await conn.execute(
         f"""
         create sequence if not exists written;
@@ -179,8 +177,8 @@ async def _die_at(conn: Any, nth: int) -> None:
     )
 
 
-async def test_a_group_at_work_beside_the_import(bus: Bus, dsn: str, outbox: Any) -> None:
-    """Consumers that wait for their group begin in the middle of the import, and get the same."""
+async def test_group_may_work_during_the_import(bus: Bus, dsn: str, outbox: Any) -> None:
+    """Consumers that wait for their group begin in the middle of the import, and get the same messages."""
     await bus.admin.create_topic("t", semantics="PUB_SUB")
     groups = [(group, listen(bus, group)) for group in NEEDED]
     async with Bus.open(dsn) as importer:
@@ -195,8 +193,8 @@ async def test_a_group_at_work_beside_the_import(bus: Bus, dsn: str, outbox: Any
         check(got, NEEDED[group] | set(range(61, 200)))
 
 
-async def test_what_a_group_completed_meanwhile_it_does_not_get(bus: Bus, dsn: str, outbox: Any) -> None:
-    """Old consumers that went on after a first run: those that need a message get it, and only those."""
+async def test_messages_completed_meanwhile_are_not_imported(bus: Bus, dsn: str, outbox: Any) -> None:
+    """Old consumers went on after a first run: only groups that need a message get it."""
     await bus.admin.import_outbox()
     await add_messages(outbox, [61, 62])
     await finish(outbox, "email", [61])
@@ -213,8 +211,8 @@ async def test_what_a_group_completed_meanwhile_it_does_not_get(bus: Bus, dsn: s
     assert sorted(numbers(got["stock"])) == sorted(NEEDED["stock"] | {61, 62})
 
 
-async def test_a_group_that_comes_alive_later(bus: Bus, dsn: str, outbox: Any) -> None:
-    """Made ACTIVE before a second run, a group gets all that it had not completed, also of what others have had."""
+async def test_group_activated_later_gets_its_messages(bus: Bus, dsn: str, outbox: Any) -> None:
+    """A group made ACTIVE before a second run gets all messages it had not completed, also those others have had."""
     await finish(outbox, "lost", [1, 2, 3, 50])
     await bus.admin.import_outbox()
     await consume(dsn, outbox, *NEEDED)
@@ -228,8 +226,8 @@ async def test_a_group_that_comes_alive_later(bus: Bus, dsn: str, outbox: Any) -
     check((await consume(dsn, outbox, "lost"))["lost"], ALL - {1, 2, 3, 50})
 
 
-async def test_a_group_that_was_cancelled_here_stays_so(bus: Bus, dsn: str, outbox: Any) -> None:
-    """A further run brings what is new to the others, and says why not to that one."""
+async def test_group_cancelled_here_stays_cancelled(bus: Bus, dsn: str, outbox: Any) -> None:
+    """A further run brings new messages to the others, and reports why not to this group."""
     await bus.admin.import_outbox()
     await bus.admin.cancel_group("t", "stock")
     await add_messages(outbox, [61, 62])
@@ -243,8 +241,8 @@ async def test_a_group_that_was_cancelled_here_stays_so(bus: Bus, dsn: str, outb
     assert sorted(numbers(got["analytics"])) == sorted(NEEDED["analytics"] | {61, 62})
 
 
-async def test_start_positions_and_paused_groups(bus: Bus, dsn: str, conn: Any) -> None:
-    """A group gets nothing of before its start; one that is PAUSED stays so, and has all when it is resumed."""
+async def test_import_keeps_start_positions_and_paused_groups(bus: Bus, dsn: str, conn: Any) -> None:
+    """A group gets nothing from before its start, and a PAUSED one gets everything when it is resumed."""
     await conn.execute(FAN_OUT)
     await add_topic(conn, byid="ACTIVE", attime="PAUSED", all="ACTIVE")
     await add_messages(conn, range(1, 11))
@@ -265,8 +263,8 @@ async def test_start_positions_and_paused_groups(bus: Bus, dsn: str, conn: Any) 
     check(got["all"], range(1, 11))
 
 
-async def test_offsets_instead_of_rows(bus: Bus, dsn: str, conn: Any, connect: Connect) -> None:
-    """In the watermark variant a group has done what is up to its offset; but not what became visible later."""
+async def test_offsets_are_imported_instead_of_rows(bus: Bus, dsn: str, conn: Any, connect: Connect) -> None:
+    """In the watermark layout a group has settled everything up to its offset, apart from later commits."""
     await conn.execute(FAN_OUT + OFFSETS)
     await add_topic(conn, fast="ACTIVE", slow="ACTIVE", fresh="ACTIVE")
     await conn.execute("update outbox_topics set completion_tracking_mode = 'OFFSET_WATERMARK'")
@@ -296,8 +294,8 @@ async def test_offsets_instead_of_rows(bus: Bus, dsn: str, conn: Any, connect: C
     assert (await bus.admin.import_outbox()).messages == 0
 
 
-async def test_offsets_that_a_topic_does_not_go_by(bus: Bus, dsn: str, outbox: Any) -> None:
-    """A table of offsets beside a topic that counts references says nothing about holes, and is left alone."""
+async def test_offsets_of_a_topic_with_receipts_are_ignored(bus: Bus, dsn: str, outbox: Any) -> None:
+    """A table of offsets says nothing about holes if the topic counts references."""
     await outbox.execute(OFFSETS)
     await outbox.execute(
         "insert into outbox_subscription_offsets (topic, group_name, last_processed_id) values ('t', 'email', 40)"
@@ -308,8 +306,8 @@ async def test_offsets_that_a_topic_does_not_go_by(bus: Bus, dsn: str, outbox: A
     check((await consume(dsn, outbox, "email"))["email"], NEEDED["email"])
 
 
-async def test_messages_without_any_group(bus: Bus, dsn: str, conn: Any) -> None:
-    """What is kept while nobody is subscribed is in the log for who comes later."""
+async def test_messages_without_any_group_are_imported(bus: Bus, dsn: str, conn: Any) -> None:
+    """Messages kept while nobody was subscribed are in the log for later groups."""
     await conn.execute(FAN_OUT)
     await add_topic(conn)
     await add_messages(conn, range(1, 6), keys=0)
@@ -321,8 +319,8 @@ async def test_messages_without_any_group(bus: Bus, dsn: str, conn: Any) -> None
     assert sorted(json.loads(one["payload"])["n"] for one in logged) == [1, 2, 3, 4, 5]
 
 
-async def test_messages_from_before_there_were_groups(bus: Bus, dsn: str, conn: Any) -> None:
-    """They are in the log as well while they are kept, and no group that began later gets them."""
+async def test_messages_from_before_there_were_groups_are_imported(bus: Bus, dsn: str, conn: Any) -> None:
+    """They are in the log while they are kept, and no group that began later gets them."""
     await conn.execute(FAN_OUT)
     await add_topic(conn, late="ACTIVE")
     await add_messages(conn, range(1, 9))
@@ -337,8 +335,8 @@ async def test_messages_from_before_there_were_groups(bus: Bus, dsn: str, conn: 
     assert sorted(logged) == [2, 3, 4, 5, 6, 7, 8]
 
 
-async def test_a_topic_that_blocks_writes_is_carried_over(bus: Bus, dsn: str, outbox: Any) -> None:
-    """Its groups come along, so that it has no ACTIVE group during the import matters to nobody."""
+async def test_topic_that_blocks_writes_is_imported(bus: Bus, dsn: str, outbox: Any) -> None:
+    """Having no ACTIVE group during the import does not matter, because its groups come along."""
     await outbox.execute("update outbox_topics set block_writes_on_zero_subscriptions = true")
 
     await bus.admin.import_outbox()
@@ -346,8 +344,8 @@ async def test_a_topic_that_blocks_writes_is_carried_over(bus: Bus, dsn: str, ou
     check((await consume(dsn, outbox, "email"))["email"], NEEDED["email"])
 
 
-async def test_what_cannot_be_carried_over_is_told_and_stays(bus: Bus, dsn: str, outbox: Any) -> None:
-    """A payload that is too large is left in the old table, and comes once the topic accepts it, to who needs it."""
+async def test_rows_that_cannot_be_imported_are_reported(bus: Bus, dsn: str, outbox: Any) -> None:
+    """A payload that is too large stays in the old table, and comes once the topic accepts it."""
     await outbox.execute(
         "update outbox set payload = jsonb_build_object('n', id, 'x', repeat('x', 2000)) where id in (23, 50)"
     )
@@ -372,8 +370,8 @@ async def test_what_cannot_be_carried_over_is_told_and_stays(bus: Bus, dsn: str,
         assert sorted(numbers([*first[group], *second[group]])) == sorted(expected)
 
 
-async def test_a_group_that_somebody_subscribed_before(bus: Bus, outbox: Any) -> None:
-    """Its place is not the import's, so it is refused; without it the import goes on where it was."""
+async def test_group_subscribed_before_the_import_is_refused(bus: Bus, outbox: Any) -> None:
+    """Its position does not come from the import; when it is cancelled, the import continues."""
     await bus.admin.create_topic("t", semantics="PUB_SUB")
     await outbox.fetchrow("select * from postbus.subscribe('t', 'email')")
 

@@ -1,4 +1,4 @@
-"""Moving in: layouts, topics and their options, queues, what is refused, and how long it takes."""
+"""Importing: layouts, topics and their options, queues, refusals, and duration."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MESSAGES = int(os.environ.get("POSTBUS_IMPORT_MESSAGES", "10000"))
 
 @pytest.fixture
 async def outbox(conn: Any) -> Any:
-    """A PUB_SUB topic with a group that has 60 messages before it."""
+    """Set up a PUB_SUB topic with a group that has 60 messages before it."""
     await conn.execute(FAN_OUT)
     await add_topic(conn, email="ACTIVE")
     await add_messages(conn, range(60))
@@ -46,7 +46,7 @@ async def outbox(conn: Any) -> Any:
 
 
 async def add_events(conn: Any, count: int, aggregate_type: str = "order") -> None:
-    """Pending events of three aggregates in turn, and one that was published."""
+    """Add pending events of three aggregates in turn, and a published one."""
     await conn.execute(
         "insert into outbox_events (event_type, aggregate_type, aggregate_id, payload_json, created_at, attempt_count, "
         "published_at) select case when n % 2 = 0 then 'created' else 'changed' end, $2, "
@@ -58,7 +58,7 @@ async def add_events(conn: Any, count: int, aggregate_type: str = "order") -> No
 
 
 async def test_events_go_to_a_queue_by_aggregate_type(bus: Bus, conn: Any) -> None:
-    """Unpublished events, in the order they were made: with identity, time, aggregate and type where others look."""
+    """Unpublished events keep their order, identity, time, aggregate and type."""
     await conn.execute(SIMPLE)
     await add_events(conn, 9)
     await add_events(conn, 2, "license")
@@ -92,7 +92,7 @@ async def test_events_go_to_a_queue_by_aggregate_type(bus: Bus, conn: Any) -> No
 
 
 async def test_events_go_to_a_named_log(bus: Bus, conn: Any) -> None:
-    """With PUB_SUB whoever begins at the beginning gets them, each aggregate's in order; late ones come later."""
+    """A group that starts at the beginning gets them, each aggregate's in order; late events come later."""
     await conn.execute(SIMPLE)
     await add_events(conn, 30)
     got = listen(bus, "g", "events.all", start=Start.BEGINNING)
@@ -109,16 +109,14 @@ async def test_events_go_to_a_named_log(bus: Bus, conn: Any) -> None:
 
 
 class OrderEvent(msgspec.Struct):
-    """What the events of the old table say."""
+    """The content of the old table's events."""
 
     n: int
 
 
 @pytest.mark.parametrize("semantics", ["QUEUE", "PUB_SUB"])
-async def test_imported_events_pass_the_registry_with_their_identity_and_time(
-    bus: Bus, conn: Any, semantics: str
-) -> None:
-    """The registry reads their headers, and an inbox that was kept before the move knows them."""
+async def test_imported_events_pass_the_registry_with_identity_and_time(bus: Bus, conn: Any, semantics: str) -> None:
+    """The registry reads their headers, and an inbox from before the import knows them."""
     registry = Registry()
     for name in ("created", "changed"):
         registry.event(name, topic="order", aggregate="order")(type(name, (OrderEvent,), {}))
@@ -149,8 +147,8 @@ async def test_imported_events_pass_the_registry_with_their_identity_and_time(
 
 
 @pytest.mark.parametrize("semantics", ["QUEUE", "PUB_SUB"])
-async def test_events_whose_attempts_are_used_up_become_dead_letters(bus: Bus, conn: Any, semantics: str) -> None:
-    """With the attempts and the error that they had, and a redrive brings them back with their identity."""
+async def test_events_with_exhausted_attempts_become_dead_letters(bus: Bus, conn: Any, semantics: str) -> None:
+    """They keep attempts and error, and a redrive returns them with their identity."""
     await conn.execute(SIMPLE)
     await add_events(conn, 3)
     spent = await conn.fetchrow(
@@ -182,8 +180,8 @@ async def test_events_whose_attempts_are_used_up_become_dead_letters(bus: Bus, c
     assert (got[2].event_id, got[2].published_at) == (str(spent["id"]), spent["created_at"])
 
 
-async def test_messages_of_a_group_whose_attempts_are_used_up_become_its_dead_letters(bus: Bus, conn: Any) -> None:
-    """Of that group only, with its error; other groups get the message."""
+async def test_exhausted_messages_become_dead_letters_of_their_group(bus: Bus, conn: Any) -> None:
+    """They keep the error, and other groups get the message."""
     await conn.execute(FAN_OUT)
     await add_topic(conn, email="ACTIVE", stock="ACTIVE")
     await add_messages(conn, range(1, 4))
@@ -204,8 +202,8 @@ async def test_messages_of_a_group_whose_attempts_are_used_up_become_its_dead_le
     assert {one["group_name"]: one["status"] for one in deliveries} == {"email": "DEAD", "stock": "COMPLETED"}
 
 
-async def test_fan_out_messages_keep_their_time_and_what_their_headers_say_of_events(bus: Bus, conn: Any) -> None:
-    """Also those that a group gets by its retries, and those whose headers were written by another convention."""
+async def test_fan_out_messages_keep_their_time_and_event_headers(bus: Bus, conn: Any) -> None:
+    """This includes deferred messages, and headers that were written by another convention."""
     await conn.execute(FAN_OUT)
     await add_topic(conn, email="ACTIVE", stock="ACTIVE")
     await add_messages(conn, range(1, 6))
@@ -234,8 +232,8 @@ async def test_fan_out_messages_keep_their_time_and_what_their_headers_say_of_ev
     assert (third.event_id, third.headers["event-type"], third.headers["aggregate-id"]) == ("evt-3", "placed", "7")
 
 
-async def test_an_identity_that_is_none_is_told_and_stays(bus: Bus, conn: Any) -> None:
-    """The row is left in the old table."""
+async def test_bad_event_id_is_reported_and_its_row_stays(bus: Bus, conn: Any) -> None:
+    """The row remains in the old table."""
     await conn.execute(SIMPLE.replace("id uuid primary key default gen_random_uuid()", "id text primary key"))
     await conn.execute(
         "insert into outbox_events (id, event_type, aggregate_type, aggregate_id, payload_json) values "
@@ -248,8 +246,8 @@ async def test_an_identity_that_is_none_is_told_and_stays(bus: Bus, conn: Any) -
     ]
 
 
-async def test_the_topic_is_filled_in(bus: Bus, conn: Any) -> None:
-    """By event type, by aggregate type, or both."""
+async def test_topic_name_can_be_a_template(bus: Bus, conn: Any) -> None:
+    """It may contain the event type, the aggregate type, or both."""
     await conn.execute(SIMPLE)
     await add_events(conn, 4)
 
@@ -258,8 +256,8 @@ async def test_the_topic_is_filled_in(bus: Bus, conn: Any) -> None:
     assert [(one.name, one.messages) for one in result.topics] == [("v1.order.changed", 2), ("v1.order.created", 2)]
 
 
-async def test_other_names_of_columns(bus: Bus, conn: Any) -> None:
-    """event_id, payload and attempts do as well, with ids that are numbers, in a schema of its own."""
+async def test_other_column_names_are_recognised(bus: Bus, conn: Any) -> None:
+    """`event_id`, `payload` and `attempts` work, with numeric ids, in a schema of its own."""
     await conn.execute(
         'create schema legacy; create table legacy."Events" (event_id bigserial, event_type text, aggregate_type text, '
         "aggregate_id int, payload bytea, created_at timestamp default now(), published_at timestamp, attempts int, "
@@ -276,8 +274,8 @@ async def test_other_names_of_columns(bus: Bus, conn: Any) -> None:
     assert (one["attempts"], one["correlation_id"], one["event_id"]) == (1, "c", "12")
 
 
-async def test_options_of_topics(bus: Bus, conn: Any) -> None:
-    """Semantics, tracking and options come along; what is null there has its default here."""
+async def test_topic_options_are_imported(bus: Bus, conn: Any) -> None:
+    """Semantics, tracking and options come along, and null means our default."""
     await conn.execute(FAN_OUT)
     await conn.execute(
         "insert into outbox_topics values ('log', 'PUB_SUB', 1000, 48, true, 'OFFSET_WATERMARK'), "
@@ -295,7 +293,7 @@ async def test_options_of_topics(bus: Bus, conn: Any) -> None:
     assert (counted["tracking"], counted["retention"].total_seconds()) == ("REFERENCE_COUNTING", 24 * 3600)
 
 
-async def test_a_queue(bus: Bus, conn: Any) -> None:
+async def test_queue_messages_are_imported(bus: Bus, conn: Any) -> None:
     """Pending messages come in the order of ids, with keys, times and attempts; completed ones stay."""
     await conn.execute(FAN_OUT)
     await add_topic(conn, "q", "QUEUE")
@@ -332,8 +330,8 @@ async def test_a_queue(bus: Bus, conn: Any) -> None:
     assert (await bus.admin.import_outbox()).messages == 0
 
 
-async def test_one_import_at_a_time(bus: Bus, dsn: str, outbox: Any) -> None:
-    """A second one is refused while the first is under way, and runs afterwards."""
+async def test_only_one_import_runs_at_a_time(bus: Bus, dsn: str, outbox: Any) -> None:
+    """A second one is refused while the first is under way, and works afterwards."""
     holding: Any = await asyncpg.connect(dsn)
     await holding.execute("begin; lock table postbus.imported")
     running_import = asyncio.create_task(bus.admin.import_outbox())
@@ -380,10 +378,10 @@ async def test_one_import_at_a_time(bus: Bus, dsn: str, outbox: Any) -> None:
         ),
     ],
 )
-async def test_what_is_refused(
+async def test_impossible_imports_are_refused(
     bus: Bus, conn: Any, sql: str, options: dict[str, Any], error: type[PostbusError], words: str
 ) -> None:
-    """With words that say what is missing; and nothing has changed."""
+    """The error says what is missing, and nothing has changed."""
     await conn.execute(sql)
     before = await counts(conn)
 
@@ -394,16 +392,18 @@ async def test_what_is_refused(
     assert await counts(conn) == before
 
 
-async def test_a_topic_of_other_semantics(bus: Bus, outbox: Any) -> None:
-    """A topic that is a QUEUE here is not made a log."""
+async def test_import_into_a_topic_of_other_semantics_is_refused(bus: Bus, outbox: Any) -> None:
+    """A topic that is a QUEUE here does not become a log."""
     await bus.admin.create_topic("t")
 
     with pytest.raises(WrongSemantics, match="is QUEUE here, and PUB_SUB in public.outbox"):
         await bus.admin.import_outbox()
 
 
-async def test_rights(dsn: str, outbox: Any, roles: Callable[[str], str]) -> None:
-    """Who may administer Postbus and read the old tables may import; who may not read them is told so."""
+async def test_import_needs_admin_and_the_right_to_read_the_table(
+    dsn: str, outbox: Any, roles: Callable[[str], str]
+) -> None:
+    """A user who may not read the old tables gets AccessDenied."""
     user = f"importer_{secrets.token_hex(8)}"
     await outbox.execute(f"create role {user} login in role {roles('admin')}")
     try:
@@ -417,8 +417,8 @@ async def test_rights(dsn: str, outbox: Any, roles: Callable[[str], str]) -> Non
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_many_messages(bus: Bus, conn: Any, at_once: bool) -> None:
-    """50,000 take seconds, and progress is told on the way; also if each was created at a time of its own."""
+async def test_large_import_is_fast_and_reports_progress(bus: Bus, conn: Any, at_once: bool) -> None:
+    """50,000 messages take seconds, also if each was created at a time of its own."""
     await conn.execute(FAN_OUT)
     await add_topic(conn, a="ACTIVE", b="ACTIVE", c="ACTIVE")
     await add_messages(conn, range(MESSAGES), keys=100)

@@ -44,7 +44,7 @@ async def leave(program: Program, once: Once[Any], error: BaseException | None =
 
 
 async def first(program: Program, consumer: str, message_id: Any = "m", inbox: Inbox = INBOX) -> bool:
-    """A transaction with an effect that succeeds."""
+    """Run a transaction with an effect that succeeds."""
     await program.begin()
     once = inbox.once(program.conn, consumer, message_id)
     is_first = await enter(program, once)
@@ -53,16 +53,16 @@ async def first(program: Program, consumer: str, message_id: Any = "m", inbox: I
     return is_first
 
 
-async def test_a_message_has_its_effect_once(program: Program, consumer: str) -> None:
-    """The second time it is known, whatever kind its id is of."""
+async def test_message_has_its_effect_once(program: Program, consumer: str) -> None:
+    """The second time it is known, whatever the type of its id."""
     for message_id in ("m", 7, UUID(int=7), "ключ %s :name $1 '"):
         assert await first(program, consumer, message_id)
         assert not await first(program, consumer, message_id)
     assert not await first(program, consumer, "7"), "a number is kept as a text"
 
 
-async def test_what_is_rolled_back_has_its_effect_later(program: Program, consumer: str) -> None:
-    """The note goes with the effect."""
+async def test_rolled_back_message_has_its_effect_later(program: Program, consumer: str) -> None:
+    """The record is rolled back with the effect."""
     await program.begin()
     assert await enter(program, INBOX.once(program.conn, consumer, "m"))
     await program.rollback()
@@ -70,8 +70,8 @@ async def test_what_is_rolled_back_has_its_effect_later(program: Program, consum
     assert await first(program, consumer)
 
 
-async def test_an_error_takes_the_note_back_though_the_transaction_goes_on(program: Program, consumer: str) -> None:
-    """Who catches the error outside of the block and commits has lost nothing."""
+async def test_error_in_the_block_removes_the_record(program: Program, consumer: str) -> None:
+    """A caller that catches the error outside of the block and commits has lost nothing."""
     await program.begin()
     once = INBOX.once(program.conn, consumer, "m")
     assert await enter(program, once)
@@ -81,8 +81,8 @@ async def test_an_error_takes_the_note_back_though_the_transaction_goes_on(progr
     assert await first(program, consumer)
 
 
-async def test_an_error_of_the_database_stays_what_it_is(program: Program, consumer: str) -> None:
-    """Where the transaction has failed, leaving the block hides nothing and the note is gone."""
+async def test_database_error_in_the_block_is_raised_unchanged(program: Program, consumer: str) -> None:
+    """Leaving the block in a failed transaction hides nothing, and the record is gone."""
     await program.begin()
     once = INBOX.once(program.conn, consumer, "m")
     assert await enter(program, once)
@@ -94,8 +94,8 @@ async def test_an_error_of_the_database_stays_what_it_is(program: Program, consu
     assert await first(program, consumer)
 
 
-async def test_an_error_for_a_known_message_does_not_forget_it(program: Program, consumer: str) -> None:
-    """What another transaction did stays done."""
+async def test_error_for_a_known_message_does_not_forget_it(program: Program, consumer: str) -> None:
+    """The record of another transaction stays."""
     assert await first(program, consumer)
     await program.begin()
     once = INBOX.once(program.conn, consumer, "m")
@@ -106,8 +106,8 @@ async def test_an_error_for_a_known_message_does_not_forget_it(program: Program,
     assert not await first(program, consumer)
 
 
-async def test_many_messages_have_an_answer_each(program: Program, consumer: str) -> None:
-    """An error takes back what was new to the block, and nothing else."""
+async def test_many_messages_have_one_answer_each(program: Program, consumer: str) -> None:
+    """An error removes the records that were new to the block, and nothing else."""
     assert await first(program, consumer, "b")
     for error, expected in ((ZeroDivisionError(), [True, False, True]), (None, [True, False, True])):
         await program.begin()
@@ -122,7 +122,7 @@ async def test_many_messages_have_an_answer_each(program: Program, consumer: str
     await program.commit()
 
 
-async def test_a_message_is_forgotten_on_request(program: Program, consumer: str) -> None:
+async def test_message_is_forgotten_on_request(program: Program, consumer: str) -> None:
     """Its next delivery has its effect again."""
     assert await first(program, consumer)
     known = []
@@ -135,16 +135,16 @@ async def test_a_message_is_forgotten_on_request(program: Program, consumer: str
     assert await first(program, consumer)
 
 
-async def test_a_window_of_its_own(program: Program, conn: Any, consumer: str) -> None:
-    """How long a message is remembered is up to the consumer."""
+async def test_window_can_be_set_per_inbox(program: Program, conn: Any, consumer: str) -> None:
+    """The record expires after the consumer's own window."""
     assert await first(program, consumer, inbox=Inbox(window="36 hours"))
 
     kept = await conn.fetchval("select expires_at - done_at from postbus.inbox where consumer = $1", consumer)
     assert kept == timedelta(hours=36)
 
 
-async def test_what_the_database_refuses_is_an_error_of_ours(program: Program, consumer: str) -> None:
-    """With the remedy, and nothing of the driver's in it."""
+async def test_refusal_of_the_database_is_one_of_our_errors(program: Program, consumer: str) -> None:
+    """It has the remedy, and nothing of the driver."""
     odd = Inbox()
     odd._window = timedelta(0)  # which Python would have refused
     await program.begin()
@@ -156,8 +156,8 @@ async def test_what_the_database_refuses_is_an_error_of_ours(program: Program, c
     assert refused.value.remedy == "keep what is done for 1 second to 100 years"
 
 
-async def test_the_wrong_kind_of_block_is_refused(program: Program, consumer: str) -> None:
-    """`with` on an async connection, and `async with` on another, say what to use instead."""
+async def test_wrong_kind_of_block_is_refused(program: Program, consumer: str) -> None:
+    """The error says whether to use `with` or `async with`."""
     once = INBOX.once(program.conn, consumer, "m")
     with pytest.raises(InvalidInput, match="use `(async )?with inbox.once"):
         if once._driver.is_async:
@@ -166,8 +166,8 @@ async def test_the_wrong_kind_of_block_is_refused(program: Program, consumer: st
             await once.__aenter__()
 
 
-async def test_without_a_transaction_it_is_refused(dsn: str, conn: Any, consumer: str) -> None:
-    """The note would be committed before the effect, and a crash in between would lose that: nothing is noted."""
+async def test_inbox_without_a_transaction_is_refused(dsn: str, conn: Any, consumer: str) -> None:
+    """The record would be committed before the effect, and a crash in between would lose the effect."""
     with pytest.raises(InvalidInput, match="no transaction"):
         async with INBOX.once(conn, consumer, "m"):
             pass
@@ -215,33 +215,33 @@ async def test_two_processes_have_the_effect_once(dsn: str, connect: Any, consum
 
 
 @pytest.mark.parametrize("consumer", ["", "c" * 201, "nul\0", "\ud800", None, 7])
-def test_a_bad_name_of_a_consumer_is_refused(consumer: Any) -> None:
-    """Before the database is asked."""
+def test_bad_consumer_name_is_refused(consumer: Any) -> None:
+    """It is refused before the database is asked."""
     with pytest.raises(InvalidOption, match="name of a consumer"):
         INBOX.once(object(), consumer, "m")
 
 
 @pytest.mark.parametrize("message_id", ["", "m" * 501, "nul\0", "\ud800", None, True, 1.5, b"m"])
-def test_a_bad_message_id_is_refused(message_id: Any) -> None:
-    """Before the database is asked."""
+def test_bad_message_id_is_refused(message_id: Any) -> None:
+    """It is refused before the database is asked."""
     with pytest.raises(InvalidOption, match="id of a message"):
         INBOX.once(object(), "c", message_id)
 
 
 @pytest.mark.parametrize("window", [0, -1, "soon", float("inf"), timedelta(days=40000)])
-def test_a_bad_window_is_refused(window: Any) -> None:
-    """With what is allowed."""
+def test_bad_window_is_refused(window: Any) -> None:
+    """The error says what is allowed."""
     with pytest.raises(InvalidOption, match="window"):
         Inbox(window=window)
 
 
-def test_one_id_is_no_batch() -> None:
-    """It would be taken for a message per letter."""
+def test_single_id_is_refused_as_a_batch() -> None:
+    """It would be taken for one message per letter."""
     with pytest.raises(InvalidOption, match="is one id"):
         INBOX.once_many(object(), "c", "m")
 
 
-def test_what_is_no_connection_is_refused() -> None:
-    """With a list of what is one."""
+def test_unknown_connection_is_refused() -> None:
+    """The error lists the connections that Postbus knows."""
     with pytest.raises(InvalidInput, match="object is not a connection that Postbus knows"):
         INBOX.once(object(), "c", "m")

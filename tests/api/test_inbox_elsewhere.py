@@ -19,7 +19,7 @@ INBOX = Inbox()
 
 @pytest.fixture
 async def jetstream() -> AsyncIterator[Any]:
-    """A stream of a NATS server of the test's own."""
+    """Provide a stream of a NATS server of the test's own."""
     try:
         async with servers.nats() as server:
             client = await nats.connect(server.address)
@@ -31,8 +31,8 @@ async def jetstream() -> AsyncIterator[Any]:
         pytest.skip(str(absent))
 
 
-async def test_deliveries_of_jetstream_have_their_effect_once(jetstream: Any, conn: Any) -> None:
-    """Some fail after the effect, some before the acknowledgement: each effect is there once all the same."""
+async def test_jetstream_deliveries_have_their_effect_once(jetstream: Any, conn: Any) -> None:
+    """Some fail after the effect and some before the acknowledgement, and each effect happens once."""
     await conn.execute("create table effect (n int)")
     for n in range(_MESSAGES):
         await jetstream.publish("payments", str(n).encode(), headers={"event-id": f"e-{n}"})

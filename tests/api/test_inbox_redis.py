@@ -1,4 +1,4 @@
-"""The inbox in Redis: claimed, then done; given back on failure; taken over from the dead."""
+"""The inbox in Redis: claimed, done, released on failure, taken over from dead processes."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ async def first(inbox: RedisInbox, message_id: Any = "m", consumer: str = "c") -
         return is_first
 
 
-async def test_a_message_has_its_effect_once(redis_client: Any) -> None:
-    """The second time it is known, for a month by default; to another consumer it is new."""
+async def test_redis_message_has_its_effect_once(redis_client: Any) -> None:
+    """It is known for a month by default, and new to another consumer."""
     inbox = RedisInbox(redis_client)
 
     assert [await first(inbox), await first(inbox), await first(inbox, consumer="d")] == [True, False, True]
     assert 719 * 3600 < await redis_client.ttl(_KEY) <= 720 * 3600
 
 
-async def test_a_claim_is_short_and_done_is_long(redis_client: Any) -> None:
-    """While the effect is under way the note ends soon by itself; then it stays for the window."""
+async def test_claim_is_short_and_done_is_long(redis_client: Any) -> None:
+    """During the effect the record expires soon; afterwards it stays for the window."""
     inbox = RedisInbox(redis_client, claim="5s", window="2h")
     async with inbox.once("c", "m"):
         assert 0 < await redis_client.pttl(_KEY) <= 5000
@@ -42,8 +42,8 @@ async def test_a_claim_is_short_and_done_is_long(redis_client: Any) -> None:
     assert 7100 < await redis_client.ttl(_KEY) <= 7200
 
 
-async def test_a_message_that_is_in_hand_is_neither_new_nor_done(redis_client: Any) -> None:
-    """Who gets a copy is told when to ask again; it must not be acknowledged before the first one is done."""
+async def test_message_in_hand_is_neither_new_nor_done(redis_client: Any) -> None:
+    """A copy is refused with the time to retry, and must not be acknowledged before the first is done."""
     inbox = RedisInbox(redis_client, claim="30s")
     async with inbox.once("c", "m"):
         with pytest.raises(MessageInHand) as busy:
@@ -53,7 +53,7 @@ async def test_a_message_that_is_in_hand_is_neither_new_nor_done(redis_client: A
     assert not await first(inbox)
 
 
-async def test_a_failure_gives_the_message_back(redis_client: Any) -> None:
+async def test_failure_releases_the_message(redis_client: Any) -> None:
     """The next delivery has the effect at once."""
     inbox = RedisInbox(redis_client)
     with pytest.raises(ZeroDivisionError):
@@ -63,8 +63,8 @@ async def test_a_failure_gives_the_message_back(redis_client: Any) -> None:
     assert await first(inbox)
 
 
-async def test_a_cancelled_effect_gives_the_message_back(redis_client: Any) -> None:
-    """Also when the task that has it is cancelled."""
+async def test_cancelled_effect_releases_the_message(redis_client: Any) -> None:
+    """Cancelling the task that holds the message counts as a failure."""
     inbox = RedisInbox(redis_client)
     has_begun = asyncio.Event()
 
@@ -89,8 +89,8 @@ async def gone(client: Any, key: str = _KEY) -> None:
     await eventually(is_gone)
 
 
-async def test_who_stalls_beyond_the_claim_cannot_finish_for_the_next_one(redis_client: Any) -> None:
-    """The late one is told, and changes nothing of what the next one holds, whether it succeeds or fails."""
+async def test_stalled_consumer_cannot_finish_for_the_next_one(redis_client: Any) -> None:
+    """The stalled one gets LeaseLost and changes nothing of the next one's record."""
     slow, quick = RedisInbox(redis_client, claim="50ms"), RedisInbox(redis_client, claim="30s")
     for error in (None, ZeroDivisionError()):
         late = slow.once("c", "m")
@@ -109,8 +109,8 @@ async def test_who_stalls_beyond_the_claim_cannot_finish_for_the_next_one(redis_
         await quick.forget("c", "m")
 
 
-async def test_a_late_effect_counts_if_nobody_else_has_begun(redis_client: Any) -> None:
-    """Its claim is over, but it is still the only one: it is done."""
+async def test_late_effect_counts_if_nobody_else_has_begun(redis_client: Any) -> None:
+    """Its claim has expired, but it is still the only one."""
     inbox = RedisInbox(redis_client, claim="20ms")
     async with inbox.once("c", "m"):
         await gone(redis_client)
@@ -118,7 +118,7 @@ async def test_a_late_effect_counts_if_nobody_else_has_begun(redis_client: Any) 
     assert not await first(inbox)
 
 
-async def test_a_message_is_forgotten_on_request(redis_client: Any) -> None:
+async def test_redis_message_is_forgotten_on_request(redis_client: Any) -> None:
     """Its next delivery has its effect again."""
     inbox = RedisInbox(redis_client)
     assert await first(inbox)
@@ -127,8 +127,8 @@ async def test_a_message_is_forgotten_on_request(redis_client: Any) -> None:
     assert await first(inbox)
 
 
-async def test_keys_of_another_making(redis_client: Any) -> None:
-    """What an older program has noted under its own keys counts as done, whatever its value."""
+async def test_keys_of_another_program_count_as_done(redis_client: Any) -> None:
+    """A record under an older program's key counts, whatever its value."""
     inbox = RedisInbox(redis_client, key="pf:evt:processed:{consumer}:{message_id}")
     await redis_client.set("pf:evt:processed:compliance:e-1", "1", nx=True, ex=100)
 
@@ -137,8 +137,8 @@ async def test_keys_of_another_making(redis_client: Any) -> None:
     assert await redis_client.get("pf:evt:processed:compliance:e-2") == b"done"
 
 
-async def test_a_client_that_is_not_async(redis_url: str) -> None:
-    """The same with `with`."""
+async def test_sync_client_works_with_plain_with(redis_url: str) -> None:
+    """The blocks behave as with an async client."""
 
     def work() -> list[Any]:
         with redis.Redis.from_url(redis_url) as client:
@@ -159,8 +159,8 @@ async def test_a_client_that_is_not_async(redis_url: str) -> None:
     assert await asyncio.to_thread(work) == [True, False, True, True]
 
 
-async def test_the_wrong_kind_of_block_is_refused(redis_client: Any, redis_url: str) -> None:
-    """With what to use instead."""
+async def test_wrong_kind_of_redis_block_is_refused(redis_client: Any, redis_url: str) -> None:
+    """The error says which one to use instead."""
     with pytest.raises(InvalidInput, match="use `async with"), RedisInbox(redis_client).once("c", "m"):
         pass
     with redis.Redis.from_url(redis_url) as client, pytest.raises(InvalidInput, match="use `with"):
@@ -192,8 +192,8 @@ async def consumer(url: str, how: str) -> asyncio.subprocess.Process:
     )
 
 
-async def test_a_crash_between_claim_and_effect_delays_the_effect(redis_url: str, redis_client: Any) -> None:
-    """A process that is killed with the message in hand: redeliveries are refused at first, and then one succeeds."""
+async def test_crash_between_claim_and_effect_delays_the_effect(redis_url: str, redis_client: Any) -> None:
+    """Redeliveries are refused while the killed process's claim lasts, and then one succeeds."""
     doomed = await consumer(redis_url, "stuck")
     assert doomed.stdout is not None
     assert await doomed.stdout.readline() == b"claimed\n"
@@ -229,24 +229,24 @@ async def test_a_crash_between_claim_and_effect_delays_the_effect(redis_url: str
         ({"key": None}, "key"),
     ],
 )
-def test_bad_options_are_refused(options: dict[str, Any], match: str) -> None:
-    """Before Redis is asked."""
+def test_bad_redis_options_are_refused(options: dict[str, Any], match: str) -> None:
+    """They are refused before Redis is asked."""
     with pytest.raises(InvalidOption, match=match):
         RedisInbox(redis.Redis(), **options)
 
 
-def test_names_that_would_make_keys_ambiguous_are_refused() -> None:
-    """Else two messages of different consumers could have the same key."""
+def test_names_that_make_keys_ambiguous_are_refused() -> None:
+    """Otherwise two messages of different consumers could have the same key."""
     with pytest.raises(InvalidOption, match="colon"):
         RedisInbox(redis.Redis()).once("a:b", "m")
 
 
-def test_what_is_no_client_is_refused() -> None:
-    """With what to install."""
+def test_unknown_redis_client_is_refused() -> None:
+    """The error says what to install."""
     with pytest.raises(InvalidInput, match=r"postbus\[redis\]"):
         RedisInbox(object())
 
 
-def test_a_window_is_a_duration() -> None:
-    """However it is given."""
+def test_window_is_a_duration() -> None:
+    """It may be given in any form that durations have."""
     assert RedisInbox(redis.Redis(), window=timedelta(minutes=1))._window == 60_000

@@ -1,4 +1,4 @@
-"""Hooks around publishing: what they see, what they may change, and in which order they run."""
+"""Hooks around publishing: what they see, what they may change, and their order."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def program(request: pytest.FixtureRequest, dsn: str) -> Any:
         yield opened
 
 
-async def test_hooks_change_what_is_published(program: Program, bus: Bus, conn: Any, topic: str) -> None:
+async def test_hooks_change_published_messages(program: Program, bus: Bus, conn: Any, topic: str) -> None:
     """The hook that was added first is the outermost: first in, last out, and first to change a message."""
     log: list[str] = []
     bus.use(Stamp("a", log))
@@ -75,8 +75,8 @@ async def test_hooks_change_what_is_published(program: Program, bus: Bus, conn: 
     assert log == ["a in", "b in", "b out", "a out"] * 2
 
 
-async def test_hooks_change_what_is_sent(bus: Bus, conn: Any, topic: str) -> None:
-    """send() passes the same hooks, which are left when the message is committed."""
+async def test_hooks_change_sent_messages(bus: Bus, conn: Any, topic: str) -> None:
+    """`send()` passes the same hooks, which are left when the message is committed."""
     log: list[str] = []
     bus.use(Stamp("a", log))
 
@@ -86,8 +86,8 @@ async def test_hooks_change_what_is_sent(bus: Bus, conn: Any, topic: str) -> Non
     assert log == ["a in", "a out"]
 
 
-async def test_a_hook_that_fails_publishes_nothing(program: Program, bus: Bus, conn: Any, topic: str) -> None:
-    """The error of a hook is the caller's, the hooks around it are left, and the transaction can go on."""
+async def test_failing_hook_publishes_nothing(program: Program, bus: Bus, conn: Any, topic: str) -> None:
+    """The error of a hook reaches the caller, the hooks around it are left, and the transaction can go on."""
     log: list[str] = []
     bus.use(Stamp("a", log))
     bus.use(Refuse())
@@ -105,8 +105,8 @@ async def test_a_hook_that_fails_publishes_nothing(program: Program, bus: Bus, c
     assert log == ["a in", "a out"] * 3
 
 
-async def test_hooks_see_that_publishing_failed(bus: Bus, conn: Any, topic: str) -> None:
-    """A message that is refused raises through the hooks."""
+async def test_hooks_see_a_failed_publish(bus: Bus, conn: Any, topic: str) -> None:
+    """A refused message raises through the hooks."""
     seen: list[BaseException] = []
 
     class Watch(Middleware):
@@ -127,8 +127,8 @@ async def test_hooks_see_that_publishing_failed(bus: Bus, conn: Any, topic: str)
     assert [type(error) for error in seen] == [InvalidOption, InvalidOption]
 
 
-async def test_a_middleware_may_leave_publishing_alone(bus: Bus, conn: Any, topic: str) -> None:
-    """A middleware that overrides nothing changes nothing."""
+async def test_middleware_without_hooks_changes_nothing(bus: Bus, conn: Any, topic: str) -> None:
+    """A middleware that overrides nothing leaves messages as they are."""
     bus.use(Middleware())
 
     await bus.publish(conn, topic, "x")

@@ -27,7 +27,7 @@ def dsn(module_dsn: str) -> str:
 
 
 def _thorough(test: Any) -> Any:
-    """With the fixtures of one test for all examples."""
+    """Run many examples with the fixtures of one test."""
     health = [hypothesis.HealthCheck.function_scoped_fixture, hypothesis.HealthCheck.too_slow]
     return hypothesis.settings(max_examples=60, deadline=None, suppress_health_check=health)(test)
 
@@ -38,7 +38,7 @@ async def _stored(conn: Any, message_id: int) -> Any:
 
 @_thorough
 @hypothesis.given(payload=st.binary() | _any_text | _json)
-async def test_payloads_come_out_as_they_went_in(bus: Bus, conn: Any, topic: str, payload: Any) -> None:
+async def test_stored_payload_equals_the_published_one(bus: Bus, conn: Any, topic: str, payload: Any) -> None:
     """JSON, text and bytes are the same for the handler as for the publisher."""
     row = await _stored(conn, await bus.publish(conn, topic, payload))
 
@@ -47,8 +47,10 @@ async def test_payloads_come_out_as_they_went_in(bus: Bus, conn: Any, topic: str
 
 @_thorough
 @hypothesis.given(headers=st.dictionaries(_storable, _storable, max_size=5))
-async def test_headers_come_out_as_they_went_in(bus: Bus, conn: Any, topic: str, headers: dict[str, str]) -> None:
-    """Headers are texts, of whatever language."""
+async def test_stored_headers_equal_the_published_ones(
+    bus: Bus, conn: Any, topic: str, headers: dict[str, str]
+) -> None:
+    """Headers are texts in any language."""
     row = await _stored(conn, await bus.publish(conn, topic, "x", headers=headers))
 
     assert decoder_for(dict[str, str])(row["headers"].encode(), "application/json") == headers
@@ -57,15 +59,15 @@ async def test_headers_come_out_as_they_went_in(bus: Bus, conn: Any, topic: str,
 @pytest.mark.parametrize(
     "payload", [2**200, {"big": -(2**200)}, ["\0", "\ud800"], 1e308, "\0\ud800", b"\0\xff"], ids=ascii
 )
-async def test_what_jsonb_cannot_hold_is_stored_nevertheless(bus: Bus, conn: Any, topic: str, payload: Any) -> None:
-    """A payload is bytes to the database; views show it as JSON only where jsonb can hold it."""
+async def test_payload_that_jsonb_cannot_hold_is_stored(bus: Bus, conn: Any, topic: str, payload: Any) -> None:
+    """A payload is bytes to the database, and views show it as JSON only if jsonb can hold it."""
     row = await _stored(conn, await bus.publish(conn, topic, payload))
 
     assert decoder_for(Any)(row["payload"], row["content_type"]) == payload
 
 
-async def test_a_handler_gets_what_was_published(bus: Bus, topic: str) -> None:
-    """The message carries the payload's bytes and all that was given with it."""
+async def test_handler_gets_the_published_message(bus: Bus, topic: str) -> None:
+    """The message carries the payload's bytes and all options."""
     got: list[tuple[Any, Message]] = []
 
     @bus.subscribe(topic)
@@ -86,8 +88,8 @@ async def test_a_handler_gets_what_was_published(bus: Bus, topic: str) -> None:
     assert message.published_at.utcoffset() is not None
 
 
-async def test_the_size_limit_is_exact(bus: Bus, conn: Any, topic: str) -> None:
-    """A payload of as many bytes as the topic accepts is published, one byte more is not."""
+async def test_payload_size_limit_is_exact(bus: Bus, conn: Any, topic: str) -> None:
+    """A payload with exactly the accepted number of bytes is published, and one byte more is refused."""
     await bus.admin.create_topic(topic, max_payload_bytes=100)
 
     await bus.publish(conn, topic, "ü" * 50)
@@ -97,8 +99,8 @@ async def test_the_size_limit_is_exact(bus: Bus, conn: Any, topic: str) -> None:
             await bus.publish(conn, topic, payload)
 
 
-async def test_without_a_topic_of_its_own_the_limit_is_a_mebibyte(bus: Bus, conn: Any, topic: str) -> None:
-    """The default limit holds for topics that nobody created."""
+async def test_default_payload_limit_is_one_mebibyte(bus: Bus, conn: Any, topic: str) -> None:
+    """The default applies to undeclared topics."""
     await bus.publish(conn, topic, b"x" * (1 << 20))
 
     with pytest.raises(PayloadTooLarge):

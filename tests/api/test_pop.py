@@ -31,13 +31,13 @@ def dsn(module_dsn: str) -> str:
 
 @dataclass
 class Order:
-    """What some messages are about."""
+    """The payload of some messages."""
 
     number: int
 
 
-async def test_a_pop_takes_the_oldest_messages(bus: Bus, conn: Any, topic: str) -> None:
-    """Up to `batch` messages come, in their order, with all that is known of them."""
+async def test_pop_takes_the_oldest_messages(bus: Bus, conn: Any, topic: str) -> None:
+    """Up to `batch` messages come in their order, with their fields and lease."""
     ids = [await bus.send(topic, {"n": number}, key="k", headers={"a": "b"}) for number in range(3)]
 
     popped = await bus.pop(topic, batch=2, lease="1 minute")
@@ -53,8 +53,8 @@ async def test_a_pop_takes_the_oldest_messages(bus: Bus, conn: Any, topic: str) 
     assert await leased(conn, topic) == 2
 
 
-async def test_with_nothing_there_nothing_comes(bus: Bus, topic: str) -> None:
-    """A pop of an empty queue, or of one that nobody has heard of, is empty and false."""
+async def test_pop_of_an_empty_queue_is_empty(bus: Bus, topic: str) -> None:
+    """The result is falsy, also for a topic that nobody has used."""
     popped = await bus.pop(topic)
 
     assert not popped
@@ -62,8 +62,8 @@ async def test_with_nothing_there_nothing_comes(bus: Bus, topic: str) -> None:
     await popped.ack()
 
 
-async def test_two_pops_at_once_get_different_messages(bus: Bus, topic: str) -> None:
-    """No message is held twice, however many pop at the same time."""
+async def test_concurrent_pops_get_different_messages(bus: Bus, topic: str) -> None:
+    """No message is leased twice, however many pops run at the same time."""
     ids = await send_numbers(bus, topic, 40)
 
     taken = await asyncio.gather(*(bus.pop(topic, batch=3) for _ in range(20)))
@@ -72,8 +72,8 @@ async def test_two_pops_at_once_get_different_messages(bus: Bus, topic: str) -> 
     assert sorted(got) == ids
 
 
-async def test_a_payload_is_decoded_as_it_is_asked_for(bus: Bus, topic: str) -> None:
-    """By its content type, or to a type of the caller's; what does not fit is told."""
+async def test_payload_is_decoded_on_request(bus: Bus, topic: str) -> None:
+    """It is decoded by its content type or to the caller's type, and an unsuitable type is an error."""
     await bus.send(topic, {"number": 7})
     await bus.send(topic, "text")
 
@@ -89,8 +89,8 @@ async def test_a_payload_is_decoded_as_it_is_asked_for(bus: Bus, topic: str) -> 
         first.decode(asyncio.Event)
 
 
-async def test_each_way_to_settle_one_message(bus: Bus, conn: Any, topic: str) -> None:
-    """ack, retry, dead_letter and release do to one message what they say, and leave the others alone."""
+async def test_each_settlement_affects_one_message(bus: Bus, conn: Any, topic: str) -> None:
+    """ack, retry, dead_letter and release settle one message, and leave the others in hand."""
     await send_numbers(bus, topic, 5)
     done, again, bad, back, kept = await bus.pop(topic, batch=5)
 
@@ -121,8 +121,8 @@ SETTLEMENTS: dict[str, tuple[Settle, dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("settlement", SETTLEMENTS)
-async def test_what_is_open_is_settled_together(bus: Bus, conn: Any, topic: str, settlement: str) -> None:
-    """The same for all that is open: what was settled before stays as it is."""
+async def test_settling_the_pop_settles_its_open_messages(bus: Bus, conn: Any, topic: str, settlement: str) -> None:
+    """Messages that were settled before stay as they are."""
     settle, left = SETTLEMENTS[settlement]
     await send_numbers(bus, topic, 3)
     popped = await bus.pop(topic, batch=3)
@@ -133,8 +133,8 @@ async def test_what_is_open_is_settled_together(bus: Bus, conn: Any, topic: str,
     assert await states_of(conn, topic) == left
 
 
-async def test_a_message_is_settled_once(bus: Bus, topic: str) -> None:
-    """Settling it again is a mistake of the caller, and told as one."""
+async def test_message_can_be_settled_only_once(bus: Bus, topic: str) -> None:
+    """A second settlement is an error of the caller."""
     await bus.send(topic, 1)
     popped = await bus.pop(topic)
     await popped.ack()
@@ -145,8 +145,8 @@ async def test_a_message_is_settled_once(bus: Bus, topic: str) -> None:
 
 
 @pytest.mark.parametrize("settlement", [*SETTLEMENTS, "extend"])
-async def test_a_lost_lease_is_told_and_changes_nothing(bus: Bus, conn: Any, topic: str, settlement: str) -> None:
-    """When a lease has ended and its messages went back, every settlement raises LeaseLost, each time."""
+async def test_settlement_with_a_lost_lease_raises_lease_lost(bus: Bus, conn: Any, topic: str, settlement: str) -> None:
+    """After a lease has expired every settlement raises, each time, and changes nothing."""
     settle = SETTLEMENTS[settlement][0] if settlement in SETTLEMENTS else lambda given: given.extend()
     ids = await send_numbers(bus, topic, 2)
     popped = await bus.pop(topic, batch=2)
@@ -159,13 +159,13 @@ async def test_a_lost_lease_is_told_and_changes_nothing(bus: Bus, conn: Any, top
 
     assert list(lost.value.ids) == ids
     assert await states_of(conn, topic) == {"retrying": 2}
-    for _ in ids:  # each may have ended the program that had both: they come alone, and are not charged
+    for _ in ids:  # either may have ended the program that had both: each comes alone, and is not charged
         async with bus.pop(topic, batch=2) as others:
             assert [one.message.attempt for one in others] == [1]
 
 
-async def test_a_lease_ends_though_nobody_consumes(bus: Bus, conn: Any, topic: str) -> None:
-    """In a program that only pops, the next pop gets what another one left to expire."""
+async def test_expired_lease_is_returned_without_a_worker(bus: Bus, conn: Any, topic: str) -> None:
+    """In a program that only pops, the next pop gets the messages of an expired lease."""
     await bus.send(topic, 1)
     first = await bus.pop(topic)
     await conn.execute("update postbus.lease set ends_at = clock_timestamp() where token = $1", first[0].token)
@@ -179,15 +179,15 @@ async def test_a_lease_ends_though_nobody_consumes(bus: Bus, conn: Any, topic: s
 
 
 async def _pop_until_there(bus: Bus, topic: str) -> Any:
-    """Leases that have ended are looked for once a second."""
+    """Pop until a message comes: expired leases are searched once a second."""
     async with asyncio.timeout(5):
         while not (popped := await bus.pop(topic)):
             pass
     return popped
 
 
-async def test_extending_prolongs_the_lease(bus: Bus, conn: Any, topic: str) -> None:
-    """By the given time from now, or by its own length; for all messages of it."""
+async def test_extend_moves_the_end_of_the_whole_lease(bus: Bus, conn: Any, topic: str) -> None:
+    """The new end is the given time from now, or the lease's own length."""
     await send_numbers(bus, topic, 2)
     popped = await bus.pop(topic, batch=2, lease=10)
 
@@ -203,7 +203,7 @@ async def test_extending_prolongs_the_lease(bus: Bus, conn: Any, topic: str) -> 
 
 
 async def test_auto_ack_settles_at_once(bus: Bus, conn: Any, topic: str) -> None:
-    """With auto_ack each message comes at most once, and there is nothing left to settle."""
+    """Each message comes at most once, and nothing is left to settle."""
     await send_numbers(bus, topic, 3)
 
     popped = await bus.pop(topic, batch=2, auto_ack=True)
@@ -219,8 +219,8 @@ async def test_auto_ack_settles_at_once(bus: Bus, conn: Any, topic: str) -> None
     assert await states_of(conn, topic) == {}
 
 
-async def test_leaving_the_block_acks(bus: Bus, conn: Any, topic: str) -> None:
-    """At the end of `async with` what is not settled yet is acked."""
+async def test_leaving_the_block_acknowledges(bus: Bus, conn: Any, topic: str) -> None:
+    """Messages that are still open at the end of `with` are acknowledged."""
     await send_numbers(bus, topic, 3)
 
     async with bus.pop(topic, batch=3) as popped:
@@ -230,8 +230,8 @@ async def test_leaving_the_block_acks(bus: Bus, conn: Any, topic: str) -> None:
     assert await states_of(conn, topic) == {"dead": 1}
 
 
-async def test_leaving_the_block_by_an_error_gives_back(bus: Bus, conn: Any, topic: str) -> None:
-    """What is not settled yet is tried again, with the error, and the attempt counts."""
+async def test_leaving_the_block_by_an_error_retries(bus: Bus, conn: Any, topic: str) -> None:
+    """Open messages are retried with the error, and the attempt counts."""
     await send_numbers(bus, topic, 2)
 
     with pytest.raises(ZeroDivisionError):
@@ -244,8 +244,8 @@ async def test_leaving_the_block_by_an_error_gives_back(bus: Bus, conn: Any, top
     assert "ZeroDivisionError: what went wrong" in rows[0]["last_error"]
 
 
-async def test_leaving_a_block_that_is_cancelled_gives_back(bus: Bus, conn: Any, topic: str) -> None:
-    """A consumer that is cancelled leaves nothing leased."""
+async def test_cancelled_block_retries_its_messages(bus: Bus, conn: Any, topic: str) -> None:
+    """A cancelled consumer leaves no message leased."""
     await bus.send(topic, 1)
     inside = asyncio.Event()
 
@@ -263,8 +263,8 @@ async def test_leaving_a_block_that_is_cancelled_gives_back(bus: Bus, conn: Any,
     assert await states_of(conn, topic) == {"retrying": 1}
 
 
-async def test_leaving_the_block_tells_of_a_lost_lease(bus: Bus, conn: Any, topic: str) -> None:
-    """Who took too long is told; after an error of its own, only that counts."""
+async def test_leaving_the_block_reports_a_lost_lease(bus: Bus, conn: Any, topic: str) -> None:
+    """A block that took too long raises LeaseLost, unless it raises an error of its own."""
     await bus.send(topic, 1)
 
     with pytest.raises(LeaseLost):
@@ -278,16 +278,16 @@ async def test_leaving_the_block_tells_of_a_lost_lease(bus: Bus, conn: Any, topi
     assert await states_of(conn, topic) == {"retrying": 1}
 
 
-async def test_a_pop_is_used_once(bus: Bus, topic: str) -> None:
-    """A block within a block of the same pop would settle the wrong messages."""
+async def test_pop_can_be_entered_only_once(bus: Bus, topic: str) -> None:
+    """A nested block of the same pop would settle the wrong messages."""
     pop = bus.pop(topic)
     async with pop:
         with pytest.raises(InvalidInput, match="in use already"):
             await pop.__aenter__()
 
 
-async def test_leases_are_kept_while_the_block_runs(bus: Bus, conn: Any, topic: str) -> None:
-    """keep=True, or keep(), prolongs a lease again and again, and no longer than the block runs."""
+async def test_kept_leases_are_extended_while_the_block_runs(bus: Bus, conn: Any, topic: str) -> None:
+    """`keep=True`, or `keep()`, extends a lease repeatedly, and no longer than the block runs."""
     await send_numbers(bus, topic, 2)
     ends = "select ends_at from postbus.lease where token = $1"
 
@@ -309,8 +309,8 @@ async def _is_later(conn: Any, ends: str, token: Any, than: Any) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_what_others_wait_for_comes_when_a_key_is_free(bus: Bus, topic: str) -> None:
-    """In an ordered queue the next message of a key is popped as soon as the one before it is settled."""
+async def test_waiting_pop_gets_the_next_message_of_a_freed_key(bus: Bus, topic: str) -> None:
+    """In an ordered queue the next message of a key is popped as soon as the one before is settled."""
     await bus.admin.create_topic(topic, ordered=True)
     await send_numbers(bus, topic, 2, key="k")
     first = await bus.pop(topic, batch=2)
@@ -328,8 +328,8 @@ async def _popped(bus: Bus, topic: str) -> Any:
     return await bus.pop(topic, wait=10)
 
 
-async def test_who_holds_a_message_is_told(bus: Bus, conn: Any, topic: str) -> None:
-    """`member` is the name that people see; without one it is the process."""
+async def test_member_name_is_shown(bus: Bus, conn: Any, topic: str) -> None:
+    """Without `member` the name of the process is shown."""
     await send_numbers(bus, topic, 2)
     await bus.pop(topic, member="till 3")
     await bus.pop(topic)
@@ -361,8 +361,8 @@ async def test_who_holds_a_message_is_told(bus: Bus, conn: Any, topic: str) -> N
         ({"auto_ack": True, "keep": True}, "nothing to keep"),
     ],
 )
-def test_bad_options_are_refused_at_once(options: dict[str, Any], problem: str) -> None:
-    """What makes no sense is told before the database is asked, with what to do."""
+def test_bad_pop_options_are_refused_at_once(options: dict[str, Any], problem: str) -> None:
+    """They are refused with a remedy before the database is asked."""
     bus = Bus("postgresql://postgres@127.0.0.1:1/nowhere")
 
     with pytest.raises(InvalidOption, match=problem) as refused:
@@ -374,13 +374,13 @@ def test_bad_options_are_refused_at_once(options: dict[str, Any], problem: str) 
 
 
 async def test_keep_needs_a_block(bus: Bus, topic: str) -> None:
-    """Where nobody says when to end, nothing is kept."""
+    """Without a block nothing would end the extensions."""
     with pytest.raises(InvalidOption, match="async with"):
         await bus.pop(topic, keep=True)
 
 
 async def test_bad_settlements_are_refused(bus: Bus, conn: Any, topic: str) -> None:
-    """A delay or a lease that makes no sense is told, and the message stays in hand."""
+    """A bad delay or lease is an error, and the message stays in hand."""
     await bus.send(topic, 1)
     popped = await bus.pop(topic)
 
@@ -396,8 +396,8 @@ async def test_bad_settlements_are_refused(bus: Bus, conn: Any, topic: str) -> N
     assert await states_of(conn, topic) == {}
 
 
-async def test_a_log_is_popped_by_groups(bus: Bus, topic: str) -> None:
-    """A PUB_SUB topic has no messages of its own to pop, and a pop that waits is told so at once."""
+async def test_pop_without_a_group_is_refused_on_pub_sub(bus: Bus, topic: str) -> None:
+    """The refusal comes at once, also for a pop that waits."""
     await bus.admin.create_topic(topic, semantics="PUB_SUB")
 
     for wait in (0, 30):

@@ -20,7 +20,7 @@ def dsn(module_dsn: str) -> str:
 
 @pytest.fixture
 async def log(bus: Bus, topic: str) -> str:
-    """A PUB_SUB topic with the groups g and h."""
+    """Create a PUB_SUB topic with the groups g and h."""
     await create_log(bus, topic, lease="30s")
     store = await bus.connect()
     for group in ("g", "h"):
@@ -29,13 +29,13 @@ async def log(bus: Bus, topic: str) -> str:
 
 
 async def pending(conn: Any, topic: str, group: str = "g") -> int:
-    """How many messages a group has before it or in hand."""
+    """Return how many messages a group has before it or in hand."""
     count = await conn.fetchval("select pending from postbus.groups where topic = $1 and group_name = $2", topic, group)
     return int(count)
 
 
-async def test_each_group_gets_each_message(bus: Bus, conn: Any, log: str) -> None:
-    """What one group has popped and acked is still there for another."""
+async def test_each_group_pops_each_message(bus: Bus, conn: Any, log: str) -> None:
+    """A message that one group has acknowledged is still there for another."""
     await publish_numbers(bus, range(5), log)
 
     async with bus.pop(log, group="g", batch=10) as first:
@@ -46,8 +46,8 @@ async def test_each_group_gets_each_message(bus: Bus, conn: Any, log: str) -> No
     assert (await pending(conn, log, "g"), await pending(conn, log, "h")) == (0, 2)
 
 
-async def test_a_pop_waits_for_what_is_published(bus: Bus, log: str) -> None:
-    """A group that waits is woken, and so is one that waits for a key of its own."""
+async def test_waiting_pop_is_woken_by_publishing(bus: Bus, log: str) -> None:
+    """A waiting group is woken, and so is a pop that waits for one key."""
     waiting = asyncio.gather(_pop(bus, log, group="g"), _pop(bus, log, group="h", key="k1"))
     await asyncio.sleep(0)
     await publish_numbers(bus, [0, 1], log, keys=2)
@@ -61,8 +61,8 @@ async def _pop(bus: Bus, topic: str, **options: Any) -> Any:
     return await bus.pop(topic, wait=30, **options)
 
 
-async def test_a_key_is_in_one_hand_at_a_time(bus: Bus, log: str) -> None:
-    """The next message of a key wakes who waits for it when the one before is settled."""
+async def test_key_is_in_one_hand_at_a_time(bus: Bus, log: str) -> None:
+    """The next message of a key wakes a waiting pop when the one before is settled."""
     await publish_numbers(bus, [0, 1], log, keys=1)
     first = await bus.pop(log, group="g")
     assert not await bus.pop(log, group="g")
@@ -74,8 +74,8 @@ async def test_a_key_is_in_one_hand_at_a_time(bus: Bus, log: str) -> None:
     assert (await asyncio.wait_for(waiting, 10)).payloads == [1]
 
 
-async def test_only_messages_of_a_key_come(bus: Bus, log: str) -> None:
-    """With `key` others stay for whoever asks for them, or for all."""
+async def test_pop_with_a_key_gets_only_its_messages(bus: Bus, log: str) -> None:
+    """Other messages stay for other pops."""
     await publish_numbers(bus, range(6), log, keys=2)
 
     async with bus.pop(log, group="g", batch=10, key="k1") as popped:
@@ -84,8 +84,8 @@ async def test_only_messages_of_a_key_come(bus: Bus, log: str) -> None:
         assert popped.payloads == [0, 2, 4]
 
 
-async def test_what_goes_back_takes_its_key_along(bus: Bus, conn: Any, log: str) -> None:
-    """Messages behind one that is tried again are no longer open, and come again after it; others are acked."""
+async def test_retried_message_takes_its_key_along(bus: Bus, conn: Any, log: str) -> None:
+    """Messages of its key behind it are closed and come again after it; others are acknowledged."""
     await publish_numbers(bus, range(6), log, keys=2)
 
     async with bus.pop(log, group="g", batch=6) as popped:
@@ -101,8 +101,8 @@ async def test_what_goes_back_takes_its_key_along(bus: Bus, conn: Any, log: str)
     assert await pending(conn, log) == 0
 
 
-async def test_what_may_pass_can_be_acked(bus: Bus, conn: Any, topic: str) -> None:
-    """In a group that lets others pass, those behind a failed one stay in hand; what is not acked goes back."""
+async def test_messages_behind_a_failure_can_be_acked_with_on_failure_pass(bus: Bus, conn: Any, topic: str) -> None:
+    """They stay in hand, and only unacknowledged ones are released."""
     await create_log(bus, topic)
     await (await bus.connect()).subscribe(topic, "g", Start.NOW, "pass")
     await publish_numbers(bus, range(3), topic, keys=1)
@@ -119,8 +119,8 @@ async def test_what_may_pass_can_be_acked(bus: Bus, conn: Any, topic: str) -> No
     assert [tuple(row) for row in rows] == [(b"0", 1, None), (b"2", 0, None)]
 
 
-async def test_an_error_gives_all_back_in_order(bus: Bus, conn: Any, log: str) -> None:
-    """Leaving the block by an exception counts the attempt of what was open."""
+async def test_error_returns_all_messages_in_order(bus: Bus, conn: Any, log: str) -> None:
+    """Leaving the block by an exception counts an attempt of the first open message."""
     await bus.admin.set_topic(log, retry_initial="1ms", retry_max="1ms")
     await publish_numbers(bus, range(4), log, keys=1)
 
@@ -134,7 +134,7 @@ async def test_an_error_gives_all_back_in_order(bus: Bus, conn: Any, log: str) -
         assert again[0].message.attempt == 2
 
 
-async def test_auto_ack_for_a_group(bus: Bus, conn: Any, log: str) -> None:
+async def test_auto_ack_works_for_a_group(bus: Bus, conn: Any, log: str) -> None:
     """Each message comes at most once."""
     await publish_numbers(bus, range(3), log)
 
@@ -144,8 +144,8 @@ async def test_auto_ack_for_a_group(bus: Bus, conn: Any, log: str) -> None:
     assert await pending(conn, log) == 0
 
 
-async def test_extending_and_losing(bus: Bus, conn: Any, log: str) -> None:
-    """Leases of groups are prolonged, and lost, as those of queues are."""
+async def test_group_leases_can_be_extended_and_lost(bus: Bus, conn: Any, log: str) -> None:
+    """They behave like leases of queues."""
     await publish_numbers(bus, range(2), log)
     first = await bus.pop(log, group="g", lease=5)
     await first.extend("1h")
@@ -155,7 +155,7 @@ async def test_extending_and_losing(bus: Bus, conn: Any, log: str) -> None:
 
     await conn.execute("update postbus.retrying set due_at = clock_timestamp() where token = $1", first[0].token)
     again = []
-    for _ in range(2):  # each may have ended the program that had both: they come alone
+    for _ in range(2):  # either may have ended the program that had both: each comes alone
         async with bus.pop(log, group="g", batch=2) as popped:
             again += popped.payloads
 
@@ -165,8 +165,8 @@ async def test_extending_and_losing(bus: Bus, conn: Any, log: str) -> None:
             await settle()
 
 
-async def test_a_group_that_was_cancelled_is_refused(bus: Bus, log: str) -> None:
-    """With what to do; also for one who waits, at once. And a queue has no groups."""
+async def test_pop_for_a_cancelled_group_is_refused(bus: Bus, log: str) -> None:
+    """The refusal comes at once, also for a waiting pop; a group on a queue is refused too."""
     await bus.pop(log, group="g")
     await bus.admin.cancel_group(log, "g")
     for wait in (0, 30):
@@ -176,8 +176,8 @@ async def test_a_group_that_was_cancelled_is_refused(bus: Bus, log: str) -> None
         await bus.pop("a.queue", group="g")
 
 
-async def test_what_a_long_transaction_let_go_on_is_found_soon(bus: Bus, conn: Any, log: str) -> None:
-    """It became due when that transaction settled, long before its commit, and other pops look above that by then."""
+async def test_message_freed_by_a_long_transaction_is_found_soon(bus: Bus, conn: Any, log: str) -> None:
+    """It became due long before that transaction's commit, below the scan floor of other pops."""
     await publish_numbers(bus, range(2), log, keys=1)
     first = await bus.pop(log, group="g")
     assert not await bus.pop(log, group="g")
@@ -190,8 +190,8 @@ async def test_what_a_long_transaction_let_go_on_is_found_soon(bus: Bus, conn: A
     await eventually(is_found)
 
 
-async def test_an_ack_of_all_tells_what_somebody_else_has_by_now(bus: Bus, conn: Any, log: str) -> None:
-    """The lease has ended, and one of two messages was popped again: that one is lost, and the other one is done."""
+async def test_ack_of_all_reports_messages_popped_elsewhere(bus: Bus, conn: Any, log: str) -> None:
+    """Of two messages with an expired lease one was popped again: it is lost, and the other one is acknowledged."""
     await publish_numbers(bus, range(2), log, keys=2)
     first = await bus.pop(log, group="g", batch=2)
     await conn.execute("update postbus.retrying set due_at = clock_timestamp() where token = $1", first[0].token)
@@ -206,12 +206,12 @@ async def test_an_ack_of_all_tells_what_somebody_else_has_by_now(bus: Bus, conn:
 
 
 async def die(conn: Any) -> None:
-    """Let all groups be DEAD."""
+    """Make all groups DEAD."""
     await conn.execute("update postbus.subscription set state = 'DEAD'")
 
 
-async def test_pop_without_waiting_serves_a_dead_group(bus: Bus, conn: Any, log: str) -> None:
-    """A job that comes too rarely for heartbeats gets messages by each of its pops, of all keys or of one."""
+async def test_pop_without_waiting_revives_a_dead_group(bus: Bus, conn: Any, log: str) -> None:
+    """A job too rare for heartbeats gets messages by each of its pops, of all keys or of one."""
     await publish_numbers(bus, range(4), log, keys=2)
     await die(conn)
     assert (await bus.pop(log, group="g", key="k1")).payloads == [1]
@@ -219,8 +219,8 @@ async def test_pop_without_waiting_serves_a_dead_group(bus: Bus, conn: Any, log:
     assert (await bus.pop(log, group="g", batch=9)).payloads == [0, 2]
 
 
-async def test_pop_of_a_pattern_serves_a_dead_group(bus: Bus, conn: Any, topic: str) -> None:
-    """The same for a scope of several topics."""
+async def test_pop_of_a_pattern_revives_a_dead_group(bus: Bus, conn: Any, topic: str) -> None:
+    """This works for a scope of several topics."""
     for name in (f"{topic}.a", f"{topic}.b"):
         await create_log(bus, name)
     assert not await bus.pop(f"{topic}.*", group="g")
@@ -231,7 +231,7 @@ async def test_pop_of_a_pattern_serves_a_dead_group(bus: Bus, conn: Any, topic: 
 
 
 async def test_kept_lease_keeps_a_group_alive(bus: Bus, conn: Any, log: str) -> None:
-    """A consumer that works for long, and holds its message with `keep`, is not taken for DEAD."""
+    """A consumer that works for long with `keep` is not taken for DEAD."""
     await publish_numbers(bus, [0], log)
     async with bus.pop(log, group="g", lease=1, keep=True):
         await conn.execute("update postbus.subscription set seen_at = clock_timestamp() - interval '3 minutes'")
@@ -244,7 +244,7 @@ async def test_kept_lease_keeps_a_group_alive(bus: Bus, conn: Any, log: str) -> 
 
 
 async def test_heartbeat_revives_a_group(bus: Bus, conn: Any, log: str) -> None:
-    """A consumer that will not pop for a while says that it lives, and is told what it missed."""
+    """A consumer that will not pop for a while sends a heartbeat, and learns how many messages it missed."""
     await publish_numbers(bus, range(3), log)
     await die(conn)
 

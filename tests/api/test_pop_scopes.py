@@ -18,7 +18,7 @@ from support.scoping import age
 
 
 async def take(bus: Bus, topic: str | None = None, *, group: str = "cg1", **options: Any) -> list[Any]:
-    """Pop all that is there, and ack it."""
+    """Pop and acknowledge everything there is."""
     got: list[Any] = []
     while popped := await bus.pop(topic, group=group, batch=10, **options):
         got += popped.payloads
@@ -26,8 +26,8 @@ async def take(bus: Bus, topic: str | None = None, *, group: str = "cg1", **opti
     return got
 
 
-async def test_basic_new_mode_single_partition(bus: Bus) -> None:
-    """The first pop gets what came just before it, the next what came since."""
+async def test_new_mode_pops_from_just_before_the_first_pop(bus: Bus) -> None:
+    """The first pop gets messages from just before it, and the next one later messages."""
     await create_log(bus, "test", lanes="named")
     await bus.send("test", "M1", key="p1")
     assert await take(bus, "test", key="p1", mode="new") == ["M1"]
@@ -37,7 +37,7 @@ async def test_basic_new_mode_single_partition(bus: Bus) -> None:
     assert await take(bus, "test", key="p1", mode="new") == ["M2"]
 
 
-async def test_new_mode_new_partition_created_later(bus: Bus, conn: Any) -> None:
+async def test_new_mode_pops_a_later_partition_from_its_first_message(bus: Bus, conn: Any) -> None:
     """A partition that appears ten minutes later is popped from its first message."""
     await create_log(bus, "test", lanes="named")
     await bus.send("test", "M1", key="p1")
@@ -50,8 +50,8 @@ async def test_new_mode_new_partition_created_later(bus: Bus, conn: Any) -> None
     assert await take(bus, "test", mode="new") == ["M2"]
 
 
-async def test_namespace_wildcard(bus: Bus, conn: Any) -> None:
-    """A topic that is created later in the namespace starts where the group did."""
+async def test_later_topic_of_a_namespace_is_popped_from_the_groups_record(bus: Bus, conn: Any) -> None:
+    """A topic created later in the namespace starts at the group's record."""
     await create_log(bus, "q1", namespace="ns1")
     await bus.send("q1", "M1")
     assert await take(bus, namespace="ns1", mode="new") == ["M1"]
@@ -63,8 +63,8 @@ async def test_namespace_wildcard(bus: Bus, conn: Any) -> None:
     assert await take(bus, namespace="ns1", mode="new") == ["M2"]
 
 
-async def test_multiple_consumer_groups(bus: Bus, conn: Any) -> None:
-    """Each group has a record of its own; without a mode it begins at the beginning."""
+async def test_each_popping_group_has_a_record_of_its_own(bus: Bus, conn: Any) -> None:
+    """Each group has its own record, and starts at the beginning without a mode."""
     await create_log(bus, "test")
     await bus.send("test", "old")
     await age(conn, 60)
@@ -74,8 +74,8 @@ async def test_multiple_consumer_groups(bus: Bus, conn: Any) -> None:
     assert [(one["group_name"], one["mode"]) for one in await bus.admin.scopes()] == [("cg1", "new"), ("cg2", "all")]
 
 
-async def test_partition_specific_subscriptions(bus: Bus, conn: Any) -> None:
-    """Each partition that is asked for has its own record, and its own start."""
+async def test_each_popped_key_has_a_record_of_its_own(bus: Bus, conn: Any) -> None:
+    """Each requested partition has its own record and its own start."""
     await create_log(bus, "q", lanes="named")
     await bus.send("q", "old 1", key="p1")
     await bus.send("q", "old 2", key="p2")
@@ -87,8 +87,8 @@ async def test_partition_specific_subscriptions(bus: Bus, conn: Any) -> None:
     assert await take(bus, "q", key="p1", mode="new") == ["new 1"]
 
 
-async def test_mixed_mode_subscriptions(bus: Bus, conn: Any) -> None:
-    """A group may be new to one topic, and want all of another."""
+async def test_group_may_pop_each_topic_in_another_mode(bus: Bus, conn: Any) -> None:
+    """A group may skip the history of one topic, and read all of another."""
     for topic in ("q1", "q2"):
         await create_log(bus, topic)
         await bus.send(topic, f"old of {topic}")
@@ -98,8 +98,8 @@ async def test_mixed_mode_subscriptions(bus: Bus, conn: Any) -> None:
     assert await take(bus, "q2") == ["old of q2"]
 
 
-async def test_subscription_mode_changes(bus: Bus, dsn: str, conn: Any) -> None:
-    """The first mode wins, whatever is said later and by whom."""
+async def test_first_mode_of_a_popping_group_stays(bus: Bus, dsn: str, conn: Any) -> None:
+    """The first mode wins, whatever a later call says."""
     await create_log(bus, "q1")
     await bus.send("q1", "old")
     await age(conn, 60)
@@ -109,8 +109,8 @@ async def test_subscription_mode_changes(bus: Bus, dsn: str, conn: Any) -> None:
         assert await take(other, "q1", mode="all") == []
 
 
-async def test_server_default_mode_changes(bus: Bus, dsn: str, conn: Any) -> None:
-    """A default that is changed later changes nothing for groups that are there."""
+async def test_changed_default_mode_does_not_affect_existing_groups(bus: Bus, dsn: str, conn: Any) -> None:
+    """A default that changes later does not affect existing groups."""
     await create_log(bus, "q1")
     await bus.send("q1", "first")
     await age(conn, 60)
@@ -123,8 +123,8 @@ async def test_server_default_mode_changes(bus: Bus, dsn: str, conn: Any) -> Non
         assert await take(other, "q1", group="cg2") == []
 
 
-async def test_a_time_to_start_from(bus: Bus, conn: Any) -> None:
-    """Messages that were published since then."""
+async def test_group_can_start_from_a_time(bus: Bus, conn: Any) -> None:
+    """It gets messages that were published since then."""
     await create_log(bus, "q")
     await bus.send("q", "older")
     await age(conn, 3600)
@@ -135,7 +135,7 @@ async def test_a_time_to_start_from(bus: Bus, conn: Any) -> None:
 
 
 async def test_patterns_and_tasks_are_popped_too(bus: Bus) -> None:
-    """A pattern stands in the place of a topic's name."""
+    """A pattern is given in place of the topic's name."""
     await create_log(bus, "orders.new", task="mail")
     await bus.send("orders.new", 1)
 
@@ -149,13 +149,13 @@ async def poll(bus: Bus) -> Popped:
 
 
 async def are_waiting(bus: Bus, count: int = 1) -> None:
-    """So many have looked for messages, and found none, or wait for others who look."""
+    """Check that so many pops have found no message, or wait for others that search."""
     puller = await bus._connected_puller()
     assert sum(len(line.waiting) for place in puller._places.values() for line in place._lines.values()) == count
 
 
-async def test_a_poll_of_a_scope_ends_with_a_message_of_any_of_its_topics(bus: Bus) -> None:
-    """Also of one that is created while it waits."""
+async def test_poll_of_a_scope_ends_with_a_message_of_any_topic(bus: Bus) -> None:
+    """The topic may be created during the poll."""
     await create_log(bus, "a", namespace="n")
     for topic in ("a", "late"):
         waiting = asyncio.create_task(poll(bus))
@@ -171,8 +171,10 @@ async def test_a_poll_of_a_scope_ends_with_a_message_of_any_of_its_topics(bus: B
         await popped.ack()
 
 
-async def test_those_who_wait_for_a_scope_learn_its_topics_together(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many they are, its topics are asked for once, and once more when one joins."""
+async def test_waiting_pops_of_a_scope_share_the_query_for_its_topics(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many they are, the topics are queried once, and once more when one joins."""
     await create_log(bus, "a", namespace="n")
     store = await bus.connect()
     asked: list[str] = []
@@ -187,7 +189,7 @@ async def test_those_who_wait_for_a_scope_learn_its_topics_together(bus: Bus, mo
 
     monkeypatch.setattr(store, "group_topics", group_topics)
     waiting = [asyncio.create_task(poll(bus))]
-    await eventually(is_asked, 2)  # the second time when it has begun to listen
+    await eventually(is_asked, 2)  # the second time after it has begun to listen
     waiting += [asyncio.create_task(poll(bus)) for _ in range(49)]
     await eventually(partial(are_waiting, bus, 50))
     assert len(asked) == 2
@@ -203,8 +205,8 @@ async def test_those_who_wait_for_a_scope_learn_its_topics_together(bus: Bus, mo
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_a_group_that_lets_others_pass_does_so_after_a_pop(bus: Bus, conn: Any) -> None:
-    """Popping changes nothing of how a group was set up."""
+async def test_pop_keeps_on_failure_pass_of_a_group(bus: Bus, conn: Any) -> None:
+    """Popping does not change how a group was set up."""
     await create_log(bus, "q")
     await conn.execute("select postbus.subscribe('q', 'g', 'FROM_NOW', on_failure => 'pass')")
 
@@ -213,8 +215,8 @@ async def test_a_group_that_lets_others_pass_does_so_after_a_pop(bus: Bus, conn:
     assert await conn.fetchval("select on_failure from postbus.groups") == "pass"
 
 
-async def test_what_makes_no_sense_is_refused(bus: Bus) -> None:
-    """Before anything is recorded."""
+async def test_contradictory_pop_options_are_refused(bus: Bus) -> None:
+    """They are refused before anything is recorded."""
     nonsense: tuple[Any, ...] = (
         {"topic": "q", "mode": "new"},
         {"topic": "q", "key": "k"},
@@ -236,7 +238,7 @@ async def test_what_makes_no_sense_is_refused(bus: Bus) -> None:
 
 @pytest.mark.parametrize("key", [None, "k"])
 async def test_new_group_pops_from_a_message(bus: Bus, key: str | None) -> None:
-    """A topic, or one key of it, is popped from the message whose id is given."""
+    """A topic, or one key of it, is popped from the message with the given id."""
     await create_log(bus, "t", lanes=4)
     ids = [await bus.send("t", n, key="k") for n in range(4)]
     await bus.send("t", "other", key="other")
@@ -250,7 +252,7 @@ async def test_new_group_pops_from_a_message(bus: Bus, key: str | None) -> None:
 
 @pytest.mark.parametrize("key", [None, "k"])
 async def test_new_group_is_subscribed_from_a_message(bus: Bus, key: str | None) -> None:
-    """So does `admin.subscribe_group`; a handler of one key begins there as well."""
+    """`admin.subscribe_group` and a handler of one key accept such a start too."""
     await create_log(bus, "t", lanes=4)
     ids = [await bus.send("t", n, key="k") for n in range(4)]
     got = collect(bus, "handled", "t", key=key, start=ids[3])
@@ -264,7 +266,7 @@ async def test_new_group_is_subscribed_from_a_message(bus: Bus, key: str | None)
 
 
 async def test_key_added_to_a_group_starts_from_a_message(bus: Bus) -> None:
-    """A group that has one key gets another one from the message that is named."""
+    """A group that has one key gets another one from the named message."""
     await create_log(bus, "t", lanes=4)
     ids = [await bus.send("t", n, key="b") for n in range(4)]
     assert await take(bus, "t", key="a") == []
@@ -273,7 +275,7 @@ async def test_key_added_to_a_group_starts_from_a_message(bus: Bus) -> None:
 
 
 async def test_message_as_start_of_several_topics_is_refused(bus: Bus) -> None:
-    """Topics of a pattern have no message in common; the text names another start."""
+    """Topics of a pattern have no message in common, and the remedy names another start."""
     with pytest.raises(InvalidOption, match="no message in common") as told:
         await bus.pop("o.*", group="g", start=Start.from_message(1))
 

@@ -1,4 +1,4 @@
-"""Settling in a transaction: what was popped is done if, and only if, what came of it is committed."""
+"""Settling in a transaction: popped messages are settled if and only if their results are committed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ ASYNC = [name for name in PROGRAMS if "sync" in name]
 
 @pytest.fixture(params=ASYNC)
 async def async_program(request: pytest.FixtureRequest, dsn: str) -> AsyncIterator[Program]:
-    """A program with an event loop, with each driver in turn."""
+    """Run a program with an event loop, with each async driver in turn."""
     async with PROGRAMS[request.param](dsn) as opened:
         yield opened
 
 
-async def test_what_is_popped_and_what_comes_of_it_commit_together(bus: Bus, conn: Any, topic: str) -> None:
-    """Consume, transform, produce: exactly once."""
+async def test_popped_messages_and_their_results_commit_together(bus: Bus, conn: Any, topic: str) -> None:
+    """Consuming, transforming and producing happens exactly once."""
     await send_numbers(bus, topic, 3)
 
     async with bus.pop(topic, batch=3) as popped:
@@ -48,8 +48,8 @@ async def test_what_is_popped_and_what_comes_of_it_commit_together(bus: Bus, con
     assert (await bus.pop(f"{topic}.out", batch=9)).payloads == [0, 2, 4]
 
 
-async def test_if_the_transaction_fails_nothing_has_happened(bus: Bus, conn: Any, topic: str) -> None:
-    """The messages are tried again, and nothing was published."""
+async def test_failed_transaction_changes_nothing(bus: Bus, conn: Any, topic: str) -> None:
+    """The messages are retried, and nothing was published."""
     await send_numbers(bus, topic, 2)
 
     with pytest.raises(ZeroDivisionError):
@@ -62,8 +62,8 @@ async def test_if_the_transaction_fails_nothing_has_happened(bus: Bus, conn: Any
     assert await states_of(conn, f"{topic}.out") == {}
 
 
-async def test_who_passes_over_the_failure_does_not_ack(bus: Bus, conn: Any, topic: str) -> None:
-    """What was to be settled in a transaction that failed is not acked at the end of the block."""
+async def test_failed_settlement_is_not_acked_at_the_end_of_the_block(bus: Bus, conn: Any, topic: str) -> None:
+    """A message to be settled in a failed transaction is retried when the caller ignores the failure."""
     await send_numbers(bus, topic, 2)
 
     async with bus.pop(topic, batch=2) as popped:
@@ -78,8 +78,8 @@ async def test_who_passes_over_the_failure_does_not_ack(bus: Bus, conn: Any, top
     assert [tuple(row) for row in rows] == [(b"0", "retrying", "the transaction that settled it did not commit")]
 
 
-async def test_after_a_failure_it_can_be_settled_otherwise(bus: Bus, conn: Any, topic: str) -> None:
-    """Without a block: the messages are open again when the transaction was rolled back."""
+async def test_message_can_be_settled_again_after_a_rollback(bus: Bus, conn: Any, topic: str) -> None:
+    """Without a block the messages are open again when the transaction was rolled back."""
     await send_numbers(bus, topic, 2)
     popped = await bus.pop(topic, batch=2)
     with pytest.raises(ZeroDivisionError):
@@ -93,8 +93,8 @@ async def test_after_a_failure_it_can_be_settled_otherwise(bus: Bus, conn: Any, 
 
 
 @pytest.mark.parametrize("settlement", ["ack", "retry", "release", "dead_letter"])
-async def test_each_settlement_within_a_transaction(bus: Bus, conn: Any, topic: str, settlement: str) -> None:
-    """Of one message or of all that is open, it counts when the transaction commits."""
+async def test_each_settlement_works_within_a_transaction(bus: Bus, conn: Any, topic: str, settlement: str) -> None:
+    """It settles one message or all open ones, when the transaction commits."""
     await send_numbers(bus, topic, 2)
     popped = await bus.pop(topic, batch=2)
 
@@ -115,8 +115,8 @@ async def test_each_settlement_within_a_transaction(bus: Bus, conn: Any, topic: 
     assert await states_of(conn, topic) == left[settlement]
 
 
-async def test_a_lost_lease_rolls_all_back(bus: Bus, conn: Any, topic: str) -> None:
-    """LeaseLost leaves the block of the transaction, and takes along what was published in it."""
+async def test_lost_lease_rolls_the_transaction_back(bus: Bus, conn: Any, topic: str) -> None:
+    """LeaseLost leaves the transaction's block, and undoes what was published in it."""
     await send_numbers(bus, topic, 1)
     popped = await bus.pop(topic)
     await lose(conn, popped)
@@ -130,8 +130,8 @@ async def test_a_lost_lease_rolls_all_back(bus: Bus, conn: Any, topic: str) -> N
     assert await states_of(conn, f"{topic}.out") == {}
 
 
-async def test_what_is_being_settled_is_not_settled_twice(bus: Bus, topic: str) -> None:
-    """While the transaction is open, another settlement is refused; it would wait for the end of it."""
+async def test_message_being_settled_cannot_be_settled_again(bus: Bus, topic: str) -> None:
+    """A second settlement would wait for the end of the open transaction, so it is refused."""
     await send_numbers(bus, topic, 1)
     popped = await bus.pop(topic)
 
@@ -142,8 +142,8 @@ async def test_what_is_being_settled_is_not_settled_twice(bus: Bus, topic: str) 
         await popped.retry()  # nothing is open
 
 
-async def test_a_kept_lease_does_not_wait_for_the_transaction(bus: Bus, conn: Any, topic: str) -> None:
-    """What is settled in an open transaction is not prolonged meanwhile; what else is kept, is."""
+async def test_kept_lease_does_not_wait_for_the_transaction(bus: Bus, conn: Any, topic: str) -> None:
+    """Messages settled in an open transaction are not extended meanwhile, and other kept ones are."""
     await send_numbers(bus, topic, 2)
     ends = "select ends_at from postbus.lease where token = $1"
 
@@ -161,7 +161,7 @@ async def test_a_kept_lease_does_not_wait_for_the_transaction(bus: Bus, conn: An
 
 
 async def test_each_driver_can_settle(async_program: Program, bus: Bus, conn: Any, topic: str) -> None:
-    """The connection may be of any library that can publish and that has an event loop."""
+    """The connection may belong to any supported async driver."""
     await send_numbers(bus, topic, 3)
     popped = await bus.pop(topic, batch=3)
 
@@ -175,8 +175,8 @@ async def test_each_driver_can_settle(async_program: Program, bus: Bus, conn: An
     assert await states_of(conn, topic) == {"retrying": 1, "dead": 1}
 
 
-async def test_each_driver_can_roll_back(async_program: Program, bus: Bus, conn: Any, topic: str) -> None:
-    """After that, what is open is settled together once more; after a commit nothing is left to settle."""
+async def test_each_driver_can_roll_back_a_settlement(async_program: Program, bus: Bus, conn: Any, topic: str) -> None:
+    """Afterwards the messages can be settled again; after a commit nothing is left to settle."""
     await send_numbers(bus, topic, 2)
     first, second = await bus.pop(topic), await bus.pop(topic)
 
@@ -192,8 +192,8 @@ async def test_each_driver_can_roll_back(async_program: Program, bus: Bus, conn:
     assert await states_of(conn, topic) == {"retrying": 1}
 
 
-async def test_a_block_within_a_transaction_leaves_it_alone(bus: Bus, conn: Any, connect: Any, topic: str) -> None:
-    """A transaction of the caller that is still open at the end of the block decides by itself."""
+async def test_block_within_a_transaction_leaves_it_alone(bus: Bus, conn: Any, connect: Any, topic: str) -> None:
+    """The caller's transaction, still open at the end of the block, decides."""
     await send_numbers(bus, topic, 2)
     own = await connect()
 
@@ -205,8 +205,8 @@ async def test_a_block_within_a_transaction_leaves_it_alone(bus: Bus, conn: Any,
     assert await states_of(conn, topic) == {}
 
 
-async def test_nobody_waits_for_a_transaction_of_its_own(bus: Bus, conn: Any, connect: Any, topic: str) -> None:
-    """Settling the rest of a lease beside an open transaction that has a part of it would never end: it is refused."""
+async def test_block_does_not_wait_for_its_own_open_transaction(bus: Bus, conn: Any, connect: Any, topic: str) -> None:
+    """Settling the rest of a lease beside an open transaction with a part of it would deadlock, so it is refused."""
     await send_numbers(bus, topic, 2)
     own = await connect()
 
@@ -219,8 +219,8 @@ async def test_nobody_waits_for_a_transaction_of_its_own(bus: Bus, conn: Any, co
     assert await states_of(conn, topic) == {}
 
 
-async def test_across_topics_and_groups(bus: Bus, conn: Any, topic: str) -> None:
-    """Messages of a group and of a queue, and what comes of them, in one transaction."""
+async def test_one_transaction_spans_topics_and_groups(bus: Bus, conn: Any, topic: str) -> None:
+    """Messages of a group and of a queue are settled with their results in one transaction."""
     await create_log(bus, topic)
     await (await bus.connect()).subscribe(topic, "g", Start.NOW, "block")
     await bus.send(topic, 1, key="k")
@@ -236,8 +236,8 @@ async def test_across_topics_and_groups(bus: Bus, conn: Any, topic: str) -> None
     assert await states_of(conn, f"{topic}.q") == {}
 
 
-async def test_who_waits_for_a_key_is_woken_by_the_commit(bus: Bus, topic: str) -> None:
-    """The next message of a key can be had when the transaction that settles the first has committed."""
+async def test_commit_wakes_a_pop_that_waits_for_the_key(bus: Bus, topic: str) -> None:
+    """The next message of a key comes when the transaction that settles the first has committed."""
     await create_log(bus, topic)
     await (await bus.connect()).subscribe(topic, "g", Start.NOW, "block")
     await send_numbers(bus, topic, 2, key="k")
@@ -258,10 +258,10 @@ async def _pop(bus: Bus, topic: str) -> Popped:
 @pytest.mark.parametrize(
     ("cut", "left", "out"), [(OnCommit.CUT_AFTER, {}, {"waiting": 2}), (OnCommit.CUT_BEFORE, {"retrying": 2}, {})]
 )
-async def test_an_unknown_commit_is_found_out_by_giving_back(
+async def test_unknown_commit_is_resolved_by_retrying(
     proxy: Proxy, conn: Any, topic: str, cut: OnCommit, left: dict[str, int], out: dict[str, int]
 ) -> None:
-    """What was acked in it is given back, which changes nothing if it was committed after all."""
+    """The acknowledged messages are retried, which changes nothing if the commit happened."""
     async with Bus.open(proxy.dsn) as bus:
         await send_numbers(bus, topic, 2)
         with pytest.raises(CommitUnknown):

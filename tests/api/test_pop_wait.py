@@ -1,4 +1,4 @@
-"""bus.pop(wait=…): many wait at little cost, and are woken at once."""
+"""bus.pop(wait=…): many pops wait at little cost, and are woken at once."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ NEVER = 3600.0
 
 @pytest.fixture
 async def other(dsn: str) -> AsyncIterator[Bus]:
-    """A bus of another process, as far as wake-ups are concerned."""
+    """Open a bus that counts as another process for wake-ups."""
     async with Bus.open(dsn) as opened:
         yield opened
 
 
 @pytest.fixture
 def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks unless there is a reason to."""
+    """Let no pop search without a reason."""
     monkeypatch.setattr(waiters, "_SOON", NEVER)
     monkeypatch.setattr(waiters, "_POLL", NEVER)
 
@@ -41,7 +41,7 @@ def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
 async def waiting(
     bus: Bus, count: int = 1, *, listening: int = 1, at_once: bool = False, **options: Any
 ) -> list[asyncio.Task[Any]]:
-    """Pops that wait, and have found nothing so far. So many connections listen by then."""
+    """Start pops that wait and have found nothing, with so many listening connections."""
 
     async def pop() -> Any:
         return await bus.pop("t", **{"wait": 60, **options})
@@ -81,8 +81,8 @@ async def end(tasks: list[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_what_is_there_comes_at_once(bus: Bus) -> None:
-    """A pop that would wait looks first."""
+async def test_waiting_pop_returns_an_available_message_at_once(bus: Bus) -> None:
+    """A pop searches before it waits."""
     await bus.send("t", 1)
 
     async with asyncio.timeout(10):
@@ -91,7 +91,7 @@ async def test_what_is_there_comes_at_once(bus: Bus) -> None:
     assert popped.payloads == [1]
 
 
-async def test_when_the_time_is_over_nothing_comes(bus: Bus) -> None:
+async def test_pop_returns_empty_when_its_wait_is_over(bus: Bus) -> None:
     """A pop waits as long as it says, and not longer."""
     began = time.monotonic()
 
@@ -101,8 +101,8 @@ async def test_when_the_time_is_over_nothing_comes(bus: Bus) -> None:
     assert 0.3 <= time.monotonic() - began < 10
 
 
-async def test_a_message_of_this_process_wakes(bus: Bus, no_polling: None) -> None:
-    """Without any poll: the one who publishes rings."""
+async def test_publishing_in_the_same_process_wakes_a_pop(bus: Bus, no_polling: None) -> None:
+    """The notifier wakes it without any poll."""
     (task,) = await waiting(bus)
 
     await bus.send("t", 1)
@@ -110,8 +110,8 @@ async def test_a_message_of_this_process_wakes(bus: Bus, no_polling: None) -> No
     assert (await asyncio.wait_for(task, 10)).payloads == [1]
 
 
-async def test_a_message_of_another_process_wakes(bus: Bus, other: Bus, no_polling: None) -> None:
-    """Without any poll: the ring comes through the database."""
+async def test_publishing_in_another_process_wakes_a_pop(bus: Bus, other: Bus, no_polling: None) -> None:
+    """The wake-up comes through the database, without any poll."""
     (task,) = await waiting(bus)
 
     await other.send("t", 1)
@@ -120,7 +120,7 @@ async def test_a_message_of_another_process_wakes(bus: Bus, other: Bus, no_polli
 
 
 async def test_waking_takes_milliseconds(bus: Bus, other: Bus) -> None:
-    """From the commit to the message in hand: a small part of the time between two polls."""
+    """From the commit to the popped message takes a small part of the time between two polls."""
     took = []
     for number in range(20):
         (task,) = await waiting(bus)
@@ -135,8 +135,8 @@ async def test_waking_takes_milliseconds(bus: Bus, other: Bus) -> None:
     assert statistics.median(took) < waiters._POLL / 10
 
 
-async def test_a_message_that_nobody_rings_for_is_found_by_polling(bus: Bus, conn: Any) -> None:
-    """Plain SQL in a topic without the option notify wakes nobody."""
+async def test_message_without_a_wake_up_is_found_by_polling(bus: Bus, conn: Any) -> None:
+    """Plain SQL in a topic without the option `notify` wakes nobody."""
     (task,) = await waiting(bus)
 
     await conn.execute("select postbus.publish('t', 'x'::text)")
@@ -144,8 +144,8 @@ async def test_a_message_that_nobody_rings_for_is_found_by_polling(bus: Bus, con
     assert (await asyncio.wait_for(task, 10)).payloads == ["x"]
 
 
-async def test_what_is_due_later_comes_when_it_is_due(bus: Bus, no_polling: None) -> None:
-    """A delayed message is looked for at its time: who waits knows when that is."""
+async def test_delayed_message_is_popped_when_due(bus: Bus, no_polling: None) -> None:
+    """A waiting pop knows when the message is due."""
     (task,) = await waiting(bus)
     began = time.monotonic()
 
@@ -155,8 +155,8 @@ async def test_what_is_due_later_comes_when_it_is_due(bus: Bus, no_polling: None
     assert time.monotonic() - began >= 0.5
 
 
-async def test_what_is_given_back_wakes(bus: Bus, other: Bus, no_polling: None) -> None:
-    """Whoever waits, in this process or in another, gets what somebody releases, or wants to be tried again."""
+async def test_released_or_retried_message_wakes_a_pop(bus: Bus, other: Bus, no_polling: None) -> None:
+    """This works within a process and from another process."""
     await bus.send("t", 1)
     popped = await bus.pop("t")
     (task,) = await waiting(other)
@@ -168,8 +168,8 @@ async def test_what_is_given_back_wakes(bus: Bus, other: Bus, no_polling: None) 
     assert (await asyncio.wait_for(task, 10))[0].message.attempt == 2
 
 
-async def test_a_lease_that_ends_wakes(bus: Bus, conn: Any) -> None:
-    """In a program that only pops, somebody who waits gets what another one left to expire."""
+async def test_expired_lease_wakes_a_pop(bus: Bus, conn: Any) -> None:
+    """In a program that only pops, a waiting pop gets the message of an expired lease."""
     await bus.send("t", 1)
     first = await bus.pop("t")
     (task,) = await waiting(bus)
@@ -179,7 +179,7 @@ async def test_a_lease_that_ends_wakes(bus: Bus, conn: Any) -> None:
     assert (await asyncio.wait_for(task, 10))[0].message.id == first[0].message.id
 
 
-async def test_who_waits_longest_is_served_first(bus: Bus, no_polling: None) -> None:
+async def test_longest_waiting_pop_is_served_first(bus: Bus, no_polling: None) -> None:
     """Pops of one process get messages in the order in which they came."""
     tasks = await waiting(bus, 5)
     async with bus.transaction() as tx:
@@ -192,8 +192,10 @@ async def test_who_waits_longest_is_served_first(bus: Bus, no_polling: None) -> 
     await end(tasks)
 
 
-async def test_a_thousand_who_wait_ask_as_seldom_as_one(dsn: str, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They share one listening connection and one poll; a message wakes the first of them, and no herd."""
+async def test_thousand_waiting_pops_query_as_rarely_as_one(
+    dsn: str, conn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They share one listening connection and one poll, and a message wakes only the first of them."""
     calls: list[str] = []
     ask = Store.pop
 
@@ -223,8 +225,8 @@ async def test_a_thousand_who_wait_ask_as_seldom_as_one(dsn: str, conn: Any, mon
 
     assert connections <= 12
     assert joined <= 10 + 2 * joining
-    # For each message somebody finds it, the next one does not, nor does who hears our own ring through the database;
-    # then polls, soon at first. All together wake up as many as one alone would.
+    # For each message one pop finds it and the next does not, nor does the one that our own wake-up reaches;
+    # then they poll, soon at first. All together query as often as one would.
     assert called <= 6 * 10 + 2 * seconds
 
 
@@ -232,8 +234,8 @@ async def _are_done(tasks: list[asyncio.Task[Any]], count: int) -> None:
     assert sum(task.done() for task in tasks) == count
 
 
-async def test_many_messages_go_to_many_who_wait(bus: Bus, no_polling: None) -> None:
-    """One ring for many messages serves as many as there are messages for."""
+async def test_many_messages_go_to_many_waiting_pops(bus: Bus, no_polling: None) -> None:
+    """One wake-up for many messages serves as many pops as there are messages."""
     tasks = await waiting(bus, 50)
     async with bus.transaction() as tx:
         await bus.publish_many(tx, "t", list(range(50)))
@@ -243,8 +245,8 @@ async def test_many_messages_go_to_many_who_wait(bus: Bus, no_polling: None) -> 
     assert sorted(one.payloads[0] for one in popped) == list(range(50))
 
 
-async def test_nobody_listens_when_nobody_waits(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection is there while somebody waits, and a while longer; it comes again when it is needed."""
+async def test_listening_ends_when_no_pop_waits(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection stays a while after the last pop, and is opened again when it is needed."""
     monkeypatch.setattr(puller, "_LINGER", 0.05)
     await bus.pop("t")
     assert await listeners(bus) == 0
@@ -255,8 +257,8 @@ async def test_nobody_listens_when_nobody_waits(bus: Bus, monkeypatch: pytest.Mo
         await eventually(listen, bus, 0)
 
 
-async def test_a_pop_that_is_cancelled_while_it_waits_takes_nothing(bus: Bus, conn: Any, no_polling: None) -> None:
-    """The message goes to the next one in line, or stays in its queue."""
+async def test_cancelled_waiting_pop_takes_no_message(bus: Bus, conn: Any, no_polling: None) -> None:
+    """The message goes to the next pop in line, or stays in its queue."""
     first, second = await waiting(bus, 2)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
@@ -270,10 +272,10 @@ async def test_a_pop_that_is_cancelled_while_it_waits_takes_nothing(bus: Bus, co
 
 
 @pytest.mark.parametrize("wait", [0, 60])
-async def test_a_pop_that_is_cancelled_while_the_database_answers_gives_back(
+async def test_pop_cancelled_during_its_query_releases_the_message(
     bus: Bus, conn: Any, connect: Any, wait: float
 ) -> None:
-    """What it takes then is released: the attempt does not count, and the next one gets it."""
+    """The attempt does not count, and the next pop gets the message."""
     blocker = await connect()
     await bus.send("t", 1)
     async with blocker.transaction():
@@ -293,8 +295,8 @@ async def test_a_pop_that_is_cancelled_while_the_database_answers_gives_back(
     assert (await bus.pop("t"))[0].message.attempt == 1
 
 
-async def test_a_pop_that_is_cancelled_is_over_when_it_has_given_back(bus: Bus, conn: Any, connect: Any) -> None:
-    """Whoever pops after it finds the message that it took in its last moment."""
+async def test_cancelled_pop_ends_after_the_release(bus: Bus, conn: Any, connect: Any) -> None:
+    """A later pop finds the message that the cancelled one took in its last moment."""
     blocker = await connect()
     await bus.send("t", 1)
     async with blocker.transaction():
@@ -317,8 +319,8 @@ async def _a_pop_waits_for(conn: Any, pid: int) -> None:
     )
 
 
-async def test_closing_lets_those_who_wait_go(dsn: str, conn: Any) -> None:
-    """With nothing, at once; and nothing of theirs stays behind."""
+async def test_closing_the_bus_ends_waiting_pops(dsn: str, conn: Any) -> None:
+    """They return empty at once, and leave nothing leased."""
     bus = Bus(dsn)
     tasks = await waiting(bus, 3)
 
@@ -328,8 +330,8 @@ async def test_closing_lets_those_who_wait_go(dsn: str, conn: Any) -> None:
     assert await leased(conn, "t") == 0
 
 
-async def test_who_waits_outlives_broken_connections(bus: Bus, conn: Any) -> None:
-    """A pop that waits goes on waiting while the database is away for a moment."""
+async def test_waiting_pop_survives_broken_connections(bus: Bus, conn: Any) -> None:
+    """It goes on waiting while the database is away for a moment."""
     (task,) = await waiting(bus)
     await conn.execute(
         "select pg_terminate_backend(pid, 5000) from pg_stat_activity "
@@ -341,8 +343,8 @@ async def test_who_waits_outlives_broken_connections(bus: Bus, conn: Any) -> Non
     assert (await asyncio.wait_for(task, 20)).payloads == ["x"]
 
 
-async def test_a_database_that_stays_away_is_told(proxy: Proxy) -> None:
-    """When the time is over and nobody could be asked, that is an error and not an empty queue."""
+async def test_waiting_pop_raises_when_the_database_stays_away(proxy: Proxy) -> None:
+    """When the wait is over without an answer, the result is an error and not an empty pop."""
     bus = Bus(proxy.dsn)
     (task,) = await waiting(bus, wait=3)
     await proxy.stop()
@@ -352,8 +354,8 @@ async def test_a_database_that_stays_away_is_told(proxy: Proxy) -> None:
     await bus.close()
 
 
-async def test_two_programs_share_what_is_there(bus: Bus, other: Bus, conn: Any) -> None:
-    """Each message goes to one of those who wait, wherever they are."""
+async def test_two_programs_share_the_messages(bus: Bus, other: Bus, conn: Any) -> None:
+    """Each message goes to one waiting pop, in whichever program."""
     tasks = [*await waiting(bus, 10), *await _waiting_beside(other, 10)]
     await send_numbers(bus, "t", 20)
 
@@ -373,7 +375,7 @@ async def _waiting_beside(other: Bus, count: int) -> list[asyncio.Task[Any]]:
 
 
 async def test_pops_begin_where_the_last_one_ended(bus: Bus, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside an old transaction finished messages stay behind: the floor keeps pops from stepping over them."""
+    """Beside an old transaction finished rows stay, and the scan floor keeps pops from searching them."""
     store = await bus.connect()
     given: list[str | None] = []
     original = store.pop
@@ -401,8 +403,8 @@ async def test_pops_begin_where_the_last_one_ended(bus: Bus, connect: Any, monke
     assert (await bus.pop("t")).payloads == ["late"]
 
 
-async def test_search_is_not_charged_for_waiting_for_a_connection(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the network is away a claim or pop waits; that must not put off the next search from the beginning."""
+async def test_search_time_excludes_waiting_for_a_connection(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow network must not delay the next search from the beginning."""
     store = await bus.connect()
     lend = store._connections.lend
 
@@ -421,7 +423,7 @@ async def test_search_is_not_charged_for_waiting_for_a_connection(bus: Bus, monk
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_no_wake_up_gets_lost(bus: Bus, no_polling: None, seed: int) -> None:
-    """Whoever comes, leaves or is cancelled in whatever order: a message never lies there while somebody waits."""
+    """Whatever the order of pops and cancellations, no message stays while a pop waits."""
     chance = random.Random(seed)
     got: list[int] = []
     sent = 0

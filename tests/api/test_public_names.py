@@ -76,8 +76,8 @@ NAMES = [
 ]
 
 
-def test_the_public_names_are_these() -> None:
-    """A name that comes, goes or changes does so on purpose: here and in the changelog."""
+def test_public_names_are_pinned() -> None:
+    """A name is added, removed or changed on purpose: here and in the changelog."""
     assert sorted(postbus.__all__) == postbus.__all__ == NAMES
 
 
@@ -90,7 +90,7 @@ def _members(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def test_every_public_class_and_function_is_documented() -> None:
-    """What can be called says what it does."""
+    """Everything that can be called has a docstring."""
     public = [
         member
         for name in postbus.__all__
@@ -131,8 +131,8 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
 
 
-def test_nothing_is_imported_that_need_not_be_installed(module_dsn: str) -> None:
-    """Importing postbus and publishing through asyncpg needs no other driver, nor any optional package."""
+def test_import_needs_no_optional_package(module_dsn: str) -> None:
+    """Importing postbus and publishing through asyncpg loads no other driver."""
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", _PUBLISH, module_dsn],
         capture_output=True,

@@ -22,8 +22,8 @@ def dsn(module_dsn: str) -> str:
     return module_dsn
 
 
-async def test_a_commit_publishes_with_all_options(program: Program, bus: Bus, conn: Any, topic: str) -> None:
-    """A message that was published in a committed transaction is stored as it was given."""
+async def test_commit_publishes_with_all_options(program: Program, bus: Bus, conn: Any, topic: str) -> None:
+    """A message published in a committed transaction is stored as it was given."""
     at = datetime(2100, 1, 31, 18, 0, 0, 123456, tzinfo=timezone(timedelta(hours=5, minutes=30)))
     await program.begin()
     message_id = await program.publish(
@@ -46,8 +46,8 @@ async def test_a_commit_publishes_with_all_options(program: Program, bus: Bus, c
     assert await conn.fetchval("select dedup_key from postbus.dedup where message_id = $1", message_id) == "d'1"
 
 
-async def test_a_commit_publishes_with_defaults(program: Program, bus: Bus, conn: Any, topic: str) -> None:
-    """A message without options has the usual priority, is due at once, and has nothing else."""
+async def test_commit_publishes_with_defaults(program: Program, bus: Bus, conn: Any, topic: str) -> None:
+    """A message without options has the default priority, is due at once, and has nothing else."""
     await program.begin()
     message_id = await program.publish(bus, topic, b"\0\xff")
     await program.commit()
@@ -65,8 +65,8 @@ async def test_a_commit_publishes_with_defaults(program: Program, bus: Bus, conn
     }
 
 
-async def test_a_delay_counts_from_now(program: Program, bus: Bus, conn: Any, topic: str) -> None:
-    """A message with a delay is due that much later than it was published."""
+async def test_delay_counts_from_now(program: Program, bus: Bus, conn: Any, topic: str) -> None:
+    """A delayed message is due that much later than it was published."""
     await program.begin()
     message_id = await program.publish(bus, topic, "x", delay=timedelta(days=400, seconds=1.5))
     await program.commit()
@@ -76,8 +76,8 @@ async def test_a_delay_counts_from_now(program: Program, bus: Bus, conn: Any, to
     assert waits == timedelta(days=400, seconds=1.5)
 
 
-async def test_a_rollback_publishes_nothing(program: Program, bus: Bus, conn: Any, topic: str) -> None:
-    """A message that was published in a transaction that rolled back does not exist."""
+async def test_rollback_publishes_nothing(program: Program, bus: Bus, conn: Any, topic: str) -> None:
+    """A message published in a transaction that rolled back does not exist."""
     await program.begin()
     await program.publish(bus, topic, "x")
     await program.rollback()
@@ -85,10 +85,8 @@ async def test_a_rollback_publishes_nothing(program: Program, bus: Bus, conn: An
     assert await payloads_of(conn, topic) == []
 
 
-async def test_a_savepoint_that_is_rolled_back_takes_its_messages_along(
-    program: Program, bus: Bus, conn: Any, topic: str
-) -> None:
-    """Only what was published outside of the savepoint exists after the commit."""
+async def test_rolled_back_savepoint_undoes_its_messages(program: Program, bus: Bus, conn: Any, topic: str) -> None:
+    """Only messages published outside of the savepoint exist after the commit."""
     await program.begin()
     await program.publish(bus, topic, "before")
     await program.savepoint()
@@ -101,7 +99,7 @@ async def test_a_savepoint_that_is_rolled_back_takes_its_messages_along(
 
 
 async def test_many_messages_have_their_ids_in_order(program: Program, bus: Bus, conn: Any, topic: str) -> None:
-    """Payloads and `Outgoing`s may be mixed; the ids come back in the order in which they were given."""
+    """Payloads and `Outgoing`s may be mixed, and the ids come back in the given order."""
     at = datetime(2100, 1, 1, tzinfo=UTC)
     await program.begin()
     ids = await program.publish_many(
@@ -134,8 +132,8 @@ async def test_many_messages_have_their_ids_in_order(program: Program, bus: Bus,
     ]
 
 
-async def test_many_duplicates_have_the_ids_of_the_first(program: Program, bus: Bus, conn: Any, topic: str) -> None:
-    """Among many messages each may be a duplicate of one before."""
+async def test_duplicates_have_the_id_of_the_first(program: Program, bus: Bus, conn: Any, topic: str) -> None:
+    """A message may be a duplicate of an earlier one of the same call."""
     await program.begin()
     ids = await program.publish_many(
         bus, topic, [Outgoing(payload=name, dedup_key=name) for name in ("a", "b", "a")] + ["a"]
@@ -146,8 +144,8 @@ async def test_many_duplicates_have_the_ids_of_the_first(program: Program, bus: 
     assert await payloads_of(conn, topic) == ["a", "b", "a"]
 
 
-async def test_no_messages_at_all(program: Program, bus: Bus, conn: Any, topic: str) -> None:
-    """Publishing an empty list does nothing, and gives an empty list."""
+async def test_empty_list_publishes_nothing(program: Program, bus: Bus, conn: Any, topic: str) -> None:
+    """The result is an empty list."""
     await program.begin()
     assert await program.publish_many(bus, topic, []) == []
     await program.commit()
@@ -155,8 +153,8 @@ async def test_no_messages_at_all(program: Program, bus: Bus, conn: Any, topic: 
     assert await payloads_of(conn, topic) == []
 
 
-async def test_what_the_database_refuses_is_an_error_of_ours(program: Program, bus: Bus, conn: Any, topic: str) -> None:
-    """A refusal by SQL has our class, the message and the remedy, and nothing of the driver's in them."""
+async def test_refusal_of_the_database_is_one_of_our_errors(program: Program, bus: Bus, conn: Any, topic: str) -> None:
+    """It has our class, message and remedy, and nothing of the driver."""
     await bus.admin.create_topic(topic, max_payload_bytes=5)
     await program.begin()
     await program.savepoint()
@@ -172,10 +170,8 @@ async def test_what_the_database_refuses_is_an_error_of_ours(program: Program, b
     assert await payloads_of(conn, topic) == ["12345"]
 
 
-async def test_a_failed_transaction_is_an_error_of_the_drivers(
-    program: Program, bus: Bus, conn: Any, topic: str
-) -> None:
-    """What the caller did wrong before surfaces as the caller's driver tells it."""
+async def test_failed_transaction_raises_the_drivers_error(program: Program, bus: Bus, conn: Any, topic: str) -> None:
+    """An earlier mistake of the caller surfaces as the caller's driver reports it."""
     await conn.execute(
         "create table if not exists mine (id int primary key); insert into mine values (1) on conflict do nothing"
     )
@@ -190,7 +186,7 @@ async def test_a_failed_transaction_is_an_error_of_the_drivers(
     assert await payloads_of(conn, topic) == []
 
 
-async def test_a_lost_connection_is_an_error_of_the_drivers(program: Program, bus: Bus, conn: Any, topic: str) -> None:
+async def test_lost_connection_raises_the_drivers_error(program: Program, bus: Bus, conn: Any, topic: str) -> None:
     """When the server ends the connection, publishing raises what the driver raises."""
     await program.begin()
     await program.publish(bus, topic, "x")

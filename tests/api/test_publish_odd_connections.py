@@ -1,4 +1,4 @@
-"""Connections that their owners have set up in ways of their own."""
+"""Connections that their owners have configured in unusual ways."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ async def _headers(conn: Any, topic: str) -> list[str]:
     return [row["headers"] for row in rows]
 
 
-async def test_asyncpg_with_a_codec_for_jsonb(dsn: str, bus: Bus, conn: Any, topic: str) -> None:
-    """A connection that turns Python values into jsonb by itself does not change the headers."""
+async def test_asyncpg_jsonb_codec_does_not_change_headers(dsn: str, bus: Bus, conn: Any, topic: str) -> None:
+    """A connection that encodes jsonb by itself stores the same headers."""
     async with asyncpg_connection(dsn) as program:
         await program.conn.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
 
@@ -40,8 +40,8 @@ async def test_asyncpg_with_a_codec_for_jsonb(dsn: str, bus: Bus, conn: Any, top
 
 
 @pytest.mark.parametrize("cursor", [psycopg.ClientCursor, psycopg.RawCursor, psycopg.ServerCursor])
-async def test_psycopg_with_other_rows_and_cursors(dsn: str, bus: Bus, topic: str, cursor: Any) -> None:
-    """What the connection's cursors are like is for its owner's statements only."""
+async def test_psycopg_row_and_cursor_factories_do_not_matter(dsn: str, bus: Bus, topic: str, cursor: Any) -> None:
+    """The connection's factories are for its owner's statements only."""
     async with psycopg_sync(dsn) as program:
         program.conn.row_factory = psycopg.rows.dict_row
         if cursor is not psycopg.ServerCursor:
@@ -55,7 +55,7 @@ async def test_psycopg_with_other_rows_and_cursors(dsn: str, bus: Bus, topic: st
 
 
 @pytest.mark.parametrize("name", ["asyncpg", "asyncpg pool"])
-async def test_without_a_transaction_a_message_is_published_at_once(
+async def test_message_outside_of_a_transaction_is_published_at_once(
     dsn: str, bus: Bus, conn: Any, ear: Ear, topic: str, name: str
 ) -> None:
     """A connection of asyncpg outside of a transaction commits each statement."""
@@ -79,7 +79,7 @@ async def test_psycopg_with_autocommit_publishes_at_once(dsn: str, bus: Bus, ear
 async def test_sqlalchemy_with_autocommit_publishes_at_once(
     dsn: str, bus: Bus, ear: Ear, topic: str, name: str
 ) -> None:
-    """With AUTOCOMMIT there is no transaction, though SQLAlchemy speaks of one."""
+    """With AUTOCOMMIT there is no transaction, although SQLAlchemy reports one."""
     async with PROGRAMS[name](dsn) as program:
         options = {"isolation_level": "AUTOCOMMIT"}
         if name == "SQLAlchemy Connection":
@@ -99,8 +99,8 @@ async def test_django_publishes_at_once_outside_of_atomic(dsn: str, bus: Bus, ea
         await ear.hears(topic)
 
 
-async def test_django_with_transactions_by_hand(dsn: str, bus: Bus, ear: Ear, topic: str) -> None:
-    """Without autocommit and without atomic(), Django has no hook, and consumers are woken nevertheless."""
+async def test_django_without_autocommit_wakes_consumers(dsn: str, bus: Bus, ear: Ear, topic: str) -> None:
+    """Outside of `atomic()` Django has no commit hook, and consumers are woken nevertheless."""
     async with PROGRAMS["Django connection"](dsn) as program:
         await program.call(lambda: program.conn.set_autocommit(False))
         await program.publish(bus, topic, "x")
@@ -110,8 +110,8 @@ async def test_django_with_transactions_by_hand(dsn: str, bus: Bus, ear: Ear, to
         await ear.hears(topic)
 
 
-async def test_a_connection_that_is_dropped_is_not_kept_open(dsn: str, conn: Any, bus: Bus, topic: str) -> None:
-    """Waiting for the end of a transaction does not keep its connection alive, nor what it has locked."""
+async def test_dropped_connection_is_not_kept_open(dsn: str, conn: Any, bus: Bus, topic: str) -> None:
+    """Waiting for the end of a transaction keeps neither its connection nor its locks."""
     async with psycopg_sync(dsn) as program:
         dropped = await program.call(lambda: psycopg.connect(dsn, application_name=topic))
         await program.call(lambda: bus.publish(dropped, topic, "x"))
@@ -127,8 +127,8 @@ async def test_a_connection_that_is_dropped_is_not_kept_open(dsn: str, conn: Any
         await eventually(it_is_gone)
 
 
-async def test_subclasses_are_known_by_what_they_inherit_from(dsn: str, bus: Bus, topic: str) -> None:
-    """A class of one's own that extends a driver's connection or a session works as that does."""
+async def test_subclasses_of_connections_are_accepted(dsn: str, bus: Bus, topic: str) -> None:
+    """A user's subclass of a driver's connection or session works like its base class."""
 
     class MyConnection(asyncpg.Connection):
         pass
@@ -146,8 +146,8 @@ async def test_subclasses_are_known_by_what_they_inherit_from(dsn: str, bus: Bus
     assert two > one
 
 
-async def test_what_is_not_a_connection_is_refused(dsn: str, bus: Bus) -> None:
-    """The error names what was given, and what may be given."""
+async def test_unknown_connection_is_refused(dsn: str, bus: Bus) -> None:
+    """The error names the given type, and what may be given."""
     async with asyncpg.create_pool(dsn, min_size=0) as pool:
         for wrong, name in (
             (pool, "asyncpg.pool.Pool"),

@@ -49,8 +49,8 @@ async def _publish(program: Any, bus: Bus, topic: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["close", "wait"])
-async def test_a_program_of_its_own_wakes_consumers(dsn: str, ear: Ear, topic: str, ending: str) -> None:
-    """A plain program with psycopg wakes consumers, and ends by itself with or without closing the bus."""
+async def test_plain_program_wakes_consumers(dsn: str, ear: Ear, topic: str, ending: str) -> None:
+    """A program with psycopg wakes consumers, and ends by itself whether it closes the bus or not."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-W", "error", "-c", _PROGRAM, dsn, topic, ending,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -62,7 +62,7 @@ async def test_a_program_of_its_own_wakes_consumers(dsn: str, ear: Ear, topic: s
     assert (process.returncode, output) == (0, b"")
 
 
-async def test_a_program_that_ends_at_once_does_not_hang(dsn: str, conn: Any, topic: str) -> None:
+async def test_program_that_ends_at_once_does_not_hang(dsn: str, conn: Any, topic: str) -> None:
     """A program that publishes and ends, without closing anything, has published."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-W", "error", "-c", _PROGRAM, dsn, topic, "nothing",
@@ -75,8 +75,8 @@ async def test_a_program_that_ends_at_once_does_not_hang(dsn: str, conn: Any, to
     assert await conn.fetchval("select count(*) from postbus.messages where topic = $1", topic) == 1
 
 
-async def test_closing_ends_the_thread(dsn: str, ear: Ear, topic: str) -> None:
-    """The thread that rings lives from the first commit to close_sync(), which may be called twice."""
+async def test_close_sync_ends_the_notifier_thread(dsn: str, ear: Ear, topic: str) -> None:
+    """The thread lives from the first commit to `close_sync()`, which may be called twice."""
     bus = Bus(dsn)
     async with psycopg_sync(dsn) as program:
         await _publish(program, bus, topic)
@@ -88,8 +88,8 @@ async def test_closing_ends_the_thread(dsn: str, ear: Ear, topic: str) -> None:
         await program.call(bus.close_sync)
 
 
-async def test_closing_rings_for_what_was_just_committed(dsn: str, ear: Ear, topic: str) -> None:
-    """close_sync() right after a commit loses no wake-up."""
+async def test_close_sync_notifies_for_the_last_commit(dsn: str, ear: Ear, topic: str) -> None:
+    """Calling it right after a commit loses no wake-up."""
     bus = Bus(dsn)
     async with psycopg_sync(dsn) as program:
 
@@ -103,8 +103,8 @@ async def test_closing_rings_for_what_was_just_committed(dsn: str, ear: Ear, top
         await ear.hears(topic)
 
 
-async def test_a_closed_bus_starts_no_thread_again(dsn: str, conn: Any, topic: str) -> None:
-    """A transaction that ends after the bus was closed publishes, and leaves nothing running."""
+async def test_closed_bus_starts_no_thread_again(dsn: str, conn: Any, topic: str) -> None:
+    """A transaction that ends after the close publishes, and leaves nothing running."""
     bus = Bus(dsn)
     async with psycopg_sync(dsn) as program:
         await program.publish(bus, topic, "x")
@@ -121,8 +121,8 @@ async def test_a_closed_bus_starts_no_thread_again(dsn: str, conn: Any, topic: s
     assert await conn.fetchval("select count(*) from postbus.messages where topic = $1", topic) == 2
 
 
-async def test_the_thread_survives_a_lost_connection(dsn: str, conn: Any, ear: Ear, topic: str) -> None:
-    """When the server has ended the connection that rings, the next commit is rung for on a new one."""
+async def test_notifier_thread_survives_a_lost_connection(dsn: str, conn: Any, ear: Ear, topic: str) -> None:
+    """The next commit is notified over a new connection."""
     bus = Bus(dsn)
     async with psycopg_sync(dsn) as program:
         await _publish(program, bus, topic)
@@ -139,8 +139,8 @@ async def test_the_thread_survives_a_lost_connection(dsn: str, conn: Any, ear: E
         await program.call(bus.close_sync)
 
 
-async def test_a_server_that_is_away_does_not_harm_publishing(dsn: str, conn: Any, topic: str) -> None:
-    """A bus that cannot ring publishes all the same, and can be closed."""
+async def test_unreachable_server_does_not_harm_publishing(dsn: str, conn: Any, topic: str) -> None:
+    """A bus that cannot notify publishes all the same, and can be closed."""
     bus = Bus("postgresql://nobody@127.0.0.1:1/nowhere")
     async with psycopg_sync(dsn) as program:
         await _publish(program, bus, topic)
@@ -150,7 +150,7 @@ async def test_a_server_that_is_away_does_not_harm_publishing(dsn: str, conn: An
 
 
 async def test_many_threads_publish_at_once(dsn: str, ear: Ear, topic: str) -> None:
-    """Threads share one bus and one ringing thread."""
+    """Threads share one bus and one notifier thread."""
     bus = Bus(dsn)
     topics = [f"{topic}.{number}" for number in range(8)]
     for one in topics:

@@ -1,4 +1,4 @@
-"""Consumers are woken up after the commit of the caller's transaction, and not before."""
+"""Consumers are woken after the commit of the caller's transaction, and not before."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def dsn(module_dsn: str) -> str:
     return module_dsn
 
 
-async def test_a_commit_wakes_consumers(program: Program, bus: Bus, ear: Ear, topic: str) -> None:
-    """Each commit is rung for at once, while nothing is rung in a transaction that is open."""
+async def test_commit_wakes_consumers(program: Program, bus: Bus, ear: Ear, topic: str) -> None:
+    """Each commit notifies at once, and an open transaction does not."""
     for _ in range(3):
         await program.begin()
         await program.publish(bus, topic, "x")
@@ -32,8 +32,8 @@ async def test_a_commit_wakes_consumers(program: Program, bus: Bus, ear: Ear, to
         await ear.hears(topic)
 
 
-async def test_the_end_of_a_savepoint_wakes_nobody(program: Program, bus: Bus, ear: Ear, topic: str) -> None:
-    """What a savepoint holds is not published before the transaction is."""
+async def test_end_of_a_savepoint_wakes_nobody(program: Program, bus: Bus, ear: Ear, topic: str) -> None:
+    """Messages of a savepoint are not published before the transaction is."""
     for _ in range(2):
         await program.begin()
         await program.savepoint()
@@ -47,7 +47,7 @@ async def test_the_end_of_a_savepoint_wakes_nobody(program: Program, bus: Bus, e
         await ear.hears(topic)
 
 
-async def test_the_next_publish_of_a_busy_connection_rings_for_the_last(
+async def test_next_publish_of_a_busy_connection_notifies_for_the_last(
     dsn: str, bus: Bus, ear: Ear, topic: str
 ) -> None:
     """A connection that is never seen idle, because its thread never waits, still wakes consumers."""
@@ -70,9 +70,7 @@ async def test_the_next_publish_of_a_busy_connection_rings_for_the_last(
 
 
 @pytest.mark.parametrize("is_connected", [True, False])
-async def test_a_bus_that_is_closed_rings_for_what_was_just_committed(
-    dsn: str, ear: Ear, topic: str, is_connected: bool
-) -> None:
+async def test_closing_the_bus_notifies_for_the_last_commit(dsn: str, ear: Ear, topic: str, is_connected: bool) -> None:
     """A program that publishes, commits and ends has woken the consumers."""
     bus = Bus(dsn)
     if is_connected:
@@ -90,7 +88,7 @@ async def test_a_bus_that_is_closed_rings_for_what_was_just_committed(
 async def test_publishing_in_another_event_loop_wakes_consumers(
     dsn: str, bus: Bus, ear: Ear, topic: str, driver: Any
 ) -> None:
-    """A thread may publish in an event loop of its own, through a bus that is connected in another."""
+    """A thread may publish in its own event loop, through a bus that is connected in another."""
 
     async def publish() -> None:
         async with driver(dsn) as program:
@@ -106,8 +104,8 @@ async def test_publishing_in_another_event_loop_wakes_consumers(
     await asyncio.to_thread(asyncio.run, publish())
 
 
-async def test_a_session_does_not_gather_listeners(dsn: str, bus: Bus, topic: str) -> None:
-    """A session of SQLAlchemy that lives on has one listener at the most, however often it publishes."""
+async def test_session_does_not_gather_listeners(dsn: str, bus: Bus, topic: str) -> None:
+    """A long-lived session of SQLAlchemy has at most one listener, however often it publishes."""
     async with sqlalchemy_session(dsn) as program:
         for _ in range(5):
             await program.publish(bus, topic, "x")
@@ -117,7 +115,7 @@ async def test_a_session_does_not_gather_listeners(dsn: str, bus: Bus, topic: st
         assert len(list(program.conn.dispatch.after_transaction_end)) <= 1
 
 
-async def test_a_session_within_a_larger_transaction_rings_at_its_end(dsn: str, bus: Bus, ear: Ear, topic: str) -> None:
+async def test_session_in_a_larger_transaction_notifies_at_its_end(dsn: str, bus: Bus, ear: Ear, topic: str) -> None:
     """A session of SQLAlchemy that joined a transaction commits nothing by itself."""
     import sqlalchemy.orm
 

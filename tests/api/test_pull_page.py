@@ -10,7 +10,7 @@ from api.test_readme import run
 PAGE = Path(__file__).parents[2] / "docs" / "pull.md"
 
 
-def test_the_first_program_runs(dsn: str) -> None:
+def test_first_program_of_the_pull_page_runs(dsn: str) -> None:
     """It sends a message, pops it, and ends."""
     program = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)[0]
 

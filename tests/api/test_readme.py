@@ -11,8 +11,8 @@ from pathlib import Path
 README = Path(__file__).parents[2] / "README.md"
 
 
-def test_the_first_program_runs(dsn: str) -> None:
-    """It publishes, handles its message, and ends; it has no more than 15 lines."""
+def test_first_program_of_the_readme_runs(dsn: str) -> None:
+    """It publishes, handles its message and ends, in at most 15 lines."""
     program = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)[0]
     assert len([line for line in program.splitlines() if line.strip()]) <= 15
 
@@ -21,8 +21,8 @@ def test_the_first_program_runs(dsn: str) -> None:
     assert (done.returncode, done.stdout) == (0, "shipping 1\n"), done.stderr
 
 
-def test_the_program_with_groups_runs(dsn: str) -> None:
-    """Both groups get the message, of a topic that was created as it says."""
+def test_readme_program_with_groups_runs(dsn: str) -> None:
+    """Both groups get the message, of a topic that was created as the README says."""
     section = README.read_text("utf-8").partition("## Publish/subscribe\n")[2]
     command = re.findall(r"```console\n\$ postbus (.*?)\n```", section)[0]
     program = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]

@@ -1,4 +1,4 @@
-"""Scopes and modes as programs give them: what is wrong with them is told when they are registered."""
+"""Scopes and modes as programs give them: mistakes are reported at registration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TIME = datetime(2030, 1, 1, tzinfo=UTC)
 
 @pytest.fixture
 def idle() -> Bus:
-    """A bus that never connects."""
+    """Return a bus that never connects."""
     return Bus("postgresql://nowhere/")
 
 
@@ -52,7 +52,7 @@ async def handler(payload: Any) -> None: ...
     ],
     ids=steady,
 )
-def test_a_scope_or_a_start_that_makes_no_sense(idle: Bus, given: dict[str, Any], why: str) -> None:
+def test_bad_scope_or_start_is_refused(idle: Bus, given: dict[str, Any], why: str) -> None:
     """It is refused with a remedy, before anything runs."""
     with pytest.raises(InvalidInput) as refused:
         idle.subscribe(group="g", **given)(handler)
@@ -75,14 +75,14 @@ _OF_GROUPS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("given", _OF_GROUPS, ids=str)
-def test_scopes_and_modes_are_for_groups(idle: Bus, given: dict[str, Any]) -> None:
-    """A handler of a queue has one topic, and no place in it."""
+def test_scopes_and_modes_are_refused_without_a_group(idle: Bus, given: dict[str, Any]) -> None:
+    """A handler of a queue has one topic, and no position in it."""
     with pytest.raises(InvalidInput):
         idle.subscribe(**given)(handler)
 
 
-def test_one_group_has_a_topic_once(idle: Bus) -> None:
-    """Two keys of a topic, or the same pattern, are not consumed apart from each other by one group in one process."""
+def test_group_can_register_a_topic_only_once(idle: Bus) -> None:
+    """One group in one process cannot consume two keys of a topic, or the same pattern twice, separately."""
     idle.subscribe("t", group="g", key="a")(handler)
     idle.subscribe("a.*", group="g")(handler)
     again: list[dict[str, Any]] = [{"topic": "t", "key": "b"}, {"topic": "t"}, {"topic": "a.*"}]
@@ -103,15 +103,15 @@ def test_one_group_has_a_topic_once(idle: Bus) -> None:
     ],
     ids=steady,
 )
-def test_a_start_is_a_mode_for_several_topics(start: Any, mode: str, at: datetime | None, back: float) -> None:
-    """Only `new` by its own name looks back: who says from now on means that."""
+def test_start_maps_to_a_mode_for_several_topics(start: Any, mode: str, at: datetime | None, back: float) -> None:
+    """Only the mode `new` looks back; `Start.NOW` means from now on."""
     found = Default(None).start_of(start, None, None, is_recorded=True, is_wide=False)
     assert (found.mode, found.timestamp, found.look_back) == (mode, at, timedelta(seconds=back))
     assert Default("new").start_of(None, None, None, is_recorded=True, is_wide=False).look_back == timedelta(seconds=4)
 
 
-def test_a_default_mode_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the environment nor the caller can make groups start in a mode that there is not, or at no time."""
+def test_bad_default_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the environment nor the caller can set an unknown mode, or one that needs a time."""
     for mode in ("old", "timestamp"):
         with pytest.raises(InvalidOption, match="default mode"):
             Bus.open("postgresql://nowhere/", default_mode=mode)
@@ -120,7 +120,7 @@ def test_a_default_mode_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         Bus.open("postgresql://nowhere/")
 
 
-def test_a_scope_in_words() -> None:
-    """What people read of it: a topic by its name, others by what they are."""
+def test_scope_is_printed_by_its_kind() -> None:
+    """A topic is printed by its name, and other scopes by kind and name."""
     scopes = [Scope.of("t"), Scope.of("t", key="k"), Scope.of(namespace="n"), Scope.of(task="x"), Scope.of("a.*")]
     assert [str(one) for one in scopes] == ["t", "t", "namespace n", "task x", "a.*"]

@@ -1,4 +1,4 @@
-"""bus.send(): concurrent calls share commits, and each knows what became of its own message."""
+"""bus.send(): concurrent calls share commits, and each learns the outcome of its own message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def dsn(module_dsn: str) -> str:
 
 @pytest.fixture
 async def held(connect: Any, topic: str) -> AsyncIterator[Any]:
-    """A transaction of somebody else that has published under the deduplication key "held", and is open."""
+    """Return another session's open transaction that has published under the deduplication key "held"."""
     other = await connect()
     await other.execute("begin")
     await other.execute("select postbus.publish($1, 'x'::text, dedup_key => 'held')", topic)
@@ -30,8 +30,8 @@ async def held(connect: Any, topic: str) -> AsyncIterator[Any]:
     await other.execute("rollback")
 
 
-async def test_the_id_is_that_of_a_committed_message(bus: Bus, conn: Any, topic: str, ear: Ear) -> None:
-    """When send() returns, the message can be seen by others, has its options, and consumers are woken."""
+async def test_send_returns_the_id_of_a_committed_message(bus: Bus, conn: Any, topic: str, ear: Ear) -> None:
+    """When `send()` returns, others see the message with its options, and consumers are woken."""
     message_id = await bus.send(topic, {"n": 1}, key="k", headers={"a": "b"}, priority=2, correlation_id="c")
 
     row = await conn.fetchrow("select * from postbus.messages where id = $1", message_id)
@@ -42,7 +42,7 @@ async def test_the_id_is_that_of_a_committed_message(bus: Bus, conn: Any, topic:
     assert row["content_type"] == "application/json"
 
 
-async def test_concurrent_calls_share_commits(bus: Bus, conn: Any, topic: str) -> None:
+async def test_concurrent_sends_share_commits(bus: Bus, conn: Any, topic: str) -> None:
     """500 calls at once need a few transactions, and each gets its own id."""
     await bus.connect()
     count = "select xmin::text::bigint from postbus.queued where id = any ($1::bigint[])"
@@ -55,8 +55,8 @@ async def test_concurrent_calls_share_commits(bus: Bus, conn: Any, topic: str) -
     assert len({row[0] for row in await conn.fetch(count, ids)}) <= 3
 
 
-async def test_topics_share_a_commit_too(bus: Bus, conn: Any, topic: str) -> None:
-    """Messages to several topics go in one transaction, and the ids do not get mixed up."""
+async def test_sends_to_several_topics_share_a_commit(bus: Bus, conn: Any, topic: str) -> None:
+    """The ids are not mixed up."""
     topics = [f"{topic}.{number % 3}" for number in range(30)]
 
     ids = await asyncio.gather(*(bus.send(name, number) for number, name in enumerate(topics)))
@@ -66,8 +66,8 @@ async def test_topics_share_a_commit_too(bus: Bus, conn: Any, topic: str) -> Non
         assert (row["topic"], int(row["payload"])) == (name, number)
 
 
-async def test_one_that_is_refused_fails_alone(bus: Bus, conn: Any, topic: str) -> None:
-    """What the database refuses is told to its sender; the others of the same commit are published."""
+async def test_refused_send_fails_alone(bus: Bus, conn: Any, topic: str) -> None:
+    """Its sender gets the database's refusal, and the others of the same commit are published."""
     await bus.admin.create_topic(topic, max_payload_bytes=10)
 
     answers = await asyncio.gather(
@@ -81,8 +81,8 @@ async def test_one_that_is_refused_fails_alone(bus: Bus, conn: Any, topic: str) 
     assert await count_of(conn, topic) == 48
 
 
-async def test_bad_options_are_told_before_anything_is_sent(bus: Bus, conn: Any, topic: str) -> None:
-    """What can be seen without asking the database concerns nobody else."""
+async def test_bad_send_options_are_refused_before_sending(bus: Bus, conn: Any, topic: str) -> None:
+    """A mistake that is visible without the database affects no other send."""
     answers = await asyncio.gather(
         bus.send(topic, "x"), bus.send(topic, "x", priority=10), bus.send(topic, "x"), return_exceptions=True
     )
@@ -91,16 +91,16 @@ async def test_bad_options_are_told_before_anything_is_sent(bus: Bus, conn: Any,
     assert await count_of(conn, topic) == 2
 
 
-async def test_a_duplicate_gets_the_first_id(bus: Bus, conn: Any, topic: str) -> None:
-    """The same deduplication key, in one commit or in another, publishes once."""
+async def test_duplicate_send_gets_the_first_id(bus: Bus, conn: Any, topic: str) -> None:
+    """The same deduplication key, in one commit or in several, publishes once."""
     ids = await asyncio.gather(*(bus.send(topic, "x", dedup_key="d") for _ in range(3)))
 
     assert {*ids, await bus.send(topic, "x", dedup_key="d")} == {ids[0]}
     assert await count_of(conn, topic) == 1
 
 
-async def test_an_outgoing_is_sent_as_it_is(bus: Bus, conn: Any, topic: str) -> None:
-    """A message with options of its own needs none beside it, and may have none."""
+async def test_outgoing_is_sent_as_it_is(bus: Bus, conn: Any, topic: str) -> None:
+    """An `Outgoing` has its own options, and no others may be given."""
     message_id = await bus.send(topic, Outgoing(payload="x", key="k"))
     with pytest.raises(InvalidOption, match="beside an Outgoing"):
         await bus.send(topic, Outgoing(payload="x", key="k"), priority=1)
@@ -112,7 +112,7 @@ async def test_an_outgoing_is_sent_as_it_is(bus: Bus, conn: Any, topic: str) -> 
 async def test_large_messages_do_not_share_a_commit(
     bus: Bus, conn: Any, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit holds so many bytes at most, unless one message alone has more."""
+    """A commit is limited in bytes, unless one message alone has more."""
     monkeypatch.setattr(sender, "_MAX_BATCH_BYTES", 2500)
 
     ids = await asyncio.gather(*(bus.send(topic, b"x" * size) for size in (1000, 1000, 1000, 5000, 10)))
@@ -122,8 +122,8 @@ async def test_large_messages_do_not_share_a_commit(
     assert [commits.index(one) for one in commits] == [0, 0, 2, 3, 4]
 
 
-async def test_a_send_that_waits_holds_up_no_other(bus: Bus, conn: Any, topic: str, held: Any) -> None:
-    """A message whose deduplication key is in an open transaction waits for it, others are sent meanwhile."""
+async def test_send_waiting_for_a_dedup_key_holds_up_no_other(bus: Bus, conn: Any, topic: str, held: Any) -> None:
+    """It waits for the open transaction that has its key, and others are sent meanwhile."""
     waiting = asyncio.create_task(bus.send(topic, "x", dedup_key="held"))
 
     async def it_waits() -> None:
@@ -142,8 +142,8 @@ async def test_a_send_that_waits_holds_up_no_other(bus: Bus, conn: Any, topic: s
     await held.execute("begin")
 
 
-async def test_a_cancelled_send_hangs_nobody(bus: Bus, conn: Any, topic: str, held: Any) -> None:
-    """One that is cancelled before its turn is not published; those around it are."""
+async def test_cancelled_send_affects_no_other(bus: Bus, conn: Any, topic: str, held: Any) -> None:
+    """A send cancelled before its turn is not published, and those around it are."""
     first = asyncio.create_task(bus.send(topic, "first", dedup_key="held"))
 
     async def it_waits() -> None:
@@ -167,10 +167,10 @@ async def test_a_cancelled_send_hangs_nobody(bus: Bus, conn: Any, topic: str, he
     await held.execute("begin")
 
 
-async def test_a_deadlock_with_somebody_else_fails_nobody(bus: Bus, conn: Any, connect: Any, topic: str) -> None:
-    """Two messages whose keys another transaction uses the other way round are sent one after the other."""
+async def test_deadlock_with_another_session_fails_no_send(bus: Bus, conn: Any, connect: Any, topic: str) -> None:
+    """Two messages whose keys another transaction uses in the reverse order are sent one after the other."""
     other = await connect()
-    await other.execute("set deadlock_timeout = '1min'")  # so that it is not the one to be ended
+    await other.execute("set deadlock_timeout = '1min'")  # so that the server does not end this one
     await other.execute("begin")
     publish = "select postbus.publish($1, 'x'::text, dedup_key => $2)"
     await other.execute(publish, topic, "b")
@@ -198,8 +198,8 @@ async def _blocked_by(conn: Any, pid: int) -> int:
     return int(blocked)
 
 
-async def test_closing_sends_what_is_under_way(dsn: str, conn: Any, topic: str) -> None:
-    """close() returns when all that was sent before is committed."""
+async def test_closing_the_bus_completes_sends_under_way(dsn: str, conn: Any, topic: str) -> None:
+    """`close()` returns when everything sent before is committed."""
     bus = Bus(dsn)
     await bus.connect()
     sending = [asyncio.create_task(bus.send(topic, number)) for number in range(10)]
@@ -210,8 +210,8 @@ async def test_closing_sends_what_is_under_way(dsn: str, conn: Any, topic: str) 
     await asyncio.gather(*sending)
 
 
-async def test_a_server_that_is_away_is_told(topic: str) -> None:
-    """Without a server send() raises DatabaseUnavailable, with what to do."""
+async def test_send_to_an_unreachable_server_raises(topic: str) -> None:
+    """The error is DatabaseUnavailable, with a remedy."""
     bus = Bus("postgresql://postgres@127.0.0.1:1/nowhere")
 
     with pytest.raises(DatabaseUnavailable) as away:

@@ -1,4 +1,4 @@
-"""Every driver tells of the end of a transaction, whether it commits or not."""
+"""Every driver reports the end of a transaction, whether it commits or not."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ def dsn(module_dsn: str) -> str:
 
 @pytest.fixture(params=list(PROGRAMS))
 async def program(request: pytest.FixtureRequest, dsn: str) -> AsyncIterator[Program]:
-    """A program with each driver in turn."""
+    """Run a program with each driver in turn."""
     async with PROGRAMS[request.param](dsn) as opened:
         yield opened
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-async def test_end_of_a_transaction_is_told_once(bus: Bus, program: Program, topic: str, is_committed: bool) -> None:
-    """Not before the end, and after a ROLLBACK as after a COMMIT."""
+async def test_end_of_a_transaction_is_reported_once(
+    bus: Bus, program: Program, topic: str, is_committed: bool
+) -> None:
+    """The report comes after a ROLLBACK as after a COMMIT, and not before."""
     told: list[str] = []
 
     def listen(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The wake-ups themselves: rings are gathered, heard by all, and missed by nobody for long."""
+"""The wake-ups themselves: they are gathered, reach every consumer, and a missed one is made up for by polling."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def dsn(module_dsn: str) -> str:
 
 
 class _Store:
-    """Counts the rings that would go through the database."""
+    """Counts the wake-ups that would go through the database."""
 
     def __init__(self) -> None:
         self.rung: list[list[int]] = []
@@ -39,13 +39,13 @@ class _Store:
 
 
 @pytest.mark.parametrize("name", ["a", "orders", "A.b:c/d-e_f", "x" * 200])
-async def test_python_and_sql_agree_on_ids(conn: Any, name: str) -> None:
-    """A topic's id follows from its name, in Python as in SQL."""
+async def test_python_and_sql_agree_on_topic_ids(conn: Any, name: str) -> None:
+    """A topic's id follows from its name, in Python and in SQL."""
     assert await conn.fetchval("select postbus.topic_id($1)", name) == topic_id(name)
 
 
-async def test_many_rings_are_one_statement() -> None:
-    """What is rung for while a ring is under way goes with the next one."""
+async def test_many_wake_ups_are_one_statement() -> None:
+    """Topics notified while a statement is under way go with the next one."""
     store: Any = _Store()
     notifier = Notifier(store, Wakers())
     for number in range(1000):
@@ -55,7 +55,7 @@ async def test_many_rings_are_one_statement() -> None:
     assert store.rung == [sorted(topic_id(f"t{number}") for number in range(3))]
 
 
-async def test_a_ring_reaches_the_own_process_at_once() -> None:
+async def test_wake_up_reaches_the_own_process_at_once() -> None:
     """Consumers of the same process are woken without the database."""
     wakers = Wakers()
     waker, other = wakers.add("t"), wakers.add("other")
@@ -70,8 +70,8 @@ async def test_a_ring_reaches_the_own_process_at_once() -> None:
     assert store.rung == []
 
 
-async def test_a_waker_that_rang_before_is_not_waited_for() -> None:
-    """Until it is cleared; then it takes the time that was given, or the next ring."""
+async def test_waker_that_was_set_before_is_not_waited_for() -> None:
+    """Once cleared, it takes the given time or the next wake-up."""
     waker = TimedWaker()
     waker.set()
     assert await waker.woken_within(60)
@@ -82,7 +82,8 @@ async def test_a_waker_that_rang_before_is_not_waited_for() -> None:
     assert await waker.woken_within(60)
 
 
-async def test_a_waker_outlives_that_its_waiter_is_cancelled() -> None:
+async def test_waker_survives_the_cancellation_of_its_waiter() -> None:
+    """A wake-up in the moment of the cancellation is not lost."""
     waker = TimedWaker()
     waiting = asyncio.create_task(waker.woken_within(60))
     await asyncio.sleep(0)
@@ -93,8 +94,8 @@ async def test_a_waker_outlives_that_its_waiter_is_cancelled() -> None:
     assert await waker.woken_within(60)
 
 
-async def test_a_notifier_outlives_a_database_that_is_away() -> None:
-    """A ring that fails is forgotten, for consumers poll; the next one is tried."""
+async def test_notifier_survives_an_unreachable_database() -> None:
+    """A failed notification is dropped, because consumers poll, and the next one is tried."""
     store: Any = _Store()
     notifier = Notifier(store, Wakers())
     store.is_away = True
@@ -111,8 +112,8 @@ async def _has_ended(notifier: Notifier) -> None:
     assert notifier._ringing is None
 
 
-async def test_a_notifier_that_is_closed_starts_nothing() -> None:
-    """What is committed after the bus was closed, consumers find by polling."""
+async def test_closed_notifier_starts_nothing() -> None:
+    """Consumers find later commits by polling."""
     store: Any = _Store()
     notifier = Notifier(store, Wakers())
     await notifier.close()
@@ -122,8 +123,8 @@ async def test_a_notifier_that_is_closed_starts_nothing() -> None:
     assert store.rung == []
 
 
-def test_wakers_of_consumers_that_are_gone_are_forgotten() -> None:
-    """A process that runs consumers again and again does not gather their wakers."""
+def test_wakers_of_vanished_consumers_are_forgotten() -> None:
+    """A process that runs consumers repeatedly does not gather their wakers."""
     wakers = Wakers()
     kept = wakers.add("t")
     for _ in range(10):
@@ -133,8 +134,8 @@ def test_wakers_of_consumers_that_are_gone_are_forgotten() -> None:
     assert [one() for one in wakers._events[topic_id("t")]] == [kept]
 
 
-async def test_a_ring_is_for_all_topics_that_are_named(conn: Any, ear: Ear, topic: str) -> None:
-    """One statement notifies for each of its topics."""
+async def test_one_statement_notifies_all_named_topics(conn: Any, ear: Ear, topic: str) -> None:
+    """Each of the topics gets its own notification."""
     names = [f"{topic}.{number}" for number in range(3)]
     for name in names:
         ear.listen(name)
@@ -146,7 +147,7 @@ async def test_a_ring_is_for_all_topics_that_are_named(conn: Any, ear: Ear, topi
 
 
 async def test_plain_sql_wakes_consumers(conn: Any, ear: Ear, topic: str) -> None:
-    """The commit rings by itself: nobody else has to."""
+    """The commit itself notifies."""
     async with conn.transaction():
         await conn.execute("select postbus.publish($1, 'x'::text)", topic)
         await conn.execute("select 1")
@@ -154,8 +155,8 @@ async def test_plain_sql_wakes_consumers(conn: Any, ear: Ear, topic: str) -> Non
     await ear.hears(topic)
 
 
-async def test_one_commit_at_a_time_rings(connect: Connect, bus: Bus, ear: Ear, topic: str) -> None:
-    """Commits that notify would wait for one another; so who comes second rings afterwards, and waits for nobody."""
+async def test_only_one_commit_at_a_time_notifies(connect: Connect, bus: Bus, ear: Ear, topic: str) -> None:
+    """Commits that notify would wait for each other, so the second one is notified afterwards and waits for nobody."""
     first, second = await connect(), await connect()
     other = f"{topic}.other"
     ear.listen(other)
@@ -173,8 +174,8 @@ async def test_one_commit_at_a_time_rings(connect: Connect, bus: Bus, ear: Ear, 
     await ear.hears(topic)
 
 
-async def test_what_is_rolled_back_rings_for_nobody(connect: Connect, ear: Ear, topic: str) -> None:
-    """Nor does it keep others from it: whose savepoint is undone, his turn is over."""
+async def test_rolled_back_publish_notifies_nobody(connect: Connect, ear: Ear, topic: str) -> None:
+    """A savepoint that is undone gives up its turn, so that others can notify."""
     first, second = await connect(), await connect()
     await first.execute("begin; savepoint s")
     await first.execute("select postbus.publish($1, 'x'::text)", topic)
@@ -187,8 +188,8 @@ async def test_what_is_rolled_back_rings_for_nobody(connect: Connect, ear: Ear, 
     assert not await ear.has_heard(topic)
 
 
-async def test_a_topic_may_want_every_commit_to_ring(connect: Connect, bus: Bus, ear: Ear, topic: str) -> None:
-    """With the option notify, also beside others that do."""
+async def test_topic_option_notify_makes_every_commit_notify(connect: Connect, bus: Bus, ear: Ear, topic: str) -> None:
+    """With the option it notifies beside other commits that do."""
     await bus.admin.create_topic(topic, notify=True)
     first, second = await connect(), await connect()
     async with first.transaction():
@@ -201,8 +202,8 @@ async def test_a_topic_may_want_every_commit_to_ring(connect: Connect, bus: Bus,
         await ear.hears(topic)
 
 
-async def test_where_transactions_may_be_prepared_no_commit_rings(connect_alone: Connect) -> None:
-    """PREPARE TRANSACTION refuses what has notified; so nobody does."""
+async def test_no_commit_notifies_where_transactions_may_be_prepared(connect_alone: Connect) -> None:
+    """PREPARE TRANSACTION refuses a transaction that has notified."""
     conn = await connect_alone()
     await conn.execute("begin; select postbus.publish('t', 'x'::text)")
     await conn.execute("prepare transaction 'ring'")
@@ -211,10 +212,10 @@ async def test_where_transactions_may_be_prepared_no_commit_rings(connect_alone:
     assert await conn.fetchval("select count(*) from postbus.messages") == 1
 
 
-async def test_whose_commit_rang_is_not_rung_for_again(
+async def test_commit_that_notified_is_not_notified_again(
     bus: Bus, connect: Connect, ear: Ear, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sent or published; while somebody else's transaction has its turn, it is."""
+    """This holds for `send` and `publish`, unless another transaction has the turn."""
     store = await bus.connect()
     rung: list[Sequence[int]] = []
     original = store.notify
@@ -241,10 +242,10 @@ async def test_whose_commit_rang_is_not_rung_for_again(
     assert rung == [[topic_id(topic)]]
 
 
-async def test_a_listener_that_lost_its_connection_listens_again(
+async def test_listener_reconnects_after_losing_its_connection(
     dsn: str, conn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It makes a new connection, and rings for all topics, since it may have missed something."""
+    """It wakes all topics afterwards, because it may have missed something."""
     monkeypatch.setattr(waiters, "_STILL_THERE", 0.01)
     wakers = Wakers()
     waker = wakers.add("t")
@@ -269,8 +270,8 @@ async def test_a_listener_that_lost_its_connection_listens_again(
     await listening
 
 
-async def test_what_is_not_an_id_is_not_heard(conn: Any, ear: Ear, topic: str) -> None:
-    """Anybody may notify on the channel: what is not ours is passed over, and harms nobody."""
+async def test_foreign_notifications_are_ignored(conn: Any, ear: Ear, topic: str) -> None:
+    """Anybody may notify on the channel, and a payload that is no topic id does no harm."""
     errors: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     for payload in ("", "text", "1.5", "--1", "5-5", "²", "9" * 30):
