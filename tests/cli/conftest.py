@@ -15,7 +15,7 @@ from postbus import Bus, Start
 
 @pytest.fixture(autouse=True)
 async def end_what_was_started() -> AsyncIterator[None]:
-    """No command outlives its test, also not one that failed."""
+    """End every command with its test, also if the test failed."""
     yield
     for process in STARTED:
         if process.returncode is None:
@@ -26,13 +26,13 @@ async def end_what_was_started() -> AsyncIterator[None]:
 
 @pytest.fixture
 def cli(dsn: str, tmp_path: Path) -> Cli:
-    """Runs `postbus` in a process of its own, in a folder of its own."""
+    """Run `postbus` in a process of its own, in a folder of its own."""
     return Cli(dsn, tmp_path)
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A data folder that the server's account can enter. No process works on it when the test has ended."""
+    """Provide a data folder that the server's account can enter, and check that no process works on it in the end."""
     base = Path(tempfile.mkdtemp(prefix="postbus-cli-")).resolve()
     base.chmod(0o755)
     yield base / "data"
@@ -43,7 +43,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 async def events(bus: Bus) -> str:
-    """A PUB_SUB topic with the groups mail and stock, which nobody works for."""
+    """Create a PUB_SUB topic with the groups mail and stock, which nobody works for."""
     await bus.admin.create_topic("events", semantics="PUB_SUB", lanes=2)
     store = await bus.connect()
     for group in ("mail", "stock"):

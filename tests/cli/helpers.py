@@ -42,28 +42,28 @@ class Result:
 
     @property
     def lines(self) -> list[Any]:
-        """A stream of JSON objects."""
+        """Return the output as a stream of JSON objects."""
         return [json.loads(line) for line in self.out.splitlines()]
 
     @property
     def error(self) -> dict[str, str]:
-        """The error in --json mode, which is the last line of stderr."""
+        """Return the error in --json mode, which is the last line of stderr."""
         return dict(json.loads(self.err.splitlines()[-1])["error"])
 
     def done(self) -> Result:
-        """This result, if the command succeeded."""
+        """Return this result if the command succeeded."""
         assert self.code == 0, self.err
         return self
 
     def failed(self, code: int) -> Result:
-        """This result, if the command told an error in plain words and ended with the given code."""
+        """Return this result if the command reported an error in plain words and ended with the given code."""
         assert self.code == code, f"{self.code}: {self.out} {self.err}"
         assert "Traceback" not in self.err + self.out
         return self
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """The environment of a user who has set nothing but what is given."""
+    """Return the environment of a user who has set nothing but the given variables."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("POSTBUS_")}
     return kept | {"COLUMNS": "80", "PYTHONWARNINGS": "error::ResourceWarning"} | variables
 
@@ -75,7 +75,7 @@ async def start(
     program: tuple[str, ...] = POSTBUS,
     new_session: bool = False,
 ) -> asyncio.subprocess.Process:
-    """A command that goes on running; killed at the end of the test unless it has ended by then."""
+    """Start a command that goes on running. It is killed at the end of the test if it has not ended by then."""
     process = await asyncio.create_subprocess_exec(
         *program,
         *args,
@@ -91,7 +91,7 @@ async def start(
 
 
 async def finish(process: asyncio.subprocess.Process, given: bytes = b"") -> Result:
-    """What a command that was started says until it ends."""
+    """Return the output of a started command until it ends."""
     try:
         async with asyncio.timeout(60):
             out, err = await process.communicate(given)
@@ -103,7 +103,7 @@ async def finish(process: asyncio.subprocess.Process, given: bytes = b"") -> Res
 
 
 async def deliver(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Send a signal and wait until it has arrived: a second one that is sent meanwhile would be lost."""
+    """Send a signal and wait until it has arrived: a second one sent before that would be lost."""
     process.send_signal(number)
 
     async def none_is_pending() -> None:
@@ -128,7 +128,7 @@ class Cli:
         return await finish(process, given.encode() if isinstance(given, str) else given)
 
     async def quick(self, *args: str) -> Result:
-        """The same within this process, for what needs neither stdin nor signals."""
+        """Run the command within this process, for tests that need neither stdin nor signals."""
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
             code = await asyncio.to_thread(run, ["--dsn", self.env["POSTBUS_DSN"], *args])
@@ -138,11 +138,11 @@ class Cli:
         return await start(*args, env=self.env, cwd=self.cwd)
 
     async def piped(self, reader: str, *args: str, given: bytes = b"") -> Result:
-        """The command, writing to one that may leave early, such as `head -n 1`. The exit code is the first one's."""
+        """Run the command into a reader that may leave early, such as `head -n 1`. Returns the command's exit code."""
         return await self._in_shell(f'timeout 30 "$@" | {reader}; exit "${{PIPESTATUS[0]}}"', *args, given=given)
 
     async def redirected(self, redirections: str, *args: str) -> Result:
-        """The command with redirections of the shell, such as `>&-` for a stream that is closed."""
+        """Run the command with shell redirections, such as `>&-` for a closed stream."""
         return await self._in_shell(f'timeout 30 "$@" {redirections}', *args)
 
     async def _in_shell(self, script: str, *args: str, given: bytes = b"") -> Result:
@@ -151,7 +151,7 @@ class Cli:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """All processes that have to do with a folder, or with a server in it."""
+    """Return all processes that belong to a folder, or to a server in it."""
     return [told for process in psutil.process_iter() if (told := _if_about(process, str(folder)))]
 
 
@@ -166,19 +166,19 @@ def _if_about(process: psutil.Process, folder: str) -> str:
 
 
 def open_terminal(*, width: int, height: int) -> tuple[int, int]:
-    """A terminal: our end and theirs."""
+    """Open a terminal: our end and the command's."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
     return ours, theirs
 
 
 def read_all(terminal: int) -> str:
-    """What is written to a terminal until its last writer has ended."""
+    """Return everything written to a terminal until its last writer has ended."""
     parts = []
     try:
         while part := os.read(terminal, 65536):
             parts.append(part)
     except OSError:
-        pass  # how Linux says that nobody has it open any more
+        pass  # how Linux reports that nobody has it open any more
     os.close(terminal)
     return b"".join(parts).decode(errors="replace")

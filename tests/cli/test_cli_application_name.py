@@ -1,4 +1,4 @@
-"""Connections say which program they are of."""
+"""Connections carry the name of their program."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ async def _names(conn: Any) -> set[str]:
     return {row["application_name"] for row in rows}
 
 
-async def test_a_bus_is_called_postbus(bus: Bus, conn: Any) -> None:
-    """Its own connections, and those of its users' transactions."""
+async def test_bus_connections_are_named_postbus(bus: Bus, conn: Any) -> None:
+    """This includes the connections of users' transactions."""
     await bus.send("t", 1)
     async with bus.transaction() as own:
         assert await own.fetchval("show application_name") == "postbus"
@@ -31,15 +31,17 @@ async def test_a_bus_is_called_postbus(bus: Bus, conn: Any) -> None:
     ("given", "expected"),
     [("application_name=mine", "mine"), ("application_name=", ""), ("options=-cwork_mem%3D8MB", "postbus")],
 )
-async def test_the_name_in_a_dsn_stays(dsn: str, conn: Any, given: str, expected: str) -> None:
-    """Whoever names their program is not overruled."""
+async def test_application_name_of_a_dsn_is_kept(dsn: str, conn: Any, given: str, expected: str) -> None:
+    """A user who names the program is not overruled."""
     async with Bus.open(f"{dsn}&{given}" if "?" in dsn else f"{dsn}?{given}") as bus:
         await bus.send("t", 1)
         assert await _names(conn) == {expected}
 
 
-async def test_the_name_in_the_environment_stays(dsn: str, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PGAPPNAME is what other clients of PostgreSQL go by."""
+async def test_application_name_of_the_environment_is_kept(
+    dsn: str, conn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PGAPPNAME is what other clients of PostgreSQL follow."""
     monkeypatch.setenv("PGAPPNAME", "shop")
     async with Bus.open(dsn) as bus:
         await bus.send("t", 1)
@@ -54,8 +56,8 @@ async def test_the_name_in_the_environment_stays(dsn: str, conn: Any, monkeypatc
         (["pop", "t", "--wait", "60s"], "postbus pop"),
     ],
 )
-async def test_a_command_is_called_by_its_name(cli: Cli, conn: Any, command: list[str], name: str) -> None:
-    """So an operator sees which process a session belongs to."""
+async def test_connections_of_a_command_carry_its_name(cli: Cli, conn: Any, command: list[str], name: str) -> None:
+    """An operator sees which process a session belongs to."""
     process = await cli.start(*command)
 
     async def is_connected() -> None:

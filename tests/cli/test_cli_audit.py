@@ -17,8 +17,8 @@ from postbus.cli._command import Cli as Options
 from postbus.cli.audit import _change, _follow
 
 
-async def test_what_commands_do_is_shown_with_the_account(cli: Cli, bus: Bus, conn: Any) -> None:
-    """The database user, the operating system's account and the host, what was done, and what changed."""
+async def test_entry_of_a_command_shows_the_account(cli: Cli, bus: Bus, conn: Any) -> None:
+    """It shows the database user, the operating system's account and host, the action and the change."""
     (await cli.quick("topics", "create", "orders", "--max-attempts", "7")).done()
     (await cli.quick("topics", "set", "orders", "--max-attempts", "3")).done()
     [created, changed] = (await cli.quick("audit", "--topic", "orders", "--json")).done().json
@@ -33,8 +33,8 @@ async def test_what_commands_do_is_shown_with_the_account(cli: Cli, bus: Bus, co
     assert changed["actor"] in text
 
 
-async def test_filters(cli: Cli, bus: Bus) -> None:
-    """By actor, action, group, time and number."""
+async def test_audit_can_be_filtered(cli: Cli, bus: Bus) -> None:
+    """The filters are actor, action, group, time and number."""
     for who in ("alice", "bob"):
         await bus.admin.acting_as(who).create_topic(f"of-{who}", semantics="PUB_SUB")
         await bus.admin.acting_as(who).subscribe_group("mail", f"of-{who}")
@@ -56,8 +56,8 @@ async def test_filters(cli: Cli, bus: Bus) -> None:
     assert [one["id"] for one in older] == ids[:-2]
 
 
-async def test_nothing_that_was_said_reaches_the_terminal(cli: Cli, conn: Any) -> None:
-    """An actor that was written by SQL, and options with line breaks."""
+async def test_control_characters_do_not_reach_the_terminal(cli: Cli, conn: Any) -> None:
+    """An actor written by SQL, and options with line breaks, are shown on one line."""
     await conn.execute("select set_config('postbus.actor', $1, false)", "\x1b[2Jalice\nbob")
     await conn.execute("select postbus.create_token('t', 'h', 'n' || U&'\\202e', array['admin'])")
     out = (await cli.quick("audit", "--action", "token")).done().out
@@ -69,7 +69,7 @@ async def test_nothing_that_was_said_reaches_the_terminal(cli: Cli, conn: Any) -
 async def test_following_shows_each_entry_once(
     cli: Cli, bus: Bus, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one whose transaction commits after those that began later."""
+    """This includes an entry that commits after later ones."""
     monkeypatch.setattr("postbus.cli.audit._EVERY", 0.01)
     await bus.admin.create_topic("before")
     known = await bus.admin.audit(limit=1)
@@ -98,12 +98,13 @@ async def test_following_shows_each_entry_once(
      "lag was 3, state ACTIVE -> PAUSED"),
     ({"given": None, "before": None, "after": {"roles": ["admin"]}}, 'roles ["admin"]'),
 ])  # fmt: skip
-def test_changes_are_told_in_one_line(entry: dict[str, Any], text: str) -> None:
+def test_changes_are_shown_on_one_line(entry: dict[str, Any], text: str) -> None:
+    """A changed value is shown with its old and its new state."""
     assert _change(entry) == text
 
 
-def test_who_logged_in_is_told_beside_the_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After sudo they differ; and what cannot be shown is not passed on."""
+def test_login_name_is_shown_beside_the_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After sudo they differ; unprintable characters are replaced."""
     monkeypatch.setattr("os.getlogin", lambda: "ali\nce")
     assert _who.os_actor().endswith(" login ali?ce")
     monkeypatch.setattr("os.getlogin", getpass.getuser)

@@ -47,21 +47,21 @@ async def run(*args: str, **env: str) -> Result:
 
 @pytest.fixture
 def nowhere(tmp_path: Path) -> Cli:
-    """The command line, for what needs no database."""
+    """Run the command line with an unreachable database."""
     return Cli(NOWHERE, tmp_path)
 
 
 @pytest.mark.parametrize("args", COMMANDS)
-async def test_a_server_that_is_away(nowhere: Cli, args: str) -> None:
-    """Every command says that the database cannot be reached, and ends with 5."""
+async def test_unreachable_server_ends_with_5(nowhere: Cli, args: str) -> None:
+    """Every command says that the database cannot be reached."""
     failed = (await nowhere.quick(*args.split(), "--json")).failed(5)
 
     assert failed.error["code"] == "PB504"
     assert "--dsn, POSTBUS_DSN" in failed.error["remedy"]
 
 
-async def test_a_database_without_the_schema(empty_dsn: str, tmp_path: Path) -> None:
-    """Every command says that the schema is missing, and ends with 6."""
+async def test_missing_schema_ends_with_6(empty_dsn: str, tmp_path: Path) -> None:
+    """Every command says that the schema is missing."""
     for args in COMMANDS[:-1]:
         failed = (await Cli(empty_dsn, tmp_path).quick(*args.split())).failed(6)
 
@@ -76,8 +76,8 @@ async def test_a_database_without_the_schema(empty_dsn: str, tmp_path: Path) -> 
         ({"scheme": "mysql"}, 4, "bad DSN"),
     ],
 )
-async def test_a_wrong_dsn(cli: Cli, dsn: str, change: dict[str, str], code: int, told: str) -> None:
-    """Database, user and form of the DSN are told apart."""
+async def test_wrong_dsn_is_reported(cli: Cli, dsn: str, change: dict[str, str], code: int, told: str) -> None:
+    """The error distinguishes database, user and form of the DSN."""
     cli.env["POSTBUS_DSN"] = urlsplit(dsn)._replace(**change).geturl()
 
     failed = (await cli.quick("topics", "list")).failed(code)
@@ -85,8 +85,8 @@ async def test_a_wrong_dsn(cli: Cli, dsn: str, change: dict[str, str], code: int
     assert told in failed.err
 
 
-async def test_a_user_without_rights(cli: Cli, dsn: str, conn: Any) -> None:
-    """Missing rights end with 5, and the remedy names the roles."""
+async def test_missing_rights_end_with_5(cli: Cli, dsn: str, conn: Any) -> None:
+    """The remedy names the roles."""
     role = f"nobody_{conn.get_server_pid()}"
     await conn.execute(f"create role {role} login")
     try:
@@ -100,8 +100,8 @@ async def test_a_user_without_rights(cli: Cli, dsn: str, conn: Any) -> None:
 
 
 @pytest.mark.parametrize(("number", "told"), [(0, "PB502"), (999, "PB503")])
-async def test_a_schema_of_another_version(cli: Cli, conn: Any, number: int, told: str) -> None:
-    """A schema that is too old or too new ends with 6."""
+async def test_schema_of_another_version_ends_with_6(cli: Cli, conn: Any, number: int, told: str) -> None:
+    """The schema may be too old or too new."""
     await conn.execute("delete from postbus.migration where number > 1")
     await conn.execute("update postbus.migration set number = $1, breaking = true", number)
 
@@ -110,8 +110,8 @@ async def test_a_schema_of_another_version(cli: Cli, conn: Any, number: int, tol
     assert failed.error["code"] == told
 
 
-async def test_options_stand_before_or_after_the_command(dsn: str) -> None:
-    """--dsn and --json mean the same wherever they stand."""
+async def test_options_may_stand_before_or_after_the_command(dsn: str) -> None:
+    """--dsn and --json mean the same in both positions."""
     before, after = await asyncio.gather(
         run("--dsn", dsn, "--json", "topics", "list"), run("topics", "list", "--json", "--dsn", dsn)
     )
@@ -119,13 +119,13 @@ async def test_options_stand_before_or_after_the_command(dsn: str) -> None:
     assert before.done().out == after.done().out == "[]\n"
 
 
-async def test_an_empty_dsn() -> None:
-    """An empty --dsn, as from a variable that is not set, does not mean the embedded server."""
+async def test_empty_dsn_is_refused() -> None:
+    """An empty --dsn, as from an unset variable, does not mean the embedded server."""
     assert "--dsn is empty" in (await run("topics", "list", "--dsn", "")).failed(2).err
 
 
-async def test_two_databases(nowhere: Cli) -> None:
-    """--dsn and --data-dir exclude each other."""
+async def test_dsn_and_data_dir_exclude_each_other(nowhere: Cli) -> None:
+    """The error says that both are given."""
     failed = (await nowhere.quick("topics", "list", "--data-dir", "/nowhere")).failed(2)
 
     assert "both given" in failed.err
@@ -134,20 +134,20 @@ async def test_two_databases(nowhere: Cli) -> None:
 @pytest.mark.parametrize(
     "args", ["nonsense", "topics nonsense", "topics list extra", "topics list --nonsense", "--dsn"]
 )
-async def test_usage(nowhere: Cli, args: str) -> None:
-    """What no command understands ends with 2, and points to the help."""
+async def test_usage_error_ends_with_2(nowhere: Cli, args: str) -> None:
+    """The remedy points to the help."""
     failed = (await nowhere.quick(*args.split())).failed(2)
 
     assert re.search(r"^remedy: see postbus( topics( list)?)? --help$", failed.err, re.MULTILINE)
 
 
-async def test_usage_as_json(nowhere: Cli) -> None:
-    """A usage error is JSON too, if that was asked for."""
+async def test_usage_error_can_be_json(nowhere: Cli) -> None:
+    """A usage error is JSON too, if that was requested."""
     assert (await nowhere.quick("topics", "nonsense", "--json")).failed(2).error["code"] == "usage"
 
 
-async def test_help_has_all_exit_codes(nowhere: Cli) -> None:
-    """The help of the program names each exit code."""
+async def test_help_names_all_exit_codes(nowhere: Cli) -> None:
+    """The help of the program explains each exit code."""
     shown = (await nowhere.quick("--help")).done().out
 
     plain = re.sub(r"\s+", " ", shown)
@@ -155,18 +155,18 @@ async def test_help_has_all_exit_codes(nowhere: Cli) -> None:
 
 
 @pytest.mark.parametrize("args", ["", "topics", "dead-letters", "up --help"])
-async def test_help(nowhere: Cli, args: str) -> None:
-    """Without a command there is help, and nothing is wrong with asking for it."""
+async def test_help_is_shown_without_a_command(nowhere: Cli, args: str) -> None:
+    """Asking for help is no error."""
     assert "Usage: postbus" in (await nowhere.quick(*args.split())).done().out
 
 
-async def test_a_dsn_that_is_called_like_a_command(nowhere: Cli) -> None:
-    """The command is the first word that is no option, and not the value of one."""
+async def test_dsn_named_like_a_command_is_no_command(nowhere: Cli) -> None:
+    """The command is the first word that is neither an option nor the value of one."""
     assert "postbus" in (await nowhere.quick("--dsn", "topics", "version", "--json")).done().json
 
 
-async def test_a_command_imports_what_it_needs() -> None:
-    """Not the other commands, which would double the time that it takes to start."""
+async def test_command_imports_only_what_it_needs() -> None:
+    """Importing the other commands would double the start time."""
     looked_at = "import sys; from postbus.cli._app import run; run(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
 
     ended = await finish(await start("topics", "list", "--help", program=(sys.executable, "-c", looked_at)))
@@ -174,8 +174,8 @@ async def test_a_command_imports_what_it_needs() -> None:
     assert set(re.findall(r"postbus\.cli\.([a-z]\w+)", ended.done().err)) == {"topics"}
 
 
-async def test_version(nowhere: Cli) -> None:
-    """The version, by option and by command."""
+async def test_version_is_shown_by_option_and_command(nowhere: Cli) -> None:
+    """The command has a JSON form too."""
     option, command = await nowhere.quick("--version"), await nowhere.quick("version", "--json")
 
     assert option.done().out == f"postbus {postbus.__version__}\n"
@@ -183,7 +183,7 @@ async def test_version(nowhere: Cli) -> None:
 
 
 def test_every_error_has_an_exit_code() -> None:
-    """Each error of Postbus ends with a code that is documented."""
+    """Each error of Postbus ends with a documented code."""
 
     def all_errors(root: type[PostbusError]) -> list[type[PostbusError]]:
         return [root, *(error for sub in root.__subclasses__() for error in all_errors(sub))]
@@ -192,8 +192,8 @@ def test_every_error_has_an_exit_code() -> None:
     assert exit_code_of(EmbeddedError("x")) == 5
 
 
-async def test_without_typer(tmp_path: Path) -> None:
-    """Where the extra is not installed, one line says how to install it."""
+async def test_missing_typer_is_reported_in_one_line(tmp_path: Path) -> None:
+    """The line says how to install the extra."""
     (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(\"No module named 'typer'\", name='typer')")
     program = (sys.executable, "-c", "from postbus.cli import main; main()")
     process = await start(program=program, env={"PYTHONPATH": str(tmp_path)})
@@ -203,10 +203,10 @@ async def test_without_typer(tmp_path: Path) -> None:
     assert failed.err == 'error: typer is not installed: pip install "postbus[cli]"\n'
 
 
-async def test_without_a_dsn_the_embedded_server_is_used(folder: Path) -> None:
+async def test_embedded_server_is_used_without_a_dsn(folder: Path) -> None:
     """Commands that name the same folder share its server, whose data stays when they end."""
     published = await run("publish", "jobs", "hello", "--data-dir", str(folder))
-    # A DSN in the environment counts less than a folder on the command line.
+    # A folder on the command line precedes a DSN in the environment.
     shown = await run("tail", "jobs", "--once", "--data-dir", str(folder), POSTBUS_DSN=NOWHERE)
     examined = await run("doctor", POSTBUS_DATA_DIR=str(folder))
 
@@ -215,8 +215,8 @@ async def test_without_a_dsn_the_embedded_server_is_used(folder: Path) -> None:
     assert examined.done().out.split()[:2] == ["ok", "connection"]
 
 
-async def test_an_embedded_server_that_cannot_start(tmp_path: Path) -> None:
-    """A folder that is not ours is refused with 5."""
+async def test_embedded_server_refuses_a_foreign_folder(tmp_path: Path) -> None:
+    """A folder that is not ours ends the command with 5."""
     (tmp_path / "precious").touch()
 
     failed = await run("topics", "list", "--data-dir", str(tmp_path), "--json")
@@ -224,8 +224,8 @@ async def test_an_embedded_server_that_cannot_start(tmp_path: Path) -> None:
     assert failed.failed(5).error["code"] == "PB506"
 
 
-async def test_migrate(empty_dsn: str, tmp_path: Path) -> None:
-    """Tells what was applied, and that nothing is left to do."""
+async def test_migrate_lists_applied_migrations(empty_dsn: str, tmp_path: Path) -> None:
+    """A second run says that nothing is left to do."""
     cli = Cli(empty_dsn, tmp_path)
 
     first, second = await cli("migrate"), await cli.quick("migrate", "--json")
@@ -241,8 +241,8 @@ async def test_migrate_refuses_a_newer_schema(cli: Cli, conn: Any) -> None:
     (await cli.quick("migrate")).failed(6)
 
 
-async def test_migrate_prints_the_script(empty_dsn: str, tmp_path: Path) -> None:
-    """--print needs no database, and what it prints makes the schema."""
+async def test_migrate_print_writes_a_complete_script(empty_dsn: str, tmp_path: Path) -> None:
+    """--print needs no database, and its script creates the schema."""
     printed = (await run("migrate", "--print", POSTBUS_DSN=NOWHERE)).done().out
 
     conn: Any = await asyncpg.connect(empty_dsn)
@@ -255,15 +255,15 @@ async def test_migrate_prints_the_script(empty_dsn: str, tmp_path: Path) -> None
     assert state.is_current
 
 
-async def test_a_terminal_without_utf8() -> None:
+async def test_terminal_without_utf8_gets_escapes() -> None:
     """Characters that stdout cannot show are escaped."""
     examined = await run("doctor", POSTBUS_DSN=NOWHERE, PYTHONIOENCODING="ascii")
 
     assert "\\u2192 check that the server runs" in examined.failed(1).out
 
 
-async def test_streams_that_are_closed(cli: Cli, bus: Bus) -> None:
-    """Nothing comes from a closed stdin, and what would go to a closed stdout or stderr goes nowhere."""
+async def test_closed_streams_are_no_error(cli: Cli, bus: Bus) -> None:
+    """A closed stdin is empty, and output to a closed stdout or stderr is discarded."""
     (await cli.redirected("<&-", "publish", "jobs")).done()
     (await cli.redirected(">&-", "publish", "jobs", "x")).done()
     assert [row["payload"] for row in await bus.admin.messages("jobs")] == [b"", b"x"]
@@ -276,8 +276,8 @@ async def test_streams_that_are_closed(cli: Cli, bus: Bus) -> None:
     assert "not confirmed" in (await cli.redirected("<&-", "topics", "delete", "jobs")).failed(4).err
 
 
-async def test_a_disk_that_is_full(cli: Cli, bus: Bus) -> None:
-    """What cannot be written is told as such."""
+async def test_full_disk_is_reported(cli: Cli, bus: Bus) -> None:
+    """The error says that the output cannot be written."""
     await bus.send("jobs", 1)
     full = (await cli.redirected(">/dev/full", "topics", "list")).failed(1)
     assert full.err == "error: cannot write: No space left on device\nremedy: make room, or write elsewhere\n"

@@ -15,7 +15,7 @@ from support.eventually import eventually
 
 @pytest.fixture
 async def late(bus: Bus) -> str:
-    """A topic whose group has ten messages of history beside it, which nobody works through."""
+    """Create a topic with a group that has ten messages of history in a catch-up, which nobody works through."""
     await bus.admin.create_topic("events", semantics="PUB_SUB", lanes=1)
     async with bus.transaction() as tx:
         await bus.publish_many(tx, "events", range(10))
@@ -25,13 +25,13 @@ async def late(bus: Bus) -> str:
 
 
 async def work_through(bus: Bus, conn: Any) -> None:
-    """Let all that the history has be done."""
+    """Settle the whole history."""
     await bus.admin.force_complete("events", 0)
     await (await bus.connect()).sweep_log()
 
 
-async def test_once(cli: Cli, bus: Bus, conn: Any, late: str) -> None:
-    """How far it has come; what its process says of rate and latency is told too."""
+async def test_catch_up_once_shows_the_progress(cli: Cli, bus: Bus, conn: Any, late: str) -> None:
+    """It includes the rate and latency that the group's process reports."""
     [row] = await bus.admin.catch_ups(late)
     its_lane = "select token from postbus.lane where subscription_id = $1 and lane = 0"
     token = await conn.fetchval(its_lane, row["subscription_id"])
@@ -44,7 +44,8 @@ async def test_once(cli: Cli, bus: Bus, conn: Any, late: str) -> None:
     assert (as_json["status"], as_json["total"], as_json["allowed_rate"]) == ("IN_PROGRESS", 10, 500)
 
 
-async def test_cancel_and_resume(cli: Cli, bus: Bus, late: str) -> None:
+async def test_catch_up_can_be_cancelled_and_resumed(cli: Cli, bus: Bus, late: str) -> None:
+    """Each option prints the new status."""
     cancelled = await cli.quick("groups", "catch-up", late, "late", "--cancel")
     assert cancelled.done().out == "late on events: CANCELLED, 0 of 10 messages\n"
     resumed = await cli.quick("groups", "catch-up", late, "late", "--resume", "--json")
@@ -52,10 +53,10 @@ async def test_cancel_and_resume(cli: Cli, bus: Bus, late: str) -> None:
 
 
 @pytest.mark.parametrize("option", [(), ("--json",)])
-async def test_without_a_terminal_it_is_followed_in_lines(
+async def test_catch_up_is_followed_in_lines_without_a_terminal(
     cli: Cli, bus: Bus, conn: Any, late: str, option: tuple[str, ...]
 ) -> None:
-    """Until it has ended."""
+    """It is followed until the catch-up has ended."""
     following = await cli.start("groups", "catch-up", late, "late", *option)
     assert following.stdout is not None
     first = (await asyncio.wait_for(following.stdout.readline(), 20)).decode()
@@ -66,7 +67,8 @@ async def test_without_a_terminal_it_is_followed_in_lines(
     assert "COMPLETED" in rest.splitlines()[-1]
 
 
-async def test_on_a_terminal_there_is_a_bar(cli: Cli, bus: Bus, conn: Any, late: str) -> None:
+async def test_catch_up_is_followed_in_a_bar_on_a_terminal(cli: Cli, bus: Bus, conn: Any, late: str) -> None:
+    """The last line shows that the catch-up is complete."""
     ours, theirs = open_terminal(width=160, height=20)
     process = await asyncio.create_subprocess_exec(
         *POSTBUS, "groups", "catch-up", late, "late", stdin=theirs, stdout=theirs, stderr=theirs,
@@ -90,8 +92,10 @@ async def test_on_a_terminal_there_is_a_bar(cli: Cli, bus: Bus, conn: Any, late:
 @pytest.mark.parametrize(
     ("pace", "rate"), [((), 50000), (("--catch-up", "conservative"), 10000), (("--catch-up", "aggressive"), 200000)]
 )
-async def test_consume_with_a_pace(cli: Cli, bus: Bus, conn: Any, pace: tuple[str, ...], rate: int) -> None:
-    """A group that starts at the beginning works through the newest messages, as fast as it is told."""
+async def test_consume_can_set_the_catch_up_pace(
+    cli: Cli, bus: Bus, conn: Any, pace: tuple[str, ...], rate: int
+) -> None:
+    """A group that starts at the beginning reads the newest messages, as fast as the preset allows."""
     await bus.admin.create_topic("events", semantics="PUB_SUB", lanes=1)
     for n in range(5):
         await bus.send("events", n)
@@ -115,7 +119,8 @@ async def test_consume_with_a_pace(cli: Cli, bus: Bus, conn: Any, pace: tuple[st
     assert await conn.fetchval("select (catch_up -> 'max_rate')::integer from postbus.subscription") == rate
 
 
-async def test_a_pace_is_for_groups(cli: Cli) -> None:
+async def test_catch_up_options_need_a_group(cli: Cli) -> None:
+    """The remedy names --group."""
     for option in (("--catch-up", "default"), ("--max-messages", "1")):
         refused = await cli.quick("consume", "jobs", *option, "--json")
         assert "--group" in refused.failed(2).error["remedy"]

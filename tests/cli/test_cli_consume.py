@@ -11,8 +11,8 @@ from cli.helpers import Cli, deliver, finish
 from postbus import Bus
 
 
-async def test_it_prints_and_acks(cli: Cli, bus: Bus) -> None:
-    """Each message is printed and then gone; --max ends it."""
+async def test_consume_prints_and_acknowledges(cli: Cli, bus: Bus) -> None:
+    """Each message is printed and then gone, and --max ends the command."""
     await bus.send("jobs", {"n": 1}, key="k")
     await bus.send("jobs", {"n": 2})
 
@@ -22,8 +22,8 @@ async def test_it_prints_and_acks(cli: Cli, bus: Bus) -> None:
     assert (await bus.admin.topic("jobs"))["waiting"] == 1
 
 
-async def test_max_is_never_exceeded(cli: Cli, bus: Bus) -> None:
-    """Also with concurrency, no message beyond --max is touched."""
+async def test_consume_never_exceeds_max(cli: Cli, bus: Bus) -> None:
+    """No message beyond --max is touched, whatever the concurrency."""
     async with bus.transaction() as conn:
         await bus.publish_many(conn, "jobs", range(20))
 
@@ -35,8 +35,8 @@ async def test_max_is_never_exceeded(cli: Cli, bus: Bus) -> None:
     assert len(left) == 13
 
 
-async def test_idle_ends_it(cli: Cli, bus: Bus) -> None:
-    """It ends by itself when nothing came for a while, with all that was there consumed."""
+async def test_consume_ends_after_the_idle_time(cli: Cli, bus: Bus) -> None:
+    """It ends when nothing came for a while, with all available messages consumed."""
     await bus.send("jobs", b"\xff")
 
     consumed = await cli("consume", "jobs", "--idle", "500ms", "--json")
@@ -46,8 +46,8 @@ async def test_idle_ends_it(cli: Cli, bus: Bus) -> None:
     assert (await bus.admin.topic("jobs"))["waiting"] == 0
 
 
-async def test_ctrl_c_drains(cli: Cli, bus: Bus) -> None:
-    """The first Ctrl-C lets the command finish, whose message is acked then. Exit code 0."""
+async def test_first_ctrl_c_drains_consume(cli: Cli, bus: Bus) -> None:
+    """The running command finishes and its message is acknowledged. The exit code is 0."""
     await bus.send("jobs", "x")
     os.mkfifo(cli.cwd / "gate")
     process = await cli.start("consume", "jobs", "--exec", "echo begun; cat gate; echo ended")
@@ -62,8 +62,8 @@ async def test_ctrl_c_drains(cli: Cli, bus: Bus) -> None:
     assert await bus.admin.messages("jobs") == []
 
 
-async def test_a_second_ctrl_c_aborts(cli: Cli, bus: Bus) -> None:
-    """The second Ctrl-C kills the command. Exit code 130, and the message is given back at once."""
+async def test_second_ctrl_c_aborts_consume(cli: Cli, bus: Bus) -> None:
+    """The running command is killed. The exit code is 130, and the message is released at once."""
     await bus.send("jobs", "x")
     process = await cli.start("consume", "jobs", "--exec", "echo begun; exec sleep 1000")
     assert process.stdout is not None
@@ -78,8 +78,8 @@ async def test_a_second_ctrl_c_aborts(cli: Cli, bus: Bus) -> None:
     assert (found["leased"], found["waiting"]) == (0, 1)
 
 
-async def test_exec_gets_the_message(cli: Cli, bus: Bus) -> None:
-    """The command has the payload on stdin, and the rest in its environment."""
+async def test_exec_passes_the_message_to_the_command(cli: Cli, bus: Bus) -> None:
+    """The payload is on stdin, and the rest in the environment."""
     message_id = await bus.send("jobs", {"n": 1}, key="k", headers={"h": "v"})
     command = 'cat; echo " $POSTBUS_ID $POSTBUS_TOPIC $POSTBUS_KEY $POSTBUS_ATTEMPT $POSTBUS_HEADERS"'
 
@@ -88,8 +88,8 @@ async def test_exec_gets_the_message(cli: Cli, bus: Bus) -> None:
     assert consumed.done().out == f'{{"n":1}} {message_id} jobs k 1 {{"h": "v"}}\n'
 
 
-async def test_exit_codes_are_outcomes(cli: Cli, bus: Bus) -> None:
-    """Exit code 0 acks, 65 makes a dead letter, 75 and others try again with stderr kept as the error."""
+async def test_exit_codes_of_exec_are_outcomes(cli: Cli, bus: Bus) -> None:
+    """Exit code 0 acknowledges, 65 makes a dead letter, 75 and others retry with stderr as the error."""
     await bus.admin.create_topic("jobs", retry_initial=3600, retry_max=3600)
     for code in (0, 65, 75, 1):
         await bus.send("jobs", code)
@@ -116,8 +116,8 @@ async def test_exit_codes_are_outcomes(cli: Cli, bus: Bus) -> None:
     assert (dead["reason"], dead["last_error"]) == ("said 65", "said 65\n")
 
 
-async def test_a_command_that_does_not_exist(cli: Cli, bus: Bus) -> None:
-    """A typo in --exec ends it at once, and costs no message an attempt."""
+async def test_exec_of_a_missing_command_costs_no_attempt(cli: Cli, bus: Bus) -> None:
+    """A typo in --exec ends the command at once."""
     await bus.send("jobs", 1)
 
     failed = await cli("consume", "jobs", "--exec", "no-such-command")
@@ -127,8 +127,8 @@ async def test_a_command_that_does_not_exist(cli: Cli, bus: Bus) -> None:
     assert (row["state"], row["attempts"]) == ("waiting", 0)
 
 
-async def test_a_reader_that_leaves(cli: Cli, bus: Bus) -> None:
-    """What could not be written because nobody reads any more is given back untouched."""
+async def test_consume_releases_messages_that_nobody_reads(cli: Cli, bus: Bus) -> None:
+    """When the reader of stdout leaves, unwritten messages are released untouched."""
     async with bus.transaction() as conn:
         await bus.publish_many(conn, "jobs", ["x" * 10_000] * 50)
 
@@ -140,8 +140,8 @@ async def test_a_reader_that_leaves(cli: Cli, bus: Bus) -> None:
     assert {(row["state"], row["attempts"]) for row in left} == {("waiting", 0)}
 
 
-async def test_waiting_for_a_topic(cli: Cli, bus: Bus) -> None:
-    """A topic that nobody used so far may be consumed: it is said, and what comes is printed."""
+async def test_consume_waits_for_an_unused_topic(cli: Cli, bus: Bus) -> None:
+    """A later message to the topic is printed."""
     process = await cli.start("consume", "jobs", "--max", "1", "--json")
     await bus.send("jobs", "hello")
 
@@ -150,8 +150,8 @@ async def test_waiting_for_a_topic(cli: Cli, bus: Bus) -> None:
     assert json.loads(consumed.done().out)["payload"] == "hello"
 
 
-async def test_bad_options(cli: Cli) -> None:
-    """Numbers out of range are a matter of usage."""
+async def test_consume_refuses_bad_options(cli: Cli) -> None:
+    """Numbers out of range are usage errors."""
     for args in (["--max", "0"], ["--concurrency", "0"], ["--max", "x"]):
         (await cli.quick("consume", "jobs", *args)).failed(2)
     assert "not a duration" in (await cli.quick("consume", "jobs", "--idle", "-1")).failed(4).err

@@ -10,7 +10,7 @@ from postbus._db.store import Store
 
 
 async def bury(bus: Bus, payload: object, *, reason: str = "broken", key: str | None = None) -> int:
-    """Make a dead letter; returns its id."""
+    """Make a dead letter. Returns its id."""
     store: Store = await bus.connect()
     message_id = await bus.send("jobs", payload, key=key, headers={"tenant": "acme"})
     claim = await store.claim("jobs", member="test", max_count=1)
@@ -19,8 +19,8 @@ async def bury(bus: Bus, payload: object, *, reason: str = "broken", key: str | 
     return message_id
 
 
-async def test_list(cli: Cli, bus: Bus) -> None:
-    """A line per dead letter, with the last line of its error."""
+async def test_list_shows_a_line_per_dead_letter(cli: Cli, bus: Bus) -> None:
+    """The line ends with the last line of the error."""
     message_id = await bury(bus, 1, key="k")
 
     everything = await cli("dead-letters", "list")
@@ -34,8 +34,8 @@ async def test_list(cli: Cli, bus: Bus) -> None:
     assert (one["id"], one["payload"], one["headers"]) == (message_id, 1, {"tenant": "acme"})
 
 
-async def test_list_in_pages(cli: Cli, bus: Bus) -> None:
-    """A list that was cut says how to go on."""
+async def test_list_is_paged(cli: Cli, bus: Bus) -> None:
+    """A list that was cut says how to continue."""
     ids = [await bury(bus, number) for number in range(3)]
 
     first = await cli.quick("dead-letters", "list", "--limit", "2")
@@ -45,8 +45,8 @@ async def test_list_in_pages(cli: Cli, bus: Bus) -> None:
     assert [one["id"] for one in second.done().json] == [ids[2]]
 
 
-async def test_show(cli: Cli, bus: Bus) -> None:
-    """Shows the payload indented, the headers, the reason and the last error."""
+async def test_show_prints_payload_and_error(cli: Cli, bus: Bus) -> None:
+    """It prints the indented payload, the headers, the reason and the last error."""
     message_id = await bury(bus, {"order": {"id": 7}}, reason="no such customer")
 
     shown = (await cli("dead-letters", "show", str(message_id))).done().out
@@ -58,8 +58,8 @@ async def test_show(cli: Cli, bus: Bus) -> None:
     assert "\nlast error\n  Traceback …\n  ValueError: no\n" in shown
 
 
-async def test_show_as_json(cli: Cli, bus: Bus) -> None:
-    """One object with everything."""
+async def test_show_prints_one_json_object(cli: Cli, bus: Bus) -> None:
+    """The object has all fields."""
     message_id = await bury(bus, b"\x00\xff")
 
     shown = (await cli.quick("dead-letters", "show", str(message_id), "--json")).done().json
@@ -68,8 +68,8 @@ async def test_show_as_json(cli: Cli, bus: Bus) -> None:
     assert shown["last_error"].endswith("ValueError: no")
 
 
-async def test_redrive_by_id(cli: Cli, bus: Bus) -> None:
-    """The named ones are back in the topic, and cannot be put back twice."""
+async def test_redrive_by_id_works_once(cli: Cli, bus: Bus) -> None:
+    """The named dead letters are back in the topic, and cannot be put back again."""
     first, second = await bury(bus, 1), await bury(bus, 2)
 
     redriven = await cli("dead-letters", "redrive", "jobs", str(first))
@@ -96,8 +96,8 @@ async def test_redrive_by_id(cli: Cli, bus: Bus) -> None:
         ("--before 2100-01-01 --after 2000-01-01", 3),
     ],
 )
-async def test_redrive_by_filter(cli: Cli, bus: Bus, filters: str, count: int) -> None:
-    """Filters narrow what is put back, and a dry run only counts it."""
+async def test_redrive_can_be_filtered(cli: Cli, bus: Bus, filters: str, count: int) -> None:
+    """Filters select what is put back, and a dry run only counts."""
     for reason, key in (("broken", None), ("broken", "k"), ("other", None)):
         await bury(bus, 1, reason=reason, key=key)
 
@@ -111,8 +111,8 @@ async def test_redrive_by_filter(cli: Cli, bus: Bus, filters: str, count: int) -
     assert (await bus.admin.topic("jobs"))["dead"] == 3 - count
 
 
-async def test_purge(cli: Cli, bus: Bus) -> None:
-    """Purged dead letters are gone."""
+async def test_purge_deletes_dead_letters(cli: Cli, bus: Bus) -> None:
+    """A dry run only counts."""
     first, _ = await bury(bus, 1), await bury(bus, 2)
 
     would = await cli.quick("dead-letters", "purge", "jobs", "--all", "--dry-run")
@@ -142,8 +142,8 @@ MISTAKES = [
 ]
 
 
-async def test_mistakes_are_told(cli: Cli, bus: Bus) -> None:
-    """What is not there, or not clear, is refused with the reason."""
+async def test_dead_letter_mistakes_are_reported(cli: Cli, bus: Bus) -> None:
+    """A missing or ambiguous argument is refused with the reason."""
     await bus.admin.create_topic("jobs")
     for args, code, told in MISTAKES:
         failed = await cli.quick("dead-letters", *args.split())

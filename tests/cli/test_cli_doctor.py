@@ -27,8 +27,8 @@ def levels(findings: list[Finding]) -> list[Level]:
     return [finding.level for finding in findings]
 
 
-async def test_a_healthy_database(cli: Cli, roles: Callable[[str], str]) -> None:
-    """Every check is made, and all is well."""
+async def test_doctor_finds_a_healthy_database_well(cli: Cli, roles: Callable[[str], str]) -> None:
+    """Every check is made, and none reports a problem."""
     examined = await cli("doctor")
     as_json = await cli.quick("doctor", "--json")
 
@@ -50,8 +50,8 @@ async def test_a_healthy_database(cli: Cli, roles: Callable[[str], str]) -> None
     assert {one["level"] for one in found["checks"]} <= {"ok", "info"}
 
 
-async def test_what_is_wrong_has_a_remedy(cli: Cli, bus: Bus, conn: Any) -> None:
-    """Warnings come with a remedy each, and do not change the exit code."""
+async def test_doctor_warnings_have_remedies(cli: Cli, bus: Bus, conn: Any) -> None:
+    """Each warning has a remedy, and warnings do not change the exit code."""
     database = await conn.fetchval("select current_database()")
     await conn.execute(f"alter database {database} set synchronous_commit = off")
     await bus.send("jobs", 1)
@@ -68,8 +68,8 @@ async def test_what_is_wrong_has_a_remedy(cli: Cli, bus: Bus, conn: Any) -> None
     assert bad["topics"]["remedy"] == "postbus topics resume jobs"
 
 
-async def test_a_server_that_is_away(cli: Cli) -> None:
-    """No connection is an error, told as a finding. Exit code 1."""
+async def test_doctor_reports_an_unreachable_server(cli: Cli) -> None:
+    """The missing connection is an error among the findings. The exit code is 1."""
     cli.env["POSTBUS_DSN"] = NOWHERE
 
     examined = (await cli.quick("doctor", "--json")).failed(1)
@@ -77,8 +77,8 @@ async def test_a_server_that_is_away(cli: Cli) -> None:
     assert [(one["check"], one["level"]) for one in examined.json["checks"]] == [("connection", "error")]
 
 
-async def test_a_database_without_the_schema(cli: Cli, empty_dsn: str) -> None:
-    """A missing schema is an error whose remedy is to migrate. Exit code 1."""
+async def test_doctor_reports_a_missing_schema(cli: Cli, empty_dsn: str) -> None:
+    """It is an error whose remedy is to migrate. The exit code is 1."""
     cli.env["POSTBUS_DSN"] = empty_dsn
 
     examined = (await cli.quick("doctor")).failed(1)
@@ -87,8 +87,8 @@ async def test_a_database_without_the_schema(cli: Cli, empty_dsn: str) -> None:
     assert "postbus migrate --dsn DSN" in examined.out
 
 
-async def test_a_server_with_harmful_settings(folder: Path, cli: Cli) -> None:
-    """Settings that risk the data are errors, those that only hurt are warnings."""
+async def test_doctor_reports_harmful_settings(folder: Path, cli: Cli) -> None:
+    """Settings that risk data are errors, and others that only hurt are warnings."""
     settings = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off", "max_connections": "15"}
     with EmbeddedPostgres.start(folder, settings=settings) as harmful:
         cli.env["POSTBUS_DSN"] = harmful.dsn()
@@ -99,8 +99,10 @@ async def test_a_server_with_harmful_settings(folder: Path, cli: Cli) -> None:
     assert [one["level"] for one in found if one["check"] == "connections"] == ["warning"]
 
 
-async def test_roles_of_a_plain_user(dsn: str, cli: Cli, conn: Any, roles: Callable[[str], str]) -> None:
-    """It says which roles the user has; without any it warns, and what it cannot see it says."""
+async def test_doctor_reports_the_roles_of_a_plain_user(
+    dsn: str, cli: Cli, conn: Any, roles: Callable[[str], str]
+) -> None:
+    """Without a role it warns, and says what it cannot see."""
     role = f"plain_{conn.get_server_pid()}"
     await conn.execute(f"create role {role} login")
     try:
@@ -121,8 +123,10 @@ async def test_roles_of_a_plain_user(dsn: str, cli: Cli, conn: Any, roles: Calla
     assert told["workers"]["remedy"] == "grant this user the role observer of this database, postbus_observer_DATABASE"
 
 
-async def test_an_old_transaction(dsn: str, conn: Any, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transaction that is open for long is a warning that names its process."""
+async def test_doctor_reports_an_old_transaction(
+    dsn: str, conn: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long transaction is a warning that names its process."""
     monkeypatch.setattr(_checks, "_LONG", timedelta(0))
     other = await connect()
     await other.execute("begin")
@@ -137,7 +141,9 @@ async def test_an_old_transaction(dsn: str, conn: Any, connect: Any, monkeypatch
     await eventually(it_is_found)
 
 
-async def test_a_prepared_transaction(dsn: str, connect_alone: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_doctor_reports_a_prepared_transaction(
+    dsn: str, connect_alone: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A prepared transaction that nobody ends is a warning."""
     monkeypatch.setattr(_checks, "_LONG", timedelta(0))
     conn = await connect_alone()
@@ -153,8 +159,8 @@ async def test_a_prepared_transaction(dsn: str, connect_alone: Connect, monkeypa
     assert f"or: rollback prepared '{name}'" in mine[0].remedy
 
 
-async def test_a_silent_worker(dsn: str, conn: Any) -> None:
-    """A worker without a heartbeat is a warning, beside those that are alive."""
+async def test_doctor_reports_a_silent_worker(dsn: str, conn: Any) -> None:
+    """A worker without a heartbeat is a warning, beside living ones."""
     await conn.execute("select postbus.heartbeat('alive', 'host', 1, '{}'), postbus.heartbeat('gone', 'host', 2, '{}')")
     await conn.execute("update postbus.worker set seen_at = seen_at - interval '2 hours' where name = 'gone'")
 
@@ -164,8 +170,8 @@ async def test_a_silent_worker(dsn: str, conn: Any) -> None:
     assert (gone.level, gone.text) == (Level.WARNING, "silent for up to 2h: gone")
 
 
-async def test_a_silent_worker_that_was_started_again(dsn: str, conn: Any) -> None:
-    """Under the same name: then nobody has to look for the one before."""
+async def test_doctor_ignores_a_silent_worker_that_was_restarted(dsn: str, conn: Any) -> None:
+    """A new worker under the same name replaces it."""
     await conn.execute(
         "select postbus.heartbeat('me:1a', 'host', 1, '{}'), postbus.heartbeat('me:2b', 'host', 2, '{}')"
     )
@@ -176,8 +182,8 @@ async def test_a_silent_worker_that_was_started_again(dsn: str, conn: Any) -> No
     assert (found.level, found.text) == (Level.OK, "1 alive")
 
 
-async def test_an_expired_lease(dsn: str, bus: Bus, conn: Any) -> None:
-    """A lease that ended without being returned is a warning: no worker does it."""
+async def test_doctor_reports_an_expired_lease(dsn: str, bus: Bus, conn: Any) -> None:
+    """An expired lease that was not returned means that no worker does it."""
     await bus.send("jobs", 1)
     await conn.fetch("select * from postbus.claim('jobs', 'me', 1)")
     await conn.execute("update postbus.lease set ends_at = ends_at - interval '10 minutes'")
@@ -188,8 +194,8 @@ async def test_an_expired_lease(dsn: str, bus: Bus, conn: Any) -> None:
     assert found.text.startswith("1 message has an expired lease, the oldest for 9m")
 
 
-async def test_dead_letters_are_counted(dsn: str, bus: Bus, conn: Any) -> None:
-    """Dead letters are a warning with their number per topic."""
+async def test_doctor_counts_dead_letters(dsn: str, bus: Bus, conn: Any) -> None:
+    """They are a warning with their number per topic."""
     await bus.send("jobs", 1)
     claim = await (await bus.connect()).claim("jobs", member="me", max_count=1)
     assert claim.token is not None
@@ -201,7 +207,7 @@ async def test_dead_letters_are_counted(dsn: str, bus: Bus, conn: Any) -> None:
 
 
 class Answers:
-    """A connection that answers as a server would that cannot be had in a test."""
+    """A connection that answers as a server would that a test cannot have."""
 
     def __init__(self, *answers: Any) -> None:
         self._answers = list(answers)
@@ -212,32 +218,32 @@ class Answers:
     fetch = fetchrow = execute = fetchval
 
 
-async def test_a_server_that_is_too_old() -> None:
-    """A server below 14 is an error."""
+async def test_doctor_refuses_a_server_that_is_too_old() -> None:
+    """A server below PostgreSQL 14 is an error."""
     assert levels(await _checks.version(Target("", Answers("130009", "13.9")))) == [Level.ERROR]
 
 
-async def test_a_server_without_lz4() -> None:
-    """Missing compression is worth knowing, no more."""
+async def test_doctor_mentions_a_server_without_lz4() -> None:
+    """Missing compression is only information."""
     assert levels(await _checks.compression(Target("", Answers(None)))) == [Level.INFO]
 
 
-async def test_clocks_apart() -> None:
+async def test_doctor_warns_of_differing_clocks() -> None:
     """A server whose clock differs is a warning."""
     (found,) = await _checks.clock(Target("", Answers(datetime.now(UTC) + timedelta(seconds=90))))
 
     assert (found.level, "ahead" in found.text) == (Level.WARNING, True)
 
 
-async def test_a_slot_that_holds_back_the_cleaning() -> None:
-    """A replication slot that nobody uses is a warning that names it."""
+async def test_doctor_warns_of_an_unused_replication_slot() -> None:
+    """The warning names the slot."""
     (found,) = await _checks.replication_slots(Target("", Answers([{"slot_name": "old", "age": 5000}])))
 
     assert (found.level, "pg_drop_replication_slot('old')" in found.remedy) == (Level.WARNING, True)
 
 
-async def test_notifications_that_do_not_arrive(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind a pooler that breaks LISTEN there is a warning, and consumers poll."""
+async def test_doctor_warns_when_notifications_do_not_arrive(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a pooler that breaks LISTEN, consumers poll."""
     monkeypatch.setattr(_checks, "_HEARD_WITHIN", 0.05)
 
     (found,) = await _checks.listening(Target(dsn, Answers(None)))
@@ -245,8 +251,8 @@ async def test_notifications_that_do_not_arrive(dsn: str, monkeypatch: pytest.Mo
     assert (found.level, "pgbouncer" in found.text) == (Level.WARNING, True)
 
 
-async def test_role_that_was_made_again_gets_its_rights(dsn: str, conn: Any, roles: Callable[[str], str]) -> None:
-    """A missing role is a warning with the statement that makes it; then the remedy is to migrate."""
+async def test_doctor_helps_to_recreate_a_missing_role(dsn: str, conn: Any, roles: Callable[[str], str]) -> None:
+    """The remedy is first the statement that creates the role, and then to migrate."""
     seen = f"select has_schema_privilege('{roles('observer')}', 'postbus', 'usage')"
     await conn.execute(f"drop owned by {roles('observer')}; drop role {roles('observer')}")
     (missing,) = await _checks.roles(Target(dsn, conn))
@@ -264,8 +270,8 @@ async def test_role_that_was_made_again_gets_its_rights(dsn: str, conn: Any, rol
     assert levels(await _checks.roles(Target(dsn, conn))) == [Level.OK]
 
 
-async def test_sweeping_that_nobody_does_is_remedied_by_somebody() -> None:
-    """Setting the jobs would not help; where somebody sweeps it may."""
+async def test_doctor_suggests_a_sweeper_if_nobody_sweeps() -> None:
+    """If somebody sweeps too slowly, it suggests other settings."""
     told = {"healthy": False, "reason": "late", "backlog": 1}
 
     (nobody,) = await _checks.sweeping(Target("", Answers(told | {"processes": 0})))

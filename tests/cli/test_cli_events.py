@@ -34,7 +34,7 @@ def write(folder: Path, name: str, fields: str = "pieces: int", version: int = 1
 
 
 async def test_events_are_listed(cli: Cli) -> None:
-    """With the versions that can be read; as a table and as JSON."""
+    """The list has the readable versions, as a table and as JSON."""
     write(cli.cwd, "shop", version=2, more=_UPCAST)
     table = (await cli("events", "list", "shop")).done().out.splitlines()
     told = (await cli("events", "list", "shop:registry", "--json")).done().json
@@ -49,8 +49,8 @@ async def test_events_are_listed(cli: Cli) -> None:
     ]  # fmt: skip
 
 
-async def test_an_export_is_what_a_later_version_is_checked_against(cli: Cli) -> None:
-    """What breaks is told, one per line, with exit code 1; what goes together has exit code 0."""
+async def test_later_versions_are_checked_against_an_export(cli: Cli) -> None:
+    """Each breaking change is a line with exit code 1, and compatible changes end with 0."""
     write(cli.cwd, "shop")
     exported = await cli("events", "export", "shop", "-o", "events.json")
     assert exported.done().err == "wrote 1 event type to events.json\n"
@@ -72,14 +72,14 @@ async def test_an_export_is_what_a_later_version_is_checked_against(cli: Cli) ->
 
 
 async def test_asyncapi_is_exported(cli: Cli) -> None:
-    """With the registry's title."""
+    """The document has the registry's title."""
     write(cli.cwd, "shop")
     document = (await cli("events", "export", "shop", "--format", "asyncapi")).done().json
 
     assert (document["asyncapi"], document["info"]["title"], [*document["channels"]]) == ("3.0.0", "Shop", ["sales"])
 
 
-async def test_a_registry_is_checked_in_itself(cli: Cli) -> None:
+async def test_registry_is_checked_in_itself(cli: Cli) -> None:
     """An upcaster that leads nowhere is a problem."""
     write(cli.cwd, "shop", more=_UPCAST)
     result = (await cli("events", "check", "shop")).failed(1)
@@ -89,7 +89,7 @@ async def test_a_registry_is_checked_in_itself(cli: Cli) -> None:
 
 @pytest.mark.parametrize("semantics", ["QUEUE", "PUB_SUB"])
 async def test_stored_messages_are_checked(cli: Cli, bus: Bus, conn: Any, semantics: str) -> None:
-    """Those that a handler would give up are told, of the newest so many."""
+    """Messages that a handler would give up are listed, among a given number of the newest."""
     empty = (await cli.quick("events", "check", "licensing", "--stored", "--json")).done().json
     assert (empty["ok"], empty["messages"]) == (True, 0)
     await bus.admin.create_topic("licenses", semantics=semantics)
@@ -122,8 +122,8 @@ async def test_stored_messages_are_checked(cli: Cli, bus: Bus, conn: Any, semant
         (("export", "shop", "--format", "xml"), 2, "xml"),
     ],
 )
-async def test_mistakes_are_told(cli: Cli, args: tuple[str, ...], code: int, told: str) -> None:
-    """In plain words, with the exit code of their kind."""
+async def test_event_mistakes_are_reported(cli: Cli, args: tuple[str, ...], code: int, told: str) -> None:
+    """They are reported in plain words, with the exit code of their kind."""
     write(cli.cwd, "shop")
     (cli.cwd / "empty.json").write_text("{}")
 

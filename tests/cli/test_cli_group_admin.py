@@ -1,4 +1,4 @@
-"""postbus groups …: health, removing, resurrecting, checks, and messages that are too old"""
+"""postbus groups …: health, removal, resurrection, checks, and skipping old messages"""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ async def let_die(conn: Any, group: str = "mail") -> None:
     await conn.execute("update postbus.subscription set state = 'DEAD' where group_name = $1", group)
 
 
-async def test_list_tells_the_health(cli: Cli, conn: Any, events: str) -> None:
+async def test_group_list_shows_the_health(cli: Cli, conn: Any, events: str) -> None:
+    """The reason is shown beside an unhealthy group."""
     await let_die(conn)
 
     listed = (await cli.quick("groups", "list")).done().out.splitlines()
@@ -27,7 +28,8 @@ async def test_list_tells_the_health(cli: Cli, conn: Any, events: str) -> None:
     assert [one["healthy"] for one in as_json] == [False, True]
 
 
-async def test_show_has_the_metrics(cli: Cli, bus: Bus, events: str) -> None:
+async def test_group_show_prints_the_metrics(cli: Cli, bus: Bus, events: str) -> None:
+    """It includes the stop, the rate and the time per message."""
     await bury(bus, 1, 2)
 
     shown = (await cli.quick("groups", "show", events, "mail")).done().out
@@ -43,8 +45,8 @@ async def test_show_has_the_metrics(cli: Cli, bus: Bus, events: str) -> None:
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 4)])
-async def test_remove_asks(cli: Cli, bus: Bus, events: str, answer: str, code: int) -> None:
-    """The question tells what goes with the group: what is before it, and its dead letters."""
+async def test_group_remove_asks(cli: Cli, bus: Bus, events: str, answer: str, code: int) -> None:
+    """The question says how many messages and dead letters the group has."""
     await bury(bus, 1)
     await bus.send(events, 2)
 
@@ -57,8 +59,8 @@ async def test_remove_asks(cli: Cli, bus: Bus, events: str, answer: str, code: i
     assert len(await bus.admin.dead_letters()) == (0 if code == 0 else 1)
 
 
-async def test_remove_does_not_wait_longer_than_told(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
-    """A process that does not give up its lanes: what it has in hand is not settled then."""
+async def test_group_remove_waits_only_as_long_as_told(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
+    """Messages in hand of a process that keeps its lanes are not settled then."""
     store = await bus.connect()
     subscription = (await bus.admin.group(events, "mail"))["subscription_id"]
     await store.heartbeat("w", "host", 1, [])
@@ -70,10 +72,10 @@ async def test_remove_does_not_wait_longer_than_told(cli: Cli, bus: Bus, conn: A
 
 
 @pytest.mark.parametrize(("option", "skipped", "lag"), [((), 0, 3), (("--no-catch-up",), 3, 0)])
-async def test_resurrect(
+async def test_resurrect_revives_a_dead_group(
     cli: Cli, bus: Bus, conn: Any, events: str, option: tuple[str, ...], skipped: int, lag: int
 ) -> None:
-    """A DEAD group goes on where it stood, or with what comes from now on; what it missed and skips is told."""
+    """The group continues at its position or with new messages; missed and skipped ones are counted."""
     for number in range(3):
         await bus.send(events, number)
     await (await bus.connect()).sweep_log()
@@ -88,15 +90,16 @@ async def test_resurrect(
     assert again.failed(4).error["remedy"] == "it is alive: nothing has to be done"
 
 
-async def test_check_when_all_is_well(cli: Cli, bus: Bus, events: str) -> None:
+async def test_group_check_without_findings_says_so(cli: Cli, bus: Bus, events: str) -> None:
+    """The exit code is 0."""
     checked = (await cli.quick("groups", "check")).done()
     as_json = (await cli.quick("groups", "check", "--json")).done().json
     assert checked.out == "all is well with the groups\n"
     assert (as_json.pop("ok"), any(as_json.values())) == (True, False)
 
 
-async def test_check_and_doctor_say_the_same(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
-    """Whatever the doctor finds about groups, the check finds, with the same words and remedies."""
+async def test_group_check_and_doctor_agree(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
+    """Both have the same findings about groups, with the same words and remedies."""
     await bus.send(events, 1)
     await bus.admin.pause_group(events, "stock")
     await conn.execute("update postbus.subscription set seen_at = seen_at - interval '1 minute'")
@@ -109,8 +112,8 @@ async def test_check_and_doctor_say_the_same(cli: Cli, bus: Bus, conn: Any, even
     assert [(one["level"], one["text"], one["remedy"]) for one in found] == told
 
 
-async def test_limits_are_set_and_shown(cli: Cli, bus: Bus, events: str) -> None:
-    """For all groups, or one; off is no limit, and default takes a limit back."""
+async def test_health_limits_are_set_and_shown(cli: Cli, bus: Bus, events: str) -> None:
+    """They apply to all groups or to one; `off` means no limit, and `default` withdraws a limit."""
     set_ = await cli.quick("groups", "limits", "--lag", "1", "--lag-age", "10m", "--failed-share", "off")
     assert set_.done().out.splitlines() == [
         "failed share  off",
@@ -128,8 +131,11 @@ async def test_limits_are_set_and_shown(cli: Cli, bus: Bus, events: str) -> None
     )
 
 
-async def test_check_tells_what_is_not(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
-    """Each in a line: a dead group, one near its timeout, stuck messages, those for nobody, and damage. Exit code 1."""
+async def test_group_check_reports_each_finding(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
+    """Dead and silent groups, stuck messages, messages without groups and damage have a line each.
+
+    The exit code is 1.
+    """
     await bus.admin.create_topic("alone", semantics="PUB_SUB")
     await bus.send("alone", 1)
     await bus.send(events, 1)
@@ -162,8 +168,8 @@ async def test_check_tells_what_is_not(cli: Cli, bus: Bus, conn: Any, events: st
     assert later["stuck"] == []
 
 
-async def test_force_complete(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
-    """A dry run counts; without one the question does; then groups, or one, are past the old messages."""
+async def test_force_complete_asks_and_skips_old_messages(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
+    """A dry run only counts; a real run asks, and moves all groups or one."""
     await bus.send(events, 1)
     await conn.execute("update postbus.segment set published_at = published_at - interval '8 days'")
     await bus.send(events, 2)
@@ -186,7 +192,8 @@ async def test_force_complete(cli: Cli, bus: Bus, conn: Any, events: str) -> Non
     assert [row["lag"] for row in await bus.admin.groups(events)] == [1, 1]
 
 
-async def test_mistakes(cli: Cli, bus: Bus, events: str) -> None:
+async def test_group_admin_mistakes_have_remedies(cli: Cli, bus: Bus, events: str) -> None:
+    """Each mistake ends with the exit code of its kind."""
     await bus.admin.create_topic("jobs")
     for args, code in (
         (("remove", events, "gone", "--yes"), 3),

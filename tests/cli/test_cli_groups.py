@@ -13,16 +13,16 @@ from support.eventually import eventually
 from support.grouping import bury
 
 
-async def test_why_there_are_none(cli: Cli, bus: Bus) -> None:
-    """A queue has no groups, and a log may not have any yet."""
+async def test_empty_group_list_explains_itself(cli: Cli, bus: Bus) -> None:
+    """A queue has no groups, and a log may have none yet."""
     await bus.admin.create_topic("jobs")
     await bus.admin.create_topic("events", semantics="PUB_SUB")
     assert "jobs is a QUEUE" in (await cli.quick("groups", "list", "jobs")).done().err
     assert "no groups of events: they come" in (await cli.quick("groups", "list", "events")).done().err
 
 
-async def test_a_lag_that_nobody_counts(cli: Cli, bus: Bus, events: str) -> None:
-    """Without a process that consumes, what was published is counted when somebody asks for it; that is told."""
+async def test_uncounted_lag_is_explained(cli: Cli, bus: Bus, events: str) -> None:
+    """Without a process that consumes or sweeps, the lag is counted only on request."""
     for n in range(3):
         await bus.send(events, n)
     for command in (("list",), ("show", events, "mail")):
@@ -31,8 +31,8 @@ async def test_a_lag_that_nobody_counts(cli: Cli, bus: Bus, events: str) -> None
     assert (await bus.admin.group(events, "mail"))["lag"] == 3
 
 
-async def test_list(cli: Cli, bus: Bus, events: str) -> None:
-    """A line per group, with its state and what it has before it."""
+async def test_group_list_has_a_line_per_group(cli: Cli, bus: Bus, events: str) -> None:
+    """The line shows state and lag."""
     await bus.send(events, 1)
     await bus.admin.pause_group(events, "stock")
 
@@ -46,8 +46,8 @@ async def test_list(cli: Cli, bus: Bus, events: str) -> None:
     assert of_topic.done().out.count("\n") == 3
 
 
-async def test_list_as_json(cli: Cli, bus: Bus, events: str) -> None:
-    """One array, with numbers as numbers; --all has those that were cancelled too."""
+async def test_group_list_can_be_json(cli: Cli, bus: Bus, events: str) -> None:
+    """It is one array with numbers as numbers; --all includes cancelled groups."""
     await bus.send(events, 1)
     await bus.admin.cancel_group(events, "stock")
 
@@ -59,7 +59,7 @@ async def test_list_as_json(cli: Cli, bus: Bus, events: str) -> None:
     assert [one["state"] for one in every] == ["ACTIVE", "CANCELLED"]
 
 
-async def test_an_empty_list_says_why(cli: Cli, bus: Bus) -> None:
+async def test_empty_group_list_goes_to_stderr(cli: Cli, bus: Bus) -> None:
     """Without groups stdout is empty, and a hint goes to stderr."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
 
@@ -68,8 +68,8 @@ async def test_an_empty_list_says_why(cli: Cli, bus: Bus) -> None:
     assert (listed.out, listed.err) == ("", "no groups of events: they come with their first consumer\n")
 
 
-async def test_show(cli: Cli, bus: Bus, events: str) -> None:
-    """A group's place and counts, and a line per member."""
+async def test_group_show_prints_counts_and_members(cli: Cli, bus: Bus, events: str) -> None:
+    """It prints the group's position and counts, and a line per member."""
     await bury(bus, 1, 2)
 
     shown = (await cli("groups", "show", events, "mail")).done().out
@@ -83,7 +83,7 @@ async def test_show(cli: Cli, bus: Bus, events: str) -> None:
     assert [(one["processed"], one["failed"]) for one in as_json["members"]] == [(0, 2)]
 
 
-async def test_pause_and_resume(cli: Cli, events: str) -> None:
+async def test_group_can_be_paused_and_resumed(cli: Cli, events: str) -> None:
     """A paused group is listed as such until it is resumed; doing it twice changes nothing."""
     for _ in range(2):
         paused = await cli.quick("groups", "pause", events, "mail", "--json")
@@ -97,8 +97,8 @@ async def test_pause_and_resume(cli: Cli, events: str) -> None:
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 4), ("", 4)])
-async def test_cancel_asks(cli: Cli, bus: Bus, events: str, answer: str, code: int) -> None:
-    """A group is cancelled only after a yes; the question says what it has before it."""
+async def test_group_cancel_asks(cli: Cli, bus: Bus, events: str, answer: str, code: int) -> None:
+    """A group is cancelled only after a yes, and the question shows its lag."""
     await bus.send(events, 1)
 
     asked = await cli("groups", "cancel", events, "mail", given=answer)
@@ -109,8 +109,8 @@ async def test_cancel_asks(cli: Cli, bus: Bus, events: str, answer: str, code: i
     assert left == (["stock"] if code == 0 else ["mail", "stock"])
 
 
-async def test_cancel_without_asking(cli: Cli, events: str) -> None:
-    """--yes answers the question; with --json the group comes back as it ended."""
+async def test_group_cancel_with_yes_does_not_ask(cli: Cli, events: str) -> None:
+    """With --json the command prints the group as it ended."""
     cancelled = await cli.quick("groups", "cancel", events, "mail", "--yes", "--json")
 
     ended = cancelled.done().json
@@ -119,7 +119,7 @@ async def test_cancel_without_asking(cli: Cli, events: str) -> None:
 
 @pytest.mark.parametrize(("answer", "code", "lag"), [("yes\n", 0, 0), ("\n", 4, 3)])
 async def test_seek_asks(cli: Cli, bus: Bus, events: str, answer: str, code: int, lag: int) -> None:
-    """The question has the counts of before and after, and no answer changes nothing."""
+    """The question has the lag before and after, and no answer changes nothing."""
     async with bus.transaction() as conn:
         await bus.publish_many(conn, events, [1, 2, 3])
     await (await bus.connect()).sweep_log()
@@ -131,8 +131,8 @@ async def test_seek_asks(cli: Cli, bus: Bus, events: str, answer: str, code: int
     assert (await bus.admin.group(events, "mail"))["lag"] == lag
 
 
-async def test_places_to_seek(cli: Cli, bus: Bus, events: str) -> None:
-    """now, beginning, an id, a time, or how long ago; a dry run only counts."""
+async def test_seek_accepts_every_kind_of_start(cli: Cli, bus: Bus, events: str) -> None:
+    """These are now, beginning, an id, a time and an age; a dry run only counts."""
     ids = [await bus.send(events, number) for number in range(3)]
     for place, count in (
         ("beginning", 3),
@@ -200,7 +200,7 @@ MISTAKES = [
 ]
 
 
-async def test_mistakes_are_told(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
+async def test_group_mistakes_are_reported(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
     """A mistake ends with its exit code, the reason and a remedy, each on one line."""
     await bus.admin.create_topic("jobs")
     await (await bus.connect()).subscribe(events, "dead", Start.NOW, "block")
@@ -214,7 +214,7 @@ async def test_mistakes_are_told(cli: Cli, bus: Bus, conn: Any, events: str) -> 
         assert failed.out == ""
 
 
-# topics
+# Topics
 
 OPTIONS = {
     "semantics": "PUB_SUB",
@@ -233,8 +233,8 @@ OPTIONS = {
 }
 
 
-async def test_create_with_all_options(cli: Cli) -> None:
-    """What is given to create is what the topic has afterwards."""
+async def test_log_is_created_with_all_options(cli: Cli) -> None:
+    """The topic shows the given options afterwards."""
     flags = "--semantics PUB_SUB --tracking OFFSET_WATERMARK --lanes 3 --storage own --segment-size 50 --retention 1h"
     more = "--zero-subscription-retention 2h --block-writes-on-zero-subscriptions --max-retention 3d --zombie-time 24h"
     beats = "--dead-retention 10h --heartbeat-interval 5s --heartbeat-timeout 60s"
@@ -244,8 +244,8 @@ async def test_create_with_all_options(cli: Cli) -> None:
     assert made.done().json.items() >= OPTIONS.items()
 
 
-async def test_set_and_show_a_log(cli: Cli, bus: Bus, events: str) -> None:
-    """Options can be changed later; show has those of its semantics only, and list says what it is."""
+async def test_log_options_can_be_set_and_shown(cli: Cli, bus: Bus, events: str) -> None:
+    """`show` prints only options of the topic's semantics."""
     changed = await cli.quick("topics", "set", events, "--segment-size", "7", "--zombie-time", "2d", "--json")
     shown = dict(line.split(maxsplit=1) for line in (await cli.quick("topics", "show", events)).done().out.splitlines())
     await bus.admin.create_topic("jobs")
@@ -259,19 +259,19 @@ async def test_set_and_show_a_log(cli: Cli, bus: Bus, events: str) -> None:
     assert "PUB_SUB, 2 groups, 0 published" in listed
 
 
-async def test_delete_a_log(cli: Cli, bus: Bus, events: str) -> None:
-    """--force deletes a topic together with its groups."""
+async def test_delete_with_force_deletes_the_groups(cli: Cli, bus: Bus, events: str) -> None:
+    """The topic is deleted together with its groups."""
     deleted = await cli.quick("topics", "delete", events, "--force")
 
     assert deleted.done().out == "deleted events, its log and 2 groups\n"
     assert await bus.admin.groups() == []
 
 
-# consume and tail
+# Consume and tail
 
 
-async def test_consume_in_a_group(cli: Cli, bus: Bus, events: str) -> None:
-    """Each group gets every message once, and the next process of the group goes on behind it."""
+async def test_consume_in_a_group_continues_where_it_stopped(cli: Cli, bus: Bus, events: str) -> None:
+    """Each group gets every message once, and the group's next process continues behind it."""
     await bus.send(events, {"n": 1}, key="k")
     await bus.send(events, {"n": 2}, key="k")
 
@@ -284,8 +284,8 @@ async def test_consume_in_a_group(cli: Cli, bus: Bus, events: str) -> None:
     assert [one["payload"] for one in other.done().lines] == [{"n": 1}, {"n": 2}]
 
 
-async def test_what_was_read_ahead_does_not_begin(cli: Cli, bus: Bus, events: str) -> None:
-    """What is beyond --max stays in the log: no attempt, no failure, nothing to be tried again."""
+async def test_messages_read_ahead_do_not_begin(cli: Cli, bus: Bus, events: str) -> None:
+    """Messages beyond --max stay in the log without an attempt or a failure."""
     await bus.admin.set_topic(events, max_attempts=1)
     async with bus.transaction() as conn:
         await bus.publish_many(conn, events, range(500))
@@ -300,8 +300,8 @@ async def test_what_was_read_ahead_does_not_begin(cli: Cli, bus: Bus, events: st
     }  # fmt: skip
 
 
-async def test_max_leaves_the_rest_to_the_next(cli: Cli, bus: Bus, events: str) -> None:
-    """A group reads ahead, but what is beyond --max goes untouched to whoever consumes next."""
+async def test_messages_beyond_max_go_to_the_next_consumer(cli: Cli, bus: Bus, events: str) -> None:
+    """The group reads ahead, but leaves messages beyond --max untouched."""
     async with bus.transaction() as conn:
         await bus.publish_many(conn, events, range(20))
 
@@ -314,8 +314,8 @@ async def test_max_leaves_the_rest_to_the_next(cli: Cli, bus: Bus, events: str) 
     assert {one["attempt"] for one in second.lines} == {1}
 
 
-async def test_a_new_group_begins_where_it_is_told(cli: Cli, bus: Bus, events: str) -> None:
-    """--from counts for a new group; one that exists keeps its place, and that is said."""
+async def test_new_group_begins_where_it_is_told(cli: Cli, bus: Bus, events: str) -> None:
+    """--from applies to a new group; an existing one keeps its position and says so."""
     ids = [await bus.send(events, number) for number in range(3)]
 
     every = await cli("consume", events, "--group", "late", "--from", "beginning", "--max", "3")
@@ -328,8 +328,8 @@ async def test_a_new_group_begins_where_it_is_told(cli: Cli, bus: Bus, events: s
     assert (again.done().out, "postbus groups seek events late" in again.err) == ("", True)
 
 
-async def test_consume_from_now_on(cli: Cli, bus: Bus, events: str) -> None:
-    """Without --from a new group gets what comes from now on; a command's exit code is the outcome."""
+async def test_new_group_begins_from_now_on_by_default(cli: Cli, bus: Bus, events: str) -> None:
+    """The exit code of the executed command is the outcome."""
     await bus.send(events, "before")
     process = await cli.start("consume", events, "--group", "new", "--max", "2", "--exec", "cat; exit 65", "--json")
 
@@ -345,8 +345,8 @@ async def test_consume_from_now_on(cli: Cli, bus: Bus, events: str) -> None:
     assert [one["group_name"] for one in await bus.admin.dead_letters()] == ["new", "new"]
 
 
-async def test_a_paused_group_is_told(cli: Cli, bus: Bus, events: str) -> None:
-    """Whoever consumes for a paused group is told why nothing comes."""
+async def test_consuming_for_a_paused_group_explains_the_silence(cli: Cli, bus: Bus, events: str) -> None:
+    """The command says how to resume the group."""
     await bus.send(events, 1)
     await bus.admin.pause_group(events, "mail")
 
@@ -357,7 +357,7 @@ async def test_a_paused_group_is_told(cli: Cli, bus: Bus, events: str) -> None:
 
 
 async def test_tail_follows_the_log(cli: Cli, bus: Bus, events: str) -> None:
-    """It shows what is retained and what comes, each once, and groups do not notice."""
+    """It shows retained and new messages once each, without affecting groups."""
     async with bus.transaction() as conn:
         ids = await bus.publish_many(conn, events, range(1200))
     process = await cli.start("tail", events, "--from-start")
@@ -374,8 +374,8 @@ async def test_tail_follows_the_log(cli: Cli, bus: Bus, events: str) -> None:
     assert (await bus.admin.group(events, "mail"))["passed"] == 0
 
 
-async def test_tail_once(cli: Cli, bus: Bus, events: str) -> None:
-    """-n says how many of the newest; --json has an object each."""
+async def test_tail_once_shows_the_newest(cli: Cli, bus: Bus, events: str) -> None:
+    """-n says how many; --json prints an object each."""
     for number in range(3):
         await bus.send(events, number, key="k", headers={"h": "v"})
 
@@ -385,11 +385,11 @@ async def test_tail_once(cli: Cli, bus: Bus, events: str) -> None:
     assert shown.lines[0].keys().isdisjoint(("txid", "topic_id", "position", "segment_count")), "nobody needs these"
 
 
-# dead letters
+# Dead letters
 
 
-async def test_dead_letters_of_groups(cli: Cli, bus: Bus, events: str) -> None:
-    """The list names the group, and show wants to know whose it is if there are several."""
+async def test_dead_letters_name_their_group(cli: Cli, bus: Bus, events: str) -> None:
+    """`show` needs the group if several have the dead letter."""
     (message_id,) = await bury(bus, 1, groups=("mail", "stock"))
 
     listed = await cli.quick("dead-letters", "list")
@@ -406,8 +406,8 @@ async def test_dead_letters_of_groups(cli: Cli, bus: Bus, events: str) -> None:
     assert "priority" not in shown.out, "groups have none"
 
 
-async def test_redrive_for_a_group(cli: Cli, bus: Bus, events: str) -> None:
-    """Dead letters go back to one group; those of others stay."""
+async def test_redrive_goes_to_one_group(cli: Cli, bus: Bus, events: str) -> None:
+    """Dead letters of other groups stay."""
     first, _ = await bury(bus, 1, 2, groups=("mail", "stock"))
 
     would = await cli.quick("dead-letters", "redrive", events, "--all", "--group", "mail", "--dry-run", "--json")
@@ -420,11 +420,11 @@ async def test_redrive_for_a_group(cli: Cli, bus: Bus, events: str) -> None:
     assert [one["group_name"] for one in await bus.admin.dead_letters()] == ["stock", "stock"]
 
 
-# a database that was restored elsewhere
+# A restored database
 
 
-async def test_a_restored_database(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
-    """The doctor warns, consuming is refused with exit code 6, and rebase makes it work again."""
+async def test_restored_database_needs_a_rebase(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
+    """The doctor warns, consuming is refused with exit code 6, and `rebase` makes it work again."""
     await bus.send(events, 1, key="k")
     await conn.execute("update postbus.cluster set identifier = identifier + 1")
 
@@ -444,8 +444,8 @@ async def test_a_restored_database(cli: Cli, bus: Bus, conn: Any, events: str) -
     assert [one["payload"] for one in consumed.done().lines] == [1]
 
 
-async def test_rebase_without_asking(cli: Cli, conn: Any, events: str) -> None:
-    """--yes answers the question; --json has the count, and the source, which a copy gets anew."""
+async def test_rebase_with_yes_does_not_ask(cli: Cli, conn: Any, events: str) -> None:
+    """--json prints the number of cursors and the source, which a copy gets anew."""
     before = str(await conn.fetchval("select postbus.source()"))
     assert (await cli.quick("rebase", "--yes", "--json")).done().json == {"cursors": 4, "source": before}
     told = (await cli.quick("rebase", "--as-copy", "--yes", "--json")).done().json
@@ -453,8 +453,8 @@ async def test_rebase_without_asking(cli: Cli, conn: Any, events: str) -> None:
     assert told["source"] != before
 
 
-async def test_the_doctor_looks_at_groups(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
-    """Groups that are dead, paused, idle or have lost messages are told, each with a remedy."""
+async def test_doctor_reports_groups(cli: Cli, bus: Bus, conn: Any, events: str) -> None:
+    """Dead, paused and idle groups, and those with losses, are reported with a remedy each."""
     await (await bus.connect()).subscribe(events, "dead", Start.NOW, "block")
     await bus.send(events, 1)
     await bus.admin.pause_group(events, "stock")

@@ -15,7 +15,7 @@ from support.old_outbox import FAN_OUT, SIMPLE, add_messages, add_topic, counts,
 
 @pytest.fixture
 async def outbox(conn: Any, bus: Bus) -> Any:
-    """A log with two groups, and a queue."""
+    """Create a log with two groups, and a queue."""
     await conn.execute(FAN_OUT)
     await add_topic(conn, mail="ACTIVE", stock="PAUSED", gone="DEAD")
     await add_topic(conn, "q", "QUEUE")
@@ -25,8 +25,8 @@ async def outbox(conn: Any, bus: Bus) -> Any:
     return conn
 
 
-async def test_it_tells_what_was_carried_over(cli: Cli, outbox: Any) -> None:
-    """A line per topic and group; notes go to stderr; a second run has nothing to do."""
+async def test_import_reports_what_it_imported(cli: Cli, outbox: Any) -> None:
+    """There is a line per topic and group, notes go to stderr, and a second run has nothing to do."""
     first = (await cli("import")).done()
     second = (await cli.quick("import", "outbox", "--layout", "fan-out")).done()
 
@@ -45,8 +45,8 @@ async def test_it_tells_what_was_carried_over(cli: Cli, outbox: Any) -> None:
     assert second.out.splitlines()[-1] == "carried over 0 messages of public.outbox"
 
 
-async def test_a_bar_shows_how_far_it_is(cli: Cli, outbox: Any) -> None:
-    """To who looks at a terminal; what was carried over goes to stdout all the same."""
+async def test_import_shows_a_bar_on_a_terminal(cli: Cli, outbox: Any) -> None:
+    """The result goes to stdout all the same."""
     ours, theirs = open_terminal(width=100, height=30)
     process = await asyncio.create_subprocess_exec(
         *POSTBUS, "import", stdout=asyncio.subprocess.PIPE, stderr=theirs, env=environment(**cli.env)
@@ -59,8 +59,8 @@ async def test_a_bar_shows_how_far_it_is(cli: Cli, outbox: Any) -> None:
     assert out.decode().splitlines()[-1] == "carried over 13 messages of public.outbox"
 
 
-async def test_as_json(cli: Cli, outbox: Any) -> None:
-    """One object, with --dry-run as well, which changes nothing."""
+async def test_import_can_print_json(cli: Cli, outbox: Any) -> None:
+    """It prints one object, also with --dry-run, which changes nothing."""
     before = await counts(outbox)
 
     planned = (await cli.quick("import", "--dry-run", "--only", "t", "--json")).done().json
@@ -74,8 +74,8 @@ async def test_as_json(cli: Cli, outbox: Any) -> None:
     assert await outbox.fetchval("select count(*) from postbus.queued") == 0
 
 
-async def test_what_stays_behind_is_told(cli: Cli, outbox: Any) -> None:
-    """Each message with its problem, and an exit code that says so; the others are carried over."""
+async def test_import_reports_rows_left_behind(cli: Cli, outbox: Any) -> None:
+    """Each one is named with its problem, the exit code is 4, and the others are imported."""
     await outbox.execute("update outbox set payload = to_jsonb(repeat('x', 500)) where topic = 'q' and id > 11")
 
     told = (await cli("import", "--option", "max-payload-bytes=100")).failed(4)
@@ -84,7 +84,7 @@ async def test_what_stays_behind_is_told(cli: Cli, outbox: Any) -> None:
     assert "stays behind: message 12 of q: the payload has 502 bytes, the topic accepts 100" in told.err
 
 
-async def test_events_to_a_topic(cli: Cli, bus: Bus, conn: Any) -> None:
+async def test_events_are_imported_to_a_chosen_topic(cli: Cli, bus: Bus, conn: Any) -> None:
     """--topic and --semantics say where the events of a simple outbox go."""
     await conn.execute(SIMPLE)
     await conn.execute(
@@ -110,8 +110,10 @@ async def test_events_to_a_topic(cli: Cli, bus: Bus, conn: Any) -> None:
         (["--only", "x"], 4, "has no topic 'x'"),
     ],
 )
-async def test_errors_are_told_in_plain_words(cli: Cli, outbox: Any, args: list[str], code: int, words: str) -> None:
-    """Without a traceback, and without having changed anything."""
+async def test_import_errors_are_reported_in_plain_words(
+    cli: Cli, outbox: Any, args: list[str], code: int, words: str
+) -> None:
+    """There is no traceback, and nothing has changed."""
     before = await counts(outbox)
 
     told = (await cli.quick("import", *args)).failed(code)

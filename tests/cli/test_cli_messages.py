@@ -9,8 +9,8 @@ from postbus import Bus, Start
 from support.grouping import bury
 
 
-async def test_a_message_of_the_log(cli: Cli, bus: Bus) -> None:
-    """The message, who it is required for, and a line for each group: status, when, by whom, attempts and error."""
+async def test_message_of_the_log_is_shown_with_its_deliveries(cli: Cli, bus: Bus) -> None:
+    """Each group has a line with status, time, worker, attempts and error."""
     await bus.admin.create_topic("events", semantics="PUB_SUB", lanes=1)
     store = await bus.connect()
     for group in ("mail", "stock"):
@@ -36,8 +36,8 @@ async def test_a_message_of_the_log(cli: Cli, bus: Bus) -> None:
     assert "txid" not in as_json
 
 
-async def test_a_message_of_a_queue(cli: Cli, bus: Bus, conn: Any) -> None:
-    """Its state, and who has it until when."""
+async def test_message_of_a_queue_is_shown_with_its_lease(cli: Cli, bus: Bus, conn: Any) -> None:
+    """It shows the state, and who holds it until when."""
     id = await bus.send("jobs", {"n": 1}, key="k", headers={"tenant": "acme"})
     await conn.fetch("select * from postbus.claim('jobs', 'worker-1', 1)")
 
@@ -51,7 +51,8 @@ async def test_a_message_of_a_queue(cli: Cli, bus: Bus, conn: Any) -> None:
     assert (as_json["state"], as_json["member"], as_json["headers"]) == ("leased", "worker-1", {"tenant": "acme"})
 
 
-async def test_what_is_not_there(cli: Cli, bus: Bus) -> None:
+async def test_missing_message_ends_with_3(cli: Cli, bus: Bus) -> None:
+    """A bad id is a usage error."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
     await bus.admin.create_topic("jobs")
     for topic in ("events", "jobs", "nowhere"):

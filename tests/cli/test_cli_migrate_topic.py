@@ -12,8 +12,8 @@ from support.eventually import eventually
 from support.running import running
 
 
-async def test_a_dry_run_tells_what_is_there(cli: Cli, bus: Bus) -> None:
-    """What would be left in the queue, now and for later, and what a log does not have."""
+async def test_migrate_dry_run_reports_the_queue(cli: Cli, bus: Bus) -> None:
+    """It reports the due and scheduled messages in the queue, and options that a log does not have."""
     await bus.send("jobs", 1)
     await bus.send("jobs", 2, delay=3600)
 
@@ -27,8 +27,8 @@ async def test_a_dry_run_tells_what_is_there(cli: Cli, bus: Bus) -> None:
     assert (await bus.admin.topic("jobs"))["semantics"] == "QUEUE"
 
 
-async def test_it_waits_for_the_queue_and_tells_of_it(cli: Cli, bus: Bus, conn: Any) -> None:
-    """Until a consumer of the queue has worked it off; then the groups go on."""
+async def test_migrate_waits_for_the_queue(cli: Cli, bus: Bus, conn: Any) -> None:
+    """A consumer of the queue empties it, and then the groups go on."""
     await bus.send("jobs", 1)
     handled: list[int] = []
 
@@ -52,16 +52,16 @@ async def test_it_waits_for_the_queue_and_tells_of_it(cli: Cli, bus: Bus, conn: 
     assert handled == [1]
 
 
-async def test_handing_over_needs_no_consumer(cli: Cli, bus: Bus) -> None:
-    """What waits in the queue becomes the group's, and the move ends at once."""
+async def test_migrate_with_hand_over_needs_no_consumer(cli: Cli, bus: Bus) -> None:
+    """Messages in the queue go to the group, and the move ends at once."""
     await bus.send("jobs", 1)
     moved = await cli("topics", "migrate", "jobs", "--to", "PUB_SUB", "--group", "g", "--hand-over", "--json")
     assert moved.done().json["ended_at"]
     assert (await bus.admin.group("jobs", "g"))["retrying"] == 1
 
 
-async def test_no_wait_leaves_it_to_others(cli: Cli, bus: Bus) -> None:
-    """The group stays paused, and what is left in the queue is shown."""
+async def test_migrate_with_no_wait_returns_at_once(cli: Cli, bus: Bus) -> None:
+    """The group stays paused, and `show` lists what is left in the queue."""
     await bus.send("jobs", 1)
     (await cli("topics", "migrate", "jobs", "--to", "PUB_SUB", "--group", "g", "--no-wait")).done()
     assert (await bus.admin.group("jobs", "g"))["state"] == "PAUSED"
@@ -70,8 +70,8 @@ async def test_no_wait_leaves_it_to_others(cli: Cli, bus: Bus) -> None:
     assert "leased" not in shown
 
 
-async def test_tracking_changes_at_any_time(cli: Cli, bus: Bus) -> None:
-    """Of a PUB_SUB topic, or together with the move."""
+async def test_tracking_can_be_changed_by_migrate(cli: Cli, bus: Bus) -> None:
+    """It can change on a PUB_SUB topic, or together with the move."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
     await bus.admin.create_topic("jobs")
     dry = await cli.quick("topics", "migrate", "events", "--tracking", "OFFSET_WATERMARK", "--dry-run")
@@ -83,8 +83,8 @@ async def test_tracking_changes_at_any_time(cli: Cli, bus: Bus) -> None:
     assert (await bus.admin.topic("jobs"))["tracking"] == "OFFSET_WATERMARK"
 
 
-async def test_nonsense_is_refused_with_a_remedy(cli: Cli, bus: Bus) -> None:
-    """A way back, a move that was made, none at all, and a topic that does not exist."""
+async def test_impossible_migrations_are_refused_with_a_remedy(cli: Cli, bus: Bus) -> None:
+    """These are a way back, a finished move, no change at all, and a missing topic."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
     await bus.admin.create_topic("jobs")
     back = await cli.quick("topics", "migrate", "events", "--to", "QUEUE")
@@ -102,8 +102,8 @@ async def test_nonsense_is_refused_with_a_remedy(cli: Cli, bus: Bus) -> None:
     assert (await bus.admin.topic("jobs"))["semantics"] == "QUEUE"
 
 
-async def test_a_queue_that_nobody_consumes_is_handed_over_after_all(cli: Cli, bus: Bus, conn: Any) -> None:
-    """Who waits in vain is told so; the command can be repeated, and until then nobody lets the groups begin."""
+async def test_unconsumed_queue_can_be_handed_over_later(cli: Cli, bus: Bus, conn: Any) -> None:
+    """A waiting command says that no process consumes; it can be repeated, and the groups begin only at the end."""
     await conn.execute("select postbus.heartbeat('dead', 'host', 2, '{jobs}')")
     await conn.execute("update postbus.worker set seen_at = seen_at - interval '2 minutes'")
     await bus.send("jobs", 1)
@@ -114,7 +114,7 @@ async def test_a_queue_that_nobody_consumes_is_handed_over_after_all(cli: Cli, b
     async with asyncio.timeout(20):
         while b"no process consumes jobs" not in (line := await process.stderr.readline()):
             assert line
-    assert b"postbus worker" in line  # and nothing that would settle its messages by printing them
+    assert b"postbus worker" in line  # and no command that would settle messages by printing them
     process.send_signal(signal.SIGINT)
     stopped = await finish(process)
     assert stopped.code == 130
@@ -134,8 +134,8 @@ async def test_a_queue_that_nobody_consumes_is_handed_over_after_all(cli: Cli, b
     assert "already" in (await cli.quick(*migrate)).failed(4).err
 
 
-async def test_what_is_left_in_the_queue_can_be_consumed(cli: Cli, bus: Bus) -> None:
-    """By the command that consumes queues, as long as there is something."""
+async def test_rest_of_the_queue_can_be_consumed(cli: Cli, bus: Bus) -> None:
+    """`postbus consume` empties it, as long as there is something."""
     await bus.send("jobs", 1)
     told = (await cli("topics", "migrate", "jobs", "--to", "PUB_SUB", "--no-wait")).done()
     assert "in the queue of jobs" in told.err

@@ -14,12 +14,12 @@ from support.pulling import send_numbers, states_of
 
 
 async def popped(cli: Cli, *args: str) -> list[Any]:
-    """What is popped, as JSON."""
+    """Return the popped messages, from JSON."""
     return (await cli.quick("pop", *args, "--json")).done().lines
 
 
-async def test_messages_are_printed_with_their_token(cli: Cli, bus: Bus, conn: Any) -> None:
-    """A line for the lease, and one for each message."""
+async def test_pop_prints_messages_with_their_token(cli: Cli, bus: Bus, conn: Any) -> None:
+    """There is a line for the lease and one for each message."""
     ids = [await bus.send("jobs", {"n": number}, key="k") for number in range(3)]
 
     shown = await cli("pop", "jobs", "--batch", "2", "--lease", "1m")
@@ -31,8 +31,8 @@ async def test_messages_are_printed_with_their_token(cli: Cli, bus: Bus, conn: A
     assert await states_of(conn, "jobs") == {"leased": 2, "waiting": 1}
 
 
-async def test_as_json(cli: Cli, bus: Bus) -> None:
-    """An object per message, with all that is needed to settle it."""
+async def test_pop_can_print_json(cli: Cli, bus: Bus) -> None:
+    """Each message is an object with everything needed to settle it."""
     message_id = await bus.send("jobs", {"n": 1}, key="k", headers={"a": "b"})
 
     (one,) = await popped(cli, "jobs", "-n", "5", "--lease", "1m")
@@ -42,15 +42,15 @@ async def test_as_json(cli: Cli, bus: Bus) -> None:
     assert one["lease_ends_at"] > one["published_at"]
 
 
-async def test_nothing_is_there(cli: Cli) -> None:
-    """That is no error, and prints nothing but a note."""
+async def test_pop_of_an_empty_queue_is_no_error(cli: Cli) -> None:
+    """It prints nothing but a note on stderr."""
     shown = (await cli.quick("pop", "jobs")).done()
 
     assert (shown.out, shown.err) == ("", "nothing is there\n")
 
 
-async def test_waiting_for_the_first_one(cli: Cli, bus: Bus) -> None:
-    """--wait lets it wait for a message."""
+async def test_pop_waits_for_a_message(cli: Cli, bus: Bus) -> None:
+    """--wait limits the time."""
     waiting = await cli.start("pop", "jobs", "--wait", "60s", "--auto-ack", "--json")
     ended = asyncio.create_task(finish(waiting))
     await bus.send("jobs", {"n": 1})
@@ -58,7 +58,7 @@ async def test_waiting_for_the_first_one(cli: Cli, bus: Bus) -> None:
     assert (await ended).done().lines[0]["payload"] == {"n": 1}
 
 
-async def test_auto_ack(cli: Cli, bus: Bus, conn: Any) -> None:
+async def test_pop_with_auto_ack_settles_at_once(cli: Cli, bus: Bus, conn: Any) -> None:
     """Nobody gets the messages again, and there is no token."""
     await send_numbers(bus, "jobs", 2)
 
@@ -68,8 +68,8 @@ async def test_auto_ack(cli: Cli, bus: Bus, conn: Any) -> None:
     assert await states_of(conn, "jobs") == {"waiting": 1}
 
 
-async def test_a_group_and_a_key(cli: Cli, bus: Bus, events: str) -> None:
-    """--group pops from a PUB_SUB topic, --key only messages of that key."""
+async def test_pop_accepts_a_group_and_a_key(cli: Cli, bus: Bus, events: str) -> None:
+    """--group pops from a PUB_SUB topic, and --key only messages of that key."""
     for key in ("a", "b"):
         await bus.send(events, key, key=key)
 
@@ -77,8 +77,8 @@ async def test_a_group_and_a_key(cli: Cli, bus: Bus, events: str) -> None:
     assert [one["payload"] for one in await popped(cli, events, "--group", "stock", "-n", "5")] == ["a", "b"]
 
 
-async def test_scopes_and_where_they_start(cli: Cli, bus: Bus) -> None:
-    """All topics of a namespace, of a task, or of a pattern; the first pop says from where on."""
+async def test_pop_accepts_scopes_and_starts(cli: Cli, bus: Bus) -> None:
+    """It pops from all topics of a namespace, a task or a pattern, and the first pop sets the start."""
     await bus.admin.create_topic("shop.a", semantics="PUB_SUB", namespace="shop", task="mail")
     await bus.send("shop.a", "old")
 
@@ -92,8 +92,8 @@ async def test_scopes_and_where_they_start(cli: Cli, bus: Bus) -> None:
     assert [one["payload"] for one in hour] == ["old"]
 
 
-async def test_settling_by_the_token(cli: Cli, bus: Bus, conn: Any) -> None:
-    """Each way to settle does to the messages that are named what it says."""
+async def test_messages_are_settled_by_token(cli: Cli, bus: Bus, conn: Any) -> None:
+    """Each settlement affects exactly the named messages."""
     await send_numbers(bus, "jobs", 4)
     messages = await popped(cli, "jobs", "-n", "4", "--lease", "5s")
     token, ids = messages[0]["token"], [str(one["id"]) for one in messages]
@@ -114,8 +114,8 @@ async def test_settling_by_the_token(cli: Cli, bus: Bus, conn: Any) -> None:
     assert [tuple(row) for row in rows] == [("retrying", "not now"), ("dead", "no good: why"), ("waiting", None)]
 
 
-async def test_a_whole_lease_is_acked(cli: Cli, bus: Bus, conn: Any) -> None:
-    """Without ids all of it is done; as JSON, too."""
+async def test_whole_lease_is_acknowledged_without_ids(cli: Cli, bus: Bus, conn: Any) -> None:
+    """The result can be JSON, too."""
     await send_numbers(bus, "jobs", 4)
     first, second = await popped(cli, "jobs", "-n", "2"), await popped(cli, "jobs", "-n", "2")
 
@@ -129,8 +129,8 @@ async def test_a_whole_lease_is_acked(cli: Cli, bus: Bus, conn: Any) -> None:
 @pytest.mark.parametrize(
     "settlement", ["ack", "ack 5", "retry 5", "dead-letter 5 --reason x", "release 5", "extend --lease 5s"]
 )
-async def test_a_lost_lease_is_refused(cli: Cli, settlement: str) -> None:
-    """With exit code 4, and what to do."""
+async def test_lost_lease_ends_with_4(cli: Cli, settlement: str) -> None:
+    """The error has a remedy."""
     name, *rest = settlement.split()
 
     refused = (await cli.quick("leases", name, str(uuid4()), *rest, "--json")).failed(4)
@@ -157,8 +157,8 @@ async def test_a_lost_lease_is_refused(cli: Cli, settlement: str) -> None:
         (("leases", "extend", str(uuid4()), "--lease", "0"), 4),
     ],
 )
-async def test_bad_input_is_refused(cli: Cli, args: tuple[str, ...], code: int) -> None:
-    """In plain words, with the code that says who can do something about it."""
+async def test_bad_pop_input_is_refused(cli: Cli, args: tuple[str, ...], code: int) -> None:
+    """The exit code says who can correct it."""
     result: Result = await cli.quick(*args)
 
     assert result.failed(code).err

@@ -13,8 +13,8 @@ from cli.helpers import POSTBUS, Cli, environment, open_terminal, read_all
 from postbus import Bus
 
 
-async def test_the_payload_is_an_argument(cli: Cli, bus: Bus) -> None:
-    """Prints the id of the message that it published."""
+async def test_payload_can_be_an_argument(cli: Cli, bus: Bus) -> None:
+    """The command prints the id of the published message."""
     published = await cli("publish", "jobs", '{"a": 1}')
 
     (row,) = await bus.admin.messages("jobs")
@@ -23,8 +23,8 @@ async def test_the_payload_is_an_argument(cli: Cli, bus: Bus) -> None:
 
 
 @pytest.mark.parametrize("args", [["-"], []])
-async def test_the_payload_comes_from_stdin(cli: Cli, bus: Bus, args: list[str]) -> None:
-    """A dash, or nothing, means stdin; the line's end is not part of a text."""
+async def test_payload_can_come_from_stdin(cli: Cli, bus: Bus, args: list[str]) -> None:
+    """A dash, or no argument, means stdin; the final line break is not part of a text."""
     await cli("publish", "jobs", *args, given="hello\n")
 
     (row,) = await bus.admin.messages("jobs")
@@ -42,16 +42,18 @@ async def test_the_payload_comes_from_stdin(cli: Cli, bus: Bus, args: list[str])
         ("--bytes", b"[1]\n", (b"[1]\n", "application/octet-stream")),
     ],
 )
-async def test_forms_of_payloads(cli: Cli, bus: Bus, flag: str | None, given: bytes, stored: tuple[bytes, str]) -> None:
-    """JSON, text and bytes are told apart, unless a flag says what it is."""
+async def test_form_of_the_payload_is_detected(
+    cli: Cli, bus: Bus, flag: str | None, given: bytes, stored: tuple[bytes, str]
+) -> None:
+    """It is JSON, text or bytes, unless a flag says which."""
     await cli("publish", "jobs", *filter(None, [flag]), given=given)
 
     (row,) = await bus.admin.messages("jobs")
     assert (row["payload"], row["content_type"]) == stored
 
 
-async def test_all_options_arrive(cli: Cli, bus: Bus) -> None:
-    """Key, headers, priority, delay and correlation id are the message's afterwards."""
+async def test_publish_passes_all_options(cli: Cli, bus: Bus) -> None:
+    """The message has the given key, headers, priority, delay and correlation id."""
     options = "--key k --header a=1 --header b=x=y --priority 9 --delay 1h --correlation-id c"
 
     await cli.quick("publish", "jobs", "1", *options.split())
@@ -62,16 +64,16 @@ async def test_all_options_arrive(cli: Cli, bus: Bus) -> None:
     assert row["at"] - row["published_at"] == timedelta(hours=1)
 
 
-async def test_deliver_at(cli: Cli, bus: Bus) -> None:
-    """A point in time with an offset is taken as it is."""
+async def test_deliver_at_keeps_the_given_time(cli: Cli, bus: Bus) -> None:
+    """A time with an offset is taken as it is."""
     await cli.quick("publish", "jobs", "1", "--deliver-at", "2040-01-31T18:00:00+00:00")
 
     (row,) = await bus.admin.messages("jobs")
     assert row["at"] == datetime(2040, 1, 31, 18, tzinfo=UTC)
 
 
-async def test_a_dedup_key_gives_the_same_id(cli: Cli) -> None:
-    """A second message of the same deduplication key is the first one."""
+async def test_repeated_dedup_key_gives_the_same_id(cli: Cli) -> None:
+    """A second message with the same deduplication key is the first one."""
     first = await cli.quick("publish", "jobs", "1", "--dedup-key", "d", "--json")
     second = await cli("publish", "jobs", "2", "--dedup-key", "d", "--json")
 
@@ -79,8 +81,8 @@ async def test_a_dedup_key_gives_the_same_id(cli: Cli) -> None:
     assert first.json == second.json
 
 
-async def test_lines(cli: Cli, bus: Bus) -> None:
-    """Each line that is not empty is a message, in order, whatever its form."""
+async def test_each_line_is_a_message(cli: Cli, bus: Bus) -> None:
+    """Empty lines are skipped, and every form is accepted, in order."""
     published = await cli("publish", "jobs", "--lines", given='a\n\n{"b": 2}\r\nc')
 
     rows = await bus.admin.messages("jobs")
@@ -88,8 +90,8 @@ async def test_lines(cli: Cli, bus: Bus) -> None:
     assert published.done().out.split() == [str(row["id"]) for row in rows]
 
 
-async def test_many_lines_of_a_file(cli: Cli, bus: Bus) -> None:
-    """A file of more lines than a batch has is published as a whole; --json has an object per message."""
+async def test_file_of_many_lines_is_published(cli: Cli, bus: Bus) -> None:
+    """It may have more lines than a batch; --json prints an object per message."""
     file = cli.cwd / "lines.txt"
     file.write_text("".join(f"{number}\n" for number in range(2500)))
 
@@ -99,8 +101,8 @@ async def test_many_lines_of_a_file(cli: Cli, bus: Bus) -> None:
     assert (await bus.admin.topic("jobs"))["waiting"] == 2500
 
 
-async def test_a_bad_line_is_told_with_its_number(cli: Cli, bus: Bus) -> None:
-    """The batches before a bad line are published, its own is not."""
+async def test_bad_line_is_reported_with_its_number(cli: Cli, bus: Bus) -> None:
+    """Batches before the bad line are published, and its own is not."""
     lines = "1\n" * 1500 + "{\n"
 
     failed = await cli("publish", "jobs", "--lines", "--json-payload", given=lines)
@@ -129,16 +131,16 @@ MISTAKES = [
 ]
 
 
-async def test_mistakes_are_told(cli: Cli) -> None:
-    """What cannot be published is refused with the reason."""
+async def test_publish_mistakes_are_reported(cli: Cli) -> None:
+    """A message that cannot be published is refused with the reason."""
     for args, code, told in MISTAKES:
         failed = await cli.quick("publish", *args.split())
 
         assert told in failed.failed(code).err
 
 
-async def test_payloads_at_the_limits(cli: Cli, bus: Bus) -> None:
-    """Too large and too deep payloads are refused, in words."""
+async def test_too_large_and_too_deep_payloads_are_refused(cli: Cli, bus: Bus) -> None:
+    """The error says which limit was exceeded."""
     await bus.admin.create_topic("jobs", max_payload_bytes=100)
 
     large, deep, deepest = await asyncio.gather(
@@ -152,8 +154,8 @@ async def test_payloads_at_the_limits(cli: Cli, bus: Bus) -> None:
     assert "nested" in deepest.failed(4).err
 
 
-async def test_a_file_is_one_payload(cli: Cli, bus: Bus, tmp_path: Path) -> None:
-    """Without --lines the whole file is the payload."""
+async def test_file_is_one_payload_without_lines(cli: Cli, bus: Bus, tmp_path: Path) -> None:
+    """The whole file is the payload."""
     (tmp_path / "two.txt").write_bytes(b"one\ntwo\n")
 
     await cli("publish", "jobs", "--file", "two.txt")
@@ -162,8 +164,8 @@ async def test_a_file_is_one_payload(cli: Cli, bus: Bus, tmp_path: Path) -> None
     assert row["payload"] == b"one\ntwo"
 
 
-async def test_progress_does_not_touch_the_ids(cli: Cli) -> None:
-    """A progress bar on the terminal leaves a piped stdout alone."""
+async def test_progress_bar_leaves_stdout_alone(cli: Cli) -> None:
+    """The ids go to a pipe while the bar is on the terminal."""
     (cli.cwd / "lines.txt").write_text("x\n" * 3000)
     ours, theirs = open_terminal(width=100, height=30)
     process = await asyncio.create_subprocess_exec(
@@ -178,8 +180,8 @@ async def test_progress_does_not_touch_the_ids(cli: Cli) -> None:
     assert "published 3000 messages to jobs" in shown
 
 
-async def test_a_reader_that_leaves_stops_nothing(cli: Cli, bus: Bus) -> None:
-    """All lines are published, also if nobody reads the ids."""
+async def test_publish_continues_when_the_reader_leaves(cli: Cli, bus: Bus) -> None:
+    """All lines are published, although nobody reads the ids."""
     ended = await cli.piped("true", "publish", "jobs", "--lines", given=b"x\n" * 3000)
 
     assert ended.done().err == "published 3000 messages to jobs\n"

@@ -17,19 +17,19 @@ from postbus.cli._render import duration, payload_line, payload_lines, printable
         (3661, "1h 1m"), (86400, "1d"), (90000, "1d 1h"), (864000, "10d"),
     ],
 )  # fmt: skip
-def test_durations(seconds: float, text: str) -> None:
-    """A duration has its two largest units."""
+def test_duration_has_its_two_largest_units(seconds: float, text: str) -> None:
+    """Smaller units are left out."""
     assert duration(timedelta(seconds=seconds)) == text
 
 
-def test_values_on_one_line() -> None:
-    """Nothing breaks the line or is obeyed by a terminal; other characters stay."""
+def test_value_is_printed_on_one_line() -> None:
+    """No character breaks the line or controls a terminal."""
     assert printable("grün\t\x1b[0m\r\n\u2028") == "grün\\t\\x1b[0m\\r\\n\\u2028"
     assert (printable(None), printable(True), printable(3)) == ("", "yes", "3")
 
 
-def test_payloads() -> None:
-    """JSON and text are shown as they are, what is neither as base64."""
+def test_payload_is_printed_by_its_content_type() -> None:
+    """JSON and text are printed as they are, and other bytes as base64."""
     assert payload_line(b'{"a":\n1}', "application/json") == '{"a":\\n1}'
     assert payload_line(b"{bad", "application/json") == "base64:e2JhZA=="
     assert payload_line(b"\xff", "text/plain") == "base64:/w=="
@@ -37,8 +37,8 @@ def test_payloads() -> None:
     assert payload_lines(b"a\nb\x07", "text/plain") == ["a", "b\\x07"]
 
 
-def test_json_of_what_has_no_utf8(capsys: pytest.CaptureFixture[str]) -> None:
-    """Lone surrogates are written as escapes, so the line is valid UTF-8 and valid JSON."""
+def test_json_escapes_lone_surrogates(capsys: pytest.CaptureFixture[str]) -> None:
+    """The line is valid UTF-8 and valid JSON."""
     write_json({"a": "\ud800", "b": "grün"})
 
     line = capsys.readouterr().out

@@ -14,14 +14,14 @@ from support.grouping import create_log
 
 @pytest.fixture
 async def billing(bus: Bus) -> None:
-    """Topics of a namespace, and one of another."""
+    """Create topics of one namespace, and one of another."""
     await create_log(bus, "billing.paid", namespace="billing", task="send")
     await create_log(bus, "billing.due", namespace="billing")
     await create_log(bus, "stock.low", namespace="stock", task="send")
 
 
-async def test_topics_by_label(cli: Cli, bus: Bus, billing: None) -> None:
-    """A list can be of one namespace, of one task, or of both; what a topic has is shown, and can be taken away."""
+async def test_topics_are_listed_by_label(cli: Cli, bus: Bus, billing: None) -> None:
+    """A list can be limited by namespace and task; labels are shown, and can be removed."""
     for flags, names in (
         (["--namespace", "billing"], ["billing.due", "billing.paid"]),
         (["--task", "send"], ["billing.paid", "stock.low"]),
@@ -50,8 +50,10 @@ async def test_topics_by_label(cli: Cli, bus: Bus, billing: None) -> None:
     ],
     ids=str,
 )
-async def test_subscribe(cli: Cli, bus: Bus, billing: None, flags: list[str], topics: list[str]) -> None:
-    """A group is subscribed to what is in the scope."""
+async def test_subscribe_covers_the_scope(
+    cli: Cli, bus: Bus, billing: None, flags: list[str], topics: list[str]
+) -> None:
+    """The group is subscribed to each topic of the scope."""
     told = (await cli.quick("groups", "subscribe", "audit", *flags)).done().out
     assert told == f"subscribed audit to {len(topics)} topic{'s' * (len(topics) > 1)}: {', '.join(topics)}\n"
     again = (await cli.quick("groups", "subscribe", "audit", *flags, "--json")).done().json
@@ -70,8 +72,10 @@ async def test_subscribe(cli: Cli, bus: Bus, billing: None, flags: list[str], to
     ],
     ids=str,
 )
-async def test_where_a_group_starts(cli: Cli, bus: Bus, flags: list[str], mode: str, back: float | None) -> None:
-    """The mode and what belongs to it are recorded."""
+async def test_start_of_a_scope_is_recorded(
+    cli: Cli, bus: Bus, flags: list[str], mode: str, back: float | None
+) -> None:
+    """The record has the mode and its parameters."""
     (await cli.quick("groups", "subscribe", "audit", "--namespace", "billing", *flags)).done()
     [one] = await bus.admin.scopes()
     assert one["mode"] == mode
@@ -82,8 +86,8 @@ async def test_where_a_group_starts(cli: Cli, bus: Bus, flags: list[str], mode: 
         assert abs(one["recorded_at"] - one["start_at"] - timedelta(seconds=back)) < timedelta(seconds=2)
 
 
-async def test_scopes(cli: Cli, bus: Bus, billing: None) -> None:
-    """A line for each record, with how many topics are in it; of all groups or of one."""
+async def test_scopes_are_listed(cli: Cli, bus: Bus, billing: None) -> None:
+    """There is a line for each record with its number of topics, of all groups or of one."""
     assert "no scopes are recorded" in (await cli.quick("groups", "scopes")).done().err
     await bus.admin.subscribe_group("audit", namespace="billing", mode="new")
     await bus.admin.subscribe_group("low", "stock.low", key="k")
@@ -95,8 +99,8 @@ async def test_scopes(cli: Cli, bus: Bus, billing: None) -> None:
     assert len((await cli.quick("groups", "scopes", "low")).done().out.splitlines()) == 2
 
 
-async def test_forget(cli: Cli, bus: Bus, billing: None) -> None:
-    """The record goes; its subscriptions only with --cancel, which asks."""
+async def test_forget_removes_the_record(cli: Cli, bus: Bus, billing: None) -> None:
+    """Subscriptions are removed only with --cancel, which asks."""
     scope = ("--namespace", "billing")
     await bus.admin.subscribe_group("audit", namespace="billing")
     assert "2 subscriptions stay as they are" in (await cli.quick("groups", "forget", "audit", *scope)).done().out
@@ -130,8 +134,8 @@ async def test_forget(cli: Cli, bus: Bus, billing: None) -> None:
     ],
     ids=str,
 )
-async def test_what_is_no_scope(cli: Cli, bus: Bus, flags: list[str], why: str) -> None:
-    """It is refused with what to do instead, and nothing is recorded."""
+async def test_bad_scope_is_refused(cli: Cli, bus: Bus, flags: list[str], why: str) -> None:
+    """The error says what to give instead, and nothing is recorded."""
     result: Any = await cli.quick("groups", "subscribe", "audit", *flags)
     assert result.code != 0
     assert why in result.err
@@ -149,8 +153,10 @@ async def test_what_is_no_scope(cli: Cli, bus: Bus, flags: list[str], why: str) 
     ],
     ids=str,
 )
-async def test_consume(cli: Cli, bus: Bus, billing: None, flags: list[str], payloads: list[str]) -> None:
-    """A group consumes what is in the scope, and is told of the topic where there may be several."""
+async def test_consume_reads_all_topics_of_a_scope(
+    cli: Cli, bus: Bus, billing: None, flags: list[str], payloads: list[str]
+) -> None:
+    """The topic is printed where there may be several."""
     await bus.send("billing.due", "due")
     await bus.send("billing.paid", "paid")
     await bus.send("stock.low", "low", key="k")
@@ -166,8 +172,8 @@ async def test_consume(cli: Cli, bus: Bus, billing: None, flags: list[str], payl
     assert any("stock.low" in line for line in lines) == ("low" in payloads and "--key" not in flags)
 
 
-async def test_consuming_scopes_is_for_groups(cli: Cli, bus: Bus, billing: None) -> None:
-    """Several topics have no message in common to begin with, either."""
+async def test_consuming_a_scope_needs_a_group(cli: Cli, bus: Bus, billing: None) -> None:
+    """A message id is refused as a start, because several topics have no message in common."""
     for flags in (["--namespace", "billing"], ["billing.*"], ["stock.low", "--key", "k"]):
         assert "add --group NAME" in (await cli.quick("consume", *flags)).failed(2).err
     assert "name a topic" in (await cli.quick("consume", "--group", "g")).failed(2).err
@@ -175,8 +181,8 @@ async def test_consuming_scopes_is_for_groups(cli: Cli, bus: Bus, billing: None)
     assert "have no message in common" in refused.failed(4).err
 
 
-async def test_group_is_subscribed_and_popped_from_a_message(cli: Cli, bus: Bus) -> None:
-    """--from takes a message's id, for a topic and for one key of it."""
+async def test_group_can_start_from_a_message(cli: Cli, bus: Bus) -> None:
+    """--from accepts a message id, for a topic and for one key of it."""
     await create_log(bus, "t")
     ids = [await bus.send("t", n, key="k") for n in range(3)]
 
@@ -192,7 +198,7 @@ async def test_group_is_subscribed_and_popped_from_a_message(cli: Cli, bus: Bus)
 
 
 async def test_heartbeat_revives_a_dead_group(cli: Cli, bus: Bus, billing: None, conn: Any) -> None:
-    """The command says where the group stands, in one topic or in all topics of a scope."""
+    """The command prints the group's state, in one topic or in all topics of a scope."""
     await bus.admin.subscribe_group("audit", namespace="billing")
     await conn.execute("update postbus.subscription set state = 'DEAD'")
 

@@ -13,8 +13,8 @@ from support.eventually import eventually
 from support.running import running
 
 
-async def test_settings_are_shown_and_set(cli: Cli, bus: Bus) -> None:
-    """A preset, single values, and both together; what is left out stays."""
+async def test_sweep_settings_are_shown_and_set(cli: Cli, bus: Bus) -> None:
+    """A preset, single values or both can be given, and omitted values stay."""
     shown = (await cli.quick("sweep", "set", "--preset", "high-throughput", "--interval", "90s", "--json")).done().json
     assert (shown["interval"], shown["batch_size"], shown["subscription_retention"]) == (90, 50_000, 7 * 86400)
     given = ("--detection-interval", "30s", "--heartbeat-timeout", "10m", "--subscription-retention", "2d",
@@ -28,7 +28,8 @@ async def test_settings_are_shown_and_set(cli: Cli, bus: Bus) -> None:
     assert (await bus.admin.set_sweeping("critical", batch_size=5))["batch_size"] == 5
 
 
-async def test_bad_settings_are_refused(cli: Cli) -> None:
+async def test_bad_sweep_settings_are_refused(cli: Cli) -> None:
+    """The remedy lists the presets or the allowed range."""
     refused = (await cli.quick("sweep", "set", "--preset", "reckless", "--json")).failed(4)
     assert "high_throughput" in refused.error["remedy"]
     assert "5 seconds" in (await cli.quick("sweep", "set", "--interval", "1s")).failed(4).err
@@ -36,8 +37,8 @@ async def test_bad_settings_are_refused(cli: Cli) -> None:
     assert "nothing to set" in (await cli.quick("sweep", "set")).failed(2).err
 
 
-async def test_run_removes_what_is_past_its_retention(cli: Cli, bus: Bus, conn: Any) -> None:
-    """At once, whether it is due or not."""
+async def test_sweep_run_removes_expired_data(cli: Cli, bus: Bus, conn: Any) -> None:
+    """It runs at once, whether it is due or not."""
     await bus.admin.create_topic("q", retention="1s")
     await bus.admin.create_topic("log", semantics="PUB_SUB")
     await bus.send("q", 1)
@@ -74,8 +75,8 @@ async def test_run_removes_what_is_past_its_retention(cli: Cli, bus: Bus, conn: 
     assert {"sweep", "drop_leaves", "subscriptions", "return_expired"} <= set(text.split())
 
 
-async def test_a_failed_job_is_told(cli: Cli, bus: Bus, conn: Any, dsn: str) -> None:
-    """By the command, by the doctor and in Python, with the reason."""
+async def test_failed_job_is_reported(cli: Cli, bus: Bus, conn: Any, dsn: str) -> None:
+    """The command, the doctor and Python show the reason."""
     assert [one.level for one in await _checks.sweeping(Target(dsn, conn))] == [Level.OK]
     await conn.execute("select postbus.note_failure('sweep', 0, 'no space left on device')")
     assert "unhealthy: sweep failed: no space left" in (await cli.quick("sweep", "show")).done().out
@@ -85,14 +86,15 @@ async def test_a_failed_job_is_told(cli: Cli, bus: Bus, conn: Any, dsn: str) -> 
     assert (await bus.admin.sweep_health())["reason"] == found.text
 
 
-async def test_sweep_forever_keeps_a_database_without_workers_in_order(cli: Cli, bus: Bus, conn: Any) -> None:
-    """It closes partitions and notices dead groups, is counted while it runs, and ends with a signal."""
+async def test_sweep_forever_maintains_a_database_without_workers(cli: Cli, bus: Bus, conn: Any) -> None:
+    """It closes partitions and detects dead groups, counts as a process, and ends with a signal."""
     await bus.admin.create_topic("log", semantics="PUB_SUB", retention="1h", zero_subscription_retention="1h")
     await bus.send("log", 1)
     await conn.execute("update postbus.log_leaf set opened_at = opened_at - interval '1 hour'")
     await conn.execute("update postbus.segment set published_at = published_at - interval '1 hour'")
     overdue = (
-        "select count(*) from postbus.sweep_overdue(clock_timestamp(), '-infinity')"  # however young the server is
+        # however recently the server was started
+        "select count(*) from postbus.sweep_overdue(clock_timestamp(), '-infinity')"
     )
     assert await conn.fetchval(overdue) == 1
 
@@ -110,5 +112,6 @@ async def test_sweep_forever_keeps_a_database_without_workers_in_order(cli: Cli,
 
 
 async def test_sweep_without_a_command_shows_help(cli: Cli) -> None:
+    """--forever cannot be combined with a command."""
     assert "--forever" in (await cli.quick("sweep")).done().out
     assert "stands alone" in (await cli.quick("sweep", "--forever", "show")).failed(2).err

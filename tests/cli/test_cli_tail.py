@@ -10,8 +10,8 @@ from postbus import Bus
 from postbus._admin.tail import Follower
 
 
-async def test_the_newest_are_shown_first(cli: Cli, bus: Bus) -> None:
-    """-n says with how many of the newest messages it begins, one line each."""
+async def test_tail_shows_the_newest_first(cli: Cli, bus: Bus) -> None:
+    """-n sets the number of messages to begin with, one line each."""
     ids = [await bus.send("jobs", {"n": number}, key="k") for number in range(3)]
 
     shown = await cli("tail", "jobs", "-n", "2", "--once")
@@ -21,8 +21,8 @@ async def test_the_newest_are_shown_first(cli: Cli, bus: Bus) -> None:
     assert second.endswith('{"n":2}')
 
 
-async def test_from_start_as_json(cli: Cli, bus: Bus) -> None:
-    """--from-start shows everything there is; --json has an object per line."""
+async def test_tail_from_start_can_print_json(cli: Cli, bus: Bus) -> None:
+    """--from-start shows all messages; --json prints an object per line."""
     await bus.send("jobs", {"n": 1}, headers={"h": "v"})
     await bus.send("jobs", "line one\nline two")
     await bus.send("jobs", b"\xff", delay=60)
@@ -38,8 +38,8 @@ async def test_from_start_as_json(cli: Cli, bus: Bus) -> None:
     )
 
 
-async def test_it_follows(cli: Cli, bus: Bus) -> None:
-    """What is published while it runs is shown too, and nothing is consumed. Ctrl-C ends it with 130."""
+async def test_tail_follows_the_queue(cli: Cli, bus: Bus) -> None:
+    """New messages are shown too, and none is consumed. Ctrl-C ends it with 130."""
     await bus.send("jobs", "before")
     process = await cli.start("tail", "jobs")
     assert process.stdout is not None
@@ -54,7 +54,7 @@ async def test_it_follows(cli: Cli, bus: Bus) -> None:
     assert (await bus.admin.topic("jobs"))["waiting"] == 2
 
 
-async def test_control_characters_stay_harmless(cli: Cli, bus: Bus) -> None:
+async def test_tail_escapes_control_characters(cli: Cli, bus: Bus) -> None:
     """A payload cannot move the cursor, colour the terminal or begin a new line."""
     await bus.send("jobs", "\x1b[31mred\nnext")
 
@@ -63,13 +63,13 @@ async def test_control_characters_stay_harmless(cli: Cli, bus: Bus) -> None:
     assert shown.done().out.endswith("\\x1b[31mred\\nnext\n")
 
 
-async def test_a_topic_that_is_not_there(cli: Cli) -> None:
-    """Tail refuses a topic that was never used."""
+async def test_tail_refuses_an_unused_topic(cli: Cli) -> None:
+    """The exit code is 3."""
     assert "there is no topic 'gone'" in (await cli("tail", "gone")).failed(3).err
 
 
-async def test_a_reader_that_leaves(cli: Cli, bus: Bus) -> None:
-    """`postbus tail | head -1` ends quietly."""
+async def test_tail_ends_quietly_when_the_reader_leaves(cli: Cli, bus: Bus) -> None:
+    """`postbus tail | head -1` prints no error."""
     async with bus.transaction() as conn:
         await bus.publish_many(conn, "jobs", ["x" * 1000] * 500)
 
@@ -78,8 +78,8 @@ async def test_a_reader_that_leaves(cli: Cli, bus: Bus) -> None:
     assert ended.done().err == ""
 
 
-async def test_a_late_commit_is_found(bus: Bus, connect: Any) -> None:
-    """A message that commits after one with a larger id is shown nevertheless, and each only once."""
+async def test_tail_finds_a_late_commit(bus: Bus, connect: Any) -> None:
+    """A message that commits after one with a larger id is shown, and each only once."""
     follower = Follower(bus.connect, "jobs")
     slow = await connect()
     transaction = slow.transaction()
@@ -94,8 +94,8 @@ async def test_a_late_commit_is_found(bus: Bus, connect: Any) -> None:
     assert (before, after) == ([early], [late])
 
 
-async def test_a_late_commit_to_a_log_is_found(bus: Bus, connect: Any) -> None:
-    """The same for a PUB_SUB topic, whose order is that of positions."""
+async def test_tail_finds_a_late_commit_of_a_log(bus: Bus, connect: Any) -> None:
+    """A PUB_SUB topic is followed by positions."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
     follower = Follower(bus.connect, "events", is_log=True)
     slow = await connect()

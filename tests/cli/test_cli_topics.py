@@ -11,8 +11,8 @@ from postbus import Bus, TopicOptions
 from postbus.cli.topics import TOPIC_OPTIONS
 
 
-def test_every_option_of_a_topic_can_be_given() -> None:
-    """Topics have no option that the command line does not know, and the other way round."""
+def test_command_line_knows_every_topic_option() -> None:
+    """The options of topics and of the command are the same."""
     assert {option.name for option in TOPIC_OPTIONS} == get_type_hints(TopicOptions).keys()
 
 
@@ -34,8 +34,8 @@ GIVEN = {
 }
 
 
-async def test_create_with_all_options(cli: Cli) -> None:
-    """What is given to create is what the topic has afterwards."""
+async def test_queue_is_created_with_all_options(cli: Cli) -> None:
+    """The topic shows the given options afterwards."""
     flags = "--ordered --lease 1m --max-attempts 5 --retry-initial 2s --retry-factor 3 --retry-max 2h"
     more = "--retry-jitter 0.5 --retention 24h --dedup-window 1h --max-payload-bytes 1000 --notify"
     labels = "--namespace billing --task send"
@@ -46,7 +46,7 @@ async def test_create_with_all_options(cli: Cli) -> None:
     assert made.done().json.items() >= GIVEN.items()
 
 
-async def test_set_changes_only_what_is_given(cli: Cli, bus: Bus) -> None:
+async def test_set_changes_only_given_options(cli: Cli, bus: Bus) -> None:
     """Options that are not given stay as they are."""
     await bus.admin.create_topic("jobs", ordered=True, max_attempts=7)
 
@@ -56,8 +56,8 @@ async def test_set_changes_only_what_is_given(cli: Cli, bus: Bus) -> None:
     assert (topic["ordered"], topic["lease"].total_seconds(), topic["max_attempts"]) == (False, 90, 7)
 
 
-async def test_list_and_show(cli: Cli, bus: Bus) -> None:
-    """A list has a line per topic, and show has a line per option."""
+async def test_topics_are_listed_and_shown(cli: Cli, bus: Bus) -> None:
+    """A list has a line per topic, and `show` has a line per option."""
     await bus.admin.create_topic("jobs", notify=True)
     await bus.send("a-topic-with-a-name-so-long-that-a-terminal-of-eighty-columns-would-fold-it-or-cut-it", 1)
 
@@ -68,7 +68,7 @@ async def test_list_and_show(cli: Cli, bus: Bus) -> None:
     assert "max_attempts       25\n" in shown.done().out
 
 
-async def test_list_as_json(cli: Cli, bus: Bus) -> None:
+async def test_topic_list_can_be_json(cli: Cli, bus: Bus) -> None:
     """The list is one JSON array, with durations in seconds and times in ISO format."""
     await bus.send("jobs", 1)
 
@@ -78,14 +78,14 @@ async def test_list_as_json(cli: Cli, bus: Bus) -> None:
     assert "T" in listed[0]["oldest_at"]
 
 
-async def test_an_empty_list_says_what_to_do(cli: Cli) -> None:
+async def test_empty_topic_list_says_what_to_do(cli: Cli) -> None:
     """Without topics stdout is empty, and a hint goes to stderr."""
     listed = (await cli.quick("topics", "list")).done()
 
     assert (listed.out, "postbus topics create" in listed.err) == ("", True)
 
 
-async def test_pause_and_resume(cli: Cli, bus: Bus) -> None:
+async def test_topic_can_be_paused_and_resumed(cli: Cli, bus: Bus) -> None:
     """A paused topic is listed as such until it is resumed."""
     await bus.admin.create_topic("jobs")
 
@@ -96,8 +96,8 @@ async def test_pause_and_resume(cli: Cli, bus: Bus) -> None:
     assert resumed.done().json["paused_at"] is None
 
 
-async def test_purge_counts_first(cli: Cli, bus: Bus) -> None:
-    """A dry run of purge deletes nothing; without it the messages are gone."""
+async def test_purge_dry_run_only_counts(cli: Cli, bus: Bus) -> None:
+    """Without --dry-run the messages are deleted."""
     await bus.send("jobs", 1)
 
     would = await cli.quick("topics", "purge", "jobs", "--dry-run")
@@ -108,8 +108,8 @@ async def test_purge_counts_first(cli: Cli, bus: Bus) -> None:
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 4), ("", 4)])
-async def test_delete_asks(cli: Cli, bus: Bus, answer: str, code: int) -> None:
-    """A topic is deleted only after a yes; no answer is a no."""
+async def test_topic_delete_asks(cli: Cli, bus: Bus, answer: str, code: int) -> None:
+    """A topic is deleted only after a yes, and no answer means no."""
     await bus.admin.create_topic("jobs")
 
     asked = await cli("topics", "delete", "jobs", given=answer)
@@ -118,7 +118,7 @@ async def test_delete_asks(cli: Cli, bus: Bus, answer: str, code: int) -> None:
     assert [topic["name"] for topic in await bus.admin.topics()] == ([] if code == 0 else ["jobs"])
 
 
-async def test_delete_of_messages_needs_force(cli: Cli, bus: Bus) -> None:
+async def test_deleting_messages_needs_force(cli: Cli, bus: Bus) -> None:
     """--yes answers the question, but only --force deletes messages."""
     await bus.send("jobs", 1)
 
@@ -129,8 +129,8 @@ async def test_delete_of_messages_needs_force(cli: Cli, bus: Bus) -> None:
     assert forced.done().out == "deleted jobs and 1 message\n"
 
 
-async def test_options_that_do_nothing_are_told(cli: Cli) -> None:
-    """Those of PUB_SUB topics mean nothing to a QUEUE."""
+async def test_options_without_effect_are_reported(cli: Cli) -> None:
+    """Options of PUB_SUB topics mean nothing to a QUEUE."""
     made = await cli.quick("topics", "create", "jobs", "--lanes", "4", "--max-retention", "60d")
     assert "for which --lanes, --max-retention does nothing" in made.done().err
     changed = await cli.quick("topics", "set", "jobs", "--zombie-time", "1h")
@@ -157,7 +157,7 @@ MISTAKES = [
 ]
 
 
-async def test_mistakes_are_told(cli: Cli, bus: Bus) -> None:
+async def test_topic_mistakes_are_reported(cli: Cli, bus: Bus) -> None:
     """A mistake ends with its exit code, the reason and a remedy, each on one line."""
     await bus.admin.create_topic("jobs")
     for args, code, told in MISTAKES:
@@ -169,7 +169,7 @@ async def test_mistakes_are_told(cli: Cli, bus: Bus) -> None:
         assert told in failed.err
 
 
-async def test_an_error_as_json(cli: Cli) -> None:
+async def test_error_can_be_json(cli: Cli) -> None:
     """With --json an error is an object with code, message and remedy on stderr, and stdout is empty."""
     failed = (await cli("topics", "show", "gone", "--json")).failed(3)
 

@@ -53,8 +53,8 @@ async def nothing_remains(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_up_runs_until_it_is_told_to_end(folder: Path, number: signal.Signals) -> None:
-    """It prints an address that works, and a signal ends it with 0 and everything with it."""
+async def test_up_runs_until_a_signal(folder: Path, number: signal.Signals) -> None:
+    """It prints a working address, and a signal ends it and everything with it. The exit code is 0."""
     process = await start("up", "--data-dir", str(folder))
     text = "".join([await next_line(process) for _ in range(6)])
     dsn = text.partition("export POSTBUS_DSN='")[2].partition("'")[0]
@@ -70,8 +70,8 @@ async def test_up_runs_until_it_is_told_to_end(folder: Path, number: signal.Sign
     assert processes_of(folder) == []
 
 
-async def test_up_notices_that_the_server_ends(folder: Path) -> None:
-    """A server that is killed ends `up` with 5."""
+async def test_up_ends_with_5_when_its_server_is_killed(folder: Path) -> None:
+    """The end of the server is noticed."""
     process = await start("up", "--data-dir", str(folder), "--json")
     await next_line(process)
 
@@ -80,8 +80,8 @@ async def test_up_notices_that_the_server_ends(folder: Path) -> None:
     (await finish(process)).failed(5)
 
 
-async def test_the_demo_runs_and_ends_by_itself(folder: Path) -> None:
-    """Without a terminal it writes a line per second and then what it did; nothing stays behind."""
+async def test_demo_runs_and_ends_by_itself(folder: Path) -> None:
+    """Without a terminal it prints a line per second and a summary, and leaves no process."""
     process = await start("up", "--demo", "--seconds", "5", "--data-dir", str(folder))
 
     ended = (await finish(process)).done()
@@ -94,7 +94,7 @@ async def test_the_demo_runs_and_ends_by_itself(folder: Path) -> None:
 
 
 async def test_ctrl_c_ends_the_demo(folder: Path) -> None:
-    """Ctrl-C ends workers and server too, with 0, after a summary."""
+    """Workers and server end too, after a summary. The exit code is 0."""
     process = await start("up", "--demo", "--data-dir", str(folder), new_session=True)
     await wait_for_workers(process)
 
@@ -106,7 +106,7 @@ async def test_ctrl_c_ends_the_demo(folder: Path) -> None:
 
 
 async def test_nothing_survives_a_killed_demo(folder: Path) -> None:
-    """Even after kill -9 of the demo, its workers and its server end by themselves."""
+    """After kill -9 of the demo, its workers and its server end by themselves."""
     process = await start("up", "--demo", "--data-dir", str(folder))
     await wait_for_workers(process)
     assert len(processes_of(folder)) > 5
@@ -117,8 +117,8 @@ async def test_nothing_survives_a_killed_demo(folder: Path) -> None:
     await process.communicate()
 
 
-async def test_a_second_ctrl_c_does_not_wait(cli: Cli) -> None:
-    """A worker that does not end holds the demo up only until the second signal. Exit code 130."""
+async def test_second_ctrl_c_does_not_wait_for_the_demo(cli: Cli) -> None:
+    """A worker that does not end holds the demo up only until the second signal. The exit code is 130."""
     process = await cli.start("up", "--demo")
     await wait_for_workers(process)
     children = psutil.Process(process.pid).children()
@@ -131,8 +131,8 @@ async def test_a_second_ctrl_c_does_not_wait(cli: Cli) -> None:
     assert not any(child.is_running() for child in children)
 
 
-async def test_a_killed_worker_is_replaced(cli: Cli) -> None:
-    """A worker of the demo that is killed gets a successor, and the demo goes on."""
+async def test_killed_demo_worker_is_replaced(cli: Cli) -> None:
+    """The demo goes on."""
     process = await cli.start("up", "--demo")
     await wait_for_workers(process)
     first, _ = psutil.Process(process.pid).children()
@@ -148,8 +148,8 @@ async def test_a_killed_worker_is_replaced(cli: Cli) -> None:
     (await finish(process)).done()
 
 
-async def test_the_demo_on_a_server_of_ones_own(cli: Cli, bus: Bus, conn: Any) -> None:
-    """With a DSN it runs there. Each order that was committed had its message, and no other had."""
+async def test_demo_runs_on_an_existing_server(cli: Cli, bus: Bus, conn: Any) -> None:
+    """With a DSN it runs there, and exactly the committed orders had their message."""
     ended = await cli("up", "--demo", "--seconds", "8", "--json")
 
     *_, last = ended.done().lines
@@ -166,8 +166,8 @@ async def test_the_demo_on_a_server_of_ones_own(cli: Cli, bus: Bus, conn: Any) -
     assert sales <= await conn.fetchval("select count(*) from postbus_demo.demo_orders where state = 'paid'")
 
 
-async def test_the_demo_leaves_topics_of_others_alone(cli: Cli, bus: Bus) -> None:
-    """A database that has a topic of the demo's name, but no demo, is refused."""
+async def test_demo_leaves_foreign_topics_alone(cli: Cli, bus: Bus) -> None:
+    """A database with a topic of the demo's name, but without the demo, is refused."""
     await bus.admin.create_topic("demo.payments")
 
     failed = (await cli("up", "--demo")).failed(4)
@@ -176,12 +176,12 @@ async def test_the_demo_leaves_topics_of_others_alone(cli: Cli, bus: Bus) -> Non
 
 
 async def test_up_with_a_dsn_needs_the_demo(cli: Cli) -> None:
-    """There is nothing to run on a server that runs already."""
+    """The server runs already, so there is nothing else to run."""
     assert "add --demo" in (await cli.quick("up")).failed(2).err
 
 
-async def test_the_live_view(cli: Cli) -> None:
-    """In a terminal it shows a live view in the alternate screen, and a summary when it has left it."""
+async def test_demo_shows_a_live_view_on_a_terminal(cli: Cli) -> None:
+    """The view is in the alternate screen, and the summary follows after leaving it."""
     ours, theirs = open_terminal(width=100, height=30)
     variables = environment(**cli.env, TERM="xterm-256color", COLUMNS="", LINES="")
     process = await asyncio.create_subprocess_exec(
@@ -200,8 +200,8 @@ async def test_the_live_view(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), [(200, 60), (100, 30), (80, 24), (60, 12), (30, 6), (10, 3)])
-def test_the_view_fits_the_terminal(width: int, height: int) -> None:
-    """Whatever the terminal's size is, the view does not grow beyond it."""
+def test_view_fits_the_terminal(width: int, height: int) -> None:
+    """The view does not exceed the terminal, whatever its size."""
     tally = Tally()
     for number in range(100):
         tally.hear(

@@ -41,7 +41,7 @@ def shop(tmp_path: Path) -> None:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current directory, from which modules are imported for the length of a test."""
+    """Make a folder current, from which modules are imported for the length of a test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("POSTBUS_DSN", NOWHERE)
@@ -59,8 +59,8 @@ async def started(cli: Cli, *args: str) -> asyncio.subprocess.Process:
 @pytest.mark.parametrize(
     ("option", "module"), [("asyncio", "asyncio.unix_events"), ("auto", "uvloop"), ("uvloop", "uvloop")]
 )
-async def test_the_event_loop_can_be_chosen(cli: Cli, bus: Bus, tmp_path: Path, option: str, module: str) -> None:
-    """By default it is uvloop, if that is installed."""
+async def test_event_loop_can_be_chosen(cli: Cli, bus: Bus, tmp_path: Path, option: str, module: str) -> None:
+    """The default is uvloop, if it is installed."""
     telling = SHOP.replace("payload, flush", "__import__('asyncio').get_running_loop().__class__.__module__, flush")
     (tmp_path / "shop.py").write_text(telling)
     await bus.send("jobs", "one")
@@ -72,8 +72,8 @@ async def test_the_event_loop_can_be_chosen(cli: Cli, bus: Bus, tmp_path: Path, 
     (await finish(process)).done()
 
 
-async def test_a_module_may_need_the_event_loop(cli: Cli, bus: Bus, tmp_path: Path) -> None:
-    """What it makes when it is imported belongs to the one that its handlers run in."""
+async def test_module_is_imported_within_the_event_loop(cli: Cli, bus: Bus, tmp_path: Path) -> None:
+    """An object that it creates on import belongs to the loop that its handlers run in."""
     needing = SHOP.replace("number = 7", "from asyncio import get_running_loop\nloop = get_running_loop()")
     (tmp_path / "shop.py").write_text(needing.replace("payload, flush", "loop is get_running_loop(), flush"))
     await bus.send("jobs", "one")
@@ -85,8 +85,8 @@ async def test_a_module_may_need_the_event_loop(cli: Cli, bus: Bus, tmp_path: Pa
     (await finish(process)).done()
 
 
-async def test_an_event_loop_that_is_not_installed(cli: Cli, shop: None, tmp_path: Path) -> None:
-    """It is said, and what to do; by default Python's own is used then."""
+async def test_missing_event_loop_is_reported(cli: Cli, shop: None, tmp_path: Path) -> None:
+    """The error says what to install; by default Python's own loop is used then."""
     (tmp_path / "uvloop.py").write_text("raise ModuleNotFoundError")
     cli.env["PYTHONPATH"] = str(tmp_path)
 
@@ -97,8 +97,8 @@ async def test_an_event_loop_that_is_not_installed(cli: Cli, shop: None, tmp_pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_the_first_signal_drains(cli: Cli, bus: Bus, shop: None, number: signal.Signals) -> None:
-    """It runs the handlers of a module in the current directory, and ends with 0 when told to stop."""
+async def test_first_signal_drains_the_worker(cli: Cli, bus: Bus, shop: None, number: signal.Signals) -> None:
+    """It runs the handlers of a module in the current directory, and a signal ends it with 0."""
     await bus.send("jobs", "one")
     process = await started(cli, "shop", "--name", "me")
 
@@ -110,8 +110,8 @@ async def test_the_first_signal_drains(cli: Cli, bus: Bus, shop: None, number: s
     assert (await bus.admin.topic("jobs"))["waiting"] == 0
 
 
-async def test_the_second_signal_aborts(cli: Cli, bus: Bus, shop: None) -> None:
-    """A second signal cancels what runs. Exit code 130."""
+async def test_second_signal_aborts_the_worker(cli: Cli, bus: Bus, shop: None) -> None:
+    """Running handlers are cancelled. The exit code is 130."""
     await bus.send("jobs", "forever")
     process = await started(cli, "shop:shop")
 
@@ -122,8 +122,8 @@ async def test_the_second_signal_aborts(cli: Cli, bus: Bus, shop: None) -> None:
 
 
 @pytest.mark.parametrize("stop", ["second signal", "drain timeout"])
-async def test_handler_in_a_thread_ends_with_an_aborted_worker(cli: Cli, bus: Bus, tmp_path: Path, stop: str) -> None:
-    """It cannot be cancelled, and must not go on while somebody else has its message. Exit code 130, at once."""
+async def test_aborted_worker_ends_its_handler_threads(cli: Cli, bus: Bus, tmp_path: Path, stop: str) -> None:
+    """A thread cannot be cancelled, and must not go on while another worker has its message. The exit code is 130."""
     sync = SHOP.replace("async def", "def").replace("import asyncio", "import time")
     sync = sync.replace("await asyncio.Event().wait()", "time.sleep(15)\n        print('returned', flush=True)")
     (tmp_path / "shop.py").write_text(sync)
@@ -139,8 +139,8 @@ async def test_handler_in_a_thread_ends_with_an_aborted_worker(cli: Cli, bus: Bu
     assert "returned" not in ended.out
 
 
-async def test_logs_as_json(cli: Cli, bus: Bus, shop: None) -> None:
-    """Each log event is an object with its name and its fields."""
+async def test_logs_can_be_json(cli: Cli, bus: Bus, shop: None) -> None:
+    """Each log event is an object with its name and fields."""
     await bus.send("jobs", "one")
     process = await started(cli, "shop:bus", "--log-format", "json")
 
@@ -151,7 +151,7 @@ async def test_logs_as_json(cli: Cli, bus: Bus, shop: None) -> None:
     assert (events[0]["topics"], events[0]["level"]) == (["jobs"], "info")
 
 
-async def test_log_level(cli: Cli, bus: Bus, shop: None) -> None:
+async def test_log_level_can_be_set(cli: Cli, bus: Bus, shop: None) -> None:
     """Nothing below the chosen level is written."""
     await bus.send("jobs", "one")
     process = await started(cli, "shop", "--log-level", "warning")
@@ -161,8 +161,8 @@ async def test_log_level(cli: Cli, bus: Bus, shop: None) -> None:
     assert (await finish(process)).done().err == ""
 
 
-async def test_dsn_is_for_the_module(cli: Cli, bus: Bus, shop: None, dsn: str) -> None:
-    """--dsn says which database the module's Bus.open() opens."""
+async def test_dsn_option_applies_to_the_module(cli: Cli, bus: Bus, shop: None, dsn: str) -> None:
+    """--dsn says which database the module's `Bus.open()` opens."""
     await bus.send("jobs", "one")
     cli.env["POSTBUS_DSN"] = "postgresql://nobody@127.0.0.1:1/nowhere"
     process = await started(cli, "shop", "--dsn", dsn)
@@ -187,8 +187,8 @@ async def test_dsn_is_for_the_module(cli: Cli, bus: Bus, shop: None, dsn: str) -
         ("raise SystemExit('no config')", "it", 1, "no config"),
     ],
 )
-def test_a_module_that_cannot_be_loaded(here: Path, source: str | None, target: str, code: int, told: str) -> None:
-    """Each reason is told in words, with the exit code that fits it."""
+def test_unloadable_module_is_reported(here: Path, source: str | None, target: str, code: int, told: str) -> None:
+    """Each reason is given in words, with a suitable exit code."""
     if source is not None:
         (here / "it.py").write_text(source)
 
@@ -216,8 +216,8 @@ def test_a_module_that_cannot_be_loaded(here: Path, source: str | None, target: 
         (SHOP, "it --log-level loud", 2, "--log-level"),
     ],
 )
-async def test_mistakes_are_told(cli: Cli, source: str | None, target: str, code: int, told: str) -> None:
-    """What cannot be run is told in words, without our traceback."""
+async def test_worker_mistakes_are_reported(cli: Cli, source: str | None, target: str, code: int, told: str) -> None:
+    """They are reported in words, without a traceback of ours."""
     if source is not None:
         (cli.cwd / "it.py").write_text(source)
 
@@ -226,8 +226,8 @@ async def test_mistakes_are_told(cli: Cli, source: str | None, target: str, code
     assert told in failed.failed(code).err
 
 
-async def test_where_an_import_failed(cli: Cli) -> None:
-    """The remedy names the file and the line in the user's code."""
+async def test_failed_import_names_file_and_line(cli: Cli) -> None:
+    """The remedy points into the user's code."""
     (cli.cwd / "it.py").write_text("def f():\n    return 1 / 0\nf()\n")
 
     failed = await cli("worker", "it", "--json")
@@ -235,8 +235,8 @@ async def test_where_an_import_failed(cli: Cli) -> None:
     assert failed.failed(1).error["remedy"] == f"see {cli.cwd / 'it.py'}, line 2"
 
 
-async def test_a_failing_worker(cli: Cli, bus: Bus, dsn: str, shop: None) -> None:
-    """A worker that cannot go on because of a bug logs it with a traceback, and ends with 1."""
+async def test_bug_ends_the_worker_with_a_traceback(cli: Cli, bus: Bus, dsn: str, shop: None) -> None:
+    """A worker that cannot go on because of a bug logs it, and ends with 1."""
     (cli.cwd / "it.py").write_text(
         SHOP + "\nfrom postbus import worker\n"
         "async def tick(self):\n    raise TypeError('a bug')\nworker.Heartbeat.tick = tick\n"
@@ -248,7 +248,7 @@ async def test_a_failing_worker(cli: Cli, bus: Bus, dsn: str, shop: None) -> Non
     assert "TypeError: a bug" in failed.err
 
 
-async def test_group_worker_before_topic_is_migrated_ends_with_a_remedy(cli: Cli, bus: Bus, tmp_path: Path) -> None:
+async def test_group_worker_on_a_queue_ends_with_a_remedy(cli: Cli, bus: Bus, tmp_path: Path) -> None:
     """A worker with a group for a topic that is still a QUEUE names the command to run, without a traceback."""
     (tmp_path / "shop.py").write_text(SHOP.replace('"jobs")', '"jobs", group="mail")'))
     await bus.admin.create_topic("jobs")

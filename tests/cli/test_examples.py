@@ -21,7 +21,7 @@ async def run(name: str, dsn: str) -> list[str]:
 
 
 async def test_order_service(dsn: str) -> None:
-    """Handlers see the orders that were committed, and no other."""
+    """Handlers see the committed orders, and no others."""
     said = await run("order_service.py", dsn)
 
     assert said[0] == "rolled back: nobody cannot order"
@@ -29,14 +29,14 @@ async def test_order_service(dsn: str) -> None:
 
 
 async def test_exactly_once(dsn: str) -> None:
-    """The failed attempt leaves no trace, so the amount is booked once."""
+    """The failed attempt leaves no trace, so that the amount is booked once."""
     said = await run("exactly_once.py", dsn)
 
     assert said[1:] == ["booked", "balance: 150"]
 
 
 async def test_sqlalchemy_publisher(dsn: str, bus: Bus) -> None:
-    """Only the message of the session that was committed is there."""
+    """Only the message of the committed session exists."""
     (said,) = await run("sqlalchemy_publisher.py", dsn)
 
     (row,) = await bus.admin.messages("users.registered")
@@ -45,7 +45,7 @@ async def test_sqlalchemy_publisher(dsn: str, bus: Bus) -> None:
 
 
 async def test_order_events(dsn: str) -> None:
-    """Each group gets every event; a failing one is told later, but before the next of its order."""
+    """Each group gets every event, and a failed one comes later, but before the next of its order."""
     said = await run("order_events.py", dsn)
 
     mails = [line for line in said if line.startswith("email: order")]
@@ -63,7 +63,7 @@ async def test_order_events(dsn: str) -> None:
 
 
 async def test_license_notifications(dsn: str, bus: Bus, conn: Any) -> None:
-    """One notification for each event, though one delivery fails after its insert and all are delivered again."""
+    """Each event makes one notification, though one delivery fails after its insert and all are repeated."""
     said = await run("license_notifications.py", dsn)
 
     assert said[:2] == [
@@ -91,7 +91,7 @@ async def test_license_notifications(dsn: str, bus: Bus, conn: Any) -> None:
 
 
 async def test_relay_events(dsn: str, bus: Bus) -> None:
-    """Events of transactions that were committed reach the sink, in order, with what is told of them."""
+    """Events of committed transactions reach the sink in order, with their metadata."""
     said = await run("relay_events.py", dsn)
 
     first, second = await bus.admin.log("shop.orders")
