@@ -1,4 +1,4 @@
-"""A log with two groups: an honest process works for one, and a consumer that forges what it can for the other."""
+"""A log with two groups: an honest process works for one, and a consumer forges whatever it can for the other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FACTS = {
 
 
 class Stage:
-    """The database, its owner, and somebody who has the role of a consumer and nothing else."""
+    """The database, its owner, and a user with the role of a consumer and nothing else."""
 
     owner: Any
     consumer: Any
@@ -63,7 +63,7 @@ class Stage:
 
     async def _open(self, dsn: str) -> None:
         self.owner = await asyncpg.connect(dsn)
-        await migrate(self.owner)  # which makes the roles of this database
+        await migrate(self.owner)  # which creates the roles of this database
         for user, role in zip(self._users, ("consumer", "observer"), strict=True):
             name = await self.owner.fetchval("select postbus.role_name($1)", role)
             await self.owner.execute(f"create role {user} login in role {name}")
@@ -109,7 +109,7 @@ class Stage:
         await self.owner.execute("select postbus.claim_retrying(array[$1::uuid], 1)", lane.token)
 
     def ids_in(self, lane: int, *, topic: str = "t") -> list[int]:
-        """The messages of a lane."""
+        """Return the ids of a lane's messages."""
         segments = (self.log if topic == "t" else self.other).segments
         return [
             (row["position"] & (1 << 43) - 1) * 1024 + index
@@ -119,12 +119,12 @@ class Stage:
         ]
 
     def position_of(self, id: int) -> int:
-        """Of the segment that has a message."""
+        """Return the position of the segment that has a message."""
         positions: list[int] = [row["position"] for row in (*self.log.segments, *self.other.segments)]
         return next(one for one in positions if one & (1 << 43) - 1 == id >> 10)
 
     def facts(self) -> dict[str, Any]:
-        """What a consumer must not change."""
+        """Return the facts that a consumer must not change."""
         facts = ", ".join(
             f'(select array_agg(one::text order by one::text) from ({sql}) as one) as "{name}"'
             for name, sql in _FACTS.items()
@@ -132,7 +132,7 @@ class Stage:
         return dict(self.run(self.owner.fetchrow(f"select {facts}")))
 
     def attack(self, sql: str, *args: Any) -> Any:
-        """What the consumer is told; an error of PostgreSQL where it is refused."""
+        """Return what the consumer gets; an error of PostgreSQL if it is refused."""
         try:
             return self.run(self.consumer.fetchval(sql, *args))
         except asyncpg.PostgresError as error:

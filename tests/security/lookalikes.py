@@ -1,7 +1,7 @@
-"""Look-alikes: what somebody who may create in a schema of the search path plants there.
+"""Look-alikes: what an attacker who may create in a schema of the search path plants there.
 
 Each function, operator, type and catalog that Postbus' sources name has one, of the same signature. All of them fail
-with the word `fooled`, so whoever is fooled once is noticed.
+with the word `fooled`, so that every call is noticed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _FOOLED = """
 create function public.fooled(what pg_catalog.text) returns setof pg_catalog.pg_class language plpgsql as
 $f$ begin raise exception 'fooled: %', what; end $f$
 """
-# These fit calls better than the functions that they look like: they win also where pg_catalog comes first.
+# These fit calls better than the functions they look like: they win even where pg_catalog comes first.
 _BETTER = """
     format(text, text); format(text, name); format(text, bigint); format(text, text, text); concat_ws(text, text, text);
     jsonb_build_object(text, text); quote_literal(integer); num_nonnulls(text, text); concat(text, text);
@@ -82,13 +82,13 @@ _COUNT = """
 
 
 def named_in_sources() -> set[str]:
-    """All words of the sources: what is a function of PostgreSQL among them is planted."""
+    """Return all words of the sources: every function of PostgreSQL among them is planted."""
     files = [*_SOURCES.rglob("*.sql"), *_SOURCES.rglob("*.py")]
     return {word for file in files for word in re.findall(r"[a-z][a-z0-9_]{2,}", file.read_text("utf-8"))}
 
 
 def plant(conn: Any) -> int:
-    """Plant all of them in the schema public, by a connection of psycopg in autocommit. Returns how many there are."""
+    """Plant all look-alikes in the schema public, by a connection of psycopg in autocommit. Returns their number."""
     names = "{" + ",".join(sorted(named_in_sources())) + "}"
     conn.execute(_FOOLED)
     conn.execute((_FUNCTIONS % (names, names)).encode())

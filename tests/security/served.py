@@ -30,7 +30,7 @@ _PATIENCE = 20.0  # seconds
 
 @dataclass
 class Served:
-    """A server that runs."""
+    """A running server."""
 
     dsn: str
     told: dict[str, Any]
@@ -47,7 +47,7 @@ class Served:
         return int(self.url.rpartition(":")[2])
 
     def connect(self) -> socket.socket:
-        """A connection over which nothing was sent."""
+        """Open a connection over which nothing was sent."""
         return socket.create_connection(("127.0.0.1", self.port), _PATIENCE)
 
     def client(self, token: str | None = None, **options: Any) -> httpx.Client:
@@ -55,18 +55,18 @@ class Served:
         return httpx.Client(base_url=self.url, headers=headers, timeout=_PATIENCE, trust_env=False, **options)
 
     def memory(self) -> int:
-        """The bytes that the process has in memory."""
+        """Return the bytes that the process has in memory."""
         return _status(self.pid, "VmRSS")
 
     def most_memory(self) -> int:
-        """The most bytes that it has had."""
+        """Return the most bytes that it has had."""
         return _status(self.pid, "VmHWM")
 
     def logged(self) -> str:
         return self.log.read_text("utf-8", "replace")
 
     def connections(self) -> int:
-        """How many connections of clients the process has open."""
+        """Return how many client connections the process has open."""
         return sum(
             one.split()[3] == "01" and one.split()[1].endswith(f":{self.port:04X}")
             for one in Path(f"/proc/{self.pid}/net/tcp").read_text().splitlines()[1:]
@@ -105,7 +105,7 @@ def _in_thread(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def database(server: EmbeddedPostgres) -> Iterator[str]:
-    """A database with the schema, for several tests."""
+    """Create a database with the schema, for several tests."""
     name = f"served_{secrets.token_hex(6)}"
 
     async def run(statement: str) -> None:
@@ -123,7 +123,7 @@ def database(server: EmbeddedPostgres) -> Iterator[str]:
 
 @contextmanager
 def served(dsn: str, *options: str, port: bool = True) -> Iterator[Served]:
-    """A server with these options. It must not have logged a traceback when the block ends."""
+    """Run a server with these options. It must not have logged a traceback when the block ends."""
     with tempfile.NamedTemporaryFile() as log:
         process = subprocess.Popen(
             [*POSTBUS, "serve", *(("--port", "0") if port else ()), "--json", *options],
@@ -147,7 +147,7 @@ def served(dsn: str, *options: str, port: bool = True) -> Iterator[Served]:
 
 
 def read_all(conn: socket.socket, within: float = _PATIENCE) -> bytes:
-    """What comes until the server closes the connection. Fails if it does not."""
+    """Read until the server closes the connection. Fails if it does not."""
     conn.settimeout(within)
     parts = []
     with suppress(ConnectionError):
@@ -157,12 +157,12 @@ def read_all(conn: socket.socket, within: float = _PATIENCE) -> bytes:
 
 
 def status_of(answer: bytes) -> int:
-    """The status of a raw answer. 0 if there is none: the connection was closed."""
+    """Return the status of a raw answer, or 0 if there is none because the connection was closed."""
     return int(answer.split()[1]) if answer.startswith(b"HTTP/1.1 ") else 0
 
 
 def send_until_closed(conn: socket.socket, piece: bytes, times: int) -> int:
-    """Send a piece again and again. Returns how many times until the server took no more."""
+    """Send a piece repeatedly. Returns how many times until the server took no more."""
     for sent in range(times):
         try:
             conn.sendall(piece)

@@ -1,4 +1,4 @@
-"""A server that stands for all attacks of a module: in a thread of its own, on a database of its own."""
+"""A server that runs for all attacks of a module: in a thread of its own, on a database of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TEMPLATE = "postbus_template"
 
 
 class Standing:
-    """Servers on one database, and what attacks need: tokens, requests, and the bus behind the servers' backs."""
+    """Servers on one database, and what attacks need: tokens, requests, and the bus behind the servers."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, bus: Bus, dsn: str, urls: list[str]) -> None:
         self._loop = loop
@@ -36,11 +36,11 @@ class Standing:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
 
     def token(self, *roles: str, **limits: Any) -> str:
-        """A token; limits are topics, groups, payloads."""
+        """Make a token; limits are topics, groups and payloads."""
         return self.run(self.bus.admin.create_token("test", list(roles), **limits)).token
 
     def sql(self, statement: str, *args: Any) -> list[dict[str, Any]]:
-        """Rows, as the owner of the schema gets them."""
+        """Return rows, as the owner of the schema gets them."""
 
         async def fetch() -> list[dict[str, Any]]:
             conn: Any = await asyncpg.connect(self.dsn)
@@ -62,13 +62,13 @@ class Standing:
         params: Any = None,
         headers: dict[str, str] | None = None,
     ) -> httpx.Response:
-        """A request to one of the servers. The path goes out as it is."""
+        """Send a request to one of the servers. The path goes out as it is."""
         given = {"authorization": f"Bearer {token}"} if token else {}
         url = self.urls[server] + path
         return self._client.request(method, url, json=json, params=params, headers=given | (headers or {}))
 
     def stream(self, token: str, path: str, until: bytes, **headers: str) -> bytes:
-        """The beginning of a stream, up to something that has to come."""
+        """Return the beginning of a stream, up to something that has to come."""
         sent = {"authorization": f"Bearer {token}", **headers}
         read = b""
         with self._client.stream("GET", self.urls[0] + path, headers=sent) as answer:
@@ -84,7 +84,7 @@ class Standing:
 
 @contextmanager
 def standing(postgres: EmbeddedPostgres, *, servers: int = 1, **settings: Any) -> Iterator[Standing]:
-    """The servers, on a fresh database; they ask for tokens."""
+    """Run the servers on a fresh database; they require tokens."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="standing-servers")
     thread.start()

@@ -1,4 +1,4 @@
-"""Attacks on the audit log: to change it, to forge who acted, to act without an entry, to learn secrets from it."""
+"""Attacks on the audit log: changing it, forging the actor, acting without an entry, learning secrets from it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def world(server: EmbeddedPostgres) -> Iterator[World]:
 
 @asynccontextmanager
 async def acting(world: World, role: str | None) -> AsyncIterator[Any]:
-    """A connection of a login with this role, in a transaction that is rolled back; of the owner without one."""
+    """Open a login with this role, in a transaction that is rolled back; the owner's without a role."""
     conn: Any = await asyncpg.connect(world.dsn, user=None if role is None else world.logins[role])
     await conn.execute("begin")
     try:
@@ -108,8 +108,8 @@ _TAMPER = [
 
 @pytest.mark.parametrize("statement", _TAMPER)
 @pytest.mark.parametrize("role", [*ROLES, "stranger"])
-async def test_no_role_touches_the_log(world: World, role: str, statement: str) -> None:
-    """It is written by actions and by nothing else, and nobody but the owner changes or removes an entry."""
+async def test_no_role_can_change_the_audit_log(world: World, role: str, statement: str) -> None:
+    """Only actions write entries, and only the owner can change or remove one."""
     async with acting(world, role) as conn:
         with pytest.raises((asyncpg.InsufficientPrivilegeError, asyncpg.ObjectNotInPrerequisiteStateError)):
             await conn.execute(statement)
@@ -118,15 +118,16 @@ async def test_no_role_touches_the_log(world: World, role: str, statement: str) 
 @pytest.mark.parametrize("function", [
     "one_line(text)", "short_json(jsonb)", "differing(jsonb, jsonb)", "is_manager()", "url_origin(text)",
 ])  # fmt: skip
-async def test_helpers_of_the_log_are_closed(world: World, function: str) -> None:
+async def test_internal_functions_of_the_audit_log_are_closed(world: World, function: str) -> None:
+    """No role may execute them."""
     async with acting(world, None) as conn:
         for role in ROLES:
             may = "select has_function_privilege($1, 'postbus.' || $2, 'execute')"
             assert not await conn.fetchval(may, world.logins[role], function)
 
 
-async def test_no_administrative_function_is_without_an_entry(world: World) -> None:
-    """Each that administrators may call notes what it does, or stands in the list of those that do not."""
+async def test_every_administrative_function_writes_an_entry(world: World) -> None:
+    """Each function that admins may call is audited, or is listed as an exception."""
     noted = {act.function for act in ACTS}
     excepted = set().union(*NO_ACTIONS.values())
     async with acting(world, None) as conn:
@@ -142,8 +143,8 @@ async def test_no_administrative_function_is_without_an_entry(world: World) -> N
 
 
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: f"{act.action}-{act.function}")
-async def test_administrators_do_nothing_unnoticed(world: World, act: Any) -> None:
-    """Under their own login, whatever they say of who they are."""
+async def test_every_admin_action_is_recorded_with_the_login(world: World, act: Any) -> None:
+    """The admin's own login is recorded, whatever names the session sets."""
     async with acting(world, "admin") as conn:
         before = (await last_entry(conn))["id"]
         await conn.execute("set local postbus.actor = 'somebody else'; set local application_name = 'innocent'")
@@ -160,8 +161,8 @@ async def test_administrators_do_nothing_unnoticed(world: World, act: Any) -> No
     "set local search_path = pg_temp",
     "set local postbus.actor = ''",
 ])  # fmt: skip
-async def test_a_lie_about_who_acts_does_not_hide_the_login(world: World, claim: str) -> None:
-    """What the caller says stands beside the login."""
+async def test_lie_about_the_actor_does_not_hide_the_login(world: World, claim: str) -> None:
+    """The caller's own words stand beside the login."""
     async with acting(world, "admin") as conn:
         await conn.execute(claim.replace("role admin", f'role "{await role_of(conn, "admin")}"'))
         await conn.execute("select postbus.pause_topic('q')")
@@ -175,7 +176,7 @@ async def test_a_lie_about_who_acts_does_not_hide_the_login(world: World, claim:
     "create temp table sweep_setting (audit_retention interval)",
 ])  # fmt: skip
 async def test_planted_objects_take_no_entries(world: World, planted: str) -> None:
-    """What an administrator makes in a schema of its own never stands in for ours."""
+    """An object in an admin's own schema never replaces ours."""
     async with acting(world, "admin") as conn:
         before = (await last_entry(conn))["id"]
         await conn.execute(planted)
@@ -207,8 +208,8 @@ DANGEROUS = {
 
 @pytest.mark.parametrize("kind", DANGEROUS)
 @pytest.mark.parametrize("setting", ["postbus.actor", "application_name"])
-async def test_what_a_caller_says_is_one_short_line(world: World, kind: str, setting: str) -> None:
-    """Nothing in it ends the line, moves the cursor or turns the text around."""
+async def test_actor_and_program_are_stored_on_one_short_line(world: World, kind: str, setting: str) -> None:
+    """No character ends the line, moves the cursor or turns the text around."""
     async with acting(world, "admin") as conn:
         await conn.execute("select set_config($1, $2, true)", setting, DANGEROUS[kind])
         await conn.execute("select postbus.pause_topic('q')")
@@ -219,8 +220,8 @@ async def test_what_a_caller_says_is_one_short_line(world: World, kind: str, set
 
 
 @pytest.mark.parametrize("kind", DANGEROUS)
-async def test_what_an_action_names_is_one_short_line(world: World, kind: str) -> None:
-    """Names that are not checked otherwise, such as those of sources and of limits' topics."""
+async def test_names_in_an_entry_are_stored_on_one_short_line(world: World, kind: str) -> None:
+    """This includes names that are not checked otherwise, such as the topics of limits."""
     async with acting(world, "admin") as conn:
         await conn.execute("select postbus.set_health_limits('{\"lag\": 7}', $1, $1)", DANGEROUS[kind][:2000])
         entry = await last_entry(conn)
@@ -229,7 +230,7 @@ async def test_what_an_action_names_is_one_short_line(world: World, kind: str) -
     assert max(len(entry["topic"]), len(entry["group_name"])) <= 200
 
 
-async def test_an_entry_is_of_bounded_size(world: World) -> None:
+async def test_entry_has_a_bounded_size(world: World) -> None:
     """A filter or a list of millions of bytes does not fill the log."""
     async with acting(world, "admin") as conn:
         await conn.execute("select postbus.redrive('q', reason_like => '%' || repeat('%', 5000000))")
@@ -241,8 +242,8 @@ async def test_an_entry_is_of_bounded_size(world: World) -> None:
 
 
 @pytest.mark.parametrize("actor", ["", "a\nb", "\x1b[2J", "a\u202eb", "a\0b", "x" * 201, "\ud800", 7])
-async def test_programs_cannot_pass_an_actor_that_is_none(world: World, actor: Any) -> None:
-    """They hear of it at once."""
+async def test_bad_actor_is_refused(world: World, actor: Any) -> None:
+    """Programs get the error at once."""
     with pytest.raises(InvalidOption):
         Bus.open(world.dsn, actor=actor)
     bus = Bus.open(world.dsn)
@@ -251,7 +252,7 @@ async def test_programs_cannot_pass_an_actor_that_is_none(world: World, actor: A
 
 
 @pytest.mark.parametrize("savepoint", [True, False])
-async def test_the_effect_cannot_be_kept_without_the_entry(world: World, savepoint: bool) -> None:
+async def test_effect_cannot_be_kept_without_its_entry(world: World, savepoint: bool) -> None:
     """Undoing the entry undoes the action, which is in the same subtransaction."""
     async with acting(world, "admin") as conn:
         before = (await last_entry(conn))["id"]
@@ -263,16 +264,16 @@ async def test_the_effect_cannot_be_kept_without_the_entry(world: World, savepoi
 
 
 @pytest.mark.parametrize("keeps", ["0", "1 second", "29 days", "-90 days", "29 days 23:59:59", "2000 years", None])
-async def test_retention_cannot_be_cut_to_wipe_traces(world: World, keeps: str | None) -> None:
-    """Thirty days remain, whoever may set how long."""
+async def test_audit_retention_cannot_be_cut_to_wipe_traces(world: World, keeps: str | None) -> None:
+    """Thirty days remain, whoever sets it."""
     async with acting(world, "admin") as conn:
         with pytest.raises(asyncpg.PostgresError, match="sweeping"):
             await conn.execute("select postbus.set_sweeping($1)", json.dumps({"audit_retention": keeps}))
 
 
 @pytest.mark.parametrize("role", ["consumer", "admin"])
-async def test_sweeping_removes_nothing_that_is_young(world: World, role: str) -> None:
-    """Not with the shortest retention, nor with a batch of any size."""
+async def test_sweeping_removes_no_young_entries(world: World, role: str) -> None:
+    """Neither the shortest retention nor a batch of any size does."""
     async with acting(world, None) as owner:
         known = await owner.fetchval("select count(*) from postbus.audit_entry")
     async with acting(world, role) as conn:
@@ -297,8 +298,8 @@ async def test_sweeping_removes_nothing_that_is_young(world: World, role: str) -
     "select postbus.pop('log', 'g', 'm')",
     "select postbus.group_heartbeat(array[1, 2, 3, 4], '{}', '{}', '{}', '{}', '{}', '{}', '{}')",
 ])  # fmt: skip
-async def test_consumers_do_not_fill_the_log(world: World, statement: str) -> None:
-    """What they do all day is no action of an administrator."""
+async def test_consumers_do_not_fill_the_audit_log(world: World, statement: str) -> None:
+    """Everyday work is not an administrative action."""
     async with acting(world, None) as conn:
         known = await conn.fetchval("select count(*) from postbus.audit_entry")
         await conn.execute(f"set session authorization {world.logins['consumer']}")
@@ -313,8 +314,8 @@ _SECRETS = ("hash-of-it", "path-secret", "a-secret-of", "another-secret", "paylo
 @pytest.mark.parametrize("act", [one for one in ACTS if one.action.partition(".")[0] in
                                  ("token", "webhook", "dead_letters", "topic", "import")],
                          ids=lambda act: f"{act.action}-{act.function}")  # fmt: skip
-async def test_the_log_holds_no_secret(world: World, act: Any) -> None:
-    """Neither hashes of tokens, secrets and paths of webhooks, nor payloads."""
+async def test_audit_log_holds_no_secret(world: World, act: Any) -> None:
+    """It has no hashes of tokens, no secrets or paths of webhooks, and no payloads."""
     async with acting(world, "admin") as conn:
         await conn.fetch(act.sql)
         text = await conn.fetchval("select string_agg(e::text, ' ') from postbus.audit e")
@@ -334,8 +335,8 @@ _LEAK = """
     "select * from postbus.audit where pg_temp.leak(target) and target in ('tok', 'hook')",
     "select 1 from postbus.audit where 1 / (case when target = 'tok' then 0 else 1 end) = 2",
 ])  # fmt: skip
-async def test_observers_see_nothing_of_tokens_webhooks_and_addresses(world: World, query: str) -> None:
-    """Not by a function of their own either, which would be called before the view's condition."""
+async def test_observers_see_no_entries_of_tokens_webhooks_and_addresses(world: World, query: str) -> None:
+    """A function of their own, called before the view's condition, sees none either."""
     noticed: list[str] = []
     async with acting(world, "observer") as conn:
         conn.add_log_listener(lambda _, message: noticed.append(str(message.message)))
@@ -347,14 +348,15 @@ async def test_observers_see_nothing_of_tokens_webhooks_and_addresses(world: Wor
 
 
 @pytest.mark.parametrize("role", ["producer", "consumer", "stranger"])
-async def test_others_do_not_read_the_log(world: World, role: str) -> None:
+async def test_other_roles_cannot_read_the_audit_log(world: World, role: str) -> None:
+    """Producers, consumers and strangers are refused."""
     async with acting(world, role) as conn:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await conn.fetch("select * from postbus.audit")
 
 
-async def test_an_actor_does_not_stay_on_a_connection(world: World) -> None:
-    """What is done next over it is not noted as somebody's who did something before."""
+async def test_actor_does_not_stay_on_a_connection(world: World) -> None:
+    """A later action over the same connection is not recorded under the earlier actor."""
     async with Bus.open(world.dsn, pool_size=1) as bus:
         await bus.admin.acting_as("alice").set_topic("done", max_attempts=7)
         await bus.admin.set_topic("done", max_attempts=8)

@@ -1,4 +1,4 @@
-"""Attacks on the audit log over HTTP: to act under another name, and to read what is not meant for the token."""
+"""Attacks on the audit log over HTTP: acting under another name, and reading entries not meant for the token."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _BROKEN = [
 ]  # fmt: skip
 
 
-async def test_nobody_acts_under_another_name(bus: Bus) -> None:
-    """No header, and no name of a token, changes who is shown, nor does anything in them reach a terminal."""
+async def test_no_header_changes_the_recorded_actor(bus: Bus) -> None:
+    """Neither a header nor a token's name forges the actor, and no control character of them reaches a terminal."""
     made = await bus.admin.create_token("x\u202ey" + "z" * 190, ["admin"])
     async with serving(bus, auth=True) as url, client(url, made.token) as http:
         for n, header in enumerate(_HEADERS):
@@ -42,15 +42,15 @@ async def test_nobody_acts_under_another_name(bus: Bus) -> None:
 
 
 @pytest.mark.parametrize("kind", DANGEROUS)
-def test_what_issuers_and_accounts_are_called_is_one_short_line(kind: str) -> None:
-    """Subjects of JWTs, names of tokens and of accounts."""
+def test_names_of_issuers_and_accounts_are_one_short_line(kind: str) -> None:
+    """This applies to subjects of JWTs and to names of tokens and accounts."""
     told = shown_actor(f"jwt:{DANGEROUS[kind]}")
     assert told.isprintable()
     assert len(told) <= 200
 
 
-async def test_a_token_with_some_topics_reads_nothing_else(bus: Bus) -> None:
-    """Whatever it filters by; and no filter makes the server fail."""
+async def test_token_with_some_topics_reads_no_other_entries(bus: Bus) -> None:
+    """No filter widens the view, and none makes the server fail."""
     await bus.admin.acting_as("root").create_topic("secret")
     await bus.admin.create_topic("orders.new")
     made = await bus.admin.create_token("few", ["admin"], topics=["orders.*"])
@@ -65,8 +65,8 @@ async def test_a_token_with_some_topics_reads_nothing_else(bus: Bus) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-async def test_no_method_changes_the_log(bus: Bus, method: str) -> None:
-    """It is only read."""
+async def test_no_method_changes_the_audit_log(bus: Bus, method: str) -> None:
+    """The log can only be read."""
     await bus.admin.create_topic("t")
     before = await bus.admin.audit()
     async with serving(bus) as url, client(url) as http:

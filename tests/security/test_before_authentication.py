@@ -1,4 +1,4 @@
-"""What strangers can make the server do before it knows them: read, wait, remember, ask the database."""
+"""What strangers can make the server do before authentication: read, wait, remember, query the database."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def target(server: EmbeddedPostgres) -> Iterator[Served]:
-    """A server with few connections and short times, and a token of everything."""
+    """Run a server with few connections and short timeouts, and a token for everything."""
     options = ("--auth", "--max-connections", str(_CONNECTIONS), "--header-timeout", "0.5", "--body-timeout", "0.5")
     with database(server) as dsn, served(dsn, *options) as running:
         running.tokens["all"] = running.new_token("producer", "consumer", "observer", "admin")
@@ -35,7 +35,7 @@ def target(server: EmbeddedPostgres) -> Iterator[Served]:
 
 
 def is_well(target: Served) -> None:
-    """A valid token is served, and quickly."""
+    """Check that a valid token is served, and quickly."""
     began = time.monotonic()
     with target.client(target.tokens["all"]) as http:
         assert http.get("/v1/topics").status_code == 200
@@ -45,7 +45,7 @@ def is_well(target: Served) -> None:
 HEAD = b"GET /v1/topics HTTP/1.1\r\nhost: localhost\r\n"
 
 
-# bytes and number of headers
+# Size and number of headers
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ HEAD = b"GET /v1/topics HTTP/1.1\r\nhost: localhost\r\n"
     ],
     ids=["value", "name", "address", "query", "many", "token", "empty lines", "chunk extension", "trailer"],
 )
-def test_a_head_of_200_mb_is_refused(target: Served, start: bytes, piece: bytes) -> None:
+def test_head_of_200_mb_is_refused(target: Served, start: bytes, piece: bytes) -> None:
     """The server stops reading long before, and its memory hardly grows."""
     before = target.most_memory()
     with target.connect() as conn:
@@ -75,8 +75,8 @@ def test_a_head_of_200_mb_is_refused(target: Served, start: bytes, piece: bytes)
 
 
 @pytest.mark.parametrize("size", [65 << 10, 100 << 10, 200 << 10])
-def test_a_head_that_is_a_little_too_large_is_told_so(target: Served, size: int) -> None:
-    """431, with a remedy; the server does not wait for the end of it."""
+def test_slightly_too_large_head_gets_431(target: Served, size: int) -> None:
+    """The answer has a remedy, and the server does not wait for the end of the head."""
     with target.connect() as conn:
         conn.sendall(HEAD + b"x-long: " + b"a" * size)
         answer = read_all(conn)
@@ -86,15 +86,15 @@ def test_a_head_that_is_a_little_too_large_is_told_so(target: Served, size: int)
 
 
 @pytest.mark.parametrize(("count", "status"), [(98, 401), (101, 431), (1000, 431)])
-def test_a_request_has_100_headers_at_most(target: Served, count: int, status: int) -> None:
-    """However short they are."""
+def test_request_has_100_headers_at_most(target: Served, count: int, status: int) -> None:
+    """The limit applies however short they are."""
     with target.connect() as conn:
         conn.sendall(HEAD + b"a: b\r\n" * count + b"connection: close\r\n\r\n")
         assert status_of(read_all(conn)) == status
 
 
-def test_headers_within_the_limits_are_taken(target: Served) -> None:
-    """60 KiB in many headers, with a valid token, and in pieces."""
+def test_headers_within_the_limits_are_accepted(target: Served) -> None:
+    """60 KiB in many headers, with a valid token, may arrive in pieces."""
     fields = b"".join(b"x-%02d: %b\r\n" % (number, b"v" * 1000) for number in range(60))
     token = f"authorization: Bearer {target.tokens['all']}\r\n".encode()
     request = HEAD + fields + token + b"connection: close\r\n\r\n"
@@ -105,7 +105,7 @@ def test_headers_within_the_limits_are_taken(target: Served) -> None:
 
 
 def test_trailers_are_no_headers(target: Served) -> None:
-    """A token that comes after the body lets nobody in."""
+    """A token that comes after the body does not authenticate."""
     trailer = f"authorization: Bearer {target.tokens['all']}\r\n".encode()
     start = b"POST /v1/topics/t/messages HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
     with target.connect() as conn:
@@ -113,8 +113,8 @@ def test_trailers_are_no_headers(target: Served) -> None:
         assert status_of(read_all(conn)) == 401
 
 
-def test_what_is_not_http_is_told_so_and_not_logged(target: Served) -> None:
-    """Anybody could fill the log."""
+def test_garbage_gets_400_and_is_not_logged(target: Served) -> None:
+    """Otherwise anybody could fill the log."""
     before = target.logged()
     for garbage in (
         b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
@@ -130,11 +130,11 @@ def test_what_is_not_http_is_told_so_and_not_logged(target: Served) -> None:
     assert target.logged() == before
 
 
-# connections
+# Connections
 
 
 def opened(target: Served, count: int, start: bytes) -> ExitStack:
-    """So many connections over which so much was sent."""
+    """Open this many connections, over which this much was sent."""
     stack = ExitStack()
     for _ in range(count):
         conn = stack.enter_context(target.connect())
@@ -155,8 +155,8 @@ def opened(target: Served, count: int, start: bytes) -> ExitStack:
     ],
     ids=["silent", "method", "host", "header", "body", "wrong token"],
 )
-def test_600_half_sent_requests_keep_nobody_out(target: Served, start: bytes) -> None:
-    """Callers with a valid token are served meanwhile, and the requests are gone a moment later."""
+def test_half_sent_requests_keep_nobody_out(target: Served, start: bytes) -> None:
+    """Callers with a valid token are served meanwhile, and the 600 requests are gone a moment later."""
     with opened(target, 600, start):
         for _ in range(5):
             is_well(target)
@@ -174,7 +174,7 @@ def test_600_half_sent_requests_keep_nobody_out(target: Served, start: bytes) ->
     (b"POST /v1/topics/t/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n", b" "),
     (HEAD + b"\r\n" + b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n", b" "),
 ], ids=["headers", "empty lines", "body", "body after an answer"])  # fmt: skip
-def test_a_request_that_comes_byte_by_byte_is_ended(target: Served, start: bytes, piece: bytes) -> None:
+def test_request_that_comes_byte_by_byte_is_ended(target: Served, start: bytes, piece: bytes) -> None:
     """Sending something now and then does not keep the connection."""
     with target.connect() as conn:
         conn.sendall(start)
@@ -186,8 +186,8 @@ def test_a_request_that_comes_byte_by_byte_is_ended(target: Served, start: bytes
         assert time.monotonic() - began < 11
 
 
-def test_a_slow_body_with_a_valid_token_is_told_so(target: Served) -> None:
-    """408, after the time that a body has."""
+def test_slow_body_with_a_valid_token_gets_408(target: Served) -> None:
+    """The answer comes after the timeout for bodies."""
     token = target.tokens["all"].encode()
     start = b"POST /v1/topics/t/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer " + token
     with target.connect() as conn:
@@ -195,15 +195,15 @@ def test_a_slow_body_with_a_valid_token_is_told_so(target: Served) -> None:
         assert status_of(read_all(conn)) == 408
 
 
-def test_slow_headers_are_told_so(target: Served) -> None:
-    """408, after the time that headers have."""
+def test_slow_headers_get_408(target: Served) -> None:
+    """The answer comes after the timeout for headers."""
     with target.connect() as conn:
         conn.sendall(HEAD)
         assert status_of(read_all(conn)) == 408
 
 
-def test_connections_of_known_callers_are_limited_too(target: Served) -> None:
-    """Beyond the limit a caller is refused in plain words; when one has left, the next is let in."""
+def test_authenticated_connections_are_limited_too(target: Served) -> None:
+    """Beyond the limit a caller gets a clear refusal; when one connection closes, the next is accepted."""
     token = target.tokens["all"]
     poll = (
         f"POST /v1/topics/polled/pop HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ncontent-length: 11\r\n\r\n"
@@ -234,8 +234,8 @@ def test_connections_of_known_callers_are_limited_too(target: Served) -> None:
         soon(is_let_in)
 
 
-def test_100_000_requests_in_one_piece_are_not_queued(target: Served) -> None:
-    """A client that does not wait for answers is cut off, and costs no memory."""
+def test_pipelined_requests_are_not_queued(target: Served) -> None:
+    """A client that sends 100,000 requests without waiting is cut off, and costs no memory."""
     before = target.most_memory()
     with target.connect() as conn:
         conn.settimeout(5)
@@ -245,8 +245,8 @@ def test_100_000_requests_in_one_piece_are_not_queued(target: Served) -> None:
     is_well(target)
 
 
-def test_answers_that_nobody_reads_are_dropped(target: Served) -> None:
-    """The largest answer that strangers get, asked for 300 times and never read."""
+def test_unread_answers_are_dropped(target: Served) -> None:
+    """The largest answer that strangers can get is requested 300 times and never read."""
     with target.client() as http:
         assert http.get("/docs").status_code == 200
     before = target.memory()
@@ -255,7 +255,7 @@ def test_answers_that_nobody_reads_are_dropped(target: Served) -> None:
         assert target.memory() - before < 100 * _MIB
 
 
-# wrong tokens
+# Wrong tokens
 
 
 class Hammer(threading.Thread):
@@ -274,7 +274,8 @@ class Hammer(threading.Thread):
 
 
 def hammered(target: Served, token: str, headers: dict[str, str], seconds: float) -> list[int]:
-    """The statuses that some hammers got in so many seconds, while valid tokens are served from the same address."""
+    """Return the statuses that some hammers got in so many seconds, while valid tokens are served from the same
+    address."""
     stop = threading.Event()
     hammers = [Hammer(target, stop, token, headers) for _ in range(8)]
     for one in hammers:
@@ -305,7 +306,7 @@ def hammered(target: Served, token: str, headers: dict[str, str], seconds: float
     ids=["plain", "x-forwarded-for", "forwarded", "no token"],
 )
 def test_wrong_tokens_are_limited_and_valid_ones_are_not(target: Served, token: str, headers: dict[str, str]) -> None:
-    """Few are looked at, the others are told to wait; a header cannot pretend that they come from elsewhere."""
+    """Few are checked and the others have to wait; no header can pretend another address."""
     statuses = hammered(target, token, headers, 1.0)
 
     assert set(statuses) <= {401, 429}
@@ -314,15 +315,15 @@ def test_wrong_tokens_are_limited_and_valid_ones_are_not(target: Served, token: 
 
 
 def test_wrong_tokens_with_a_right_id_are_limited_too(target: Served) -> None:
-    """Ids are no secrets, and the token whose id is used works on."""
+    """Ids are no secrets, and the real token with that id keeps working."""
     _, token_id, _ = target.tokens["all"].split("_")
     statuses = hammered(target, f"pbt_{token_id}_{'0' * 64}", {}, 1.0)
     assert set(statuses) <= {401, 429}
     is_well(target)
 
 
-def test_a_trusted_proxy_tells_addresses(server: EmbeddedPostgres, target: Served) -> None:
-    """Behind one each client is counted by its own address, and what a client pretends stands before that."""
+def test_trusted_proxy_reports_client_addresses(server: EmbeddedPostgres, target: Served) -> None:
+    """Each client is counted by its own address, and addresses that the client itself sends are ignored."""
     wrong = {"authorization": f"Bearer pbt_000000000000_{'0' * 64}"}
     with served(target.dsn, "--auth", "--trusted-proxy", "127.0.0.0/8") as proxied, proxied.client() as http:
 
@@ -340,11 +341,11 @@ def test_a_trusted_proxy_tells_addresses(server: EmbeddedPostgres, target: Serve
         assert last_of("[2001:db8:1::1]:4711", 1) == 401
 
 
-# health
+# Health
 
 
 def asked(target: Served) -> int:
-    """How often the database was asked for its state."""
+    """Return how often the database was asked for its state."""
     with psycopg.connect(target.dsn, autocommit=True) as conn:
         row: Any = conn.execute(
             "select coalesce(sum(calls), 0) from pg_stat_user_functions where funcname = 'schema_state'"
@@ -352,8 +353,8 @@ def asked(target: Served) -> int:
     return int(row[0])
 
 
-def test_readyz_asks_the_database_once_a_second(server: EmbeddedPostgres, target: Served) -> None:
-    """However often strangers ask."""
+def test_readyz_queries_the_database_once_a_second(server: EmbeddedPostgres, target: Served) -> None:
+    """The rate does not depend on how often strangers ask."""
     with psycopg.connect(target.dsn, autocommit=True) as conn:
         name = conn.info.dbname
         conn.execute(sql.SQL("alter database {} set track_functions = 'all'").format(sql.Identifier(name)))
@@ -372,7 +373,7 @@ def test_readyz_asks_the_database_once_a_second(server: EmbeddedPostgres, target
 
 
 def test_readyz_tells_strangers_nothing_of_the_database(target: Served, server: EmbeddedPostgres) -> None:
-    """Neither host nor port, nor what is wrong with it."""
+    """The answer has neither host nor port, nor the cause."""
     with psycopg.connect(target.dsn, autocommit=True) as conn:
         conn.execute("alter function postbus.schema_state() rename to hidden")
         try:
@@ -392,7 +393,7 @@ def test_readyz_tells_strangers_nothing_of_the_database(target: Served, server: 
 
 @pytest.mark.parametrize("where", ["headers", "body"])
 def test_clients_that_hang_up_leave_no_traceback(target: Served, where: str) -> None:
-    """In the middle of a request, 20 times."""
+    """Twenty clients disconnect in the middle of a request."""
     token = target.tokens["all"].encode()
     start = b"POST /v1/topics/t/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer " + token + b"\r\n"
     if where == "body":
@@ -412,8 +413,8 @@ def test_clients_that_hang_up_leave_no_traceback(target: Served, where: str) -> 
     assert target.logged() == before
 
 
-async def test_a_client_that_does_not_read_its_answer_is_cut_off(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a valid token and a large answer; others are not held up by it."""
+async def test_client_that_does_not_read_its_answer_is_cut_off(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a valid token and a large answer, and holds up nobody else."""
     monkeypatch.setattr("postbus.server.connections._STALLED", 0.5)
     for _ in range(8):
         await bus.send("large", "x" * 1_000_000)

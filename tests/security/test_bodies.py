@@ -1,4 +1,4 @@
-"""A body that is wrong gets a clear answer of 4xx, and nothing of it is stored."""
+"""A bad body gets a clear answer of 4xx, and nothing of it is stored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def _prepare(bus: Bus) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def target(server: EmbeddedPostgres) -> Iterator[Target]:
-    """A server that takes bodies of 2 MB, and a token for all that it has."""
+    """Run a server that accepts bodies of 2 MB, and make a token for all its topics."""
     with database(server) as dsn:
         tokens = with_bus(dsn, _prepare)
         with attacked(dsn, "--auth", "--max-body", str(2 << 20)) as target:
@@ -49,7 +49,7 @@ def with_field(name: str, value: str) -> bytes:
 
 
 BODIES: dict[str, bytes] = {
-    # JSON that is none
+    # Invalid JSON
     "empty": b"",
     "blank": b" \r\n\t ",
     "null": b"null",
@@ -84,7 +84,7 @@ BODIES: dict[str, bytes] = {
     "MessagePack": b"\x81\xa4text\xa1x",
     "gzip": gzip.compress(_TEXT),
     "zlib": zlib.compress(_TEXT),
-    # too deep, too long, too large
+    # Too deep, too long, too large
     "100,000 lists": b"[" * 100_000,
     "100,000 lists that end": b"[" * 100_000 + b"]" * 100_000,
     "a payload of 100,000 lists": deep(b"[", b"]", 100_000),
@@ -95,7 +95,7 @@ BODIES: dict[str, bytes] = {
     "a payload beyond the topic's limit": b'{"text": "' + b"x" * ((1 << 20) + 1) + b'"}',
     "1,001 messages": b"[" + b",".join([_TEXT] * 1001) + b"]",
     "beyond the server's limit": b'{"text": "' + b"x" * (2 << 20) + b'"}',
-    # what does not fit
+    # Unsuitable values
     "no payload": b"{}",
     "two payloads": b'{"text": "x", "payload": 1}',
     "three payloads": b'{"text": "x", "payload": 1, "base64": "eA=="}',
@@ -154,8 +154,8 @@ BODIES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_wrong_body_is_refused(target: Target, name: str) -> None:
-    """With 400 or 413, as problem details; none of its messages is there."""
+def test_bad_body_is_refused(target: Target, name: str) -> None:
+    """The answer is 400 or 413 with problem details, and no message is stored."""
     before = target.stored()
     told = target.ask("POST", _PUSH, BODIES[name], token=target.tokens["all"]).is_refused(400, 413)
     assert told.headers["content-type"] == "application/problem+json"
@@ -163,7 +163,7 @@ def test_a_wrong_body_is_refused(target: Target, name: str) -> None:
     assert target.stored() == before
 
 
-# Other routes, and bodies that do not fit there.
+# Other routes, and bodies that do not suit them.
 ELSEWHERE: list[tuple[str, str, bytes]] = [
     ("POST", "/v1/topics/t/pop", b'{"count": 0}'),
     ("POST", "/v1/topics/t/pop", b'{"count": 99999999999999999999}'),
@@ -232,8 +232,8 @@ ELSEWHERE: list[tuple[str, str, bytes]] = [
 
 
 @pytest.mark.parametrize(("method", "path", "body"), ELSEWHERE, ids=lambda one: ascii(one)[:70])
-def test_other_routes_refuse_what_does_not_fit(target: Target, method: str, path: str, body: bytes) -> None:
-    """Numbers without an end, texts that the database cannot hold, and parts that refuse the whole."""
+def test_other_routes_refuse_bad_bodies(target: Target, method: str, path: str, body: bytes) -> None:
+    """These are huge numbers, texts that the database cannot hold, and lists with one bad part."""
     before = target.stored()
     target.ask(method, path, body, token=target.tokens["all"]).is_refused(400, 404, 409, 413)
     assert target.stored() == before
@@ -249,14 +249,14 @@ def test_other_routes_refuse_what_does_not_fit(target: Target, method: str, path
         b'"push": [{"topic": "log", "messages": [{"text": "x"}]}]}',
     ],
 )
-def test_a_field_that_comes_twice_is_checked_as_it_is_used(target: Target, body: bytes) -> None:
-    """A token for one topic does not push to another one that is named beside it."""
+def test_repeated_field_is_checked_as_it_is_used(target: Target, body: bytes) -> None:
+    """A token for one topic cannot push to another one that is named beside it."""
     before = target.stored()
     target.ask("POST", "/v1/transaction", body, token=target.tokens["narrow"]).is_refused(400, 403)
     assert target.stored() == before
 
 
-# Content types and codings that say that the body is something else than JSON.
+# Content types and codings that declare the body as something else than JSON.
 TOLD: dict[str, tuple[bytes, tuple[tuple[str, str], ...]]] = {
     "a form": (b"text=x", (("content-type", "application/x-www-form-urlencoded"),)),
     "parts": (
@@ -277,14 +277,14 @@ TOLD: dict[str, tuple[bytes, tuple[tuple[str, str], ...]]] = {
 
 @pytest.mark.parametrize("name", TOLD)
 def test_bodies_in_other_forms_are_not_unpacked(target: Target, name: str) -> None:
-    """They are refused, quickly, and take no memory."""
+    """They are refused quickly, and take no memory."""
     body, headers = TOLD[name]
     before = target.stored()
     target.ask("POST", _PUSH, body, token=target.tokens["all"], headers=headers).is_refused(400, 413, 415)
     assert target.stored() == before
 
 
-# Bodies that never end as they say. A full message stands in each, as far as it has come.
+# Bodies that do not end as declared. Each contains a complete message up to where it stops.
 UNFINISHED: dict[str, tuple[str, bytes]] = {
     "length beyond what comes": ("content-length: 100", _TEXT),
     "a chunk that is cut off": ("transfer-encoding: chunked", b"20\r\n" + _TEXT),
@@ -297,8 +297,8 @@ UNFINISHED: dict[str, tuple[str, bytes]] = {
 
 
 @pytest.mark.parametrize("name", UNFINISHED)
-def test_a_body_that_does_not_end_is_not_stored(target: Target, name: str) -> None:
-    """Where the client hangs up in the middle, nothing was pushed."""
+def test_unfinished_body_is_not_stored(target: Target, name: str) -> None:
+    """When the client hangs up in the middle, nothing was pushed."""
     header, body = UNFINISHED[name]
     before = target.stored()
     head = (

@@ -1,4 +1,4 @@
-"""What stands beside a payload is bounded, and is one line wherever it is sent."""
+"""The texts beside a payload are bounded, and stay on one line wherever they are sent."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ GOOD = [
 
 @pytest.fixture(scope="module")
 def db(server: EmbeddedPostgres) -> Iterator[Any]:
-    """A connection to a database with a queue and a log."""
+    """Connect to a database with a queue and a log."""
     with database(server) as dsn, psycopg.connect(dsn, autocommit=True) as conn:
         for topic, semantics in (("t", "QUEUE"), ("log", "PUB_SUB")):
             conn.execute("select postbus.create_topic(%s, %s)", (topic, json.dumps({"semantics": semantics})))
@@ -115,8 +115,8 @@ def _count(db: Any) -> int:
 
 @pytest.mark.parametrize("content_type", BAD, ids=ascii)
 @pytest.mark.parametrize("way", WAYS)
-def test_sql_refuses_what_is_no_content_type(db: Any, way: str, content_type: str) -> None:
-    """Every function that takes one, for a queue and for a log; nothing is published."""
+def test_sql_refuses_bad_content_types(db: Any, way: str, content_type: str) -> None:
+    """Every function with a content type refuses it, for a queue and a log, and publishes nothing."""
     if "\0" in content_type:
         content_type = content_type.replace("\0", "\1")  # which PostgreSQL cannot hold at all
     before = _count(db)
@@ -127,9 +127,9 @@ def test_sql_refuses_what_is_no_content_type(db: Any, way: str, content_type: st
     assert _count(db) == before
 
 
-@pytest.mark.parametrize("content_type", [one for one in BAD if one], ids=ascii)  # an empty one is none
-def test_python_refuses_it_before_it_asks(content_type: str) -> None:
-    """For one message and for many."""
+@pytest.mark.parametrize("content_type", [one for one in BAD if one], ids=ascii)  # an empty one means none
+def test_python_refuses_bad_content_types_before_the_database(content_type: str) -> None:
+    """It does so for one message and for many."""
     message = Outgoing(payload=b"x", content_type=content_type)
     with pytest.raises(InvalidOption, match="content_type"):
         publish_one("t", message)
@@ -139,8 +139,8 @@ def test_python_refuses_it_before_it_asks(content_type: str) -> None:
 
 @pytest.mark.control
 @pytest.mark.parametrize("content_type", GOOD, ids=ascii)
-def test_content_types_of_the_world_are_taken(db: Any, content_type: str) -> None:
-    """With parameters, quoted or not, as RFC 9110 has them; in SQL as in Python."""
+def test_usual_content_types_are_accepted(db: Any, content_type: str) -> None:
+    """They may have parameters, quoted or not, as in RFC 9110; SQL and Python agree."""
     before = _count(db)
     for topic in ("t", "log"):
         db.execute("select postbus.publish(%s, 'x'::bytea, content_type => %s)", (topic, content_type))
@@ -166,8 +166,8 @@ def _message(content_type: str, payload: bytes = b"x", **more: Any) -> Message:
 
 
 @pytest.mark.parametrize("content_type", [one for one in BAD if one], ids=ascii)
-def test_relays_do_not_tell_what_older_versions_have_stored(content_type: str) -> None:
-    """In every form what is told is a content type, in one line; the message goes out."""
+def test_relays_replace_bad_content_types_of_older_versions(content_type: str) -> None:
+    """In every form the sent content type is valid and on one line, and the message goes out."""
     for form in Form:
         parcel = Envelope("x", form=form, source="/s").parcel(_message(content_type))
         assert is_content_type(parcel.content_type)
@@ -175,8 +175,8 @@ def test_relays_do_not_tell_what_older_versions_have_stored(content_type: str) -
             assert is_content_type(json.loads(parcel.body)["datacontenttype"])
 
 
-async def test_webhooks_and_sinks_send_it_as_bytes() -> None:
-    """What is no content type does not end a request, and adds no header to it."""
+async def test_webhooks_and_sinks_replace_bad_content_types() -> None:
+    """A bad content type neither ends the request nor adds a header to it."""
     row: dict[str, Any] = {"name": "w", "url": "", "secret": "s" * 32, "timeout": 5, "concurrency": 1}
     messages = [_message(one) for one in BAD]
     with receiving() as receiver:
@@ -205,8 +205,8 @@ async def test_webhooks_and_sinks_send_it_as_bytes() -> None:
     ],
     ids=["content type", "correlation id", "wide correlation id", "event type", "header"],
 )
-def test_a_message_up_to_its_limits_can_be_written_as_amqp(message: Message) -> None:
-    """AMQP has texts of 255 bytes: what is longer is told in a header, and is no reason to give the message up."""
+def test_message_at_its_limits_can_be_written_as_amqp(message: Message) -> None:
+    """AMQP has texts of 255 bytes; a longer one goes into a header, and the message is not given up."""
     sent = RabbitSink("amqp://127.0.0.1/")._message(Envelope("q", source="/s").parcel(message))
     assert sent.properties.marshal()
     assert sent.headers.get("correlation_id") == message.correlation_id
@@ -226,8 +226,8 @@ FORGING = {
 
 @pytest.mark.parametrize("name", FORGING)
 @pytest.mark.parametrize("content_type", ["application/json", "application/vnd.x+json", "text/plain"])
-def test_a_payload_forges_no_cloud_event(name: str, content_type: str) -> None:
-    """What only says that it is JSON does not become a part of the object around it."""
+def test_payload_cannot_forge_a_cloud_event(name: str, content_type: str) -> None:
+    """A payload that only claims to be JSON does not become part of the object around it."""
     envelope = Envelope("x", form=Form.CLOUDEVENTS_STRUCTURED, source="/s")
     told = json.loads(envelope.parcel(_message(content_type, FORGING[name])).body)
     assert (told["source"], told["type"]) == ("/s", "t")
@@ -251,7 +251,7 @@ LIMITS: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_texts_beside_the_payload_are_bounded(db: Any, name: str) -> None:
-    """In every function that publishes, whatever else the message has; an import tells it as a problem."""
+    """Every publishing function refuses longer ones, and an import reports them."""
     what, value = LIMITS[name]
     db.execute(
         "create temp table if not exists kept as select jsonb_build_object('a', repeat('x', 4000000)) as headers"
@@ -281,8 +281,8 @@ def test_texts_beside_the_payload_are_bounded(db: Any, name: str) -> None:
 
 
 @pytest.mark.control
-def test_texts_up_to_the_limits_are_taken(db: Any) -> None:
-    """500 characters, and 64 KiB of names and values, are taken by SQL and Python alike."""
+def test_texts_up_to_the_limits_are_accepted(db: Any) -> None:
+    """SQL and Python accept 500 characters, and 64 KiB of header names and values."""
     headers = {"a": "x" * 65_534, "b": ""}
     for topic in ("t", "log"):
         db.execute(

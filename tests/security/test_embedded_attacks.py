@@ -1,4 +1,4 @@
-"""The embedded server of root: who else reaches it, and what can be had from root by links in its folders."""
+"""Attacks on the embedded server of root: reaching it from elsewhere, and abusing root by links in its folders."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def base(plain_environment: None) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def server(base: Path) -> Iterator[EmbeddedPostgres]:
-    """The server of root, in a folder that was not there before, as the account that others use too."""
+    """Start root's server in a new folder, under an account that other processes use too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POSTBUS_PG_USER", "nobody")
         with EmbeddedPostgres.start(base / "server") as postgres:
@@ -47,7 +47,7 @@ def server(base: Path) -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture
 def place(base: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A folder of root that everybody may enter, for one attack."""
+    """Make a folder of root that everybody may enter, for one attack."""
     path = base / f"attack-{abs(hash(request.node.name))}"
     path.mkdir()
     path.chmod(0o755)
@@ -57,7 +57,7 @@ def place(base: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 @pytest.fixture
 def victim(place: Path) -> Path:
-    """A folder of root, which must stay root's."""
+    """Make a folder of root, which must stay root's."""
     path = place / "victim"
     path.mkdir(0o750)
     (path / "postmaster.pid").write_text("not yours")
@@ -66,7 +66,7 @@ def victim(place: Path) -> Path:
 
 
 def facts(path: Path) -> list[tuple[str, int, int, int, str]]:
-    """All that an attack could change."""
+    """Return everything that an attack could change."""
     return [
         (
             one.name,
@@ -80,7 +80,7 @@ def facts(path: Path) -> list[tuple[str, int, int, int, str]]:
 
 
 def as_nobody(script: str, *args: str | Path, group: int = NOBODY) -> subprocess.CompletedProcess[str]:
-    """Run Python as the account that the server has, in the group that this account has."""
+    """Run Python as the account of the server, in that account's own group."""
     python = shutil.which("python3", path="/usr/bin:/bin")
     if python is None:
         pytest.skip("other accounts reach no Python here")
@@ -121,8 +121,8 @@ WORKING = ("list the data", "read the data", "read who may connect", "its files"
 
 
 @pytest.mark.parametrize("what", TRIES)
-def test_others_who_run_as_the_servers_account_get_nothing(what: str, server: EmbeddedPostgres) -> None:
-    """Another process of `nobody` neither connects nor reads: it is not in the group that only this server has."""
+def test_other_processes_of_the_servers_account_get_nothing(what: str, server: EmbeddedPostgres) -> None:
+    """Another process of `nobody` can neither connect nor read, because only this server is in the group."""
     state = read_state(Home(server.data_dir))
     assert state is not None
     tried = as_nobody(TRIES[what], state.socket_dir, server.data_dir, str(state.pid))
@@ -131,8 +131,8 @@ def test_others_who_run_as_the_servers_account_get_nothing(what: str, server: Em
 
 
 @pytest.mark.control
-def test_the_attacks_would_work(server: EmbeddedPostgres) -> None:
-    """In the server's own group the same account connects as far as to be asked who it is, and reads."""
+def test_attacks_on_the_server_would_work_in_its_group(server: EmbeddedPostgres) -> None:
+    """In the server's own group the same account connects and reads."""
     state = read_state(Home(server.data_dir))
     assert state is not None
     group = server.data_dir.stat().st_gid
@@ -140,8 +140,8 @@ def test_the_attacks_would_work(server: EmbeddedPostgres) -> None:
     assert [one.returncode for one in done] == [0] * len(done), done
 
 
-def test_the_server_asks_who_connects(server: EmbeddedPostgres) -> None:
-    """Whoever got as far as the socket would be refused by the server: root connects, and nobody else."""
+def test_server_authenticates_connections(server: EmbeddedPostgres) -> None:
+    """A process that reached the socket would be refused: only root connects."""
     assert query(server, "select count(*) from pg_hba_file_rules where auth_method <> 'peer'") == 0
     state = read_state(Home(server.data_dir))
     assert state is not None
@@ -151,7 +151,7 @@ def test_the_server_asks_who_connects(server: EmbeddedPostgres) -> None:
 
 @pytest.mark.control
 def test_root_connects_as_every_role(server: EmbeddedPostgres) -> None:
-    """What asks for another role of the database is let in as before."""
+    """A request for another role of the database is accepted as before."""
     query(server, 'create role "an app" login')
 
     async def ask() -> str:
@@ -192,8 +192,8 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("planted", PLANTED)
-def test_a_link_in_somebodys_folder_leads_root_nowhere(planted: str, place: Path, victim: Path) -> None:
-    """Root keeps a server in a folder of a user, who has put links there: what they lead to stays as it is."""
+def test_link_in_a_users_folder_leads_root_nowhere(planted: str, place: Path, victim: Path) -> None:
+    """Root keeps a server in a user's folder with planted links: their targets stay as they are."""
     home = place / "home"
     home.mkdir(0o700)
     (home / "postbus.json").write_text("{}")
@@ -214,7 +214,7 @@ def test_a_link_in_somebodys_folder_leads_root_nowhere(planted: str, place: Path
 
 
 def broken_binaries(place: Path) -> Path:
-    """Programs that end at once: what root does around them is what is looked at."""
+    """Make programs that end at once: the test observes what root does around them."""
     folder = place / "bin"
     folder.mkdir()
     for name, script in {"postgres": "echo 'postgres (PostgreSQL) 18.0'", "initdb": "exit 1"}.items():
@@ -225,10 +225,10 @@ def broken_binaries(place: Path) -> Path:
 
 @pytest.mark.parametrize("swap", ["link", "folder"])
 @pytest.mark.parametrize("maker", ["make_folder", "make_folders"])
-def test_a_folder_that_is_swapped_while_it_is_made(
+def test_folder_swapped_while_it_is_made_is_not_given_away(
     swap: str, maker: str, place: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between making a folder and giving it away somebody puts another one there: that one is not given away."""
+    """An attacker replaces the folder between its creation and the change of owner."""
     mkdir = Path.mkdir
 
     def raced(self: Path, mode: int = 0o777, *args: bool) -> None:
@@ -250,8 +250,8 @@ def test_a_folder_that_is_swapped_while_it_is_made(
     assert facts(victim) == before
 
 
-def test_a_link_in_the_place_of_the_home_is_not_given_away(place: Path, victim: Path) -> None:
-    """Closing a folder to others closes that folder, and not what somebody's link leads to."""
+def test_link_in_place_of_the_home_is_not_given_away(place: Path, victim: Path) -> None:
+    """Closing a folder to others does not affect the target of a link."""
     (place / "home").symlink_to(victim)
     before = facts(victim)
     with pytest.raises(OSError):
@@ -333,7 +333,7 @@ def _(place: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_root_keeps_no_server_where_others_may_replace_its_folders(name: str, place: Path) -> None:
+def test_root_keeps_no_server_in_folders_that_others_may_replace(name: str, place: Path) -> None:
     """The error names the folder that others may change, and what to do."""
     folder = WAYS[name](place)
     with pytest.raises(EmbeddedError, match="others may change what is in") as caught:
@@ -342,8 +342,8 @@ def test_root_keeps_no_server_where_others_may_replace_its_folders(name: str, pl
     assert not (folder / "postbus.json").exists()
 
 
-def test_a_cache_that_others_may_change_is_not_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copied programs run from a folder of root only."""
+def test_programs_are_not_run_from_a_cache_that_others_may_change(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copied programs run only from a folder of root."""
     hidden = place / "hidden"
     hidden.mkdir(0o700)
     binaries = broken_binaries(hidden)
@@ -356,8 +356,8 @@ def test_a_cache_that_others_may_change_is_not_run(place: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("content", ["18\x1b[2J", "root:x:0:0\n", "", "9" * 5000])
-def test_a_version_that_is_none_is_refused(content: str, place: Path) -> None:
-    """What stands where the version should be is told in a form that a terminal can be given, or not at all."""
+def test_bad_version_file_is_refused(content: str, place: Path) -> None:
+    """Its content is shown in a form that is safe for a terminal, or not at all."""
     home = place / "home"
     (home / "pgdata").mkdir(parents=True)
     (home / "postbus.json").write_text("{}")
@@ -371,8 +371,8 @@ def test_a_version_that_is_none_is_refused(content: str, place: Path) -> None:
 
 
 @pytest.mark.control
-def test_data_from_before_the_server_had_a_group_goes_on_working(base: Path, plain_environment: None) -> None:
-    """A folder as earlier releases left it, for the account `nobody`, is taken over with its data, and closed."""
+def test_data_of_earlier_releases_keeps_working(base: Path, plain_environment: None) -> None:
+    """A folder of an earlier release, for the account `nobody`, is taken over with its data, and closed to others."""
     home = base / "old"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POSTBUS_PG_USER", "nobody")
@@ -394,8 +394,8 @@ def test_data_from_before_the_server_had_a_group_goes_on_working(base: Path, pla
     assert stat.S_IMODE(home.stat().st_mode) == 0o710
 
 
-def test_a_lock_of_ours_is_a_plain_file(place: Path) -> None:
-    """A folder, a pipe or a device is no lock."""
+def test_lock_must_be_a_plain_file(place: Path) -> None:
+    """A folder, a pipe or a device is refused."""
     (place / "x.lock").mkdir()
     os.mkfifo(place / "y.lock")
     for name in ("x.lock", "y.lock"):

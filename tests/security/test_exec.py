@@ -1,4 +1,4 @@
-"""Nothing of a message becomes part of the command of `postbus consume --exec`."""
+"""No part of a message becomes part of the command of `postbus consume --exec`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COMMANDS = [
     "-c 'touch came-through'", "\x1b]0;touch came-through\x07", "came-through", "*", "~", "$POSTBUS_DSN", "#", "\\",
 ]  # fmt: skip
 
-# Headers that would mean something to a process if they became variables of its environment.
+# Headers that would affect a process if they became variables of its environment.
 VARIABLES = {
     "LD_PRELOAD": "/tmp/evil.so", "PATH": "/tmp/evil", "BASH_ENV": "came-through.sh", "ENV": "came-through.sh",
     "IFS": "x",
@@ -40,7 +40,7 @@ VARIABLES = {
     "": "x", "a=b": "c",
 }  # fmt: skip
 
-# Keeps what it is given, byte for byte, in a file per message.
+# Keeps its input, byte for byte, in a file per message.
 _COMMAND = (
     "exec > $POSTBUS_ID.told; "
     'printf "%s" "$POSTBUS_KEY" | base64 -w0; echo; printf "%s" "$POSTBUS_HEADERS" | base64 -w0; echo; '
@@ -56,7 +56,7 @@ class Shell:
     ids: dict[str, int] = field(default_factory=dict)
 
     def told(self, name: str) -> list[bytes]:
-        """What the command was given: key, headers, payload, and its environment."""
+        """Return what the command got: key, headers, payload and environment."""
         lines = (self.folder / f"{self.ids[name]}.told").read_bytes().splitlines()
         return [base64.b64decode(line) for line in lines]
 
@@ -80,7 +80,7 @@ async def _prepare(bus: Bus) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def shell(server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """What is left after the command was run for all messages."""
+    """Return the results after the command was run for all messages."""
     folder = tmp_path_factory.mktemp("shell")
     with database(server) as dsn:
         ids = with_bus(dsn, _prepare)
@@ -98,8 +98,8 @@ def shell(server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.mark.parametrize("number", range(len(COMMANDS)), ids=lambda number: ascii(COMMANDS[number]))
 @pytest.mark.parametrize("where", ["payload", "key", "value", "name"])
-def test_what_looks_like_a_command_is_not_run(shell: Shell, where: str, number: int) -> None:
-    """It arrives as it was published, and nothing but that."""
+def test_text_that_looks_like_a_command_is_not_run(shell: Shell, where: str, number: int) -> None:
+    """It arrives exactly as it was published."""
     key, headers, payload, _ = shell.told(f"{where} {number}")
     text = COMMANDS[number]
     expected: dict[str, Any] = {"payload": payload, "key": key, "value": None, "name": None}
@@ -119,15 +119,15 @@ def test_headers_do_not_become_variables(shell: Shell, name: str) -> None:
     assert variables.get(name) != VARIABLES[name]
 
 
-def test_an_identity_is_no_command(shell: Shell) -> None:
-    """The one that a message brought along is a variable as well."""
+def test_event_id_is_not_run_as_a_command(shell: Shell) -> None:
+    """A message's own identity is a variable as well."""
     environ = shell.told("identity")[3]
     assert b"POSTBUS_EVENT_ID=$(touch came-through)\0" in environ + b"\0"
     assert shell.files == set()
 
 
-def test_any_bytes_arrive_by_stdin(shell: Shell) -> None:
-    """A payload is not a line, and not a text."""
+def test_any_bytes_arrive_on_stdin(shell: Shell) -> None:
+    """A payload need not be a line or a text."""
     assert shell.told("bytes")[2] == bytes(range(256))
 
 
@@ -135,7 +135,7 @@ def test_any_bytes_arrive_by_stdin(shell: Shell) -> None:
     "name",
     ["t;touch x", "$(touch x)", "`x`", "t x", "-t", "--exec", "../t", "t\nx", "t|x", "t&x", "t>x", "t*", "~t", "t'"],
 )
-async def test_a_topic_cannot_be_called_like_a_command(bus: Bus, name: str) -> None:
-    """Names of topics have no signs of a shell, so that scripts need not quote them."""
+async def test_topic_cannot_be_named_like_a_command(bus: Bus, name: str) -> None:
+    """Topic names contain no shell characters, so that scripts need not quote them."""
     with pytest.raises(InvalidTopicName):
         await bus.send(name, "x")

@@ -1,4 +1,4 @@
-"""What a consumer's SQL role says is not believed: contents, places, whose lane it is, and which process speaks."""
+"""A consumer's SQL role is not trusted about contents, positions, lanes, or the process that calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def before(stage: Stage) -> dict[str, Any]:
     return stage.facts()
 
 
-# Lanes that are somebody else's
+# Lanes of another process
 
 _ADVANCE = (
     "select postbus.advance(array[$1::bigint], array[$2::int], $3::uuid[], array[$4::bigint], array[$5], $6, $7, "
@@ -51,8 +51,8 @@ def _advance(
 
 
 @pytest.mark.parametrize("token", ["none", "null", "random", "of its own lane", "of the other lane", "several"])
-def test_nobody_moves_a_lane_without_its_token(stage: Stage, before: dict[str, Any], token: str) -> None:
-    """Neither forwards nor backwards, and with the right number of its ledger, which can be guessed."""
+def test_lane_cannot_be_moved_without_its_token(stage: Stage, before: dict[str, Any], token: str) -> None:
+    """It moves neither forwards nor backwards, even with the right number of its ledger, which can be guessed."""
     victim, other = stage.theirs
     given: dict[str, list[Any]] = {
         "none": [],
@@ -70,8 +70,8 @@ def test_nobody_moves_a_lane_without_its_token(stage: Stage, before: dict[str, A
     assert stage.facts() == before
 
 
-def test_the_way_without_tokens_is_closed(stage: Stage, before: dict[str, Any]) -> None:
-    """As it was called when a number was enough."""
+def test_advance_without_tokens_is_closed(stage: Stage, before: dict[str, Any]) -> None:
+    """This is the call of earlier versions, for which a number was enough."""
     lane = stage.theirs[0]
     sql = "select postbus.advance(array[$1::bigint], array[$2::int], array[$3::bigint], array[$4], $5, $6, '{1}')"
     told = stage.attack(sql, lane.subscription, lane.lane, lane.number, stage.log.next, [None], [None])
@@ -109,22 +109,24 @@ def test_the_way_without_tokens_is_closed(stage: Stage, before: dict[str, Any]) 
     ],
 )
 @pytest.mark.parametrize("token", ["null", "guessed", "its own"])
-def test_another_ones_token_cannot_be_done_without(stage: Stage, before: dict[str, Any], sql: str, token: str) -> None:
-    """What one holds is changed by whoever knows its random token, and by nobody else."""
+def test_leases_cannot_be_changed_without_their_token(
+    stage: Stage, before: dict[str, Any], sql: str, token: str
+) -> None:
+    """Only a caller who knows the random token of a lane or lease can change it."""
     lane = stage.theirs[0]
     fresh = stage.ids_in(lane.lane)[1]
     sql = sql.format(
         billing=stage.billing, lane=lane.lane, retried=stage.retried, fresh=fresh, position=stage.position_of(fresh),
         claimed=stage.claimed["ids"][0],
     )  # fmt: skip
-    mine = None if "note_done" in sql or "release_lanes" in sql else stage.mine[lane.lane].token  # else it may
+    mine = None if "note_done" in sql or "release_lanes" in sql else stage.mine[lane.lane].token  # otherwise it may
     stage.attack(sql, {"null": None, "guessed": uuid4(), "its own": mine}[token])
 
     assert stage.facts() == before
 
 
-def test_tokens_and_secrets_are_seen_by_nobody(stage: Stage) -> None:
-    """Neither by consumers nor by observers; no view shows them."""
+def test_no_role_can_see_tokens_and_secrets(stage: Stage) -> None:
+    """Consumers and observers cannot read the tables, and no view shows them."""
     for conn in (stage.consumer, stage.observer):
         for table in ("lane", "lease", "worker", "sweeper", "sink_away", "retrying"):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
@@ -137,7 +139,7 @@ def test_tokens_and_secrets_are_seen_by_nobody(stage: Stage) -> None:
     assert [tuple(row) for row in shown] in ([], [("webhooks", "secret")])
 
 
-# Places that are none, in a lane of one's own
+# Impossible positions, in a lane of one's own
 
 
 _TYPES = {
@@ -175,8 +177,8 @@ _COLUMNS = (
         "until",
     ],
 )
-def test_a_place_that_nobody_can_have_come_to_is_refused(stage: Stage, before: dict[str, Any], change: str) -> None:
-    """It would pass by messages of later, or stop the sweep of the whole storage."""
+def test_impossible_position_is_refused(stage: Stage, before: dict[str, Any], change: str) -> None:
+    """It would skip later messages, or stop the sweep of the whole storage."""
     name, _, value = change.partition(" = ")
     field, _, part = name.partition(".")
     seen = "(select row(p.position, p.txid, p.snapshot)::postbus.log_place from place p)"
@@ -203,8 +205,8 @@ def test_a_place_that_nobody_can_have_come_to_is_refused(stage: Stage, before: d
 
 @pytest.mark.parametrize("passed", [-1, 2**40, 2**62, None])
 @pytest.mark.parametrize("done", [(None, None), (2**62, 0), (5, -7)])
-def test_a_group_cannot_have_passed_what_there_is_not(stage: Stage, passed: int | None, done: tuple[Any, Any]) -> None:
-    """Nor be done with it: lags of others' views would overflow."""
+def test_group_cannot_have_passed_more_than_exists(stage: Stage, passed: int | None, done: tuple[Any, Any]) -> None:
+    """False numbers of passed messages would make lags in others' views overflow."""
     lane = stage.mine[0]
     told = _advance(stage, lane, [lane.token], stage.log.next, passed, done)  # type: ignore[arg-type]
 
@@ -212,8 +214,8 @@ def test_a_group_cannot_have_passed_what_there_is_not(stage: Stage, passed: int 
     assert told.sqlstate == "PB402"
 
 
-def test_a_cursor_is_no_place_to_store_much(stage: Stage) -> None:
-    """A snapshot may list transactions, but not hundreds of thousands, for all who look at it."""
+def test_oversized_cursor_is_refused(stage: Stage) -> None:
+    """A snapshot may list transactions, but not hundreds of thousands."""
     lane = stage.mine[0]
     seen = stage.log.next.partition('",')[0]
     told = _advance(stage, lane, [lane.token], f'{seen}",,{" " * 2_000_000}5,0,,,,,)')
@@ -236,8 +238,8 @@ def _put_off(stage: Stage, kind: str, id: int, position: int) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["retry", "dead"])
-def test_contents_are_not_taken_from_the_caller(stage: Stage, before: dict[str, Any], kind: str) -> None:
-    """The way in which they were given is closed, also to who holds the lane."""
+def test_contents_cannot_be_given_by_the_caller(stage: Stage, before: dict[str, Any], kind: str) -> None:
+    """The call with contents is closed, even to the lane's holder."""
     lane, id = stage.mine[0], stage.ids_in(0)[0]
     told = stage.attack(
         "select postbus.put_off($1, $2, $3, array[$4], array[$5::bigint], array[$6::bigint], array[now()], '{k}', "
@@ -261,10 +263,8 @@ def test_contents_are_not_taken_from_the_caller(stage: Stage, before: dict[str, 
         "of another segment",
     ],
 )
-def test_only_messages_that_the_lane_brings_are_put_off(
-    stage: Stage, before: dict[str, Any], which: str, kind: str
-) -> None:
-    """What the segment at the position does not have, or has for another topic or lane, is not stored."""
+def test_only_messages_of_the_lane_can_be_deferred(stage: Stage, before: dict[str, Any], which: str, kind: str) -> None:
+    """A message that is not in the segment, or belongs to another topic or lane, is not stored."""
     here = stage.ids_in(0)[0]
     there = stage.ids_in(0, topic="elsewhere")[0]
     beside = stage.ids_in(1)[0]
@@ -285,7 +285,8 @@ def test_only_messages_that_the_lane_brings_are_put_off(
 
 
 @pytest.mark.parametrize("kind", ["", "done", "deleted", "RETRY", None])
-def test_a_message_is_not_put_off_in_a_way_that_there_is_not(stage: Stage, before: dict[str, Any], kind: Any) -> None:
+def test_unknown_kind_of_deferral_is_refused(stage: Stage, before: dict[str, Any], kind: Any) -> None:
+    """Only retry, park, release, suspect and dead exist."""
     id = stage.ids_in(0)[0]
     told = _put_off(stage, kind, id, stage.position_of(id))
 
@@ -295,7 +296,8 @@ def test_a_message_is_not_put_off_in_a_way_that_there_is_not(stage: Stage, befor
 
 
 @pytest.mark.parametrize("delay", ["-1 s", "infinity", "1000000 years", "-infinity"])
-def test_a_message_is_not_put_off_for_ever(stage: Stage, before: dict[str, Any], delay: str) -> None:
+def test_deferral_cannot_have_a_bad_delay(stage: Stage, before: dict[str, Any], delay: str) -> None:
+    """Negative, infinite and absurdly long delays are refused."""
     lane, id = stage.mine[0], stage.ids_in(0)[0]
     told = stage.attack(
         _PUT_OFF.replace("{1 h}", "{" + delay + "}"),
@@ -306,8 +308,8 @@ def test_a_message_is_not_put_off_for_ever(stage: Stage, before: dict[str, Any],
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_what_is_put_off_has_the_content_of_the_log(stage: Stage, kind: str) -> None:
-    """With its headers, keys and types, whatever the one who puts it off would like it to be."""
+def test_deferred_message_has_the_content_of_the_log(stage: Stage, kind: str) -> None:
+    """Headers, keys and types come from the log, whatever the caller would like."""
     number = _KINDS.index(kind)
 
     async def attack() -> tuple[Any, Any]:
@@ -334,8 +336,8 @@ def test_what_is_put_off_has_the_content_of_the_log(stage: Stage, kind: str) -> 
     assert tuple(stored) == ("a", "c", '{"h": "x"}', f"true {number}".encode())
 
 
-def test_a_group_does_not_get_again_what_it_is_done_with(stage: Stage) -> None:
-    """Who holds a lane cannot bring messages back that the group's cursor is past, nor bury them."""
+def test_settled_messages_cannot_be_brought_back(stage: Stage) -> None:
+    """The holder of a lane can neither defer nor bury messages behind the group's cursor."""
 
     async def attack() -> list[Any]:
         transaction = stage.consumer.transaction()
@@ -367,8 +369,8 @@ def test_a_group_does_not_get_again_what_it_is_done_with(stage: Stage) -> None:
         ("nowhere", 0, 1),
     ],
 )
-def test_what_is_done_is_a_part_of_a_segment(stage: Stage, position: str, start: Any, stop: Any) -> None:
-    """Of the lane's: ranges without an end would be told one by one to whoever has the lane next."""
+def test_messages_settled_ahead_must_be_part_of_a_segment(stage: Stage, position: str, start: Any, stop: Any) -> None:
+    """Unlimited ranges would be repeated one by one to the lane's next holder."""
     here, there = stage.position_of(stage.ids_in(0)[0]), stage.position_of(stage.ids_in(0, topic="elsewhere")[0])
     place = {"here": here, "elsewhere": there, "nowhere": 2**62}[position]
     stage.attack(
@@ -398,8 +400,8 @@ def test_what_is_done_is_a_part_of_a_segment(stage: Stage, position: str, start:
     ],
 )
 @pytest.mark.parametrize("secret", ["none", "guessed"])
-def test_nobody_speaks_for_another_process(stage: Stage, before: dict[str, Any], sql: str, secret: str) -> None:
-    """Who does not know its secret neither keeps it alive, nor ends it, nor takes or leaves lanes in its name."""
+def test_nobody_can_speak_for_another_process(stage: Stage, before: dict[str, Any], sql: str, secret: str) -> None:
+    """A caller without its secret can neither keep it alive nor end it, nor take or release lanes in its name."""
     told = stage.attack(sql.replace("{billing}", str(stage.billing)), None if secret == "none" else uuid4())
 
     assert isinstance(told, asyncpg.PostgresError)
@@ -414,8 +416,8 @@ def test_nobody_speaks_for_another_process(stage: Stage, before: dict[str, Any],
      "select postbus.leave_groups('honest', array[{billing}])", "select postbus.forget_sweeper('serve')",
      "select postbus.forget_sink_away('t', 'billing', 'relay')"],
 )  # fmt: skip
-def test_the_ways_without_secrets_do_not_help(stage: Stage, before: dict[str, Any], sql: str) -> None:
-    """As they were called when a name was enough."""
+def test_calls_without_secrets_do_not_affect_other_processes(stage: Stage, before: dict[str, Any], sql: str) -> None:
+    """These are the calls of earlier versions, for which a name was enough."""
     told = stage.attack(sql.replace("{billing}", str(stage.billing)))
 
     assert isinstance(told, asyncpg.PostgresError)
@@ -440,9 +442,10 @@ _ESCAPE = "a\x1b[2Jb\nc"
         "select postbus.note_failure($1, 0, 'error')",
     ],
 )
-def test_names_that_fill_the_disk_or_a_terminal_are_refused(
+def test_too_long_or_unprintable_names_are_refused(
     stage: Stage, before: dict[str, Any], sql: str, text: str | None
 ) -> None:
+    """They would fill the disk or attack a terminal."""
     told = stage.attack(sql.replace("{billing}", str(stage.billing)), text)
 
     assert isinstance(told, asyncpg.PostgresError)
@@ -462,10 +465,8 @@ def test_names_that_fill_the_disk_or_a_terminal_are_refused(
         "select count(*) from postbus.pop_scope('evil', pattern => '#', member => {member})",
     ],
 )
-def test_members_with_long_names_do_not_stop_the_return_of_leases(
-    stage: Stage, before: dict[str, Any], sql: str, length: int
-) -> None:
-    """Where a lease ends its member is noted, in an index without room for long names: nobody's lease would end."""
+def test_long_member_names_are_refused(stage: Stage, before: dict[str, Any], sql: str, length: int) -> None:
+    """An expired lease's member goes into an index: a longer name would stop the return of every lease."""
     member = f"(select left(string_agg(md5(n::text), ''), {length}) from generate_series(1, {length // 32 + 1}) as n)"
     told = stage.attack(sql.format(member=member))
 
@@ -475,8 +476,8 @@ def test_members_with_long_names_do_not_stop_the_return_of_leases(
 
 
 @pytest.mark.parametrize(("count", "size"), [(2**31 - 1, 2**62), (10_001, 67_108_865)])
-def test_a_pop_is_bounded_whatever_it_asks_for(stage: Stage, count: int, size: int) -> None:
-    """All of a log on the shelf of a group would fill the disk."""
+def test_pop_is_bounded_whatever_it_asks_for(stage: Stage, count: int, size: int) -> None:
+    """A whole log in the pull buffer of a group would fill the disk."""
 
     async def attack() -> tuple[int, int]:
         await subscribe(stage.consumer, "popper", topic="elsewhere")
@@ -496,8 +497,8 @@ def test_a_pop_is_bounded_whatever_it_asks_for(stage: Stage, count: int, size: i
 
 
 @pytest.mark.parametrize("text", [_LONG, _ESCAPE], ids=["long", "escape"])
-def test_other_texts_are_cut_to_a_line(stage: Stage, text: str) -> None:
-    """Hosts and topics of a process, and who stopped a group, as logs and terminals show them."""
+def test_other_texts_are_cut_to_one_line(stage: Stage, text: str) -> None:
+    """Logs and terminals show hosts and topics of a process, and who stopped a group."""
 
     async def attack() -> list[str]:
         transaction = stage.owner.transaction()
@@ -526,8 +527,8 @@ def test_other_texts_are_cut_to_a_line(stage: Stage, text: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["batch_size", "max_rate", "target_latency"])
-def test_options_of_groups_are_no_place_to_store_much(stage: Stage, before: dict[str, Any], option: str) -> None:
-    """A number may be written with spaces, as many as fit into a row."""
+def test_oversized_group_options_are_refused(stage: Stage, before: dict[str, Any], option: str) -> None:
+    """A number may be written with spaces, but not with a million of them."""
     sql = "select postbus.subscribe('t', 'evil', catch_up => jsonb_build_object($1::text, repeat(' ', 1000000) || '1'))"
     told = stage.attack(sql, option)
 
@@ -538,8 +539,10 @@ def test_options_of_groups_are_no_place_to_store_much(stage: Stage, before: dict
 
 @pytest.mark.parametrize("counter", ["-1", "NaN", "Infinity", "1e300", "9000000000000000000"])
 @pytest.mark.parametrize("place", range(5))
-def test_counters_of_members_stay_numbers(stage: Stage, before: dict[str, Any], place: int, counter: str) -> None:
-    """One that is none, or nearly too large, would end all that adds them up."""
+def test_counters_of_members_must_be_valid_numbers(
+    stage: Stage, before: dict[str, Any], place: int, counter: str
+) -> None:
+    """An invalid or huge one would break every sum of them."""
     given = ["1"] * 5
     given[place] = counter
     values = ", ".join(f"'{{{one}}}'" for one in given)
@@ -552,7 +555,10 @@ def test_counters_of_members_stay_numbers(stage: Stage, before: dict[str, Any], 
 @pytest.mark.parametrize(
     ("job", "storage"), [("sweep", 99), ("drop_leaves", 0), ("'; drop", 0), ("sweep", -1), ("sweep_log", 2**31 - 1)]
 )
-def test_only_jobs_that_there_are_can_fail(stage: Stage, before: dict[str, Any], job: str, storage: int) -> None:
+def test_failures_can_be_reported_only_for_known_jobs(
+    stage: Stage, before: dict[str, Any], job: str, storage: int
+) -> None:
+    """Unknown jobs and storages are refused."""
     told = stage.attack("select postbus.note_failure($1, $2, 'no')", job, storage)
 
     assert isinstance(told, asyncpg.PostgresError)
@@ -560,9 +566,8 @@ def test_only_jobs_that_there_are_can_fail(stage: Stage, before: dict[str, Any],
 
 
 @pytest.mark.parametrize("outcome", ["", "DONE", "lost", None])
-def test_what_is_tried_again_ends_in_a_way_that_there_is(
-    stage: Stage, before: dict[str, Any], outcome: str | None
-) -> None:
+def test_unknown_outcome_of_a_retry_is_refused(stage: Stage, before: dict[str, Any], outcome: str | None) -> None:
+    """A retry ends as one of the known outcomes."""
     lane = stage.mine[0]
     told = stage.attack(
         "select postbus.settle_retrying($1, $2, $3, array[1], $4)", lane.subscription, lane.lane, lane.token, outcome

@@ -1,4 +1,4 @@
-"""Only a JWT that its issuer has signed, for this audience and for now, opens the server."""
+"""Only a JWT that its issuer has signed, for this audience and the current time, is accepted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Issuer:
 
     @property
     def keys(self) -> dict[str, Any]:
-        """What it publishes."""
+        """Return the published keys."""
         own: list[tuple[str, str, Any, Any]] = [
             ("rsa", "RS256", RSAAlgorithm, self.rsa),
             ("ec", "ES256", ECAlgorithm, self.ec),
@@ -51,7 +51,7 @@ class Issuer:
         }
 
     def sign(self, claims: Claims, kid: str = "rsa", **headers: Any) -> str:
-        """By the key that is called so; by the first one where none is."""
+        """Sign with the key of this name, or with the first one if there is none."""
         keys: dict[str, tuple[Any, str]] = {"ec": (self.ec, "ES256"), "ed": (self.ed, "EdDSA")}
         key, algorithm = keys.get(kid, (self.rsa, "RS256"))
         return jwt.encode(claims, key, algorithm=algorithm, headers={"kid": kid} | headers)
@@ -62,7 +62,7 @@ THEIRS, OURS = Issuer(), Issuer()
 
 
 def good(**changed: Any) -> Claims:
-    """Claims that open the server; None takes one away."""
+    """Return valid claims; None removes one."""
     now = int(time.time())
     claims: Claims = {
         "iss": ISSUER, "aud": AUDIENCE, "sub": "mallory", "exp": now + 600, "iat": now - 5,
@@ -81,7 +81,7 @@ def unsigned(header: Any, claims: Any = None, signature: bytes = b"") -> str:
 
 
 def by_hmac(key: bytes, alg: str = "HS256", **headers: Any) -> str:
-    """Signed by a secret that everybody knows: the public key."""
+    """Sign with a secret that everybody knows: the public key."""
     text = f"{b64({'alg': alg, 'typ': 'JWT', 'kid': 'rsa'} | headers)}.{b64(good())}"
     digest = {"HS256": hashlib.sha256, "HS384": hashlib.sha384, "HS512": hashlib.sha512}[alg]
     return f"{text}.{b64(hmac.new(key, text.encode(), digest).digest())}"
@@ -97,13 +97,13 @@ def with_signature(change: Callable[[bytes], bytes], kid: str = "rsa") -> str:
 
 
 def swapped(claims: Claims, kid: str = "rsa") -> str:
-    """A true signature, of other claims."""
+    """Return a true signature, of other claims."""
     head, _, signature = THEIRS.sign(good(sub="alice"), kid).split(".")
     return f"{head}.{b64(claims)}.{signature}"
 
 
 def raw_claims(text: str) -> str:
-    """Signed by the issuer as it stands, with the claims that text adds: what no library would write."""
+    """Sign as the issuer, with additional claims as text: what no library would write."""
     claims = (json.dumps(good())[:-1] + ", " + text + "}").encode()
     return jwt.api_jws.encode(claims, THEIRS.rsa, algorithm="RS256", headers={"kid": "rsa"})
 
@@ -129,7 +129,7 @@ FORGED: dict[str, Callable[[], str]] = {
     "alg twice": lambda: unsigned(b'{"alg":"RS256","kid":"rsa","alg":"none"}'),
     "an empty signature": lambda: with_signature(lambda _: b""),
     "signature left out": lambda: THEIRS.sign(good()).rpartition(".")[0],
-    # signed by what is public
+    # signed with public data
     "HS256 by the PEM": lambda: by_hmac(pem()),
     "HS256 by the PEM without its line end": lambda: by_hmac(pem().strip()),
     "HS384 by the PEM": lambda: by_hmac(pem(), "HS384"),
@@ -156,7 +156,7 @@ FORGED: dict[str, Callable[[], str]] = {
     "kid a list": lambda: f"{b64({'alg': 'RS256', 'kid': ['rsa']})}." + THEIRS.sign(good()).partition(".")[2],
     "kid an object": lambda: f"{b64({'alg': 'RS256', 'kid': {'rsa': 1}})}." + THEIRS.sign(good()).partition(".")[2],
     "kid beyond measure": lambda: OURS.sign(good(), kid="k" * 20_000),
-    # signatures that are changed
+    # changed signatures
     "the psychic signature": lambda: unsigned({"alg": "ES256", "kid": "ec"}, signature=bytes(64)),
     "r and s are the order": lambda: unsigned(
         {"alg": "ES256", "kid": "ec"}, signature=_EC_ORDER.to_bytes(32, "big") * 2
@@ -175,7 +175,7 @@ FORGED: dict[str, Callable[[], str]] = {
     "of other claims, EdDSA": lambda: swapped(good(), "ed"),
     "RSA told to be EC": lambda: unsigned({"alg": "ES256", "kid": "rsa"}, signature=bytes(64)),
     "EC told to be RSA": lambda: unsigned({"alg": "RS256", "kid": "ec"}, signature=bytes(256)),
-    # claims that are wrong, signed by the issuer
+    # wrong claims, signed by the issuer
     "expired": lambda: THEIRS.sign(good(exp=int(time.time()) - 1)),
     "expired long ago": lambda: THEIRS.sign(good(exp=0)),
     "expires in no time": lambda: THEIRS.sign(good(exp=-1)),
@@ -212,13 +212,13 @@ FORGED: dict[str, Callable[[], str]] = {
     "sub a number": lambda: raw_claims('"sub": 1'),
     "sub a list": lambda: raw_claims('"sub": ["mallory"]'),
     "claims twice, the last expired": lambda: raw_claims('"exp": 1'),
-    # headers that ask for more than is understood
+    # headers that ask for more than is supported
     "crit": lambda: THEIRS.sign(good(), crit=["exp"], exp=1),
     "crit of a name that nobody knows": lambda: THEIRS.sign(good(), crit=["x-bound-to"], **{"x-bound-to": "1.2.3.4"}),
     "crit of nothing": lambda: THEIRS.sign(good(), crit=[]),
     "crit a text": lambda: THEIRS.sign(good(), crit="b64"),
     "b64 false": lambda: THEIRS.sign(good(), b64=False, crit=["b64"]),
-    # what is no JWT
+    # no JWT at all
     "one part": lambda: "a",
     "dots": lambda: "..",
     "five parts, as encrypted ones have": lambda: ".".join(
@@ -247,7 +247,7 @@ FORGED: dict[str, Callable[[], str]] = {
     "beyond measure": lambda: unsigned({"alg": "RS256", "kid": "rsa"}, good(sub="x" * 40_000), b"x" * 256),
 }
 
-# Signed by the issuer, for somebody who may do nothing.
+# Signed by the issuer, for a subject without rights.
 POWERLESS: dict[str, Callable[[], str]] = {
     "no roles": lambda: THEIRS.sign(good(postbus_roles=None)),
     "roles empty": lambda: THEIRS.sign(good(postbus_roles=[])),
@@ -275,7 +275,7 @@ async def _prepare(bus: Bus) -> None:
 
 @pytest.fixture(scope="module")
 def target(server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    """A server that takes JWTs of one issuer."""
+    """Run a server that accepts JWTs of one issuer."""
     keys: Path = tmp_path_factory.mktemp("issuer") / "jwks.json"
     keys.write_text(json.dumps(THEIRS.keys))
     with database(server) as dsn:
@@ -286,7 +286,7 @@ def target(server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def _tried(target: Target, token: str) -> Answer:
-    """What reading a message with this token gives. What is not ASCII goes out as UTF-8."""
+    """Read a message with this token and return the answer. A token that is not ASCII is sent as UTF-8."""
     headers = (("authorization", "Bearer " + token.encode().decode("latin-1")),)
     answer = target.ask("GET", "/v1/topics/t/messages", headers=headers)
     assert b"classified" not in answer.body
@@ -295,20 +295,20 @@ def _tried(target: Target, token: str) -> Answer:
 
 @pytest.mark.control
 @pytest.mark.parametrize("kid", ["rsa", "ec", "ed"])
-def test_what_the_issuer_has_signed_opens(target: Target, kid: str) -> None:
-    """Each kind of key works, so that what is refused is refused for what is wrong with it."""
+def test_jwt_signed_by_the_issuer_is_accepted(target: Target, kid: str) -> None:
+    """Each kind of key works, so that refusals are caused by the forgery alone."""
     told = target.ask("GET", "/v1/topics/t/messages", token=THEIRS.sign(good(), kid))
     assert (told.status, b"classified" in told.body) == (200, True)
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_a_forged_jwt_is_refused(target: Target, name: str) -> None:
-    """With 401; a header beyond all measure with 400 or 431."""
+def test_forged_jwt_is_refused(target: Target, name: str) -> None:
+    """The answer is 401, or 400 or 431 for an oversized header."""
     statuses = (401, 400, 431) if "beyond" in name else (401,)
     _tried(target, FORGED[name]()).is_refused(*statuses)
 
 
 @pytest.mark.parametrize("name", POWERLESS)
-def test_a_jwt_without_rights_has_none(target: Target, name: str) -> None:
-    """With 403: its issuer is believed, and nothing is read into what it says."""
+def test_jwt_without_rights_gets_403(target: Target, name: str) -> None:
+    """The issuer is trusted, and nothing is read into its claims."""
     _tried(target, POWERLESS[name]()).is_refused(403)

@@ -1,4 +1,4 @@
-"""Answers that would be heavy: pages end by bytes, and lists cost by what the caller may see."""
+"""Heavy answers: pages end by bytes, and the cost of a list depends on what the caller may see."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _QUICK = 1.0  # seconds
 
 @pytest.fixture(scope="module")
 def target(server: EmbeddedPostgres) -> Iterator[Served]:
-    """Large messages in three places, 20,000 dead letters, and 100 topics with a group each that nobody may see."""
+    """Set up large messages in three topics, 20,000 dead letters, and 100 hidden topics with a group each."""
     with database(server) as dsn, served(dsn, "--auth") as running:
         running.tokens["all"] = running.new_token("producer", "consumer", "observer", "admin")
         running.tokens["blind"] = running.new_token("observer", "admin", topics=("nothing.*",))
@@ -83,8 +83,8 @@ PAGES = {
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_ends_by_bytes(target: Served, page: str) -> None:
-    """However many messages are asked for, and the server's memory stays small."""
+def test_page_ends_by_bytes(target: Served, page: str) -> None:
+    """The server's memory stays small, however many messages are requested."""
     with target.client(target.tokens["all"]) as http:
         before = target.most_memory()
         answer = http.get(PAGES[page])
@@ -120,8 +120,8 @@ def test_cursors_lead_through_everything(target: Served, page: str, limit: int) 
         assert cursor is None
 
 
-def test_the_client_follows_cursors(target: Served) -> None:
-    """What a program asks for it gets, in several pages."""
+def test_client_follows_cursors(target: Served) -> None:
+    """A program gets the number of messages it asks for, in several pages."""
 
     async def look(_: Bus) -> list[list[dict[str, Any]]]:
         async with HttpBus(target.url, token=target.tokens["all"]) as http:
@@ -141,8 +141,8 @@ def test_the_client_follows_cursors(target: Served) -> None:
 
 
 @pytest.mark.parametrize("topic", ["large.queue", "large.log"])
-def test_a_stream_of_large_messages_is_read_piece_by_piece(target: Served, topic: str) -> None:
-    """A client that goes on after the first message gets all of them, and the server has few of them in memory."""
+def test_stream_of_large_messages_is_read_in_batches(target: Served, topic: str) -> None:
+    """A client that continues gets all messages, and the server has few of them in memory."""
     before = target.most_memory()
     with (
         target.client(target.tokens["all"]) as http,
@@ -161,16 +161,16 @@ def test_a_stream_of_large_messages_is_read_piece_by_piece(target: Served, topic
     ["x", "!", "W10", "WyJhIl0", "WzEsMl0", "WzEsMiwzXQ", "W251bGxd", "Wy0xXQ", "WzFlOTld", "W3siYSI6MX1d",
      "WzkyMjMzNzIwMzY4NTQ3NzU4MDhd", "WyJcdTAwMDAiXQ", "WzEsIlx1MDAwMCIsIlx1MDAwMCJd", "' or 1=1 --"],
 )  # fmt: skip
-def test_a_cursor_that_is_made_up_is_refused(target: Served, cursor: str) -> None:
-    """Or leads to a page; never to an error of the server."""
+def test_forged_cursor_is_refused(target: Served, cursor: str) -> None:
+    """It is refused or leads to a page, and never causes an internal error."""
     with target.client(target.tokens["all"]) as http:
         for path in (*PAGES.values(), "/v1/topics?", "/v1/groups?", "/v1/catch-ups?", "/v1/webhooks?"):
             told = http.get(httpx.URL(target.url + path).copy_merge_params({"cursor": cursor}))
             assert told.status_code in (200, 400), told.text
 
 
-def test_a_cursor_shows_nothing_that_is_not_visible(target: Served) -> None:
-    """One that another token was given is a place, and no right."""
+def test_cursor_gives_no_rights(target: Served) -> None:
+    """A cursor of another token is a position, not a permission."""
     with target.client(target.tokens["all"]) as http:
         cursors = {path: http.get(path, params={"limit": 1}).json()["next"] for path in LISTS[:-1]}
     with target.client(target.tokens["one"]) as http:
@@ -183,7 +183,7 @@ LISTS = ("/v1/topics", "/v1/groups", "/v1/dead-letters", "/v1/catch-ups", "/v1/w
 
 
 def seconds_of(http: httpx.Client, path: str, **params: Any) -> tuple[float, httpx.Response]:
-    """The best of three."""
+    """Return the best of three times, and the answer."""
     best = float("inf")
     for _ in range(3):
         began = time.monotonic()
@@ -194,8 +194,8 @@ def seconds_of(http: httpx.Client, path: str, **params: Any) -> tuple[float, htt
 
 
 @pytest.mark.parametrize("limit", [1, 100, 1000])
-def test_dead_letters_that_are_hidden_cost_nothing(target: Served, limit: int) -> None:
-    """20,000 of them, however small the page is."""
+def test_hidden_dead_letters_cost_nothing(target: Served, limit: int) -> None:
+    """20,000 of them do not slow a page of any size."""
     with target.client(target.tokens["blind"]) as http:
         seconds, answer = seconds_of(http, "/v1/dead-letters", limit=limit)
     assert answer.json() == {"next": None, "dead_letters": []}
@@ -203,8 +203,8 @@ def test_dead_letters_that_are_hidden_cost_nothing(target: Served, limit: int) -
 
 
 @pytest.mark.parametrize("path", LISTS[:-1])
-def test_what_is_hidden_is_left_out_by_the_database(target: Served, path: str) -> None:
-    """A list of one topic's has that, and is quicker than that of all."""
+def test_hidden_rows_are_filtered_by_the_database(target: Served, path: str) -> None:
+    """The list of one topic is complete, and quicker than that of all."""
     with target.client(target.tokens["all"]) as http:
         seconds_of_all, everything = seconds_of(http, path)
     with target.client(target.tokens["one"]) as http:
@@ -216,7 +216,7 @@ def test_what_is_hidden_is_left_out_by_the_database(target: Served, path: str) -
 
 
 def test_messages_of_other_topics_cost_nothing(target: Served) -> None:
-    """A page of a small topic does not look at what is in a large one."""
+    """A page of a small topic does not scan a large one."""
     with psycopg.connect(target.dsn, autocommit=True) as conn:
         conn.execute("select postbus.publish_many('busy', array_agg(n::text::bytea)) from generate_series(1, 20000) n")
         conn.execute("select postbus.publish('calm', 'x'::bytea)")
@@ -236,8 +236,8 @@ def plan_of_a_page(target: Served) -> str:
     return "\n".join(row[0] for row in rows)
 
 
-def test_30_pages_at_once_stay_small(target: Served) -> None:
-    """Each is bounded, and so are all of them together."""
+def test_concurrent_pages_stay_small(target: Served) -> None:
+    """Each of 30 pages is bounded, and so is their sum."""
     before = target.memory()
     peak = before
     with target.client(target.tokens["all"]) as http:

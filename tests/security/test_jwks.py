@@ -1,4 +1,4 @@
-"""The keys of JWTs: who may replace them, who may make the server fetch them, and what strangers hear of that."""
+"""The keys of JWTs: replacing them, making the server fetch them, and what strangers learn of that."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def token(kid: str = "k", *, key: Any = KEY) -> str:
 
 
 class Issuer:
-    """A server with keys, that counts who asks."""
+    """A server with keys that counts its requests."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -101,7 +101,7 @@ def verifier(address: str) -> JwtVerifier:
 
 
 async def told(of: JwtVerifier, given: str) -> str:
-    """What somebody with this JWT hears: nothing if it is taken."""
+    """Return the error for this JWT, or an empty text if it is accepted."""
     try:
         await of.caller(given)
     except PostbusError as error:
@@ -123,8 +123,8 @@ async def at_most(seconds: float) -> AsyncIterator[None]:
         "file:///etc/passwd", "data://text/plain,x", "https://", "https:///jwks", "gopher://h/",
     ],
 )  # fmt: skip
-def test_keys_that_anybody_on_the_way_could_replace_are_refused(address: str) -> None:
-    """Only https, a file, and http on this machine: said when the server starts."""
+def test_keys_from_an_insecure_address_are_refused(address: str) -> None:
+    """Only https, a file, and http on this machine are accepted, which is checked when the server starts."""
     with pytest.raises(InvalidOption, match="keys of JWTs cannot come from"):
         JwtSettings("i", "a", address)
 
@@ -133,13 +133,13 @@ def test_keys_that_anybody_on_the_way_could_replace_are_refused(address: str) ->
 @pytest.mark.parametrize(
     "address", ["https://id.example.org/k", "http://localhost:1/k", "http://127.0.0.1/k", "http://[::1]:1/", "/k.json"]
 )
-def test_other_addresses_are_taken(address: str) -> None:
+def test_secure_key_addresses_are_accepted(address: str) -> None:
     """The rule refuses no more than it should."""
     assert JwtSettings("i", "a", address).jwks == address
 
 
-async def test_strangers_do_not_make_the_server_ask(issuer: Issuer) -> None:
-    """A hundred JWTs with keys that do not exist cost one question, and hold up nobody whose key is known."""
+async def test_strangers_cannot_make_the_server_fetch_keys(issuer: Issuer) -> None:
+    """A hundred JWTs with unknown keys cost one request, and known keys work meanwhile."""
     one = verifier(issuer.url)
     heard = await asyncio.gather(*(told(one, token(f"unknown-{number}")) for number in range(100)))
     assert set(heard) == {"NotAuthenticated: the JWT's key is not known (ask its issuer for another one)"}
@@ -151,7 +151,7 @@ async def test_strangers_do_not_make_the_server_ask(issuer: Issuer) -> None:
 async def test_keys_are_fetched_once_a_minute_at_most(
     minutes: int, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a minute a stranger's unknown key is worth a question again: the issuer may have a new one."""
+    """After a minute an unknown key is worth another request, because the issuer may have a new one."""
     one = verifier(issuer.url)
     await told(one, token("unknown"))
     issuer.gives(published("k", "new"))
@@ -161,8 +161,8 @@ async def test_keys_are_fetched_once_a_minute_at_most(
     assert (issuer.asked, taken) == ((1, False) if minutes == 0 else (2, True))
 
 
-async def test_failing_questions_are_not_repeated(issuer: Issuer) -> None:
-    """An issuer in trouble is not asked by every stranger who comes along."""
+async def test_failing_key_requests_are_not_repeated(issuer: Issuer) -> None:
+    """An issuer in trouble is not asked for every stranger."""
     issuer.gives(b"", "HTTP/1.1 500 No")
     one = verifier(issuer.url)
     for _ in range(20):
@@ -181,8 +181,8 @@ BAD_ANSWERS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", BAD_ANSWERS)
-async def test_an_answer_that_has_no_keys_lets_nobody_in(name: str, issuer: Issuer) -> None:
-    """Whatever the issuer answers, callers hear that they are not let in, and no more."""
+async def test_answer_without_keys_admits_nobody(name: str, issuer: Issuer) -> None:
+    """Whatever the issuer answers, callers learn only that they are refused."""
     issuer.gives(BAD_ANSWERS[name])
     one = verifier(issuer.url)
     for given in (token(), token("x", key=OTHER)):
@@ -192,8 +192,8 @@ async def test_an_answer_that_has_no_keys_lets_nobody_in(name: str, issuer: Issu
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
-async def test_redirects_are_not_followed(code: int, issuer: Issuer) -> None:
-    """What answers in the issuer's name cannot send us elsewhere for keys."""
+async def test_redirects_of_the_issuer_are_not_followed(code: int, issuer: Issuer) -> None:
+    """An impostor cannot send the server elsewhere for keys."""
     with issuing() as elsewhere:
         issuer.gives(b"", f"HTTP/1.1 {code} Moved\r\nlocation: {elsewhere.url}")
         assert "NotServed" in await told(verifier(issuer.url), token())
@@ -219,10 +219,10 @@ def _flood(issuer: Issuer, wfile: Any) -> None:
 
 
 @pytest.mark.parametrize("answer", [_drip, _drip_headers, _flood], ids=lambda one: str(one.__name__))
-async def test_an_answer_without_end_is_given_up(
+async def test_endless_answer_of_the_issuer_is_abandoned(
     answer: Callable[[Issuer, Any], None], issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes its time and its megabyte, and no more; known keys stay good, and are not waited for."""
+    """It is limited in time and to a megabyte, while known keys keep working without delay."""
     one = verifier(issuer.url)
     assert await told(one, token()) == ""
     monkeypatch.setattr(jwks, "_TIMEOUT", 0.3)
@@ -239,8 +239,8 @@ async def test_an_answer_without_end_is_given_up(
     assert threading.active_count() < 20
 
 
-async def test_strangers_do_not_hear_what_is_wrong(issuer: Issuer, caplog: pytest.LogCaptureFixture) -> None:
-    """Where keys come from, and why they do not, is in the log and nowhere else; there once a minute."""
+async def test_strangers_do_not_learn_the_cause(issuer: Issuer, caplog: pytest.LogCaptureFixture) -> None:
+    """The address of the keys and the error are in the log only, once a minute."""
     issuer.gives(b"secret of the issuer", "HTTP/1.1 418 internal-name")
     one = verifier(issuer.url)
     with caplog.at_level(logging.ERROR, "postbus"):
@@ -251,18 +251,16 @@ async def test_strangers_do_not_hear_what_is_wrong(issuer: Issuer, caplog: pytes
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/nowhere/jwks.json", "/tmp"])
-async def test_a_file_that_has_no_keys_lets_nobody_in(path: str) -> None:
-    """Neither a device without end nor a missing file holds the server up, and its name is not told."""
+async def test_file_without_keys_admits_nobody(path: str) -> None:
+    """Neither an endless device nor a missing file blocks the server, and its name is not told."""
     async with at_most(5):
         heard = await told(verifier(path), token())
     assert "NotServed" in heard
     assert path not in heard
 
 
-async def test_a_key_that_the_issuer_has_withdrawn_is_forgotten(
-    issuer: Issuer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Five minutes after the issuer withdrew a key, what it signed is refused."""
+async def test_withdrawn_key_is_forgotten(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five minutes after the issuer withdrew a key, its signatures are refused."""
     one = verifier(issuer.url)
     assert await told(one, token()) == ""
     issuer.gives(published("next"))
@@ -273,8 +271,8 @@ async def test_a_key_that_the_issuer_has_withdrawn_is_forgotten(
 
 
 @pytest.mark.parametrize("kid", ["", "x" * 4000, "../k", "k\x00", "\u202ek", "K", " k"])
-async def test_no_other_id_leads_to_a_key(kid: str, tmp_path: Path) -> None:
-    """A key is known by its exact id, and what is sent as an id is not repeated."""
+async def test_only_the_exact_id_finds_a_key(kid: str, tmp_path: Path) -> None:
+    """An unknown id is not repeated in the error."""
     (tmp_path / "jwks").write_bytes(published("k"))
     heard = await told(verifier(str(tmp_path / "jwks")), token(kid))
     assert heard == "NotAuthenticated: the JWT's key is not known (ask its issuer for another one)"

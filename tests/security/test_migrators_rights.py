@@ -1,4 +1,4 @@
-"""Nobody else's code runs with the rights of those who migrate, examine and use a database."""
+"""No foreign code runs with the rights of those who migrate, examine and use a database."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.attack("the rights of those who migrate")
 
 
 class Town:
-    """A server with a database of its own, and two who live in it: its owner, and eve, who may create much."""
+    """A server with its own database and two users: its owner, and eve, who may create much."""
 
     def __init__(self, server: EmbeddedPostgres, *, owned_by_eve: bool = False) -> None:
         self.name = f"town_{secrets.token_hex(6)}"
@@ -66,7 +66,7 @@ class Town:
 
 @pytest.fixture(scope="module")
 def planted(server: EmbeddedPostgres) -> Iterator[Town]:
-    """A database of eve's, who has planted look-alikes of all that Postbus calls, and lets them be found first."""
+    """Give eve a database with look-alikes of everything that Postbus calls, found first."""
     town = Town(server, owned_by_eve=True)
     with town.as_eve() as eve:
         assert plant(eve) > 500
@@ -81,11 +81,11 @@ async def _migrated(town: Town) -> Any:
     return conn
 
 
-# by those who administer
+# Administration
 
 
-async def test_lookalikes_do_fool_unpinned_statements(planted: Town) -> None:
-    """They work: a statement on a plain connection calls them."""
+async def test_lookalikes_fool_unpinned_statements(planted: Town) -> None:
+    """The attack works: a statement on a plain connection calls them."""
     conn: Any = await asyncpg.connect(planted.dsn)
     try:
         with pytest.raises(asyncpg.RaiseError, match="fooled"):
@@ -95,7 +95,7 @@ async def test_lookalikes_do_fool_unpinned_statements(planted: Town) -> None:
 
 
 async def test_migration_calls_no_lookalikes(planted: Town) -> None:
-    """Neither the first migration of a superuser, nor one on any plain connection, nor the second."""
+    """This holds for a superuser's first migration, on any plain connection, and for the second one."""
     conn: Any = await asyncpg.connect(planted.dsn)
     try:
         await migrate_telling(conn)
@@ -106,7 +106,7 @@ async def test_migration_calls_no_lookalikes(planted: Town) -> None:
 
 
 async def test_printed_script_calls_no_lookalikes(planted: Town, client_program: Callable[[str], str]) -> None:
-    """psql runs it with the search path that the database has."""
+    """psql runs the script with the search path of the database."""
     with planted.root() as root:
         root.execute("drop schema if exists postbus, postbus_outbox cascade")
     done = subprocess.run(
@@ -117,7 +117,7 @@ async def test_printed_script_calls_no_lookalikes(planted: Town, client_program:
 
 
 async def test_doctor_calls_no_lookalikes(planted: Town) -> None:
-    """No check of the doctor fails, on a connection of its own or on one that is not pinned."""
+    """No check of the doctor fails, on its own connection or on one that is not pinned."""
     await (await _migrated(planted)).close()
     for opened in (connect(planted.dsn), asyncpg.connect(planted.dsn)):
         conn: Any = await opened
@@ -233,20 +233,20 @@ _UNPINNED = """
 
 
 async def test_functions_that_sessions_reach_are_pinned(conn: Any) -> None:
-    """What roles call, by itself or by a view, means the same whatever search path the session has."""
+    """A function that roles call, directly or by a view, means the same with every search path."""
     assert [row["signature"] for row in await conn.fetch(_UNPINNED)] == []
 
 
 @pytest.mark.parametrize("use", _USES)
 async def test_bus_calls_no_lookalikes(planted: Town, use: str) -> None:
-    """Of a superuser, who would lose most: administration, consuming, and publishing in a transaction of the user's."""
+    """A superuser would lose most: this covers administration, consuming, and publishing in the user's transaction."""
     await (await _migrated(planted)).close()
     async with Bus.open(planted.dsn) as bus:
         await _USES[use](bus)
 
 
 async def test_psycopg_publishes_without_lookalikes(planted: Town) -> None:
-    """Also on a connection of the user's, of another driver, whose search path finds them first."""
+    """The user's connection of another driver has a search path that finds the look-alikes first."""
     await (await _migrated(planted)).close()
     bus = Bus(planted.dsn)
     with psycopg.connect(planted.dsn) as conn:
@@ -256,9 +256,9 @@ async def test_psycopg_publishes_without_lookalikes(planted: Town) -> None:
 
 
 async def test_bus_behind_a_pooler_calls_no_lookalikes(planted: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing of a session is ours, each statement is qualified, or has a transaction of its own."""
+    """Where no session state is ours, each statement is qualified, or has a transaction of its own."""
     await (await _migrated(planted)).close()
-    # What the server says of its process is not what the driver was told: so it is behind a pooler.
+    # The server's process id differs from the one the driver was told: so it is behind a pooler.
     behind_a_pooler = _MAKE_OURS.replace("pg_catalog.pg_backend_pid()", "0")
     monkeypatch.setattr(connect, "_MAKE_OURS", behind_a_pooler)
     async with Bus.open(planted.dsn) as bus:
@@ -271,7 +271,7 @@ async def test_bus_behind_a_pooler_calls_no_lookalikes(planted: Town, monkeypatc
     assert not [one for one in found if one.level is Level.ERROR or "fooled" in one.text]
 
 
-# what somebody has made beforehand
+# Objects made beforehand
 
 _OF_EVE = {
     "schema": ("create schema postbus", "schema postbus"),
@@ -305,7 +305,7 @@ _BEFORE = {**_OF_EVE, **_IN_A_TRUSTED_SCHEMA}
 
 @pytest.fixture(scope="module")
 def village(server: EmbeddedPostgres) -> Iterator[Town]:
-    """A database without Postbus."""
+    """Create a database without Postbus."""
     town = Town(server)
     yield town
     town.raze()
@@ -313,8 +313,8 @@ def village(server: EmbeddedPostgres) -> Iterator[Town]:
 
 @pytest.mark.parametrize("made", _BEFORE)
 @pytest.mark.parametrize("migrator", ["superuser", "owner"])
-async def test_what_was_made_beforehand_is_refused_by_name(village: Town, made: str, migrator: str) -> None:
-    """Nothing of it is called. The error names it and its owner, and its remedy removes it."""
+async def test_objects_made_beforehand_are_refused_by_name(village: Town, made: str, migrator: str) -> None:
+    """None of them is called. The error names the object and its owner, and the remedy removes it."""
     statement, name = _BEFORE[made]
     user = village.owner if migrator == "owner" else "postgres"
     with village.root() as root, village.as_eve() as eve:
@@ -344,10 +344,10 @@ async def test_what_was_made_beforehand_is_refused_by_name(village: Town, made: 
             )
 
 
-async def test_printed_script_refuses_what_was_made_beforehand(
+async def test_printed_script_refuses_objects_made_beforehand(
     village: Town, client_program: Callable[[str], str]
 ) -> None:
-    """It looks for itself, and changes nothing."""
+    """The script checks by itself, and changes nothing."""
     with village.as_eve() as eve:
         eve.execute(_OF_EVE["schema with functions"][0])
     try:
@@ -363,12 +363,12 @@ async def test_printed_script_refuses_what_was_made_beforehand(
             root.execute("drop schema postbus cascade")
 
 
-# what somebody adds afterwards
+# Objects added afterwards
 
 _FUNCTION = (
     "create or replace function public.trap() returns {} language plpgsql as $$ begin raise exception 'fooled'; end $$"
 )
-# What the function returns, the statement of a superuser that makes use of it, and the one that takes it back.
+# The function's return type, a superuser's statement that uses the function, and the one that takes it back.
 _AFTERWARDS = {
     "trigger": (
         "trigger",
@@ -411,7 +411,7 @@ _AFTERWARDS = {
 
 @pytest.fixture(scope="module")
 def city(server: EmbeddedPostgres) -> Iterator[Town]:
-    """A database that a superuser has migrated."""
+    """Create a database that a superuser has migrated."""
     town = Town(server)
     with psycopg.connect(town.dsn, autocommit=True) as conn:
         conn.execute(script().encode())
@@ -421,7 +421,7 @@ def city(server: EmbeddedPostgres) -> Iterator[Town]:
 
 
 @pytest.mark.parametrize("added", _AFTERWARDS)
-async def test_code_of_others_behind_our_tables_is_refused(city: Town, added: str) -> None:
+async def test_foreign_code_behind_our_tables_is_refused(city: Town, added: str) -> None:
     """A migration that would call it by a trigger, rule, default, check, policy, view or event trigger is refused."""
     returns, statement, removal = (one.replace("{name}", city.name) for one in _AFTERWARDS[added])
     with city.root() as root, city.as_eve() as eve:
@@ -448,8 +448,8 @@ async def test_code_of_others_behind_our_tables_is_refused(city: Town, added: st
 
 @pytest.mark.parametrize("user", ["superuser", "owner", "plain"])
 @pytest.mark.parametrize("added", ["function", "table", "view"])
-async def test_clients_refuse_what_others_put_beside(city: Town, user: str, added: str) -> None:
-    """A bus does not open, whoever opens it, and the doctor says so."""
+async def test_clients_refuse_foreign_objects_in_the_schema(city: Town, user: str, added: str) -> None:
+    """A bus does not open for any user, and the doctor reports it."""
     statement = {
         "function": "create function postbus.publish(text, text, trap text) returns int language sql as 'select 1'",
         "table": "create table postbus.trap (a int)",
@@ -476,8 +476,8 @@ async def test_clients_refuse_what_others_put_beside(city: Town, user: str, adde
             root.execute(f"alter database {city.name} owner to {city.owner}")
 
 
-async def test_superuser_opens_no_schema_of_a_plain_role(village: Town) -> None:
-    """A superuser trusts the owner of a schema if the role was granted to it. Others of the database need not."""
+async def test_superuser_refuses_the_schema_of_a_plain_role(village: Town) -> None:
+    """A superuser trusts the owner of a schema only if that role was granted to it."""
     with village.as_eve() as eve:
         eve.execute(_OF_EVE["schema with functions"][0])
     conn: Any = await asyncpg.connect(village.dsn)
@@ -494,7 +494,7 @@ async def test_superuser_opens_no_schema_of_a_plain_role(village: Town) -> None:
 
 
 async def test_role_that_one_may_only_grant_is_not_trusted(village: Town) -> None:
-    """Who may create roles is an administrator of these since PostgreSQL 16, but has not their rights."""
+    """Since PostgreSQL 16 a role's creator administers it without having its rights."""
     chief = f"chief_{village.name}"
     with village.root() as root:
         root.execute(f"create role {chief} login createrole; grant create on database {village.name} to {chief}")
@@ -515,8 +515,8 @@ async def test_role_that_one_may_only_grant_is_not_trusted(village: Town) -> Non
             root.execute(f"drop schema postbus cascade; drop owned by {chief}; drop role {chief}")
 
 
-async def test_import_reads_no_view_of_a_stranger(city: Town) -> None:
-    """A view named like an outbox would run its owner's functions with the rights of whoever imports."""
+async def test_import_refuses_a_strangers_view(city: Town) -> None:
+    """A view named like an outbox would run its owner's functions with the rights of the importing user."""
     with city.as_eve() as eve:
         eve.execute(_FUNCTION.format("integer"))
         eve.execute("create view public.outbox as select public.trap() as id, 'a'::text as topic, 'b'::text as payload,"
@@ -531,7 +531,7 @@ async def test_import_reads_no_view_of_a_stranger(city: Town) -> None:
 
 
 async def test_member_of_the_owner_migrates(village: Town) -> None:
-    """A role that was granted the owner's rights upgrades the owner's schema, and nothing is refused."""
+    """A role that was granted the owner's rights upgrades the owner's schema without a refusal."""
     helper = f"helper_{village.name}"
     with village.root() as root:
         root.execute(f"create role {helper} login in role {village.owner}")

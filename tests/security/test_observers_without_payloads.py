@@ -1,4 +1,4 @@
-"""Attacks on tokens without payloads: a canary in each thing that publishers and handlers write never comes back."""
+"""Attacks on tokens without payloads: a canary in everything that publishers and handlers write never comes back."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _WRITTEN_BY_OTHERS = {"kind": f"application/{PLANTED['kind']}"}
 
 
 class House(Standing):
-    """What the attacks are made on."""
+    """The target of the attacks."""
 
     names: dict[str, list[str]]
     """What the parameters of paths can be."""
@@ -53,14 +53,14 @@ class House(Standing):
 
 @pytest.fixture(scope="module")
 def house(server: EmbeddedPostgres) -> Iterator[House]:
-    """A QUEUE and a PUB_SUB topic, with messages in every state there is."""
+    """Set up a QUEUE and a PUB_SUB topic, with messages in every state."""
     with standing(server) as stood:
         stood.__class__ = House
         assert isinstance(stood, House)
         stood.run(_furnish(stood))
         stood.described = stood.ask(None, "GET", "/openapi.json").json()
         stood.sql("select postbus.note_failure('sweep', 0, $1)", PLANTED["sweep"])
-        for table, column in (("sweep_job", "failed_at"), ("sink_away", "told_at")):  # or they were over soon
+        for table, column in (("sweep_job", "failed_at"), ("sink_away", "told_at")):  # otherwise they would expire soon
             stood.sql(
                 f"update postbus.{table} set {column} = clock_timestamp() + interval '1 day' where error is not null"
             )
@@ -72,7 +72,7 @@ def house(server: EmbeddedPostgres) -> Iterator[House]:
 
 @pytest.fixture(scope="module")
 def without(house: House) -> str:
-    """A token without payloads, of the roles that look."""
+    """Make a token without payloads, for the observing roles."""
     return house.token("observer", "operator", payloads=False)
 
 
@@ -135,7 +135,7 @@ _PARAMETERS = {
 
 
 def requests_of(house: House) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Each GET operation of the description, with each value of its parameters: its name, path and query."""
+    """Yield each GET operation with each value of its parameters: its name, path and query."""
     for template, operations in house.described["paths"].items():
         operation = operations.get("get")
         if operation is None or template.endswith("/follow"):
@@ -153,10 +153,10 @@ def requests_of(house: House) -> Iterator[tuple[str, str, dict[str, str]]]:
 
 
 def birds_in(text: str) -> set[str]:
-    """What of the planted is in a text, as it is or encoded in one of the ways that the server has."""
+    """Return which planted texts occur in a text, plain or encoded in one of the server's ways."""
     found = {what for what, planted in PLANTED.items() if planted in text}
     for what, planted in PLANTED.items():
-        for shift in range(3):  # wherever in base64 it begins
+        for shift in range(3):  # wherever it begins in base64
             encoded = base64.b64encode(b" " * shift + planted.encode())[shift and 4 : -4].decode()
             if encoded in text:
                 found.add(what)
@@ -166,8 +166,8 @@ def birds_in(text: str) -> set[str]:
 @pytest.mark.parametrize(
     "operation", [name for name, row in TABLE.items() if row[0] == "GET" and name != "follow_topic"]
 )
-def test_no_get_brings_a_canary(house: House, without: str, operation: str) -> None:
-    """Every GET route of the description, with every parameter that it has."""
+def test_no_get_route_returns_a_canary(house: House, without: str, operation: str) -> None:
+    """Every GET route of the description is called with every parameter."""
     requests = [(path, query) for name, path, query in requests_of(house) if name == operation]
     assert requests
     for path, query in requests:
@@ -180,8 +180,8 @@ def test_no_get_brings_a_canary(house: House, without: str, operation: str) -> N
 
 
 @pytest.mark.control
-def test_the_canaries_are_there(house: House, full: str) -> None:
-    """With payloads the same requests bring all of them: the attack above would notice it."""
+def test_canaries_are_returned_with_payloads(house: House, full: str) -> None:
+    """The same requests return all of them, so the attack would notice a leak."""
     found: set[str] = set()
     for _, path, query in requests_of(house):
         found |= birds_in(house.ask(full, "GET", path, params=query).text)
@@ -190,8 +190,8 @@ def test_the_canaries_are_there(house: House, full: str) -> None:
 
 @pytest.mark.parametrize("topic", ["events", "jobs"])
 @pytest.mark.parametrize("last", ["0.0", "1.0"])
-def test_no_stream_brings_a_canary(house: House, without: str, full: str, topic: str, last: str) -> None:
-    """Following from the beginning: the messages come, and nothing of what is in them."""
+def test_no_stream_returns_a_canary(house: House, without: str, full: str, topic: str, last: str) -> None:
+    """Following from the beginning shows the messages without their contents."""
     path = f"/v1/topics/{topic}/follow"
     begun = house.stream(full, path, b"\n\n", **{"last-event-id": last})
     seen = house.stream(full, path, PLANTED["text"].encode(), **{"last-event-id": last})
@@ -218,8 +218,8 @@ _ACTS: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("method", "path", "body"), _ACTS)
-def test_no_action_of_an_operator_brings_a_canary(house: House, method: str, path: str, body: Any) -> None:
-    """It acts, and the answer shows what an observer without payloads sees."""
+def test_no_operator_action_returns_a_canary(house: House, method: str, path: str, body: Any) -> None:
+    """The action works, and the answer shows what an observer without payloads sees."""
     answer = house.ask(house.token("operator", payloads=False), method, path, body)
     assert answer.status_code in (200, 409), answer.text
     assert _BIRD not in answer.text
@@ -229,8 +229,8 @@ def test_no_action_of_an_operator_brings_a_canary(house: House, method: str, pat
     "filters", [{"reason_like": f"{_BIRD}%"}, {"reason_like": "%"}, {"key": PLANTED["key"]}, {"key": ""}]
 )
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_counting_does_not_tell_a_text_letter_by_letter(house: House, filters: dict[str, str], dry_run: bool) -> None:
-    """An operator without payloads chooses dead letters by what it may see."""
+def test_counting_does_not_reveal_a_text_letter_by_letter(house: House, filters: dict[str, str], dry_run: bool) -> None:
+    """An operator without payloads can select dead letters only by what it may see."""
     body = filters | {"dry_run": dry_run}
     token = house.token("operator", payloads=False)
     problem(house.ask(token, "POST", "/v1/topics/jobs/dead-letters/redrive", body), 403, "PB441")
@@ -247,23 +247,23 @@ def test_counting_does_not_tell_a_text_letter_by_letter(house: House, filters: d
         ("PUT", "/v1/topics/events/groups/new", {}),
     ],
 )
-def test_what_brings_payloads_is_closed(house: House, without: str, method: str, path: str, body: Any) -> None:
-    """Pops, webhooks and groups of its own."""
+def test_routes_that_return_payloads_are_closed(house: House, without: str, method: str, path: str, body: Any) -> None:
+    """These are pops, webhooks and new groups."""
     problem(house.ask(without, method, path, body), 403, "PB441")
 
 
 @pytest.mark.parametrize(
     "roles", [["consumer"], ["admin"], ["observer", "consumer"], ["admin", "operator", "producer"]]
 )
-def test_no_token_without_payloads_is_a_consumer_or_an_admin(house: House, roles: list[str]) -> None:
-    """It would get them all the same, so it is not made."""
+def test_token_without_payloads_cannot_be_consumer_or_admin(house: House, roles: list[str]) -> None:
+    """These roles would get payloads anyway, so the token is refused."""
     with pytest.raises(Exception, match="bring payloads"):
         house.token(*roles, payloads=False)
 
 
 @pytest.mark.parametrize("roles", [["producer"], ["observer", "operator", "producer"]])
-def test_an_error_brings_no_canary(house: House, roles: list[str]) -> None:
-    """What is wrong with a request is said in words of ours."""
+def test_no_error_returns_a_canary(house: House, roles: list[str]) -> None:
+    """A bad request is described in our own words."""
     token = house.token(*roles, payloads=False)
     for method, path, body in (
         ("POST", "/v1/topics/jobs/messages", {"payload": 1, "headers": {"event-id": "\n"}}),
@@ -273,7 +273,7 @@ def test_an_error_brings_no_canary(house: House, roles: list[str]) -> None:
         assert _BIRD not in house.ask(token, method, path, body).text
 
 
-# Texts that are neither of publishers nor of handlers: names that operators give, states, and what Postbus says itself.
+# Texts of neither publishers nor handlers: names that operators give, states, and Postbus' own texts.
 _OURS = {
     "GroupFinding": {"kind", "level", "topic", "group", "text", "remedy"},
     "GroupView": {"topic", "group_name", "subscription_id", "state", "start", "on_failure", "workers", "members",
@@ -288,7 +288,7 @@ _OURS = {
     "SweepHealth": {"reason"},
     "SystemHealth": set(),
 }  # fmt: skip
-# Those that a token without payloads is not given: it lacks the role.
+# Those that a token without payloads cannot get, because it lacks the role.
 _CLOSED = {
     "Delivered", "MessageView", "Payload", "Alive", "Pushed", "Settled", "Retried", "Subscribed", "WebhookView",
     "CreatedWebhook", "TokenView", "AuditEntryView", "Problem", "Health", "View",
@@ -301,8 +301,8 @@ def _views() -> list[type[views.View]]:
 
 @pytest.mark.control
 @pytest.mark.parametrize("kind", _views(), ids=lambda one: one.__name__)
-def test_every_text_of_an_answer_was_thought_of(kind: type[views.View]) -> None:
-    """A field that is added is WRITTEN by others, or stands above as ours."""
+def test_every_text_of_an_answer_is_classified(kind: type[views.View]) -> None:
+    """A new field is either in WRITTEN, as text of others, or listed above as ours."""
     if kind.__name__ in _CLOSED:
         return
     hints = get_type_hints(kind, include_extras=False)
@@ -315,7 +315,7 @@ def _holds_text(hint: Any) -> bool:
 
 
 @pytest.mark.control
-def test_what_is_withheld_is_said(house: House, without: str) -> None:
+def test_withheld_fields_are_marked(house: House, without: str) -> None:
     """Null is not the same as withheld; ids, states and times stay."""
     answer: httpx.Response = house.ask(without, "GET", "/v1/topics/jobs/dead-letters")
     for one in answer.json()["dead_letters"]:

@@ -1,4 +1,4 @@
-"""The pages of the server: what browsers are told, and what pages load."""
+"""The pages of the server: what browsers are told, and what the pages load."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CSP = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none
 
 @pytest.fixture(scope="module")
 def target(server: EmbeddedPostgres) -> Iterator[Served]:
-    """A server with authentication: its pages are open."""
+    """Run a server with authentication, whose pages are open."""
     with database(server) as dsn, served(dsn, "--auth") as running:
         yield running
 
@@ -37,7 +37,7 @@ def target(server: EmbeddedPostgres) -> Iterator[Served]:
      "/static/x", "/favicon.ico"],
 )  # fmt: skip
 def test_there_are_no_other_pages(target: Served, path: str) -> None:
-    """Those of the framework load scripts from elsewhere. Errors are JSON."""
+    """The framework's pages would load scripts from elsewhere. Errors are JSON."""
     with target.client() as http:
         answer = http.get(path)
     if answer.status_code == 200:
@@ -47,8 +47,8 @@ def test_there_are_no_other_pages(target: Served, path: str) -> None:
         assert answer.headers["content-type"] == "application/problem+json"
 
 
-def test_the_description_stays(target: Served) -> None:
-    """For programs."""
+def test_openapi_description_is_served(target: Served) -> None:
+    """Programs read it."""
     with target.client() as http:
         described = http.get("/openapi.json").json()
     assert described["openapi"].startswith("3.1.")
@@ -57,7 +57,7 @@ def test_the_description_stays(target: Served) -> None:
 
 
 class Links(HTMLParser):
-    """What a page refers to, and what could run in it."""
+    """Collects the references of a page, and what could run in it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,8 +79,8 @@ class Links(HTMLParser):
             self.loaded.add(given["src"])
 
 
-def test_the_page_loads_nothing_from_elsewhere(target: Served) -> None:
-    """One stylesheet of the same server; no scripts, no images, no forms, no styles within it."""
+def test_page_loads_nothing_from_elsewhere(target: Served) -> None:
+    """It has one stylesheet of the same server, and no scripts, images, forms or inline styles."""
     with target.client() as http:
         page = http.get("/docs")
         style = http.get("/docs/style.css")
@@ -108,8 +108,8 @@ def test_the_page_loads_nothing_from_elsewhere(target: Served) -> None:
     assert links.targets <= {f"#{one}" for one in links.ids}
 
 
-def test_the_page_describes_every_route(target: Served) -> None:
-    """What programs can read people can, too."""
+def test_page_describes_every_route(target: Served) -> None:
+    """People can read everything that programs can."""
     with target.client() as http:
         page = http.get("/docs").text
         described = http.get("/openapi.json").json()
@@ -120,8 +120,8 @@ def test_the_page_describes_every_route(target: Served) -> None:
     assert set(operations) <= set(links.ids)
 
 
-def test_the_page_escapes_what_it_shows() -> None:
-    """Though all of it comes from the program itself."""
+def test_page_escapes_its_content() -> None:
+    """It does so although all content comes from the program itself."""
     from postbus.server.reference import render
 
     evil = "<script>alert(1)</script>\"'&"
@@ -155,8 +155,8 @@ def test_the_page_escapes_what_it_shows() -> None:
     [("/", 200), ("/docs", 200), ("/docs/style.css", 200), ("/openapi.json", 200), ("/livez", 200), ("/readyz", 200),
      ("/v1/topics", 401), ("/none", 404), ("/v1/topics/%00", 401)],
 )  # fmt: skip
-def test_each_answer_tells_browsers_to_be_careful(target: Served, path: str, status: int) -> None:
-    """No guessing of types, no framing, no scripts; errors included."""
+def test_every_answer_has_security_headers(target: Served, path: str, status: int) -> None:
+    """They forbid type guessing, framing and scripts, in errors too."""
     with target.client() as http:
         answer = http.get(path)
     assert answer.status_code == status
@@ -167,8 +167,8 @@ def test_each_answer_tells_browsers_to_be_careful(target: Served, path: str, sta
     assert "server" not in answer.headers
 
 
-def test_refusals_of_the_connection_are_careful_too(target: Served) -> None:
-    """What is told before a request is understood."""
+def test_refusals_of_the_connection_have_security_headers(target: Served) -> None:
+    """This is the answer before a request is understood."""
     with target.connect() as conn:
         conn.sendall(b"nonsense\r\n\r\n")
         answer = conn.recv(5000)
@@ -177,8 +177,8 @@ def test_refusals_of_the_connection_are_careful_too(target: Served) -> None:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_with_tls_browsers_are_told_to_stay_with_it(target: Served, tmp_path: Path) -> None:
-    """HSTS; and what does not begin with TLS is closed in time."""
+def test_tls_answers_have_hsts(target: Served, tmp_path: Path) -> None:
+    """A connection that does not begin with TLS is closed in time."""
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost",

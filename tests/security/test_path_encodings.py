@@ -1,4 +1,4 @@
-"""A token for some topics reaches no other, however its path is written."""
+"""A token for some topics reaches no other, however the path is written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.attack("paths of HTTP that lead to topics of others")
 _ROLES = ["producer", "consumer", "observer", "admin"]
 _SECRET = b"classified-7391"
 
-# What stands for the topic in /v1/topics/…/messages. The token is for orders.* only, and the topic is called secret.
+# Written in place of the topic in /v1/topics/…/messages. The token is for orders.* only, and the topic is `secret`.
 NAMES = [
     "secret", "%73ecret", "%73%65%63%72%65%74", "s%65cret", "%2573ecret", "%252573ecret", "%25252573ecret",
     "%c1%b3ecret", "%e0%81%b3ecret", "%f0%80%81%b3ecret", "%u0073ecret", "%ef%bd%93ecret", "\xf3ecret",
@@ -32,7 +32,7 @@ NAMES = [
     "secret%26topic=orders.x", "{secret}", "$secret", "orders.x%2b%2f..%2f..%2fsecret", "*", "%2a", "orders.*", "s*",
 ]  # fmt: skip
 
-# Whole targets, for what is before and behind the topic.
+# Whole targets, for the parts before and after the topic.
 TARGETS = [
     "http://127.0.0.1/v1/topics/secret/messages", "http://orders.x/v1/topics/secret/messages",
     "http://orders.x@127.0.0.1/v1/topics/secret/messages", "HTTP://127.0.0.1/v1/topics/%73ecret/messages",
@@ -49,7 +49,7 @@ TARGETS = [
     "/v1/topics/secret/messages%00", "/v1/topics/secret/messages%20HTTP/1.1", "/v1/topics/secret/messages HTTP/1.0",
 ]  # fmt: skip
 
-# Headers by which some servers let a request be another one.
+# Headers by which some servers turn a request into another one.
 HEADERS = [
     ("x-original-url", "/v1/topics/secret/messages"), ("x-rewrite-url", "/v1/topics/secret/messages"),
     ("x-forwarded-prefix", "/v1/topics/secret"), ("x-forwarded-path", "/v1/topics/secret/messages"),
@@ -69,7 +69,7 @@ async def _prepare(bus: Bus) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def target(server: EmbeddedPostgres) -> Iterator[Target]:
-    """A server with the topics orders.x and secret, a token for orders.*, and one for all topics."""
+    """Run a server with the topics orders.x and secret, a token for orders.*, and one for all topics."""
     with database(server) as dsn:
         tokens = with_bus(dsn, _prepare)
         with attacked(dsn, "--auth") as target:
@@ -82,15 +82,15 @@ def _in_secret(target: Target) -> int:
 
 
 @pytest.mark.control
-def test_a_token_for_all_topics_gets_through(target: Target) -> None:
-    """What the attacks look for is there, and would be seen."""
+def test_token_for_all_topics_reads_the_secret_topic(target: Target) -> None:
+    """The target of the attacks exists, and would be seen."""
     answer = target.ask("GET", "/v1/topics/secret/messages", token=target.tokens["all"])
     assert (answer.status, _SECRET in answer.body) == (200, True)
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_another_topic_is_not_read(target: Target, name: str) -> None:
-    """Whatever stands for its name: neither its messages nor what it holds is told."""
+def test_other_topic_cannot_be_read(target: Target, name: str) -> None:
+    """No spelling of its name reveals its messages or settings."""
     for path in (f"/v1/topics/{name}/messages", f"/v1/topics/{name}"):
         answer = target.ask("GET", path, token=target.tokens["orders"])
         assert _SECRET not in answer.body
@@ -99,8 +99,8 @@ def test_another_topic_is_not_read(target: Target, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_another_topic_is_not_written(target: Target, name: str) -> None:
-    """Nothing is pushed to it, popped of it, or deleted."""
+def test_other_topic_cannot_be_written(target: Target, name: str) -> None:
+    """No message is pushed to it, popped from it or deleted."""
     for method, path, body in (
         ("POST", f"/v1/topics/{name}/messages", b'{"payload": 1}'),
         ("POST", f"/v1/topics/{name}/pop", b"{}"),
@@ -114,8 +114,8 @@ def test_another_topic_is_not_written(target: Target, name: str) -> None:
 
 
 @pytest.mark.parametrize("whole", TARGETS)
-def test_another_target_does_not_lead_there(target: Target, whole: str) -> None:
-    """Absolute forms, slashes, parameters, fragments and repeated queries."""
+def test_other_request_target_does_not_reach_the_topic(target: Target, whole: str) -> None:
+    """These are absolute forms, slashes, parameters, fragments and repeated queries."""
     for method, body in (("GET", None), ("POST", b'{"payload": 1}')):
         answer = target.ask(method, whole, body, token=target.tokens["orders"])
         assert _SECRET not in answer.body
@@ -124,8 +124,8 @@ def test_another_target_does_not_lead_there(target: Target, whole: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), HEADERS)
-def test_headers_do_not_lead_there(target: Target, name: str, value: str) -> None:
-    """The path of the request line is the path."""
+def test_headers_do_not_change_the_path(target: Target, name: str, value: str) -> None:
+    """Only the path of the request line counts."""
     for method, body in (("GET", None), ("POST", b'{"payload": 1}')):
         answer = target.ask(
             method, "/v1/topics/orders.x/messages", body, token=target.tokens["orders"], headers=((name, value),)
@@ -138,8 +138,8 @@ def test_headers_do_not_lead_there(target: Target, name: str, value: str) -> Non
 @pytest.mark.parametrize(
     "query", ["topic=orders.x&topic=secret", "topic=secret&topic=orders.x", "topic=%73ecret", "topic=secret&group=g"]
 )
-def test_a_repeated_query_does_not_lead_there(target: Target, query: str) -> None:
-    """Limits of health are set for the topic that was checked, or not at all."""
+def test_repeated_query_does_not_reach_the_topic(target: Target, query: str) -> None:
+    """Health limits are set for the topic that was checked, or not at all."""
     for method, body in (("GET", None), ("PATCH", b'{"lag": 7391}')):
         answer = target.ask(method, f"/v1/health/limits?{query}", body, token=target.tokens["orders"])
         assert answer.status < 500, answer.body

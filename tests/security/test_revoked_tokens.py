@@ -1,4 +1,4 @@
-"""A token that was revoked, or has expired, ends what it has begun: long polls and streams, within five seconds."""
+"""A revoked or expired token ends its long polls and streams within five seconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SLACK = 1.0
 
 @pytest.fixture(scope="module")
 def target(server: EmbeddedPostgres) -> Iterator[Served]:
-    """A server, and a token that stays valid."""
+    """Run a server, and make a token that stays valid."""
     with database(server) as dsn, served(dsn, "--auth") as running:
         running.tokens["all"] = running.new_token("producer", "consumer", "observer", "admin")
         with running.client(running.tokens["all"]) as http:
@@ -34,7 +34,7 @@ def target(server: EmbeddedPostgres) -> Iterator[Served]:
 
 
 class Waiting(threading.Thread):
-    """A request that waits. Afterwards it knows what came, and when."""
+    """A request that waits, and records what came and when."""
 
     def __init__(self, target: Served, token: str, method: str, path: str, body: Any = None) -> None:
         super().__init__(daemon=True)
@@ -67,8 +67,8 @@ WAITS: dict[str, tuple[str, str, Any]] = {
 }
 
 
-def test_each_wait_ends_within_the_promised_time(target: Served) -> None:
-    """However long it had asked to wait; nothing is sent to it after that."""
+def test_waits_end_within_five_seconds_of_the_revocation(target: Served) -> None:
+    """This holds for any requested wait, and nothing is sent afterwards."""
     token = target.new_token("consumer", "observer")
     waiting = {name: Waiting(target, token, *request) for name, request in WAITS.items()}
     time.sleep(0.5)
@@ -85,8 +85,8 @@ def test_each_wait_ends_within_the_promised_time(target: Served) -> None:
 
 
 @pytest.mark.parametrize("wait", WAITS)
-def test_nothing_is_delivered_once_it_has_ended(target: Served, wait: str) -> None:
-    """What is published after the promised time is there for others, and was not taken."""
+def test_nothing_is_delivered_after_the_revocation(target: Served, wait: str) -> None:
+    """A message published after the promised time stays available to others."""
     token = target.new_token("consumer", "observer")
     one = Waiting(target, token, *WAITS[wait])
     time.sleep(0.2)
@@ -106,8 +106,8 @@ def test_nothing_is_delivered_once_it_has_ended(target: Served, wait: str) -> No
     assert "secret" not in one.text
 
 
-def test_messages_that_come_while_it_is_revoked_are_not_lost(target: Served) -> None:
-    """Published all the time: after the promised seconds none arrives, and none is held or acked for the token."""
+def test_messages_published_during_the_revocation_are_not_lost(target: Served) -> None:
+    """After the promised seconds none arrives, and none is held or acknowledged for the token."""
     token = target.new_token("consumer", "observer")
     stop = threading.Event()
     arrived: list[float] = []
@@ -140,8 +140,8 @@ def test_messages_that_come_while_it_is_revoked_are_not_lost(target: Served) -> 
         assert len(left) + len(arrived) == sent
 
 
-def test_a_token_that_expires_ends_its_waits(target: Served) -> None:
-    """Its end is known in advance; nobody has to revoke it."""
+def test_expired_token_ends_its_waits(target: Served) -> None:
+    """Its expiry is known in advance, so nobody has to revoke it."""
     made = target.use_database(lambda bus: bus.admin.create_token("brief", ["consumer", "observer"], expires_in=1.5))
     waiting = [Waiting(target, made.token, *WAITS[name]) for name in ("a poll of a queue", "a stream of a log")]
     began = time.monotonic()
@@ -151,8 +151,8 @@ def test_a_token_that_expires_ends_its_waits(target: Served) -> None:
     assert time.monotonic() - began >= 1.0
 
 
-def test_requests_are_refused_within_the_promised_time(target: Served) -> None:
-    """Over a connection that was authenticated before, too."""
+def test_requests_of_a_revoked_token_are_refused_in_time(target: Served) -> None:
+    """This holds on a connection that was authenticated before."""
     token = target.new_token("observer")
     with target.client(token) as http:
         assert http.get("/v1/topics").status_code == 200
@@ -167,7 +167,7 @@ def test_requests_are_refused_within_the_promised_time(target: Served) -> None:
 
 
 def test_other_tokens_go_on_waiting(target: Served) -> None:
-    """Revoking one ends nothing of others."""
+    """Revoking one token ends no request of another."""
     first, second = target.new_token("consumer"), target.new_token("consumer")
     poll = ("POST", "/v1/topics/queue/pop", {"wait": 60})
     gone, stays = Waiting(target, first, *poll), Waiting(target, second, *poll)

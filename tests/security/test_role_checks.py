@@ -1,4 +1,4 @@
-"""A token does what its roles and topics allow, and nothing else, whatever is written beside it."""
+"""A token can do what its roles and topics allow, and nothing else, whatever the request contains."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def _prepare(bus: Bus) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def target(server: EmbeddedPostgres) -> Iterator[Target]:
-    """A server with a token of each role, one of all roles for two topics, and one that is revoked."""
+    """Run a server with a token of each role, one of all roles for two topics, and a revoked one."""
     with database(server) as dsn:
         tokens = with_bus(dsn, _prepare)
         with attacked(dsn, "--auth") as target:
@@ -52,7 +52,7 @@ def _ask(target: Target, method: str, path: str, body: Any = None, **more: Any) 
 
 
 def _state(target: Target) -> tuple[Any, ...]:
-    """What must not change."""
+    """Return the facts that must not change."""
     return tuple(
         target.fetch(sql)
         for sql in (
@@ -65,7 +65,7 @@ def _state(target: Target) -> tuple[Any, ...]:
     )
 
 
-# A role, and what it must not do.
+# A role, and requests it must not make.
 BEYOND: list[tuple[str, str, str, Any]] = [
     ("producer", "POST", "/v1/topics/t/pop", {}),
     ("producer", "GET", "/v1/topics/t/messages", None),
@@ -101,8 +101,8 @@ BEYOND: list[tuple[str, str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("role", "method", "path", "body"), BEYOND, ids=lambda one: str(one)[:60])
-def test_a_role_does_not_do_what_others_may(target: Target, role: str, method: str, path: str, body: Any) -> None:
-    """It is refused with 403, and nothing has changed."""
+def test_role_cannot_do_what_other_roles_may(target: Target, role: str, method: str, path: str, body: Any) -> None:
+    """The request is refused with 403, and nothing has changed."""
     before = _state(target)
     _ask(target, method, path, body, token=target.tokens[role]).is_refused(403)
     assert _state(target) == before
@@ -136,16 +136,16 @@ ELSEWHERE: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("method", "path", "body"), ELSEWHERE, ids=lambda one: str(one)[:60])
-def test_topics_of_others_are_closed_to_all_roles(target: Target, method: str, path: str, body: Any) -> None:
-    """Wherever the topic is named: in the path, in the body, by a pattern, or by something that belongs to it."""
+def test_other_topics_are_closed_to_all_roles(target: Target, method: str, path: str, body: Any) -> None:
+    """The topic may be named in the path, in the body, by a pattern, or by something that belongs to it."""
     before = _state(target)
     _ask(target, method, path, body, token=target.tokens["narrow"]).is_refused(403, 404)
     assert _state(target) == before
 
 
 @pytest.mark.parametrize("path", ["topics", "groups", "dead-letters", "catch-ups", "webhooks", "health"])
-def test_lists_do_not_tell_of_topics_of_others(target: Target, path: str) -> None:
-    """They hold what the token may see."""
+def test_lists_do_not_reveal_other_topics(target: Target, path: str) -> None:
+    """They contain only what the token may see."""
     told = target.ask("GET", f"/v1/{path}", token=target.tokens["narrow"])
     assert told.status == 200
     assert b"others" not in told.body
@@ -182,8 +182,8 @@ def _credentials(target: Target) -> dict[str, tuple[tuple[str, str], ...]]:
 @pytest.mark.parametrize(
     "name", _credentials(Target("", 0, dict.fromkeys(("admin", "observer", "revoked"), "pbt_a_b")))
 )
-def test_what_is_no_token_opens_nothing(target: Target, name: str) -> None:
-    """Strangers get 401, or 400 where it is no header, wherever they say who they are."""
+def test_bad_credentials_open_nothing(target: Target, name: str) -> None:
+    """Strangers get 401, or 400 for a malformed header, wherever they put their credentials."""
     before = _state(target)
     for method, path in (("POST", "/v1/topics/t/pause"), ("GET", "/v1/topics")):
         _ask(target, method, path, headers=_credentials(target)[name]).is_refused(400, 401)
@@ -193,8 +193,8 @@ def test_what_is_no_token_opens_nothing(target: Target, name: str) -> None:
 @pytest.mark.parametrize(
     "query", ["access_token={}", "token={}", "authorization=Bearer%20{}", "api_key={}", "role=admin", "admin=true"]
 )
-def test_a_token_in_the_address_opens_nothing(target: Target, query: str) -> None:
-    """Addresses are logged by proxies: a token does not count there."""
+def test_token_in_the_address_opens_nothing(target: Target, query: str) -> None:
+    """Proxies log addresses, so a token does not count there."""
     path = "/v1/topics?" + query.format(target.tokens["admin"])
     target.ask("GET", path).is_refused(401)
     target.ask("POST", "/v1/topics/t/pause?" + query.format(""), token=target.tokens["observer"]).is_refused(403)
@@ -214,10 +214,10 @@ def test_a_token_in_the_address_opens_nothing(target: Target, query: str) -> Non
         ("delete", ()),
     ],
 )
-def test_another_method_does_not_get_around_the_roles(
+def test_method_override_does_not_bypass_the_roles(
     target: Target, method: str, headers: tuple[tuple[str, str], ...]
 ) -> None:
-    """An observer deletes nothing by a method that means another one, and strangers see nothing by any."""
+    """An observer deletes nothing by a method that stands for another one."""
     before = _state(target)
     told = target.send(
         f"{method} /v1/topics/t?force=true HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n"
@@ -232,7 +232,7 @@ def test_another_method_does_not_get_around_the_roles(
 
 @pytest.mark.parametrize("first", ["observer", "admin"])
 def test_two_tokens_do_not_add_up(target: Target, first: str) -> None:
-    """Of two headers either is taken alone: not the one for what it may do, and the other for its name."""
+    """Two authorization headers never combine the rights of two tokens."""
     second = {"observer": "producer", "admin": "observer"}[first]
     headers = tuple(("authorization", f"Bearer {target.tokens[one]}") for one in (first, second))
     before = _state(target)

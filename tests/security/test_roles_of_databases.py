@@ -1,4 +1,4 @@
-"""A role of one database gives nothing in another, whatever databases are called, renamed or copied from."""
+"""A role of one database gives no rights in another, however databases are named, renamed or copied."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def country(server: EmbeddedPostgres) -> Iterator[Country]:
 
 @pytest.fixture
 async def shop(country: Country) -> str:
-    """A database with a user for each of its roles, all of them named after the role."""
+    """Create a database with a user for each of its roles, named after the role."""
     name = f"shop_{country.mark}"
     if name not in country.made:
         country.database(name)
@@ -116,7 +116,7 @@ async def shop(country: Country) -> str:
 
 @pytest.fixture
 async def bank(country: Country) -> str:
-    """Another database of that server."""
+    """Create another database on that server."""
     name = f"bank_{country.mark}"
     if name not in country.made:
         country.database(name)
@@ -127,7 +127,7 @@ async def bank(country: Country) -> str:
 
 
 def _rights(country: Country, database: str, user: str) -> list[str]:
-    """All that a user may call, read or use of Postbus in a database."""
+    """Return everything of Postbus that a user may call, read or use in a database."""
     with country.root(database) as root:
         rows = root.execute(
             """
@@ -151,8 +151,8 @@ def _rights(country: Country, database: str, user: str) -> list[str]:
 
 
 @pytest.mark.parametrize("role", _ROLES)
-async def test_role_of_one_database_is_nothing_in_another(country: Country, shop: str, bank: str, role: str) -> None:
-    """It does its work at home. Elsewhere there is not one function, view, table or sequence for it."""
+async def test_role_of_one_database_has_no_rights_in_another(country: Country, shop: str, bank: str, role: str) -> None:
+    """It works in its own database. In another it can use no function, view, table or sequence."""
     user = f"{role}_{country.mark}"
     for database, is_home in ((shop, True), (bank, False)):
         conn: Any = await asyncpg.connect(country.dsn(database, user))
@@ -168,8 +168,8 @@ async def test_role_of_one_database_is_nothing_in_another(country: Country, shop
 
 
 @pytest.mark.parametrize("role", ["producer", "consumer", "observer", "admin"])
-async def test_role_of_the_whole_server_loses_what_it_had(country: Country, bank: str, role: str) -> None:
-    """Roles of versions before this one get nothing: a migration takes away what they had, and says what grants it."""
+async def test_server_wide_role_loses_its_rights(country: Country, bank: str, role: str) -> None:
+    """A migration revokes the rights of earlier versions' roles, and names the statement that grants new ones."""
     former, user = f"postbus_{role}", country.user(f"old_{role}_{country.mark}")
     new = f"postbus_{role}_{bank}"
     with country.root(bank) as root:
@@ -198,8 +198,8 @@ async def test_role_of_the_whole_server_loses_what_it_had(country: Country, bank
 
 
 @pytest.mark.parametrize("way", ["renamed", "copied"])
-async def test_database_of_another_name_has_roles_of_its_own(country: Country, shop: str, way: str) -> None:
-    """Its next migration makes roles, and takes away what those of the former name have there. That is told."""
+async def test_renamed_or_copied_database_gets_its_own_roles(country: Country, shop: str, way: str) -> None:
+    """Its next migration creates roles, revokes the rights of the former ones, and says so."""
     first = country.database(f"first_{way}_{country.mark}", template=shop)
     await country.migrate(first)
     member = country.user(f"member_{way}_{country.mark}")
@@ -246,7 +246,7 @@ _NAMES = (
 
 @pytest.mark.parametrize("name", range(len(_NAMES)))
 async def test_names_of_databases_are_taken_literally(country: Country, name: int) -> None:
-    """Whatever it is called, a database has five roles whose names are short enough, and which do their work."""
+    """Whatever its name, a database has five working roles with names that are short enough."""
     database = country.database(f"{_NAMES[name]}{country.mark}", template=f"shop_{country.mark}")
     await country.migrate(database)
 
@@ -263,8 +263,8 @@ async def test_names_of_databases_are_taken_literally(country: Country, name: in
             root.execute(sql.SQL("drop owned by {}; drop role {}").format(sql.Identifier(one), sql.Identifier(one)))
 
 
-async def test_long_names_that_begin_alike_share_no_role(country: Country, shop: str) -> None:
-    """What is too long ends with a hash of the whole name."""
+async def test_long_database_names_with_the_same_beginning_share_no_role(country: Country, shop: str) -> None:
+    """A name that is too long ends with a hash of the whole name."""
     names = "select array(select postbus.role_name('consumer', %s || one) from unnest(array['a', 'b', 'c']) as one)"
     with country.root(shop) as root:
         (found,) = root.execute(names, ["d" * 60]).fetchone()
@@ -272,8 +272,8 @@ async def test_long_names_that_begin_alike_share_no_role(country: Country, shop:
     assert all(len(one) == 63 for one in found)
 
 
-async def test_owner_who_may_not_create_roles(country: Country) -> None:
-    """Everything works for it alone. Roles that an administrator makes get their rights by migrating again."""
+async def test_owner_without_createrole_can_migrate(country: Country) -> None:
+    """Everything works for the owner alone. Roles that an admin creates get their rights by migrating again."""
     owner = country.user(f"owner_{country.mark}", "nosuperuser nocreaterole")
     worker = country.user(f"worker_{country.mark}")
     database = country.database(f"managed_{country.mark}", owner=owner)
@@ -312,8 +312,8 @@ async def test_owner_who_may_not_create_roles(country: Country) -> None:
         await conn.close()
 
 
-async def test_role_that_was_dropped_and_made_again_has_no_rights_until_migrated(country: Country, bank: str) -> None:
-    """Another role of the same name is another role."""
+async def test_recreated_role_has_no_rights_until_migrated(country: Country, bank: str) -> None:
+    """It is another role of the same name."""
     name = f"postbus_observer_{bank}"
     with country.root(bank) as root:
         root.execute(f"drop owned by {name}; drop role {name}; create role {name}")

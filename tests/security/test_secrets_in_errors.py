@@ -1,4 +1,4 @@
-"""The password of a DSN is in no error, answer, log, traceback, repr or title of a process."""
+"""The password of a DSN appears in no error, answer, log, traceback, repr or process title."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.attack("passwords of connection strings in errors and l
 
 SECRET = "hunter2-7391"
 
-# {} is the password. Nobody listens at port 1.
+# {} is the password. Nobody listens on port 1.
 DSNS = {
     "nobody listens": "postgresql://app:{}@127.0.0.1:1/db",
     "several where nobody listens": "postgresql://app:{}@127.0.0.1:1,127.0.0.1:2/db",
@@ -87,7 +87,7 @@ DSNS = {
 
 
 def in_process(*args: str, **variables: str) -> str:
-    """All that a command says, run within this process: its errors, logs, and tracebacks where they are asked for."""
+    """Run a command within this process, and return everything it prints: errors, logs and tracebacks."""
     told = io.StringIO()
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
@@ -109,8 +109,8 @@ def in_process(*args: str, **variables: str) -> str:
 
 @pytest.mark.parametrize("how", ["plain", "json", "debug"])
 @pytest.mark.parametrize("name", DSNS)
-def test_a_command_that_fails_does_not_tell_it(name: str, how: str) -> None:
-    """Whatever is wrong with the DSN, as text, as JSON, and with the traceback for bug reports."""
+def test_failing_command_does_not_print_the_password(name: str, how: str) -> None:
+    """This holds for every bad DSN, as text, as JSON, and in the traceback for bug reports."""
     dsn = DSNS[name].format(SECRET)
     more = {"plain": [], "json": ["--json"], "debug": []}[how]
     variables = {"POSTBUS_DEBUG": "1"} if how == "debug" else {}
@@ -131,8 +131,8 @@ COMMANDS: list[list[str]] = [
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("name", ["nobody listens", "no host", "a letter that turns into others"])
-def test_no_command_tells_it(command: list[str], name: str) -> None:
-    """Each has its own way to connect, and to fail. What needs no database may succeed."""
+def test_no_command_prints_the_password(command: list[str], name: str) -> None:
+    """Each command connects and fails in its own way; one that needs no database may succeed."""
     try:
         told = in_process(*command, "--dsn", DSNS[name].format(SECRET))
     except AssertionError:
@@ -142,8 +142,8 @@ def test_no_command_tells_it(command: list[str], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DSNS)
-async def test_errors_of_python_do_not_tell_it(name: str) -> None:
-    """Neither the error nor what it came from, in any form that a program logs."""
+async def test_python_errors_do_not_contain_the_password(name: str) -> None:
+    """Neither the error nor its causes do, in any form that a program logs."""
     with pytest.raises(PostbusError) as raised:
         async with Bus.open(DSNS[name].format(SECRET)):
             pass
@@ -168,8 +168,8 @@ SINKS: list[tuple[Callable[[str], Any], str]] = [
 
 
 @pytest.mark.parametrize(("sink", "address"), SINKS, ids=lambda one: ascii(getattr(one, "__name__", one)))
-async def test_a_sink_does_not_tell_it(sink: Callable[[str], Any], address: str) -> None:
-    """The address of a broker has a password as well, and a relay logs why it cannot be reached."""
+async def test_sink_errors_do_not_contain_the_password(sink: Callable[[str], Any], address: str) -> None:
+    """A broker's address has a password too, and a relay logs why the broker cannot be reached."""
     made = None
     with pytest.raises(PostbusError) as raised:
         made = sink(address.format(SECRET))
@@ -184,8 +184,8 @@ async def test_a_sink_does_not_tell_it(sink: Callable[[str], Any], address: str)
     "url",
     ["ftp://app:{}@h/", "http://app:{}", "http://app:{}/x@h/", "http://app:{}\u2100@h/", "http://app:{}@[::1/", "{}@h"],
 )
-def test_a_webhook_does_not_tell_it(url: str) -> None:
-    """The address of a webhook may have a password, and observers read why a message was given up."""
+def test_webhook_errors_do_not_contain_the_password(url: str) -> None:
+    """A webhook's address may have a password, and observers read why a message was given up."""
     with pytest.raises(PostbusError) as raised:
         WebhookSink(url.format(SECRET))
     assert SECRET not in "".join(traceback.format_exception(raised.value))
@@ -193,7 +193,7 @@ def test_a_webhook_does_not_tell_it(url: str) -> None:
 
 @contextmanager
 def impostor(answer: bytes) -> Iterator[int]:
-    """Somebody who answers each connection with these bytes."""
+    """Answer each connection with these bytes."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -241,8 +241,8 @@ SERVERS = {
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_a_server_that_is_an_impostor_makes_nobody_tell_it(name: str) -> None:
-    """What it says goes into errors; what it is told does not."""
+def test_impostor_server_cannot_reveal_the_password(name: str) -> None:
+    """The errors contain what the server says, and not what it is sent."""
     with impostor(SERVERS[name]) as port:
         told = in_process("topics", "list", "--dsn", f"postgresql://app:{SECRET}@127.0.0.1:{port}/db?sslmode=disable")
     assert SECRET not in told
@@ -261,21 +261,21 @@ def test_a_server_that_is_an_impostor_makes_nobody_tell_it(name: str) -> None:
         ("webhooks", lambda dsn: WebhookRunner(dsn, Bus(dsn).connect, Reach())),
     ],
 )
-async def test_what_is_printed_of_an_object_does_not_tell_it(what: str, make: Callable[[str], Any]) -> None:
+async def test_printed_objects_do_not_contain_the_password(what: str, make: Callable[[str], Any]) -> None:
     """Tracebacks of other tools print variables."""
     made = make(f"postgresql://app:{SECRET}@127.0.0.1:1/db")
     assert SECRET not in f"{made!r}{made}"
 
 
-async def test_a_servers_repr_does_not_tell_it() -> None:
-    """The same for the HTTP server."""
+async def test_repr_of_the_server_does_not_contain_the_password() -> None:
+    """This covers the HTTP server and its attributes."""
     server = HttpServer(Bus(f"postgresql://app:{SECRET}@127.0.0.1:1/db"), ServerSettings(port=0))
     assert SECRET not in f"{server!r}{server.__dict__}"
     server._socket.close()
 
 
 def _first_words(process: subprocess.Popen[bytes], *, lines: int) -> str:
-    """What a process says first."""
+    """Return the first lines that a process writes."""
     assert process.stderr is not None
     told = b""
     while told.count(b"\n") < lines and select.select([process.stderr], [], [], 20)[0]:
@@ -287,8 +287,8 @@ def _first_words(process: subprocess.Popen[bytes], *, lines: int) -> str:
 
 
 @pytest.mark.parametrize("log", ["text", "json"])
-def test_a_worker_that_waits_for_its_database_does_not_log_it(log: str) -> None:
-    """It logs that the database is away, again and again."""
+def test_waiting_worker_does_not_log_the_password(log: str) -> None:
+    """It logs repeatedly that the database is unavailable."""
     more = ["--json"] if log == "json" else []
     command = [*POSTBUS, "consume", "log", "--group", "g", *more]
     dsn = f"postgresql://app:{SECRET}@127.0.0.1:1/db"
@@ -301,8 +301,8 @@ def test_a_worker_that_waits_for_its_database_does_not_log_it(log: str) -> None:
     assert SECRET not in told
 
 
-def test_titles_of_processes_do_not_tell_it(server: EmbeddedPostgres) -> None:
-    """Given by POSTBUS_DSN, it is in no command line: not of a server, and not of the backends that it uses."""
+def test_process_titles_do_not_contain_the_password(server: EmbeddedPostgres) -> None:
+    """A DSN in POSTBUS_DSN is in no command line, of neither the server nor its backends."""
     with database(server) as dsn:
         scheme, _, rest = dsn.partition("://")
         user, _, host = rest.rpartition("@")
@@ -332,8 +332,8 @@ def _all_titles() -> list[str]:
     return titles
 
 
-async def test_pg_stat_activity_does_not_tell_it(dsn: str, conn: Any) -> None:
-    """Neither the name of the program nor a statement of it, which others see."""
+async def test_pg_stat_activity_does_not_contain_the_password(dsn: str, conn: Any) -> None:
+    """Others see the program's name and its statements there."""
     scheme, _, rest = dsn.partition("://")
     user, _, host = rest.rpartition("@")
     async with Bus.open(f"{scheme}://{(user or 'postgres').partition(':')[0]}:{SECRET}@{host}") as bus:

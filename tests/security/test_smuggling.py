@@ -1,4 +1,4 @@
-"""A request in which two servers could see different requests is refused, and nothing behind it is read."""
+"""A request that two servers could read differently is refused, and nothing behind it is read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def _prepare(bus: Bus) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def target(server: EmbeddedPostgres) -> Iterator[Target]:
-    """A server, and a token for all that it has."""
+    """Run a server, and make a token for all its topics."""
     with database(server) as dsn:
         tokens = with_bus(dsn, _prepare)
         with attacked(dsn, "--auth") as target:
@@ -40,13 +40,13 @@ HOST = b"Host: 127.0.0.1"
 
 
 def _hidden(target: Target) -> bytes:
-    """The request that is smuggled: as it stands it pushes a message."""
+    """Return the request that is smuggled: on its own it pushes a message."""
     return _request(target, HOST, b"Content-Length: %d" % len(BODY), body=BODY)
 
 
 @pytest.mark.control
-def test_two_requests_in_a_row_are_two(target: Target) -> None:
-    """Requests behind each other are read one by one: what is smuggled would be seen."""
+def test_two_pipelined_requests_are_two(target: Target) -> None:
+    """Requests are read one after the other, so a smuggled one would be seen."""
     before = target.stored()
     told = answers(target.send(_hidden(target) + _hidden(target)))
     assert [one.status for one in told] == [201, 201]
@@ -56,7 +56,7 @@ def test_two_requests_in_a_row_are_two(target: Target) -> None:
 _CHUNKED = b"Transfer-Encoding: chunked"
 _END = b"0\r\n\r\n"
 
-# What frames a body in two ways, or in a way that others read differently: headers, and the body that they come with.
+# Headers, with their body, that frame it in two ways or in a way that others read differently.
 # The smuggled request follows.
 FRAMINGS = {
     "CL.TE": ([b"Content-Length: 5", _CHUNKED], _END),
@@ -108,8 +108,8 @@ FRAMINGS = {
 
 
 @pytest.mark.parametrize("name", FRAMINGS)
-def test_a_body_that_is_framed_ambiguously_is_refused(target: Target, name: str) -> None:
-    """The connection ends with it: what stands behind it is no request, and no message comes of it."""
+def test_ambiguously_framed_body_is_refused(target: Target, name: str) -> None:
+    """The connection ends with it, so that the bytes behind it are no request and store no message."""
     lines, body = FRAMINGS[name]
     before = target.stored()
     request = _request(target, HOST, *lines, body=body)
@@ -124,7 +124,7 @@ def test_a_body_that_is_framed_ambiguously_is_refused(target: Target, name: str)
         assert 400 <= one.status < 500, one
 
 
-# Request lines and heads that are no such thing.
+# Request lines and heads that are invalid.
 HEADS = {
     "no host": b"POST /v1/topics/t/messages HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
     "two hosts": b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: a\r\nHost: b\r\nContent-Length: 0\r\n\r\n",
@@ -148,8 +148,8 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_a_head_that_is_none_opens_nothing(target: Target, name: str) -> None:
-    """No tunnel, no other protocol, and nobody who has not said who they are."""
+def test_invalid_head_opens_nothing(target: Target, name: str) -> None:
+    """It opens neither a tunnel nor another protocol, and authenticates nobody."""
     before = target.stored()
 
     told = target.send(HEADS[name])

@@ -1,4 +1,4 @@
-"""Text that attacks whoever looks at it: on a terminal, and in the lines of a log."""
+"""Text that attacks its reader: on a terminal, and in the lines of a log."""
 
 from __future__ import annotations
 
@@ -83,21 +83,21 @@ OF_SQL = {name: text for name, text in EVIL.items() if name not in ("a NUL", "a 
 
 
 def is_harmless(text: str, *, lines: bool = False) -> bool:
-    """Whether a terminal shows all of it, and obeys none of it."""
+    """Return whether a terminal shows all of the text, and obeys none of it."""
     return all(one.isprintable() or (lines and one == "\n") for one in text)
 
 
 @pytest.mark.parametrize("name", EVIL)
-def test_what_is_shown_is_not_obeyed(name: str) -> None:
-    """A text on a line of ours is one line, has nothing that a terminal obeys, and loses nothing."""
+def test_shown_text_is_not_obeyed(name: str) -> None:
+    """It is one line, contains nothing that a terminal obeys, and loses no printable character."""
     shown = visible(EVIL[name])
     assert is_harmless(shown)
     assert [one for one in EVIL[name] if one not in shown] == [one for one in EVIL[name] if not one.isprintable()]
 
 
-def test_no_character_is_forgotten() -> None:
-    """Of all characters none that controls, formats, breaks lines, or is none, is shown as it is."""
-    # Of what is assigned to nobody, and of private use, every 256th.
+def test_no_unprintable_character_is_forgotten() -> None:
+    """Characters that control, format or break lines, or are unassigned, are never shown as they are."""
+    # Of unassigned and private characters, every 256th.
     for number in (
         *range(0x3000),
         *range(0x3000, sys.maxunicode + 1, 256),
@@ -128,7 +128,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 def doors(text: str) -> dict[str, Callable[[], object]]:
-    """All ways by which the command line writes text for people."""
+    """Return all ways by which the command line writes text for people."""
     stored: dict[str, Any] = {
         "payload": json.dumps(text).encode(),
         "content_type": "application/json",
@@ -158,8 +158,8 @@ def doors(text: str) -> dict[str, Callable[[], object]]:
 
 @pytest.mark.parametrize("door", doors(""))
 @pytest.mark.parametrize("name", EVIL)
-def test_no_way_to_the_terminal_lets_it_through(name: str, door: str, terminal: Terminal) -> None:
-    """Each of them shows the text, in lines that are all ours."""
+def test_no_output_passes_control_characters_to_the_terminal(name: str, door: str, terminal: Terminal) -> None:
+    """Each output shows the text, in lines that are all ours."""
     doors("x")[door]()
     count = terminal.getvalue().count("\n")
     terminal.truncate(terminal.seek(0))
@@ -172,8 +172,8 @@ def test_no_way_to_the_terminal_lets_it_through(name: str, door: str, terminal: 
 
 @pytest.mark.parametrize("name", EVIL)
 @pytest.mark.parametrize("form", LogFormat)
-def test_a_log_line_is_one_line(name: str, form: LogFormat) -> None:
-    """Neither what events tell, nor other loggers' messages, nor the text of an exception begins a line of a log."""
+def test_log_line_is_one_line(name: str, form: LogFormat) -> None:
+    """Neither events, messages of other loggers nor the text of an exception begin a line of a log."""
     stream = io.StringIO()
     root = logging.getLogger()
     before = root.handlers[:], root.level
@@ -196,23 +196,23 @@ def test_a_log_line_is_one_line(name: str, form: LogFormat) -> None:
         assert [json.loads(line)["logger"] for line in begun] == ["postbus", "uvicorn"]
 
 
-def test_events_are_one_line_in_logs_of_others(caplog: pytest.LogCaptureFixture) -> None:
-    """Where Postbus is a library, and somebody else's formatter writes the log, its events are neutral too."""
+def test_events_are_one_line_in_other_formatters(caplog: pytest.LogCaptureFixture) -> None:
+    """Where Postbus is a library, its events are safe for the application's own formatter too."""
     event(logging.ERROR, "message.dead", error="x\nforged\x1b[2J")
     assert caplog.records[-1].getMessage() == "message.dead error=x\\nforged\\x1b[2J"
 
 
 @pytest.mark.control
 @pytest.mark.parametrize("path", sorted((SOURCE / "cli").glob("*.py")), ids=lambda path: str(path.stem))
-def test_nothing_in_the_command_line_prints_by_itself(path: Path) -> None:
-    """Whoever adds a command cannot forget it: there is one way to write a line."""
+def test_command_line_prints_only_through_one_function(path: Path) -> None:
+    """The author of a new command cannot forget to escape its output."""
     calls = [one for one in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(one, ast.Call)]
     printing = {one.lineno for one in calls if isinstance(one.func, ast.Name) and one.func.id == "print"}
     assert not printing or path.name in ("_say.py", "_render.py", "_exits.py", "__init__.py")
 
 
 async def on_terminal(cli: Cli, *args: str, given: bytes = b"") -> str:
-    """What a command writes to a terminal that is its stdout and stderr."""
+    """Return what a command writes to a terminal that is its stdout and stderr."""
     ours, theirs = open_terminal(width=200, height=50)
     process = await asyncio.create_subprocess_exec(
         *POSTBUS, *args, stdin=asyncio.subprocess.PIPE, stdout=theirs, stderr=theirs,
@@ -230,7 +230,7 @@ ALL = "".join(OF_SQL.values())
 
 @pytest.fixture
 async def filled(bus: Bus) -> Bus:
-    """A queue with a message and a dead letter, that are evil wherever somebody may write something."""
+    """Fill a queue with a message and a dead letter with attacking text in every writable field."""
     await bus.admin.create_topic("jobs", max_attempts=1, retry_initial="10ms")
     for payload in (ALL, ALL.encode()):
         await bus.send("jobs", payload, key=ALL[:200], headers={f"h{ALL}": ALL}, correlation_id=ALL[:200])
@@ -254,8 +254,8 @@ async def filled(bus: Bus) -> Bus:
     ],
     ids=lambda args: " ".join(args)[:40].encode("ascii", "ignore").decode().replace("\n", ""),
 )  # fmt: skip
-async def test_commands_on_a_terminal(cli: Cli, filled: Bus, args: tuple[str, ...]) -> None:
-    """Whatever messages hold, commands on a terminal write lines that can be seen."""
+async def test_commands_write_only_visible_lines_to_a_terminal(cli: Cli, filled: Bus, args: tuple[str, ...]) -> None:
+    """This holds whatever the messages contain."""
     told = await on_terminal(cli, *args)
     assert told.strip()
     assert is_harmless(told, lines=True), [one for one in told if not one.isprintable() and one != "\n"]

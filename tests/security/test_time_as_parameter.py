@@ -1,4 +1,4 @@
-"""Time as a parameter: nobody makes Postbus deliver early, forget, drop or end anything by giving a time."""
+"""Time as a parameter: nobody can make Postbus deliver early, forget, drop or end anything by giving a time."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ ROLES = ("producer", "consumer", "observer", "operator", "admin")
 
 
 class Stage:
-    """A database with something of everything that time ends, and a user of each role."""
+    """A database with one of everything that time ends, and a user of each role."""
 
     def __init__(self, runner: asyncio.Runner, dsn: str) -> None:
         self._runner = runner
         self.owner = self.run(asyncpg.connect(dsn))
-        self.run(migrate(self.owner))  # which makes the roles of this database
+        self.run(migrate(self.owner))  # which creates the roles of this database
         self.users: dict[str, Any] = {}
         names = {role: f"{role}_{secrets.token_hex(6)}" for role in ROLES}
         for role, name in names.items():
@@ -53,7 +53,7 @@ class Stage:
         self.before = self.facts()
 
     def role(self, role: str) -> str:
-        """The name of a role of this database."""
+        """Return the name of a role of this database."""
         return str(self.value(self.owner, "select postbus.role_name($1)", role))
 
     def run(self, act: Any) -> Any:
@@ -66,7 +66,7 @@ class Stage:
         return self.run(conn.fetchval(sql, *args))
 
     def attack(self, role: str, sql: str, *args: Any) -> asyncpg.PostgresError | None:
-        """The error with which the server refuses this; None where it does not."""
+        """Return the error with which the server refuses this, or None if it does not."""
         try:
             self.fetch(self.users[role], sql, *args)
         except asyncpg.PostgresError as error:
@@ -74,7 +74,7 @@ class Stage:
         return None
 
     def facts(self) -> dict[str, int]:
-        """What is there. None of it is due, or over, for hours."""
+        """Return the facts. Nothing among them is due, or expired, for hours."""
         [row] = self.fetch(
             self.owner,
             """select (select count(*) from postbus.delayed where due_at > clock_timestamp() + interval '1 year'
@@ -99,7 +99,7 @@ class Stage:
         return dict(row)
 
     def maintain(self) -> None:
-        """What workers do all the time."""
+        """Do what workers do all the time."""
         for sql in (
             "postbus.sweep()",
             "postbus.return_expired()",
@@ -109,7 +109,7 @@ class Stage:
             self.fetch(self.users["consumer"], f"select * from {sql}")
 
     def look(self) -> None:
-        """Every view can be read by a client that knows the years from 1 to 9999."""
+        """Check that a client that knows the years from 1 to 9999 can read every view."""
         for view in _VIEWS:
             self.fetch(self.users["admin"], f"select * from postbus.{view}")
         self.fetch(self.users["observer"], "select * from postbus.group_metrics('scratch.log', 'scratch')")
@@ -164,15 +164,15 @@ def stage(server: EmbeddedPostgres) -> Iterator[Stage]:
         runner.run(stack.aclose())
 
 
-# As these functions were called when time was a parameter, by name and by position, with what that did.
+# Calls from when time was a parameter of these functions, by name and by position, with their effect.
 NINE_YEARS = "clock_timestamp() + interval '9 years'"
 _NOTHING = ", ".join(["'{}'"] * 7)
 CALLS = [
-    # what was not consumed is dropped, groups die
+    # unconsumed messages are dropped, groups die
     f"select * from postbus.sweep_log({{storage}}, as_of => {NINE_YEARS})",
     f"select * from postbus.sweep_log({{storage}}, {NINE_YEARS})",
     "select * from postbus.sweep_log({storage}, as_of => 'infinity')",
-    # deduplication keys, records of the inbox, finished messages and processes are forgotten
+    # deduplication keys, inbox records, finished messages and processes are forgotten
     f"select * from postbus.sweep(as_of => {NINE_YEARS})",
     f"select * from postbus.sweep(1000, {NINE_YEARS})",
     "select * from postbus.sweep(as_of => 'infinity')",
@@ -191,7 +191,7 @@ CALLS = [
     "select * from postbus.pop_scope('audit', pattern => '#', as_of => '2041-01-01')",
     "select * from postbus.claim_retrying(array[gen_random_uuid()], 10, as_of => '2041-01-01')",
     "select * from postbus.continue_moves(as_of => '2041-01-01')",
-    # groups are taken for dead, or for alive for ever
+    # groups are taken for DEAD, or for alive forever
     "select * from postbus.group_heartbeat({groups}, {nothing}, as_of => '-infinity')",
     "select * from postbus.group_heartbeat({groups}, {nothing}, as_of => 'infinity')",
     "select * from postbus.send_heartbeat('audit', 'log', as_of => 'infinity')",
@@ -206,10 +206,10 @@ CALLS = [
     "select postbus.prolong_retrying(array[gen_random_uuid()], array[1], as_of => 'infinity')",
     "select postbus.inbox_once('honest', 'm', as_of => '2041-01-01')",
     "select postbus.inbox_once_many('honest', array['m'], as_of => '2041-01-01')",
-    # a token that has expired works
+    # an expired token works
     "select * from postbus.check_token('old', 'hash', as_of => '2001-01-01')",
     "select * from postbus.check_token('old', 'hash', '2001-01-01')",
-    # administrators, too, move and remove what is old, and not what they say is old
+    # admins move and remove what is old, and not what they say is old
     f"select * from postbus.force_complete('log', '1 hour', as_of => {NINE_YEARS})",
     f"select * from postbus.remove_group('log', 'audit', as_of => {NINE_YEARS})",
     f"select postbus.make_known({{storage}}, as_of => {NINE_YEARS})",
@@ -224,7 +224,7 @@ CALLS = [
 
 @pytest.mark.parametrize("call", CALLS)
 def test_no_role_can_give_the_time(stage: Stage, call: str) -> None:
-    """There is no such function for any role, and nothing has changed afterwards."""
+    """No role has such a function, and nothing has changed afterwards."""
     sql = call.format(storage=stage.storage, groups=f"array{stage.groups}::bigint[]", nothing=_NOTHING)
     told = {role: stage.attack(role, sql) for role in ROLES}
     assert stage.facts() == stage.before
@@ -233,8 +233,8 @@ def test_no_role_can_give_the_time(stage: Stage, call: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_no_function_that_a_role_may_call_takes_the_time(stage: Stage, role: str) -> None:
-    """Whatever it is called: the catalogue is asked."""
+def test_no_function_of_a_role_takes_the_time(stage: Stage, role: str) -> None:
+    """The catalogue is queried, whatever the function's name."""
     found = stage.fetch(
         stage.owner,
         """select f.oid::regprocedure::text from pg_proc f
@@ -259,7 +259,7 @@ def _inner(stage: Stage) -> list[str]:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_functions_that_take_the_time_are_closed(stage: Stage, role: str) -> None:
-    """Each inner function with the parameter is refused to each role, whatever it is given."""
+    """Each internal function with such a parameter is refused to each role, whatever its arguments."""
     inner = _inner(stage)
     assert len(inner) > 40
     for call in inner:
@@ -268,8 +268,8 @@ def test_functions_that_take_the_time_are_closed(stage: Stage, role: str) -> Non
     assert stage.facts() == stage.before
 
 
-def test_a_transaction_that_stays_open_does_not_stop_the_clock(stage: Stage) -> None:
-    """What comes due in it is due, and a token that expires in it has expired."""
+def test_open_transaction_does_not_stop_the_clock(stage: Stage) -> None:
+    """A message that comes due in it is due, and a token that expires in it has expired."""
     stage.value(
         stage.owner, "select postbus.create_token('soon', 'hash', 'soon', array['consumer'], expires_in => '20 ms')"
     )
@@ -316,7 +316,7 @@ _EXTREMES += [(f"{name} {value}", sql, value) for name, sql in _OF_MOMENT.items(
 
 @pytest.mark.parametrize(("sql", "value"), [pytest.param(sql, value, id=name) for name, sql, value in _EXTREMES])
 def test_extreme_durations_and_times_harm_nobody(stage: Stage, sql: str, value: str) -> None:
-    """Refused, or harmless: sweeping and every view works afterwards, and others' messages are where they were."""
+    """They are refused or harmless: sweeping and every view works afterwards, and others' messages are untouched."""
     role = "producer" if ".publish" in sql else "observer" if ".stuck" in sql else "consumer"
     refused = stage.attack(role, sql.replace("{}", f"'{value}'"))
     if refused is not None:
@@ -340,8 +340,8 @@ _DELAYS = [value for value in LENGTHS if value != "0"]
 
 
 @pytest.mark.parametrize("value", _DELAYS)
-def test_extreme_delays_of_what_failed_are_refused(stage: Stage, value: str) -> None:
-    """By a worker that holds the lane: a message that is never due would hold up its key for ever."""
+def test_extreme_retry_delays_are_refused(stage: Stage, value: str) -> None:
+    """A message that is never due would block its key forever, so even the lane's holder is refused."""
     [lane] = stage.run(take(stage.owner, "w", stage.scratch))
     settle = (
         "select postbus.settle_retrying(subscription_id => $1, lane => 0, token => $2, ids => '{}', "
@@ -357,6 +357,7 @@ def test_extreme_delays_of_what_failed_are_refused(stage: Stage, value: str) -> 
 @pytest.mark.parametrize("count", [-1, 0, -(1 << 31), (1 << 31) - 1])
 @pytest.mark.parametrize("sql", _COUNTS)
 def test_extreme_counts_take_nothing_from_others(stage: Stage, sql: str, count: int) -> None:
+    """Sweeping, claiming and popping with such counts leave the facts as they were."""
     stage.attack("consumer", sql, count)
     stage.maintain()
     stage.look()

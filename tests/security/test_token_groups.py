@@ -1,4 +1,4 @@
-"""Attacks on the limit of tokens to groups: one for `audit` learns nothing of, and does nothing to, another group."""
+"""Attacks on the limit of tokens to groups: a token for `audit` neither sees nor affects another group."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from security.standing import Standing, standing
 
 pytestmark = pytest.mark.attack("limits of tokens to groups")
 
-OTHER = "billing-7f3a"  # appears nowhere but where something is told of that group
+OTHER = "billing-7f3a"  # appears only where something about that group is shown
 _ROLES = ("producer", "consumer", "observer", "operator", "admin")
 _T, _G, _O = "/v1/topics/events", "/v1/topics/events/groups/audit", f"/v1/topics/events/groups/{OTHER}"
 
 
 class House(Standing):
-    """What the attacks are made on."""
+    """The target of the attacks."""
 
     narrow: str
     """A token of all roles, for the group audit."""
@@ -41,7 +41,7 @@ class House(Standing):
 
 @pytest.fixture(scope="module")
 def house(server: EmbeddedPostgres) -> Iterator[House]:
-    """Two servers, and a topic that both groups are subscribed to."""
+    """Run two servers, with a topic that both groups are subscribed to."""
     with standing(server, servers=2) as stood:
         stood.__class__ = House
         assert isinstance(stood, House)
@@ -123,8 +123,8 @@ def _path(house: House, path: str) -> str:
 
 
 @pytest.mark.parametrize("path", _LOOKS)
-def test_nothing_names_another_group(house: House, path: str) -> None:
-    """In no list, in no story, in no count by name, and in no error."""
+def test_no_answer_names_another_group(house: House, path: str) -> None:
+    """Its name is in no list, delivery, count or error."""
     answer = house.ask(house.narrow, "GET", _path(house, path))
     assert answer.status_code in (200, 404), answer.text
     assert OTHER not in answer.text
@@ -146,8 +146,8 @@ def test_nothing_names_another_group(house: House, path: str) -> None:
         f"{_T}/dead-letters/{{dead}}",
     ],
 )
-def test_the_other_group_is_there_to_be_seen(house: House, path: str) -> None:
-    """By a token for all groups: the attack above would notice it."""
+def test_other_group_is_visible_to_a_token_for_all_groups(house: House, path: str) -> None:
+    """The attack would notice it."""
     assert OTHER in house.ask(house.wide, "GET", _path(house, path)).text
 
 
@@ -163,8 +163,8 @@ def test_the_other_group_is_there_to_be_seen(house: House, path: str) -> None:
         f"/v1/health/limits?topic=events&group={OTHER}",
     ],
 )
-def test_asking_for_another_group_is_refused(house: House, path: str) -> None:
-    """The same for one that is there and for one that is not."""
+def test_request_for_another_group_is_refused(house: House, path: str) -> None:
+    """The answer is the same for an existing group and for a missing one."""
     told = problem(house.ask(house.narrow, "GET", _path(house, path)), 403, "PB441")
     absent = problem(house.ask(house.narrow, "GET", _path(house, path).replace(OTHER, "nobody")), 403, "PB441")
     assert told["detail"].replace(OTHER, "nobody") == absent["detail"]
@@ -180,8 +180,8 @@ def test_asking_for_another_group_is_refused(house: House, path: str) -> None:
         ("/v1/webhooks/of-queue", "/v1/webhooks/none"),
     ],
 )
-def test_what_only_others_have_is_as_if_it_were_not_there(house: House, there: str, absent: str) -> None:
-    """Status and text are those of what never was."""
+def test_objects_of_other_groups_look_missing(house: House, there: str, absent: str) -> None:
+    """Status and text are those of something that never existed."""
     found = house.ask(house.narrow, "GET", _path(house, there))
     never = house.ask(house.narrow, "GET", absent)
     assert found.status_code == never.status_code == 404
@@ -193,7 +193,7 @@ def test_what_only_others_have_is_as_if_it_were_not_there(house: House, there: s
 
 
 def test_counts_over_all_groups_are_left_out(house: House) -> None:
-    """How many groups a topic has, how many messages they gave up, and what became of a message in all of them."""
+    """These are the number of groups, of dead letters, and the overall status of a message."""
     topic = house.ask(house.narrow, "GET", _T).json()
     assert (topic["groups"], topic["dead"]) == (None, None)
     assert house.ask(house.wide, "GET", _T).json()["dead"] == 3
@@ -257,8 +257,8 @@ _ACTS: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("method", "path", "body"), _ACTS)
-def test_nothing_is_done_to_another_group(house: House, method: str, path: str, body: Any) -> None:
-    """Nor to what all groups share; all is as before."""
+def test_other_group_cannot_be_changed(house: House, method: str, path: str, body: Any) -> None:
+    """Nor can anything that all groups share; everything stays as before."""
     before = _state(house)
     problem(house.ask(house.narrow, method, path, body), 403, "PB441")
     assert _state(house) == before
@@ -273,8 +273,8 @@ def test_nothing_is_done_to_another_group(house: House, method: str, path: str, 
         ("DELETE", "/v1/webhooks/of-queue", None),
     ],
 )
-def test_webhooks_of_others_stay(house: House, method: str, path: str, body: Any) -> None:
-    """They are not there for this token."""
+def test_webhooks_of_other_groups_stay(house: House, method: str, path: str, body: Any) -> None:
+    """They look missing to this token."""
     before = _state(house)
     problem(house.ask(house.narrow, method, path, body), 404, "PB445")
     assert _state(house) == before
@@ -329,8 +329,8 @@ _SPELLINGS = [
 
 
 @pytest.mark.parametrize("spelling", _SPELLINGS)
-def test_no_spelling_of_a_name_leads_to_another_group(house: House, spelling: str) -> None:
-    """Encoded, with other letters, or half of it: what is not audit is not the token's."""
+def test_no_spelling_of_a_path_reaches_another_group(house: House, spelling: str) -> None:
+    """Encodings, other letters and parts of the name all fail."""
     before = _state(house)
     query = f"{_T}/groups/{spelling}"
     for method, path in (("GET", query), ("POST", query.replace(spelling, spelling.partition("?")[0]) + "/pause")):
@@ -344,7 +344,7 @@ def test_no_spelling_of_a_name_leads_to_another_group(house: House, spelling: st
     "body", ["audit\x00", " audit", "audit ", "audit\n", "AUDIT", "audit/x", "audit:" + OTHER, "*", ""]
 )
 def test_no_spelling_in_a_body_pops_for_another_group(house: House, body: str) -> None:
-    """The name in a body is taken letter by letter, too."""
+    """The name in a body is compared letter by letter."""
     answer = house.ask(house.narrow, "POST", f"{_T}/pop", {"group": body})
     assert answer.status_code in (400, 403), answer.text
 
@@ -362,8 +362,8 @@ _SETTLING: dict[str, tuple[str, Callable[[Any], Any]]] = {
 @pytest.mark.parametrize("by", [0, 1], ids=["by the same server", "by another server"])
 @pytest.mark.parametrize("of", ["a group", "a queue", "many topics"])
 @pytest.mark.parametrize("how", _SETTLING)
-def test_a_lease_of_others_cannot_be_settled(house: House, how: str, of: str, by: int) -> None:
-    """Whoever has its token by chance, or from a log, neither settles nor prolongs it. Its owner still can."""
+def test_lease_of_another_group_cannot_be_settled(house: House, how: str, of: str, by: int) -> None:
+    """A caller with a leaked lease token can neither settle nor extend it, and its owner still can."""
     path, body = {
         "a group": (f"{_T}/pop", {"group": OTHER}),
         "a queue": ("/v1/topics/jobs/pop", {}),
@@ -398,8 +398,8 @@ def _leases_of(house: House, popped: Any) -> Any:
     )
 
 
-def test_a_lease_of_another_topic_cannot_be_settled(house: House) -> None:
-    """The same for tokens that are limited to topics."""
+def test_lease_of_another_topic_cannot_be_settled(house: House) -> None:
+    """The same applies to tokens that are limited to topics."""
     elsewhere = house.token("consumer", topics=["events"])
     [popped] = house.ask(house.wide, "POST", "/v1/topics/jobs/pop", {}).json()["messages"]
     for by in (0, 1):
@@ -408,8 +408,8 @@ def test_a_lease_of_another_topic_cannot_be_settled(house: House) -> None:
 
 
 @pytest.mark.control
-def test_a_token_for_a_group_works_for_it(house: House) -> None:
-    """It pops, extends, acks with a push, looks, pauses and seeks: or all of the above would prove nothing."""
+def test_token_for_a_group_works_for_it(house: House) -> None:
+    """It pops, extends, acknowledges with a push, reads, pauses and seeks, so that the refusals mean something."""
     [popped] = house.ask(house.narrow, "POST", f"{_T}/pop", {"group": "audit"}).json()["messages"]
     for server in (1, 0):
         extend = {"messages": _held([popped]), "lease": 30}
@@ -432,8 +432,8 @@ def test_a_token_for_a_group_works_for_it(house: House) -> None:
 
 
 @pytest.mark.parametrize("groups", [[], [""], ["a b"], ["-x"], ["x\n"], ["audit", "%"], ["a" * 201]])
-def test_patterns_of_groups_that_make_no_sense_are_refused(house: House, groups: list[str]) -> None:
-    """When a token is made: an empty list is no token for all."""
+def test_bad_group_patterns_are_refused(house: House, groups: list[str]) -> None:
+    """An empty list does not make a token for all groups."""
     with pytest.raises(Exception, match="group pattern"):
         house.token("consumer", groups=groups)
 
@@ -441,15 +441,15 @@ def test_patterns_of_groups_that_make_no_sense_are_refused(house: House, groups:
 @pytest.mark.parametrize(
     ("pattern", "group"), [("a_dit", "audit"), ("a%", "audit"), ("a\\%", "a%"), ("*.audit", "xaudit")]
 )
-def test_a_pattern_is_none_of_sql(house: House, pattern: str, group: str) -> None:
-    """Where lists are filtered by the database, only * stands for something else."""
+def test_group_pattern_is_no_sql_pattern(house: House, pattern: str, group: str) -> None:
+    """Where the database filters lists, only * is a wildcard."""
     rows = house.run(house.bus.admin.dead_letters("events", groups=[pattern]))
     assert [row for row in rows if row["group_name"] == group] == []
 
 
 @pytest.mark.control
-def test_every_route_was_thought_of() -> None:
-    """A route is attacked above, or says here why a limit to groups does not concern it."""
+def test_every_route_is_covered() -> None:
+    """A route is attacked above, or listed here because a limit to groups does not concern it."""
     of_topics = {"push", "browse_messages", "follow_topic", "welcome", "livez", "readyz"}
     attacked = {_operation("GET", path) for path in _LOOKS} | {_operation(method, path) for method, path, _ in _ACTS}
     attacked |= {_operation("POST", path) for path, _ in _SETTLING.values()} | {"set_webhook", "delete_webhook"}

@@ -42,7 +42,7 @@ _DELETES = [
 
 @pytest.fixture(scope="module")
 def house(server: EmbeddedPostgres) -> Iterator[Standing]:
-    """A QUEUE jobs with a message, a PUB_SUB topic events with a group that is DEAD."""
+    """Set up a QUEUE jobs with a message, and a PUB_SUB topic events with a DEAD group."""
     with standing(server) as stood:
         stood.run(_furnish(stood))
         stood.sql("update postbus.subscription set state = 'DEAD' returning 1")
@@ -62,8 +62,8 @@ def tokens(house: Standing) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("name", "role"), _REFUSED)
-def test_a_role_does_not_open_what_it_is_not_for(house: Standing, tokens: dict[str, str], name: str, role: str) -> None:
-    """The answer is 403, says which role is missing, and nothing of what is there."""
+def test_role_cannot_open_routes_of_other_roles(house: Standing, tokens: dict[str, str], name: str, role: str) -> None:
+    """The answer is 403 and says which role is missing, and nothing of the content."""
     method, path, body, allowed = TABLE[name]
     told = problem(house.ask(tokens[role], method, path, body), 403, "PB441")
     missing = told["detail"].partition("lacks the role ")[2].partition(":")[0].split(" or ")
@@ -72,18 +72,18 @@ def test_a_role_does_not_open_what_it_is_not_for(house: Standing, tokens: dict[s
 
 
 @pytest.mark.parametrize("name", _GUARDED)
-def test_a_stranger_opens_nothing(house: Standing, name: str) -> None:
-    """Whatever is asked for, the answer to somebody without a token is 401."""
+def test_stranger_opens_nothing(house: Standing, name: str) -> None:
+    """Without a token every route answers 401."""
     method, path, body, _ = TABLE[name]
     problem(house.ask(None, method, path, body), 401, "PB440")
 
 
 @pytest.mark.parametrize("role", ["observer", "operator"])
 @pytest.mark.parametrize(("method", "path", "body"), _DELETES)
-def test_operators_and_observers_lose_no_messages(
+def test_operators_and_observers_cannot_lose_messages(
     house: Standing, tokens: dict[str, str], role: str, method: str, path: str, body: Any
 ) -> None:
-    """What deletes or skips messages, or sends them elsewhere, is refused, and all is as before."""
+    """Requests that delete, skip or redirect messages are refused, and everything stays as before."""
     before = _all(house)
     problem(house.ask(tokens[role], method, path, body), 403, "PB441")
     assert _all(house) == before
@@ -102,10 +102,8 @@ def _all(house: Standing) -> Any:
 @pytest.mark.parametrize(
     "body", [{"start": "FROM_NOW"}, {}, {"start": "FROM_NOW", "confirm": False}, {"confirm": True, "dry_run": True}]
 )
-def test_a_seek_that_was_not_confirmed_moves_nothing(
-    house: Standing, tokens: dict[str, str], role: str, body: Any
-) -> None:
-    """Not for an operator, and not for an admin."""
+def test_unconfirmed_seek_moves_nothing(house: Standing, tokens: dict[str, str], role: str, body: Any) -> None:
+    """Neither an operator nor an admin can skip the confirmation."""
     before = house.sql("select * from postbus.cursor order by number")
     answer = house.ask(tokens[role], "POST", "/v1/topics/events/groups/mail/seek", body)
     if body.get("dry_run"):
@@ -127,28 +125,28 @@ def test_a_seek_that_was_not_confirmed_moves_nothing(
         },
     ],
 )
-def test_a_producer_acks_nothing_by_a_transaction(house: Standing, tokens: dict[str, str], body: Any) -> None:
-    """Each part of a transaction takes its own role."""
+def test_producer_cannot_ack_by_a_transaction(house: Standing, tokens: dict[str, str], body: Any) -> None:
+    """Each part of a transaction needs its own role."""
     problem(house.ask(tokens["producer"], "POST", "/v1/transaction", body), 403, "PB441")
 
 
 @pytest.mark.parametrize("digest", [b"", b"guess", b"\\x00" * 32, None])
-def test_a_use_of_a_token_is_not_noted_by_who_does_not_know_it(house: Standing, digest: bytes | None) -> None:
-    """A role of SQL may call the function; it takes the hash of the token's secret."""
+def test_use_of_a_token_is_recorded_only_with_its_hash(house: Standing, digest: bytes | None) -> None:
+    """An SQL role may call the function, but needs the hash of the token's secret."""
     made = house.token("observer").split("_")[1]
     house.sql("select postbus.note_token_uses(array[$1], array[$2::bytea])", made, digest)
     assert house.sql("select last_used_at from postbus.token where id = $1", made) == [{"last_used_at": None}]
 
 
 @pytest.mark.parametrize("roles", [["king"], ["Admin"], ["admin "], ["postbus_admin"], ["*"], [""], []])
-def test_no_token_has_a_role_that_there_is_not(house: Standing, roles: list[str]) -> None:
-    """Roles are words of a list, as they are."""
+def test_token_with_an_unknown_role_is_refused(house: Standing, roles: list[str]) -> None:
+    """Roles are the exact words of a list."""
     with pytest.raises(Exception, match="role"):
         house.token(*roles)
 
 
 def claims(**given: Any) -> Caller:
-    """A caller by what a JWT claims."""
+    """Return the caller that a JWT with these claims makes."""
     return caller_of({"sub": "ada", **given}, JwtSettings("i", "a", "k"))
 
 
@@ -169,14 +167,14 @@ def claims(**given: Any) -> Caller:
         [b"admin"],
     ],
 )
-def test_a_claim_that_is_not_understood_gives_no_role(roles: Any) -> None:
-    """A role is one of ours, letter by letter."""
+def test_unknown_role_claim_gives_no_role(roles: Any) -> None:
+    """A role matches letter by letter."""
     assert claims(postbus_roles=roles).roles == frozenset()
 
 
 @pytest.mark.parametrize("groups", [None, 1, True, {"*": 1}, [], "", [["*"]], [None]])
-def test_a_claim_of_groups_that_is_not_understood_gives_no_group(groups: Any) -> None:
-    """Only where there is no such claim, all groups are allowed."""
+def test_bad_groups_claim_gives_no_group(groups: Any) -> None:
+    """All groups are allowed only if there is no such claim."""
     caller = claims(postbus_roles=["consumer"], postbus_topics="*", postbus_groups=groups)
     assert not caller.has_all_groups
     assert not caller.sees_group("mail")
@@ -184,8 +182,8 @@ def test_a_claim_of_groups_that_is_not_understood_gives_no_group(groups: Any) ->
 
 
 @pytest.mark.parametrize("payloads", [False, None, 0, 1, "true", "false", "", [], [True], {}])
-def test_a_claim_of_payloads_that_is_not_true_shows_none(payloads: Any) -> None:
-    """Only where it is true, or there is none, payloads are shown; and consumers and admins are then neither."""
+def test_payloads_claim_other_than_true_shows_none(payloads: Any) -> None:
+    """Payloads are shown only if it is true or absent; consumers and admins otherwise lose their roles."""
     caller = claims(postbus_roles="consumer admin observer", postbus_payloads=payloads)
     assert not caller.sees_payloads
     assert not caller.has_role(("consumer",))

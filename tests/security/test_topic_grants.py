@@ -1,4 +1,4 @@
-"""A role that was granted some topics does what it was granted with these, and nothing else."""
+"""A role with granted topics can do the granted action on these topics, and nothing else."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def _statement(kind: str, topic: str) -> str:
 
 
 @pytest.mark.parametrize("kind", [*_PUBLISH, *_CONSUME])
-async def test_action_is_for_topics_that_were_granted(land: Land, kind: str) -> None:
-    """Of topics that the pattern matches, and of no other, however alike its name is."""
+async def test_action_is_limited_to_granted_topics(land: Land, kind: str) -> None:
+    """It works for topics that match the pattern, and for no other, however similar the name."""
     with land.as_user("publish" if kind in _PUBLISH else "consume") as conn:
         for topic in _OURS:
             conn.execute(_statement(kind, topic))
@@ -101,8 +101,8 @@ async def test_action_is_for_topics_that_were_granted(land: Land, kind: str) -> 
 
 @pytest.mark.parametrize("kind", [*_PUBLISH, *_CONSUME])
 @pytest.mark.parametrize("action", ["publish", "consume", "read", "nothing"])
-async def test_one_action_is_not_another(land: Land, kind: str, action: str) -> None:
-    """Who may publish may not consume, and so on."""
+async def test_grant_of_one_action_is_no_grant_of_another(land: Land, kind: str, action: str) -> None:
+    """A role that may publish may not consume, and so on."""
     if action == ("publish" if kind in _PUBLISH else "consume"):
         action = "nothing"
     with land.as_user(action) as conn, pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -110,8 +110,8 @@ async def test_one_action_is_not_another(land: Land, kind: str, action: str) -> 
 
 
 @pytest.mark.parametrize("view", _VIEWS)
-async def test_views_show_granted_topics_alone(land: Land, view: str) -> None:
-    """Also to a function in a condition, which is as cheap as can be, and tells all that it sees."""
+async def test_views_show_only_granted_topics(land: Land, view: str) -> None:
+    """A function in a condition, as cheap as possible, sees no other rows either."""
     column = "name" if view == "topics" else "topic"
     with land.as_user("read") as conn:
         conn.execute("set client_min_messages = notice")
@@ -156,8 +156,8 @@ async def test_grant_opens_nothing_of_the_roles(land: Land, action: str) -> None
 
 
 @pytest.mark.parametrize("way", ["set role", "set role to another", "planted setting", "planted function"])
-async def test_caller_is_who_logged_in_or_set_its_role(land: Land, way: str) -> None:
-    """A role that one is no member of cannot be claimed, nor a look-alike of what tells who calls be planted."""
+async def test_caller_is_the_login_or_its_set_role(land: Land, way: str) -> None:
+    """A role without membership cannot be claimed, and no look-alike can replace the check."""
     group = f"group_{way.replace(' ', '_')}_{land.name}"
     with land.root() as root:
         root.execute(
@@ -194,7 +194,7 @@ async def test_caller_is_who_logged_in_or_set_its_role(land: Land, way: str) -> 
 
 
 async def test_revoked_grant_gives_nothing_and_closes_the_schema(land: Land) -> None:
-    """The last one takes all privileges with it; one of several takes only its own."""
+    """Revoking the last grant removes all privileges, and revoking one of several only its own."""
     user = f"former_{land.name}"
     with land.root() as root:
         root.execute(f"create role {user}")
@@ -212,8 +212,8 @@ async def test_revoked_grant_gives_nothing_and_closes_the_schema(land: Land) -> 
         root.execute(f"drop role {user}")  # nothing depends on it any more
 
 
-async def test_role_of_the_same_name_inherits_no_grant(land: Land) -> None:
-    """A role that was dropped and made again has to be granted again."""
+async def test_recreated_role_inherits_no_grant(land: Land) -> None:
+    """A role that was dropped and created again has to be granted again."""
     user = f"again_{land.name}"
     with land.root() as root:
         root.execute(f"create role {user}")
@@ -234,8 +234,8 @@ async def test_role_of_the_same_name_inherits_no_grant(land: Land) -> None:
 @pytest.mark.parametrize(
     ("pattern", "action"), [("%", "read"), ("a'b", "read"), ("", "read"), (None, "read"), ("*", "drop"), ("*", None)]
 )
-async def test_grants_that_mean_nothing_are_refused(land: Land, pattern: str | None, action: str | None) -> None:
-    """A pattern that no topic can match, and an action that is not known."""
+async def test_meaningless_grants_are_refused(land: Land, pattern: str | None, action: str | None) -> None:
+    """These are a pattern that no topic can match, and an unknown action."""
     with land.root() as root, pytest.raises(psycopg.Error) as refused:
         root.execute("select postbus.grant_topic(%s, %s, %s)", [land.user("nothing"), pattern, action])
     assert refused.value.sqlstate == "PB402"
@@ -243,7 +243,7 @@ async def test_grants_that_mean_nothing_are_refused(land: Land, pattern: str | N
 
 @pytest.mark.parametrize("role", ["nobody_there", "public", "x; drop schema postbus"])
 async def test_grants_to_no_role_are_refused(land: Land, role: str) -> None:
-    """Neither to everybody nor to what is no role."""
+    """A grant goes neither to everybody nor to a missing role."""
     with land.root() as root, pytest.raises(psycopg.Error) as refused:
         root.execute("select postbus.grant_topic(%s, '*', 'read')", [role])
     assert refused.value.sqlstate == "PB402"

@@ -67,7 +67,7 @@ def once(answer: bytes) -> Answering:
         writer.write(answer)
         await writer.drain()
         writer.write_eof()
-        await asyncio.sleep(0.2)  # what was written is read before the connection is torn down
+        await asyncio.sleep(0.2)  # the answer is read before the connection is torn down
 
     return write
 
@@ -85,7 +85,7 @@ def without_end(head: bytes, part: bytes, pause: float = 0) -> Answering:
 
 @cache
 def bomb(kind: str) -> bytes:
-    """64 MB of zeros, in 64 KB."""
+    """Return 64 MB of zeros, in 64 KB."""
     packer = zlib.compressobj(6, zlib.DEFLATED, 31 if kind == "gzip" else 15)
     return b"".join(packer.compress(bytes(1 << 20)) for _ in range(64)) + packer.flush()
 
@@ -129,8 +129,8 @@ HEAVY: dict[str, tuple[Answering, type[Outcome]]] = {  # type: ignore[type-arg, 
 
 
 @pytest.mark.parametrize("name", HEAVY)
-async def test_an_answer_costs_little_and_ends(name: str) -> None:
-    """Whatever is answered, a few KiB of it are read, as they are, and not for long; the status decides."""
+async def test_answer_costs_little_and_ends(name: str) -> None:
+    """Only a few KiB of an answer are read, undecoded and for a short time; its status decides."""
     answer, kind = HEAVY[name]
     async with attacked_by(answer) as url, opened(WebhookSink(timeout="150ms", reach=["127.0.0.1"])) as sink:
         began = time.monotonic()
@@ -145,8 +145,8 @@ async def test_an_answer_costs_little_and_ends(name: str) -> None:
     assert most < 8 << 20
 
 
-async def test_the_next_request_is_not_answered_by_the_rest_of_an_answer() -> None:
-    """A connection whose answer was not read to its end is closed: what is left in it answers nothing."""
+async def test_rest_of_an_answer_does_not_answer_the_next_request() -> None:
+    """A connection with an unread rest is closed."""
     smuggled = b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n"
     left = [OK + b"content-length: 100000\r\n\r\n" + b"x" * 4096, OK + b"content-length: 0\r\n\r\n"]
 
@@ -160,8 +160,8 @@ async def test_the_next_request_is_not_answered_by_the_rest_of_an_answer() -> No
     assert left == []
 
 
-async def test_the_receiver_is_not_offered_compression() -> None:
-    """What is not going to be decompressed is not asked for."""
+async def test_receiver_is_not_offered_compression() -> None:
+    """The sink asks for no encoding that it would not decode."""
     with receiving() as receiver:
         async with opened(WebhookSink()) as sink:
             await sink.send([parcel(receiver.url)])
@@ -172,8 +172,8 @@ EVIL = ["\x00", "\x1b]0;x\x07", "\x9b2J", "\r\nforged: yes", "\u202e", "\u2028",
 
 
 @pytest.mark.parametrize("evil", EVIL)
-async def test_what_an_answer_holds_is_kept_as_text_that_can_be_seen(evil: str) -> None:
-    """A relay's errors repeat the answer, for its operator: on one line, short, with nothing a terminal would obey."""
+async def test_answer_is_kept_as_visible_text(evil: str) -> None:
+    """A relay's error repeats it for the operator on one short line, without anything that a terminal obeys."""
     body = f"before {evil} after".encode("utf-8", "surrogatepass") + b"x" * 10_000
     with receiving() as receiver:
         receiver.answers.append(Answer(422, body))
@@ -198,8 +198,8 @@ TELLING = {
 
 @pytest.mark.parametrize("status", [302, 422, 500])
 @pytest.mark.parametrize("place", TELLING)
-async def test_no_outcome_tells_what_was_answered(place: str, status: int) -> None:
-    """Of an answer to a webhook the number of its status is told, and nothing else."""
+async def test_outcome_has_only_the_status(place: str, status: int) -> None:
+    """Of a webhook's answer only the number of the status is kept."""
     answer = once((TELLING[place] % status).encode())
     sink = WebhookSink(reach=Reach(["127.0.0.1"]), tells_answers=False, timeout=2)
     async with attacked_by(answer) as url, opened(sink):
@@ -208,8 +208,8 @@ async def test_no_outcome_tells_what_was_answered(place: str, status: int) -> No
     assert SECRET not in repr(told)
 
 
-async def test_whoever_made_a_webhook_does_not_read_the_answer(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither dead letters nor the message, the webhook or the log have anything of it."""
+async def test_maker_of_a_webhook_cannot_read_the_answer(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither dead letters nor the message, the webhook or the log contain any of it."""
     await bus.admin.create_topic("jobs", retry_initial="10ms", max_attempts=2)
     async with (
         attacked_by(once((TELLING["body"] % 500).encode())) as receiver,
@@ -230,8 +230,8 @@ async def test_whoever_made_a_webhook_does_not_read_the_answer(bus: Bus, caplog:
 
 
 @pytest.mark.control
-def test_the_bombs_are_bombs() -> None:
-    """The attacks above would work: what they send is small, and large when it is unpacked."""
+def test_bombs_are_bombs() -> None:
+    """The attacks are real: they are small when sent, and large when unpacked."""
     body = bomb("gzip")
     assert len(body) < 1 << 18
     unpacked: Any = zlib.decompressobj(31).decompress(body, 64 << 20)

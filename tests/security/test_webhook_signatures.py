@@ -1,4 +1,4 @@
-"""Requests of webhooks that are forged, changed or sent again, and producers whose headers steer a request."""
+"""Webhook requests that are forged, changed or replayed, and producers whose headers steer a request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Headers = dict[str, str]
 
 
 async def requested(receiver: Receiver, **options: Any) -> Received:
-    """A request as the server sends it."""
+    """Return a request as the server sends it."""
     row = {"name": "w", "url": f"{receiver.url}/hook", "secret": SECRET, "timeout": 5, "concurrency": 1}
     webhook = Webhook(row, Reach(["127.0.0.1"]))
     async with opened(webhook.sink):
@@ -50,7 +50,7 @@ def without(*names: str) -> Callable[[Headers], Headers]:
 
 
 def not_signed(*names: str) -> Callable[[Headers], Headers]:
-    """These are taken off the list of what is signed."""
+    """Remove these from the list of signed headers."""
 
     def take_off(headers: Headers) -> Headers:
         left = [name for name in headers["postbus-signed"].split(" ") if name not in names]
@@ -60,7 +60,7 @@ def not_signed(*names: str) -> Callable[[Headers], Headers]:
 
 
 def moved(headers: Headers) -> Headers:
-    """The value of one header becomes the beginning of the next one's: the text that is signed may stay the same."""
+    """Move the value of one header into the next one, so that the signed text may stay the same."""
     return headers | {"postbus-attempt": "1\npostbus-correlation-id: c", "postbus-correlation-id": ""}
 
 
@@ -112,16 +112,16 @@ FORGERIES: dict[str, Callable[[Headers], Headers]] = {
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-async def test_a_request_that_was_changed_is_not_believed(name: str, receiver: Receiver) -> None:
-    """Whoever does not know the secret changes no header that tells of the message, and leaves none out."""
+async def test_changed_request_is_not_genuine(name: str, receiver: Receiver) -> None:
+    """Without the secret nobody can change or remove a header that describes the message."""
     one = await requested(receiver)
     assert verify(SECRET, one.headers, one.body)
     assert not verify(SECRET, FORGERIES[name](dict(one.headers)), one.body)
 
 
 @pytest.mark.parametrize("body", [b"", b'{"n": 1} ', b'{"n": 2}', b"\n"])
-async def test_a_body_that_was_changed_is_not_believed(body: bytes, receiver: Receiver) -> None:
-    """Nor the payload, to which headers cannot be shifted either."""
+async def test_changed_body_is_not_genuine(body: bytes, receiver: Receiver) -> None:
+    """The signature covers the payload, and headers cannot be moved into it."""
     one = await requested(receiver)
     assert not verify(SECRET, one.headers, body)
 
@@ -134,14 +134,14 @@ async def test_another_secret_signs_nothing(secret: str, receiver: Receiver) -> 
 
 
 @pytest.mark.parametrize("late", [-301, 301, 10**6])
-async def test_a_request_that_is_sent_again_later_is_not_believed(late: int, receiver: Receiver) -> None:
-    """After five minutes a request that somebody kept is worth nothing."""
+async def test_replayed_request_expires(late: int, receiver: Receiver) -> None:
+    """After five minutes a recorded request is worthless."""
     one = await requested(receiver)
     assert not verify(SECRET, one.headers, one.body, now=int(one.headers["webhook-timestamp"]) + late)
 
 
 async def test_body_and_headers_cannot_be_confused() -> None:
-    """An empty line ends what is signed of the headers: no value can hold one."""
+    """An empty line ends the signed headers, and no header value can contain one."""
     headers = {"content-type": "text/plain", "postbus-key": "a%0Ab"}
     one = signed([SECRET], "1", 1000, headers, b"x")
     other = {"content-type": "text/plain", "postbus-key": "a%0Ab\n\nx"}
@@ -149,7 +149,7 @@ async def test_body_and_headers_cannot_be_confused() -> None:
 
 
 def verifier_of_the_page() -> Callable[..., bool]:
-    """The function that docs/http.md shows to those who write receivers."""
+    """Return the function that docs/http.md shows to those who write receivers."""
     [code] = re.findall(r"```python\n(import base64.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     names: dict[str, Any] = {}
     exec(code, names)
@@ -158,16 +158,16 @@ def verifier_of_the_page() -> Callable[..., bool]:
 
 
 @pytest.mark.parametrize("name", [None, *FORGERIES])
-async def test_the_example_of_the_page_sees_forgeries(name: str | None, receiver: Receiver) -> None:
-    """What the page shows takes genuine requests, and no forged ones."""
+async def test_example_of_the_page_detects_forgeries(name: str | None, receiver: Receiver) -> None:
+    """It accepts genuine requests, and no forged ones."""
     one = await requested(receiver)
     headers = dict(one.headers) if name is None else FORGERIES[name](dict(one.headers))
     assert verifier_of_the_page()(SECRET, headers, one.body) is (name is None)
 
 
 @pytest.mark.control
-async def test_the_string_that_is_signed_is_the_one_on_the_page(receiver: Receiver) -> None:
-    """The page's example of the string has the headers that are sent, in their order."""
+async def test_signed_string_is_the_one_on_the_page(receiver: Receiver) -> None:
+    """The page's example lists the sent headers, in their order."""
     one = await requested(receiver)
     [shown] = re.findall(r"```text\n(webhook-id: .*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     assert [line.partition(": ")[0] for line in shown.partition("\n\n")[0].splitlines()] == one.headers[
@@ -176,8 +176,8 @@ async def test_the_string_that_is_signed_is_the_one_on_the_page(receiver: Receiv
 
 
 @pytest.mark.control
-async def test_the_same_message_has_the_same_id(receiver: Receiver) -> None:
-    """By webhook-id a receiver knows what it has had already, at whatever attempt."""
+async def test_same_message_has_the_same_webhook_id(receiver: Receiver) -> None:
+    """A receiver recognises a repeated message at any attempt."""
     first, second = await requested(receiver), await requested(receiver, attempt=2)
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
     assert (first.headers["postbus-attempt"], second.headers["postbus-attempt"]) == ("1", "2")
@@ -194,8 +194,8 @@ STEERING = [
 
 
 @pytest.mark.parametrize("name", STEERING)
-async def test_a_producer_does_not_steer_the_request(name: str, receiver: Receiver) -> None:
-    """Headers of a message replace none that make up the request, sign it, or are the operator's."""
+async def test_producer_cannot_steer_the_request(name: str, receiver: Receiver) -> None:
+    """A message's headers replace none that frame or sign the request, or belong to the operator."""
     operator = {"authorization": "Bearer of the operator", "x-of-operator": "yes"}
     async with opened(WebhookSink(secrets=[SECRET], headers=operator, timeout=2)) as sink:
         told = await sink.send([parcel(receiver.url, headers={name: "7", "other": "8"})])
@@ -210,8 +210,8 @@ async def test_a_producer_does_not_steer_the_request(name: str, receiver: Receiv
 @pytest.mark.parametrize(
     "evil", ["x\r\nhost: evil", "x\nx: y", "text/\u00e9", "\x00", "a\x0bb", "x: y\r\n\r\nGET / HTTP/1.1"]
 )
-async def test_a_content_type_is_one_header(evil: str, receiver: Receiver) -> None:
-    """Nor does a content type: what is none is not told."""
+async def test_content_type_cannot_add_headers(evil: str, receiver: Receiver) -> None:
+    """An invalid content type is not sent."""
     async with opened(WebhookSink(secrets=[SECRET])) as sink:
         assert await sink.send([parcel(receiver.url, content_type=evil)]) == [Ack()]
     one = receiver.received[-1]
@@ -221,15 +221,15 @@ async def test_a_content_type_is_one_header(evil: str, receiver: Receiver) -> No
 
 
 @pytest.mark.parametrize("key", ["..", ".", "...", ""])
-def test_a_key_does_not_lead_to_another_path(key: str) -> None:
-    """What is filled into an address is one segment of its path, and never the folder above."""
+def test_key_cannot_lead_to_another_path(key: str) -> None:
+    """A key in an address is one segment of the path, and never the folder above."""
     with pytest.raises(Unfit):
         Envelope("http://h/tenants/{key}/hook", source="/s", quote=WebhookSink.quote).parcel(message(key=key))
 
 
 @pytest.mark.parametrize("key", ["../x", "a/../../b", "@evil.org/", "x#", "x?y=z", "%2e%2e", "\\..\\x", "//evil.org"])
-async def test_a_key_does_not_lead_to_another_host(key: str, receiver: Receiver) -> None:
-    """Whatever a key has in it: the rest of the address stays as the operator wrote it."""
+async def test_key_cannot_lead_to_another_host(key: str, receiver: Receiver) -> None:
+    """The rest of the address stays as the operator wrote it."""
     sink = WebhookSink()
     made = Envelope(f"{receiver.url}/tenants/{{key}}/hook", source="/s", quote=sink.quote).parcel(message(key=key))
     async with opened(sink):
@@ -239,8 +239,8 @@ async def test_a_key_does_not_lead_to_another_host(key: str, receiver: Receiver)
 
 
 @pytest.mark.control
-def test_the_standard_signature_is_told_too() -> None:
-    """Receivers that know Standard Webhooks go on to work; what it covers is less."""
+def test_standard_signature_is_sent_too() -> None:
+    """Receivers with Standard Webhooks keep working, although that signature covers less."""
     told = signed([SECRET], "1", 1000, {"content-type": "text/plain"}, b"x")
     assert told["webhook-signature"] == sign(SECRET, "1", 1000, b"x")
     assert told["webhook-signature"] != told["postbus-signature"]

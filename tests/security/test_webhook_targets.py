@@ -1,4 +1,4 @@
-"""Webhooks that are meant to reach what only the server reaches: by address, by name, by redirect, by proxy."""
+"""Webhooks aimed at what only the server can reach: by address, by name, by redirect, by proxy."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ THIS_MACHINE = [
 
 
 class Connections:
-    """Connections that were tried: none of them is made."""
+    """Attempted connections: none of them is made."""
 
     def __init__(self) -> None:
         self.tried: list[str] = []
@@ -67,7 +67,7 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> Connections:
 
 
 def lead(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> None:
-    """Let names lead to these addresses, one list for each question; the last one for all that follow."""
+    """Resolve names to these addresses, one list for each lookup and the last one for all that follow."""
     left = list(answers)
 
     def getaddrinfo(host: str, port: int, *_: object, **__: object) -> list[Any]:
@@ -85,31 +85,31 @@ async def is_refused(url: str, *allowed: str) -> bool:
 
 @pytest.fixture(scope="module")
 def inside() -> Iterator[Receiver]:
-    """What must not be reached."""
+    """Run the receiver that must not be reached."""
     with receiving() as receiver:
         yield receiver
 
 
 @pytest.mark.parametrize("address", NOT_PUBLIC)
-async def test_an_address_that_is_not_public_is_not_connected_to(address: str, connections: Connections) -> None:
-    """No connection is tried to an address of this machine, of networks beside it, or of no single host."""
+async def test_address_that_is_not_public_is_not_connected_to(address: str, connections: Connections) -> None:
+    """No connection is tried to an address of this machine, of its networks, or of no single host."""
     assert await is_refused(f"http://[{address}]/" if ":" in address else f"http://{address}/")
     assert connections.tried == []
 
 
 @pytest.mark.parametrize("address", NOT_PUBLIC)
-async def test_a_name_that_leads_there_is_not_connected_to(
+async def test_name_of_a_private_address_is_not_connected_to(
     address: str, connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The address counts, and not how it is named."""
+    """The resolved address counts, not the name."""
     lead(monkeypatch, [address])
     assert await is_refused("https://innocent.example.org/")
     assert connections.tried == []
 
 
 @pytest.mark.parametrize("host", THIS_MACHINE)
-async def test_this_machine_is_not_reached_however_it_is_written(host: str, inside: Receiver) -> None:
-    """What listens on loopback gets no request."""
+async def test_this_machine_is_not_reached_by_any_spelling(host: str, inside: Receiver) -> None:
+    """A server on loopback gets no request."""
     port = inside.url.rpartition(":")[2]
     async with opened(WebhookSink(reach=Reach())) as sink:
         [told] = await sink.send([parcel(f"http://{host}:{port}/")])
@@ -128,26 +128,24 @@ async def test_public_addresses_are_reached(
     assert connections.tried == [address]
 
 
-async def test_a_name_that_changes_between_check_and_connection(
-    connections: Connections, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The name is asked once: what is connected to is the very address that was checked."""
+async def test_name_is_resolved_only_once(connections: Connections, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection goes to the checked address, even if the name changes in between."""
     lead(monkeypatch, [PUBLIC], ["127.0.0.1"])
     assert not await is_refused("http://rebinding.example.org/")
     assert connections.tried == [PUBLIC]
 
 
-async def test_of_several_addresses_only_public_ones_are_tried(
+async def test_only_public_addresses_of_a_name_are_tried(
     connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name that leads to the internet and to this machine leads to the internet."""
+    """A name with a public and a private address leads to the public one."""
     lead(monkeypatch, ["127.0.0.1", PUBLIC, "10.0.0.1"])
     assert not await is_refused("http://both.example.org/")
     assert connections.tried == [PUBLIC]
 
 
-async def test_a_connection_that_ends_up_elsewhere_is_closed(inside: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where packets are sent on to a private address, that address is what counts: nothing is sent."""
+async def test_connection_that_ends_up_elsewhere_is_closed(inside: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If packets are redirected to a private address, that address counts, and nothing is sent."""
     connect = httpcore.AnyIOBackend.connect_tcp
     port = int(inside.url.rpartition(":")[2])
 
@@ -162,13 +160,13 @@ async def test_a_connection_that_ends_up_elsewhere_is_closed(inside: Receiver, m
 async def test_this_machine_is_not_reached_by_its_public_address(
     inside: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Firewalls guard what listens here from others, and not from this machine."""
+    """Firewalls protect it from others, and not from itself."""
     monkeypatch.setattr(reach, "is_public", lambda address: True)
     assert await is_refused(inside.url)
     assert inside.received == []
 
 
-async def test_redirects_are_not_followed(inside: Receiver) -> None:
+async def test_webhook_redirects_are_not_followed(inside: Receiver) -> None:
     """An allowed receiver cannot send the request on."""
     with receiving() as receiver:
         receiver.answers.append(Answer(307, headers={"location": inside.url}))
@@ -179,8 +177,10 @@ async def test_redirects_are_not_followed(inside: Receiver) -> None:
 
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
-async def test_no_proxy_gets_round_the_rule(name: str, inside: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy that the environment names is not asked: it would reach what the server must not."""
+async def test_proxy_of_the_environment_is_not_used(
+    name: str, inside: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy would reach what the server must not."""
     monkeypatch.delenv("REQUEST_METHOD", raising=False)
     monkeypatch.setenv(name, inside.url)
     assert await is_refused("http://10.0.0.1/")
@@ -194,13 +194,13 @@ BAD_URLS = [
 
 
 @pytest.mark.parametrize("url", BAD_URLS)
-def test_such_an_address_is_known_at_once(url: str) -> None:
-    """Addresses, and names of this machine, need not be looked up to be refused."""
+def test_private_address_is_refused_without_a_lookup(url: str) -> None:
+    """Addresses, and names of this machine, need not be resolved."""
     assert not Reach().allows_host(urlsplit(url).hostname or "")
 
 
-async def test_such_a_webhook_is_not_made(bus: Bus) -> None:
-    """Whoever makes or changes a webhook learns at once that its address is refused; the remedy is the operator's."""
+async def test_webhook_with_a_private_address_cannot_be_made(bus: Bus) -> None:
+    """The refusal comes at once, and its remedy is for the operator."""
     async with serving(bus, webhook_allow=()) as here, client(here) as http:
         body = {"name": "w", "topic": "jobs", "url": "https://example.org/", "enabled": False}
         assert (await http.post("/v1/webhooks", json=body)).status_code == 201
@@ -210,8 +210,8 @@ async def test_such_a_webhook_is_not_made(bus: Bus) -> None:
             problem(await http.patch("/v1/webhooks/w", json={"url": url}), 400, "PB402")
 
 
-async def test_a_webhook_that_was_made_in_sql_reaches_no_more(bus: Bus, conn: Any, inside: Receiver) -> None:
-    """The server checks what it connects to, whoever made the webhook: the message is not sent, and says why."""
+async def test_webhook_made_in_sql_reaches_no_more(bus: Bus, conn: Any, inside: Receiver) -> None:
+    """The server checks each connection: the message is not sent, and its error says why."""
     await bus.admin.create_topic("jobs", retry_initial="10ms", max_attempts=2)
     await conn.execute("select postbus.create_webhook('w', 'jobs', $1, repeat('s', 20))", inside.url)
     await bus.send("jobs", 1)
@@ -225,8 +225,8 @@ async def test_a_webhook_that_was_made_in_sql_reaches_no_more(bus: Bus, conn: An
 
 
 @pytest.mark.control
-async def test_what_the_operator_allows_is_reached(cli: Cli, bus: Bus) -> None:
-    """`serve --webhook-allow` opens the networks that it names, and no others."""
+async def test_network_allowed_by_the_operator_is_reached(cli: Cli, bus: Bus) -> None:
+    """`serve --webhook-allow` opens exactly the named networks."""
     options = ("--webhook-allow", "127.0.0.0/30", "--webhook-allow", "fd00::/8")
     with receiving() as receiver:
         async with served(cli, *options) as (_, url), client(url) as http:
@@ -242,8 +242,8 @@ async def test_what_the_operator_allows_is_reached(cli: Cli, bus: Bus) -> None:
             await eventually(is_there, within=20)
 
 
-async def test_up_opens_what_it_is_told_to(bus: Bus) -> None:
-    """`up --webhook-allow` reaches the server beside it: what it names, and nothing else."""
+async def test_up_opens_the_allowed_networks(bus: Bus) -> None:
+    """`up --webhook-allow` opens exactly what it names."""
     server = open_door(bus, ServeOptions(0, ("10.0.0.0/8",)))
     try:
         reaches = [server._settings.reach.allows_host(host) for host in ("10.1.2.3", "127.0.0.1")]
@@ -253,8 +253,8 @@ async def test_up_opens_what_it_is_told_to(bus: Bus) -> None:
 
 
 @pytest.mark.parametrize(("reach", "count"), [(None, 1), (["127.0.0.1"], 1), ([], 0), (["10.0.0.0/8"], 0)])
-async def test_a_relay_reaches_what_its_operator_says(reach: list[str] | None, count: int) -> None:
-    """Everything, unless the option `reach` of its sink names what is allowed beside public addresses."""
+async def test_relay_reaches_what_its_operator_allows(reach: list[str] | None, count: int) -> None:
+    """It reaches everything, unless the sink's option `reach` limits it to public addresses and the named ones."""
     with receiving() as receiver:
         sink = sink_of(receiver.url, {} if reach is None else {"reach": reach}, lambda name: None)
         async with opened(sink):
@@ -276,29 +276,29 @@ async def test_a_relay_reaches_what_its_operator_says(reach: list[str] | None, c
         ("billing.internal", "billing.internal.evil.org", "10.0.0.1", False),
     ],
 )
-def test_what_is_allowed_is_no_more_than_it_says(allowed: str, host: str, address: str, reaches: bool) -> None:
-    """A network allows its addresses, however they are written; a host allows itself."""
+def test_allowed_entry_allows_no_more_than_it_says(allowed: str, host: str, address: str, reaches: bool) -> None:
+    """A network allows its addresses in any spelling, and a host allows itself."""
     assert Reach([allowed]).allows(host, address) is reaches
 
 
 @pytest.mark.parametrize(
     "bad", ["", "10.0.0.0/99", "10.0.0.1/8", "*", "*.internal", "http://x/", "a b", "256.1.1.1", "x:80"]
 )
-def test_a_mistake_in_what_is_allowed_opens_nothing(bad: str) -> None:
-    """What is no address, network or host is refused when the server starts."""
+def test_bad_allowed_entry_is_refused(bad: str) -> None:
+    """An entry that is no address, network or host stops the server's start."""
     with pytest.raises(InvalidOption, match="no address, no network"):
         Reach([bad])
 
 
-async def test_a_name_that_cannot_be_asked_leads_nowhere(connections: Connections) -> None:
-    """A name that leads nowhere is not tried."""
+async def test_unresolvable_name_leads_nowhere(connections: Connections) -> None:
+    """No connection is tried."""
     async with opened(WebhookSink(reach=Reach(), timeout=2)) as sink:
         await asyncio.wait_for(sink.send([parcel("http://nowhere.invalid/")]), 5)
     assert connections.tried == []
 
 
-def test_the_transport_keeps_away_from_the_environment() -> None:
-    """What a guarded client sends goes by its own transport, for every scheme and host."""
+def test_guarded_client_ignores_the_environment() -> None:
+    """It uses its own transport for every scheme and host."""
     sink = WebhookSink(reach=[])
     made = sink._new_client()
     kinds = {type(made._transport_for_url(httpx.URL(url))).__name__ for url in ("http://a/", "https://a/", "all://a/")}

@@ -1,4 +1,4 @@
-"""A server that asks nobody who they are: who reaches it, and what it says of that."""
+"""A server without authentication: who can reach it, and what it warns of."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ pytestmark = pytest.mark.attack("servers without authentication")
 
 @pytest.fixture(scope="module")
 def base(server: EmbeddedPostgres) -> Iterator[str]:
-    """A database for several servers."""
+    """Create a database for several servers."""
     with database(server) as dsn:
         yield dsn
 
 
 @pytest.fixture(scope="module")
 def target(base: str) -> Iterator[Served]:
-    """An open server that one page may use."""
+    """Run an open server that one page may use."""
     with served(base, "--cors-origin", "https://app.example.org") as running:
         yield running
 
@@ -69,8 +69,8 @@ def target(base: str) -> Iterator[Served]:
     ],
     ids=str,
 )
-def test_a_web_page_is_turned_away(target: Served, headers: dict[str, str], method: str) -> None:
-    """Whatever it calls itself: other origin, other scheme, other port, or a name that leads here."""
+def test_foreign_web_page_is_refused(target: Served, headers: dict[str, str], method: str) -> None:
+    """This covers another origin, scheme or port, and a foreign name that resolves to this machine."""
     given = {name: value.replace("{port}", str(target.port)) for name, value in headers.items()}
     with target.client() as http:
         body = {"name": "made-by-a-page"} if method == "POST" else None
@@ -110,14 +110,14 @@ def test_several_hosts_or_origins_are_refused(target: Served) -> None:
     ids=str,
 )
 def test_programs_own_pages_and_allowed_pages_are_served(target: Served, headers: dict[str, str]) -> None:
-    """What is turned away is only what is to be turned away."""
+    """Nothing else is refused."""
     given = {name: value.replace("{port}", str(target.port)) for name, value in headers.items()}
     with target.client() as http:
         assert http.get("/v1/topics", headers=given).status_code == 200
 
 
-def test_it_says_that_everybody_is_an_administrator(base: str, target: Served) -> None:
-    """At its start, to people and to programs."""
+def test_open_server_warns_that_everybody_is_an_admin(base: str, target: Served) -> None:
+    """It warns at its start, people and programs."""
     [warning] = target.told["warnings"]
     assert "every account of this machine is an administrator" in warning
     assert "--unix-socket" in warning
@@ -148,8 +148,8 @@ def test_it_says_that_everybody_is_an_administrator(base: str, target: Served) -
     ],
     ids=str,
 )
-def test_settings_that_would_open_it_are_refused(given: dict[str, Any], refusal: str) -> None:
-    """With what is wrong, and a remedy."""
+def test_settings_that_would_open_the_server_are_refused(given: dict[str, Any], refusal: str) -> None:
+    """The error has a remedy."""
     with pytest.raises(InvalidOption, match=refusal) as refused:
         ServerSettings(**given)
     assert refused.value.remedy
@@ -166,8 +166,8 @@ def test_settings_that_would_open_it_are_refused(given: dict[str, Any], refusal:
     ],
     ids=str,
 )
-def test_a_socket_that_cannot_be_is_refused(options: tuple[str, ...], refusal: str, base: str) -> None:
-    """And what is at its path stays."""
+def test_impossible_socket_is_refused(options: tuple[str, ...], refusal: str, base: str) -> None:
+    """A file at its path stays."""
     ended = subprocess.run(
         [*POSTBUS, "serve", *options], env=environment(POSTBUS_DSN=base), capture_output=True, text=True, timeout=60,
         check=False,
@@ -178,14 +178,14 @@ def test_a_socket_that_cannot_be_is_refused(options: tuple[str, ...], refusal: s
 
 
 @pytest.mark.parametrize("bad", [{"connections": 0}, {"head_timeout": 0}, {"body_timeout": 1e9}], ids=str)
-def test_limits_before_authentication_that_make_no_sense_are_refused(bad: dict[str, Any]) -> None:
-    """None of them can be switched off."""
+def test_limits_before_authentication_cannot_be_switched_off(bad: dict[str, Any]) -> None:
+    """Zero and absurd values are refused."""
     with pytest.raises(InvalidOption):
         ConnectionLimits(**bad)
 
 
-def test_a_public_address_without_tls_warns(base: str) -> None:
-    """Tokens would go over the network as they are."""
+def test_public_address_without_tls_warns(base: str) -> None:
+    """Tokens would go over the network in plain text."""
     with served(base, "--host", "0.0.0.0", "--auth") as public:
         [warning] = public.told["warnings"]
     assert "unencrypted" in warning
@@ -194,12 +194,12 @@ def test_a_public_address_without_tls_warns(base: str) -> None:
         assert private.told["warnings"] == []
 
 
-# a socket in the file system
+# A socket in the file system
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """One with a short path: those of sockets have up to 107 bytes."""
+    """Make a folder with a short path, because paths of sockets have up to 107 bytes."""
     made = Path(tempfile.mkdtemp(prefix="postbus-", dir="/tmp"))
     made.chmod(0o755)
     yield made
@@ -212,10 +212,8 @@ def get(path: Path, target: str = "/v1/topics", **headers: str) -> httpx.Respons
 
 
 @pytest.mark.parametrize(("options", "mode"), [((), 0o600), (("--unix-socket-mode", "660"), 0o660)])
-def test_a_unix_socket_is_for_whom_its_permissions_say(
-    base: str, folder: Path, options: tuple[str, ...], mode: int
-) -> None:
-    """It has its permissions from the first moment, listens on no port, and is removed at the end."""
+def test_unix_socket_has_the_given_permissions(base: str, folder: Path, options: tuple[str, ...], mode: int) -> None:
+    """It has them from the first moment, the server listens on no port, and the socket is removed at the end."""
     path = folder / "socket"
     with served(base, "--unix-socket", str(path), *options, port=False) as running:
         assert running.told == {"url": f"unix:{path}", "warnings": []}
@@ -233,7 +231,7 @@ def test_a_unix_socket_is_for_whom_its_permissions_say(
 
 
 def listens(pid: int) -> bool:
-    """Whether a process listens on a port."""
+    """Return whether a process listens on a port."""
     links = []
     for one in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # closed just now
@@ -252,8 +250,8 @@ def listens(pid: int) -> bool:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be somebody else")
-def test_another_account_cannot_open_the_socket(base: str, folder: Path) -> None:
-    """Not even where it may enter the folder."""
+def test_other_account_cannot_open_the_socket(base: str, folder: Path) -> None:
+    """It cannot even where it may enter the folder."""
     path = folder / "socket"
     with served(base, "--unix-socket", str(path), port=False):
         program = (
@@ -263,8 +261,8 @@ def test_another_account_cannot_open_the_socket(base: str, folder: Path) -> None
     assert "PermissionError" in ended.stderr
 
 
-def test_what_is_there_already_is_not_replaced(base: str, folder: Path) -> None:
-    """A file, a link and the socket of a running server stay; the socket of a dead one does not hinder."""
+def test_existing_file_is_not_replaced_by_the_socket(base: str, folder: Path) -> None:
+    """A file, a link and a live server's socket stay; the socket of a dead server is no obstacle."""
     path, kept = folder / "socket", folder / "kept"
     kept.write_text("mine")
     path.symlink_to(kept)

@@ -39,7 +39,7 @@ def in_thread(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def database(server: EmbeddedPostgres) -> Iterator[str]:
-    """A database of its own, with the schema, for as long as the block lasts."""
+    """Create a database with the schema, for as long as the block lasts."""
     name = f"attacked_{secrets.token_hex(6)}"
 
     async def run(statement: str) -> None:
@@ -78,7 +78,7 @@ class Answer:
         return json.loads(self.body)
 
     def is_refused(self, *statuses: int) -> Answer:
-        """This answer, if it is one of these and tells the error as problem details, without a traceback."""
+        """Return this answer if it has one of these statuses and problem details without a traceback."""
         assert self.status in statuses, f"{self.status}: {self.body!r:.500}"
         assert b"Traceback" not in self.body
         return self
@@ -94,9 +94,9 @@ class Target:
     _conn: Any = None
 
     def send(self, request: bytes, *, hang_up: bool = False) -> bytes:
-        """Send these bytes, and return all that is answered. From another address each time, as strangers would.
+        """Send these bytes, and return all that is answered.
 
-        hang_up: say at once that nothing more will come.
+        Each call comes from another address, as strangers would. hang_up: say at once that nothing more will come.
         """
         source = f"127.1.{(number := next(_addresses)) // 250 % 250}.{number % 250 + 1}"
         with socket.create_connection(("127.0.0.1", self.port), _PATIENCE, source_address=(source, 0)) as conn:
@@ -132,7 +132,7 @@ class Target:
         return answer
 
     def fetch(self, sql: str, *args: Any) -> Any:
-        """One value from the database."""
+        """Return one value from the database."""
         if self._conn is None:
             self._conn = psycopg.connect(self.dsn, autocommit=True)
         row = self._conn.execute(sql, args).fetchone()
@@ -143,12 +143,12 @@ class Target:
             self._conn.close()
 
     def stored(self) -> int:
-        """How many messages there are, wherever."""
+        """Return how many messages there are in all."""
         return int(self.fetch("select (select count(*) from postbus.messages) + (select count(*) from postbus.log)"))
 
 
 def _read(conn: socket.socket) -> bytes:
-    """All that comes, until the other side closes the connection or says nothing more."""
+    """Read until the other side closes the connection or sends nothing more."""
     parts = []
     conn.settimeout(_PATIENCE)
     with suppress(ConnectionError, TimeoutError):
@@ -159,7 +159,7 @@ def _read(conn: socket.socket) -> bytes:
 
 
 def answers(raw: bytes) -> list[Answer]:
-    """The answers in what a server has sent."""
+    """Return the answers in what a server has sent."""
     found = []
     while raw:
         head, separator, rest = raw.partition(b"\r\n\r\n")
@@ -189,7 +189,7 @@ def _unchunked(rest: bytes) -> tuple[bytes, bytes]:
 
 @contextmanager
 def attacked(dsn: str, *options: str) -> Iterator[Target]:
-    """`postbus serve` on a database, in a process of its own. At its end it must not have logged a bug."""
+    """Run `postbus serve` on a database, in a process of its own. In the end it must not have logged a bug."""
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [*POSTBUS, "serve", "--port", "0", "--json", *options],
