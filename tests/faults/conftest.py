@@ -13,7 +13,7 @@ from faults.servers.run import Servers
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Servers]:
-    """Servers that share a template. None of them, and nothing of theirs, is left when the tests have ended."""
+    """Servers that share a template. Neither they nor their folder remain when the tests have ended."""
     made = Servers()
     yield made
     asyncio.run(made.close())
@@ -22,5 +22,5 @@ def servers() -> Iterator[Servers]:
 
 @pytest.fixture
 def seed() -> str:
-    """What happens by chance is the same in each run, unless another one is asked for."""
+    """Return the seed of chance events: the same in each run, unless another one is requested."""
     return os.environ.get("POSTBUS_FAULTS_SEED", "1")

@@ -1,4 +1,4 @@
-"""A worker process for the tests that kill it: notes what it has handled in a file and in a table."""
+"""A worker process for the tests that kill it: it records handled messages in a file and in a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member of a group in a process of its own, for the tests that kill and stop it: notes what it handles."""
+"""A member of a group in a process of its own, for the tests that kill and stop it: it records what it handles."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ async def _machines(servers: Servers) -> tuple[Server, Server]:
 
 @pytest.fixture(scope="module")
 def lasting(servers: Servers) -> tuple[Server, Server]:
-    """A primary and a standby, for tests that leave them as they are."""
+    """Start a primary and a standby, for tests that leave them as they are."""
     return asyncio.run(_machines(servers))
 
 
@@ -68,7 +68,7 @@ async def whole_pair(lasting: tuple[Server, Server]) -> AsyncIterator[Pair]:
 
 @pytest.fixture
 async def pair(servers: Servers) -> AsyncIterator[Pair]:
-    """A pair of the test's own."""
+    """Start a pair of the test's own."""
     primary, standby = await _machines(servers)
     async with _behind_proxies(primary, standby) as pair:
         yield pair
@@ -77,7 +77,7 @@ async def pair(servers: Servers) -> AsyncIterator[Pair]:
 
 
 @pytest.mark.parametrize("how", ["refuses", "resets", "is silent"])
-async def test_a_bus_goes_on_at_the_new_primary(pair: Pair, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bus_continues_at_the_new_primary(pair: Pair, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Senders, consumers and users' transactions go on, whatever the former primary does with connections."""
     monkeypatch.setattr(pool, "_PATIENCE", 0.6)
     monkeypatch.setattr(connect, "TIMEOUT", 1.0)
@@ -108,8 +108,8 @@ async def test_a_bus_goes_on_at_the_new_primary(pair: Pair, how: str, monkeypatc
             await eventually(lambda: has_got(3))
 
 
-async def test_while_there_is_no_primary(pair: Pair) -> None:
-    """That no host is a primary is a state that passes."""
+async def test_send_fails_while_there_is_no_primary(pair: Pair) -> None:
+    """The lack of a primary is transient: the send works after the promotion."""
     async with Bus.open(pair.dsn) as bus:
         await pair.primary.kill()
         with pytest.raises(DatabaseUnavailable):
@@ -118,8 +118,8 @@ async def test_while_there_is_no_primary(pair: Pair) -> None:
         await bus.send("t", 1)
 
 
-async def test_a_statement_that_takes_long_is_left_alone(whole_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that has been in use for long is kept while its server takes others."""
+async def test_long_statement_is_left_alone(whole_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection in use for long is kept while its server accepts others."""
     monkeypatch.setattr(pool, "_PATIENCE", 0.1)
     proxy = whole_pair.before_primary
     other: Any = await asyncpg.connect(whole_pair.primary.dsn())
@@ -136,8 +136,8 @@ async def test_a_statement_that_takes_long_is_left_alone(whole_pair: Pair, monke
         await long
 
 
-async def test_the_order_of_hosts_does_not_matter(whole_pair: Pair) -> None:
-    """A standby that is named first is passed by; one that is silent costs a second."""
+async def test_order_of_hosts_does_not_matter(whole_pair: Pair) -> None:
+    """A standby that is named first is skipped, and a silent one costs a second."""
     dsn = dsn_of_all([whole_pair.before_standby.port, whole_pair.before_primary.port], user=USER)
     async with Bus.open(dsn) as bus:
         await bus.send("t", 1)
@@ -146,8 +146,8 @@ async def test_the_order_of_hosts_does_not_matter(whole_pair: Pair) -> None:
         await bus.send("t", 2)
 
 
-async def test_what_all_hosts_say_is_told(whole_pair: Pair) -> None:
-    """An error that does not pass is told if all hosts say so."""
+async def test_error_of_all_hosts_is_raised(whole_pair: Pair) -> None:
+    """A permanent error is raised only if all hosts report it."""
     ports = [whole_pair.before_primary.port, whole_pair.before_standby.port]
     with pytest.raises(AccessDenied):
         async with Bus.open(dsn_of_all(ports, user="nobody_we_know")):
@@ -158,8 +158,8 @@ async def test_what_all_hosts_say_is_told(whole_pair: Pair) -> None:
             pass
 
 
-async def test_no_attempt_is_left_behind(whole_pair: Pair) -> None:
-    """Connecting that is given up leaves neither a task nor a connection."""
+async def test_abandoned_connection_attempt_leaves_nothing(whole_pair: Pair) -> None:
+    """Connecting that times out leaves neither a task nor a connection."""
     for proxy in (whole_pair.before_primary, whole_pair.before_standby):
         proxy.half_open()
     with pytest.raises(TimeoutError):

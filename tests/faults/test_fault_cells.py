@@ -22,8 +22,10 @@ BY_NAME = {fault.name: fault for fault in FAULTS}
 @pytest.mark.parametrize(
     ("name", "shift"), [*((name, 0) for name in CHOSEN), ("worker killed in handler", 1), ("postmaster killed", 1)]
 )
-async def test_nothing_is_lost_doubled_or_out_of_order(servers: Servers, name: str, shift: int, seed: str) -> None:
-    """In no mode, whatever was in hand when it happened."""
+async def test_nothing_is_lost_doubled_or_out_of_order_in_any_mode(
+    servers: Servers, name: str, shift: int, seed: str
+) -> None:
+    """This holds whatever was in hand when the fault happened."""
     verdict = await cell.run(servers, BY_NAME[name], shifts(MODES.values())[shift], seed)
     assert verdict.is_green, report.line(verdict)
     assert verdict.messages > 100
@@ -33,8 +35,8 @@ async def test_nothing_is_lost_doubled_or_out_of_order(servers: Servers, name: s
 
 
 @pytest.mark.parametrize("name", [f"{name} into one stream" for name, _ in STREAMS])
-async def test_a_stream_stores_all_messages_of_all_that_share_it(servers: Servers, name: str, seed: str) -> None:
-    """Also when relays are killed; and none of them twice, since the stream knows what it has."""
+async def test_shared_stream_stores_the_messages_of_all_routes(servers: Servers, name: str, seed: str) -> None:
+    """This holds when relays are killed, and no message is stored twice, because the stream knows its messages."""
     verdict = await cell.run(servers, BY_NAME[name], list(MODES.values()), seed)
     assert verdict.is_green, report.line(verdict)
     assert verdict.messages > 100
@@ -43,19 +45,19 @@ async def test_a_stream_stores_all_messages_of_all_that_share_it(servers: Server
 
 
 def test_streams_take_part_only_in_faults_that_name_them() -> None:
-    """All others have enough to do."""
+    """All other faults have enough modes."""
     streamed = {mode.name for mode in MODES.values() if mode.is_streamed}
     for fault in FAULTS:
         concerned = {name for name, mode in MODES.items() if fault.concerns(mode)}
         assert concerned == set(fault.modes) if fault.modes else concerned == MODES.keys() - streamed
 
 
-def test_a_mix_is_the_same_for_the_same_seed() -> None:
-    """And others are others."""
+def test_mix_is_the_same_for_the_same_seed() -> None:
+    """Other seeds give other mixes."""
     assert mix("mix 1", "7.1").name == mix("mix 1", "7.1").name
     assert len({mix("mix", str(n)).name for n in range(20)}) > 10
 
 
 def test_every_fault_has_a_name_of_its_own() -> None:
-    """By which it can be asked for."""
+    """A fault is selected by its name."""
     assert len(BY_NAME) == len(FAULTS)

@@ -1,4 +1,4 @@
-"""Builds with a mistake in them, which the checks of `make faults` must catch."""
+"""Builds with a deliberate mistake, which the checks of `make faults` must catch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from faults.servers.run import Servers
 
 
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.fault.name.removeprefix("control: "))
-async def test_mistakes_are_caught(servers: Servers, control: Control, seed: str) -> None:
-    """One that is put in on purpose makes the checks fail that are there for it."""
+async def test_deliberate_mistakes_are_caught(servers: Servers, control: Control, seed: str) -> None:
+    """Each mistake makes the checks fail that exist for it."""
     verdict, is_caught = await control.run(servers, seed)
     assert is_caught, report.line(verdict)

@@ -1,4 +1,4 @@
-"""Members of groups that are killed, stopped and started again in the middle of their work."""
+"""Members of groups that are killed, stopped and restarted in the middle of their work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(dsn: str, log: Path) -> Iterator[Start]:
-    """Starts processes; those that are left are killed in the end."""
+    """Start processes; the remaining ones are killed in the end."""
     processes: list[subprocess.Popen[bytes]] = []
 
     def started(mode: str, *name: str) -> subprocess.Popen[bytes]:
@@ -48,7 +48,7 @@ def start(dsn: str, log: Path) -> Iterator[Start]:
 
 
 def handled(log: Path) -> list[int]:
-    """What the processes' file says. The last line of a killed one may be cut off."""
+    """Return the numbers in the processes' file. The last line of a killed one may be cut off."""
     lines = log.read_text().split("\n") if log.exists() else []
     return [int(line) for line in lines if line.isdigit()]
 
@@ -64,7 +64,8 @@ async def end(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.parametrize("mode", ["plain", "transactional"])
 async def test_killed_members_lose_nothing(bus: Bus, conn: Any, log: Path, start: Start, mode: str) -> None:
-    """Two processes share a group, one of them is killed again and again: all is handled, in order, effects once."""
+    """Two processes share a group and one is killed repeatedly: all messages are handled in order, with effects
+    once."""
     messages = MESSAGES if mode == "plain" else MESSAGES // 5
     await create_log(bus)
     await conn.execute("create table effect (n int, pid int)")
@@ -97,10 +98,10 @@ async def test_killed_members_lose_nothing(bus: Bus, conn: Any, log: Path, start
         assert len(got) - messages <= kills * 2 * 1000, "more came twice than was in hand"
 
 
-async def test_a_killed_member_that_is_started_again_under_its_name(
+async def test_killed_member_restarted_under_its_name_takes_its_lanes(
     bus: Bus, conn: Any, log: Path, start: Start
 ) -> None:
-    """Its heartbeats are not those of the one that was killed: it gets the lanes when the lease is over."""
+    """Its heartbeats differ from those of the killed one, so it gets the lanes when the lease is over."""
     await create_log(bus)
     await publish_numbers(bus, range(MESSAGES), keys=KEYS)
     victim = start("plain", "me")
@@ -115,8 +116,8 @@ async def test_a_killed_member_that_is_started_again_under_its_name(
     assert in_order(handled(log), KEYS)
 
 
-async def test_a_deadly_message_is_found(bus: Bus, conn: Any, log: Path, start: Start) -> None:
-    """A message that ends its process is given up after max_attempts calls alone. All others are handled."""
+async def test_deadly_message_is_isolated(bus: Bus, conn: Any, log: Path, start: Start) -> None:
+    """A message that ends its process is given up after `max_attempts` calls alone, and all others are handled."""
     await create_log(bus, lanes=2, max_attempts=2, retry_initial="100ms")
     await publish_numbers(bus, range(40))
     deaths = 0
@@ -141,8 +142,8 @@ async def test_a_deadly_message_is_found(bus: Bus, conn: Any, log: Path, start: 
     assert 3 <= deaths <= 3 + 1 + 2, "a few to find it beside others, and two that it was alone in"
 
 
-async def test_kills_at_rest_make_nothing_suspect(bus: Bus, conn: Any, log: Path, start: Start) -> None:
-    """Processes that are killed while there is nothing to do do not make the next message a dead letter."""
+async def test_kills_of_idle_processes_make_nothing_suspect(bus: Bus, conn: Any, log: Path, start: Start) -> None:
+    """The next message does not become a dead letter."""
     await create_log(bus)
     process = start("plain")
 
@@ -161,8 +162,8 @@ async def test_kills_at_rest_make_nothing_suspect(bus: Bus, conn: Any, log: Path
     assert Counter(handled(log)) == Counter(range(20))
 
 
-async def test_a_frozen_process_is_fenced(bus: Bus, conn: Any, log: Path, start: Start) -> None:
-    """One that stands still longer than its lease loses its lanes; what it does afterwards changes no place."""
+async def test_frozen_process_is_fenced(bus: Bus, conn: Any, log: Path, start: Start) -> None:
+    """A process frozen longer than its lease loses its lanes, and what it does afterwards moves no cursor."""
     await create_log(bus)
     frozen = start("plain")
     publishing = asyncio.create_task(publish_numbers(bus, range(2000), keys=KEYS, at_once=20))
@@ -194,8 +195,9 @@ async def test_a_frozen_process_is_fenced(bus: Bus, conn: Any, log: Path, start:
     assert len(got) - 2200 <= 1000, "more came twice than was in hand"
 
 
-async def test_a_frozen_process_begins_nothing_more(bus: Bus, conn: Any, log: Path, start: Start) -> None:
-    """It stood still in a handler, longer than its lease: what else it had read is left to who has the lane now."""
+async def test_frozen_process_begins_no_further_message(bus: Bus, conn: Any, log: Path, start: Start) -> None:
+    """It was frozen in a handler longer than its lease: other messages it had read are left to the lane's new
+    holder."""
     await create_log(bus, lanes=1)
     await publish_numbers(bus, range(100), keys=1)
     frozen = start("freezing")

@@ -1,7 +1,7 @@
 """Jobs that are killed after each of their statements in turn, and then run again.
 
-A trigger after every statement that writes to a table of ours, or makes or drops one, ends its own backend when its
-turn has come. After each kill nothing may have changed, and in the end all must be as after an undisturbed run.
+A trigger after every statement that writes to, creates or drops one of our tables ends its own backend when its turn
+has come. After each kill nothing may have changed, and in the end everything must be as after an undisturbed run.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ create event trigger kill on ddl_command_end execute function public.after_ddl()
 
 @dataclass
 class Run:
-    """A database in which jobs are run: undisturbed, or killed after each statement first."""
+    """A database in which jobs run: undisturbed, or first killed after each statement."""
 
     dsn: str
     watcher: Any
@@ -67,7 +67,7 @@ class Run:
     told: list[dict[str, Any]] = field(default_factory=list)
 
     async def do(self, sql: str, *args: Any) -> dict[str, Any]:
-        """Run a job, killing it as often as it has statements. Returns the answer of the one that lives."""
+        """Run a job, killing it as often as it has statements. Returns the answer of the run that lives."""
         await eventually(self._all_have_ended)
         turn = 1 if self.is_disturbed else 0
         while True:
@@ -78,7 +78,7 @@ class Run:
             try:
                 row = await conn.fetchrow(sql, *args)
             except DRIVER_ERRORS:
-                await eventually(self._is_gone, pid)  # until then it has its locks
+                await eventually(self._is_gone, pid)  # until then it holds its locks
                 assert await self.state() == before, f"something is left of a run that was killed: {sql}"
                 self.kills += 1
                 turn += 1
@@ -89,7 +89,7 @@ class Run:
             return self.told[-1]
 
     async def _all_have_ended(self) -> None:
-        """Leaves are dropped when all transactions have ended that were open when they were closed, anywhere."""
+        """Wait until all transactions anywhere have ended that were open when partitions were closed."""
         assert await self.watcher.fetchval(
             "select coalesce(bool_and(closed_txid < pg_snapshot_xmin(pg_current_snapshot())), true) "
             "from postbus.log_leaf"
@@ -99,7 +99,7 @@ class Run:
         assert not await self.watcher.fetchval("select exists (select from pg_stat_activity where pid = $1)", pid)
 
     async def state(self) -> dict[str, list[Any]]:
-        """All tables, without what differs from run to run: times, transaction ids, tokens, ids of subscriptions."""
+        """Return all tables without what differs between runs: times, transaction ids, tokens, ids of subscriptions."""
         conn = self.watcher
         names = await conn.fetch(
             "select c.relname, c.relispartition from pg_class c where c.relnamespace = 'postbus'::regnamespace "
@@ -160,7 +160,7 @@ Runs = Callable[[Prepare, Callable[[Run], Awaitable[None]]], Awaitable[Run]]
 
 @pytest.fixture
 async def runs(server: EmbeddedPostgres, dsn: str) -> AsyncIterator[Runs]:
-    """Prepares two databases in the same way, and runs jobs in them, undisturbed and killed. Returns the first run."""
+    """Prepare two databases in the same way, and run jobs in them undisturbed and killed. Returns the first run."""
     root: Any = await asyncpg.connect(server.dsn())
     names: list[str] = []
     watchers: list[Any] = []
@@ -202,14 +202,14 @@ _BRIEF = {"retention": "0", "zero_subscription_retention": "0"}
 
 
 async def sweep_log(run: Run, *times: timedelta) -> None:
-    """As processes do it: again at once while there is more to do. A kill does not undo that a leaf has begun."""
+    """Sweep as processes do, again at once while there is more to do. A kill does not undo the start of a partition."""
     for later in times:
         while (await run.do(_SWEEP_LOG, later))["more"]:
             pass
 
 
 async def settle(conn: Any, subscription: int, worker: str = "w") -> None:
-    """Let a group be done with all that there is, in a few steps."""
+    """Let a group settle everything there is, in a few steps."""
     [lane] = await take(conn, worker, subscription)
     while True:
         piece = await read(conn, lane.cursor, 2)
@@ -219,8 +219,8 @@ async def settle(conn: Any, subscription: int, worker: str = "w") -> None:
     await conn.execute("select postbus.leave_groups($1, array[$2::bigint])", worker, subscription)
 
 
-async def test_the_log_is_kept_going(runs: Runs) -> None:
-    """Counting, new leaves, closing them, folding the ledger to receipts, and dropping with and without losses."""
+async def test_killed_sweep_of_the_log_is_repeated(runs: Runs) -> None:
+    """It counts, begins and closes partitions, folds the ledger to receipts, and drops with and without losses."""
 
     async def prepare(conn: Any) -> None:
         await create_topic(conn, **_BRIEF, max_retention="3 days", heartbeat_timeout="100 days", zombie_time="100 days")
@@ -243,8 +243,8 @@ async def test_the_log_is_kept_going(runs: Runs) -> None:
     assert done.kills > 60
 
 
-async def test_receipts_are_kept_once(runs: Runs) -> None:
-    """The ledger is folded to receipts; however often that is killed, each of its rows becomes one."""
+async def test_killed_folding_makes_each_receipt_once(runs: Runs) -> None:
+    """However often it is killed, each row of the ledger becomes one receipt."""
 
     async def prepare(conn: Any) -> None:
         await create_topic(conn, retention="1 hour", zero_subscription_retention="1 hour")
@@ -263,8 +263,8 @@ async def test_receipts_are_kept_once(runs: Runs) -> None:
     assert await done.watcher.fetchval("select count(*) from postbus.receipt") == folded
 
 
-async def test_queues_are_swept(runs: Runs) -> None:
-    """Finished messages, deduplication keys, the inbox, gone processes, names of topics; and expired leases."""
+async def test_killed_sweep_of_queues_is_repeated(runs: Runs) -> None:
+    """It removes finished messages, deduplication keys, inbox records, gone processes and names, and returns leases."""
 
     async def prepare(conn: Any) -> None:
         await conn.execute("""select postbus.create_topic('q', '{"retention": "1 hour", "max_attempts": 2}')""")
@@ -291,8 +291,8 @@ async def test_queues_are_swept(runs: Runs) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"beside_from": 2}, {"beside_from": 0, "max_messages": 4}, {"max_messages": 4}]
 )
-async def test_a_group_dies_and_comes_back(runs: Runs, options: dict[str, Any]) -> None:
-    """However its death and its resurrection are killed: in order, beside what is published now, with some skipped."""
+async def test_killed_death_and_resurrection_are_repeated(runs: Runs, options: dict[str, Any]) -> None:
+    """The group returns in order, or with a catch-up, or with some messages skipped."""
 
     async def prepare(conn: Any) -> None:
         await create_topic(conn, retention="1 hour", zero_subscription_retention="1 hour")
@@ -315,8 +315,8 @@ async def test_a_group_dies_and_comes_back(runs: Runs, options: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("options", [{"beside_from": 2}, {"beside_from": 2, "max_messages": 5}, {"max_messages": 5}])
-async def test_a_group_begins_with_history(runs: Runs, options: dict[str, Any]) -> None:
-    """Subscribing, which sets its bounds, and subscribing again."""
+async def test_killed_subscription_with_history_is_repeated(runs: Runs, options: dict[str, Any]) -> None:
+    """Subscribing sets the bounds of the catch-up, and subscribing again does nothing."""
 
     async def prepare(conn: Any) -> None:
         await create_topic(conn, lanes=2)
@@ -333,8 +333,8 @@ async def test_a_group_begins_with_history(runs: Runs, options: dict[str, Any]) 
     assert await done.watcher.fetchval("select count(*) from postbus.catch_up") == bool(options)
 
 
-async def test_a_catch_up_comes_to_its_end(runs: Runs) -> None:
-    """Its ledger becomes receipts, once, and what it had is removed."""
+async def test_killed_end_of_a_catch_up_is_repeated(runs: Runs) -> None:
+    """Its ledger becomes receipts once, and its rows are removed."""
 
     async def prepare(conn: Any) -> None:
         await create_topic(conn, retention="1 hour", zero_subscription_retention="1 hour")
@@ -351,8 +351,8 @@ async def test_a_catch_up_comes_to_its_end(runs: Runs) -> None:
     assert await done.watcher.fetchval("select count(*) from postbus.receipt") > 0
 
 
-async def test_old_subscriptions_are_removed(runs: Runs) -> None:
-    """One that was cancelled, with a history, and one that died; one that has a dead letter stays as it is."""
+async def test_killed_removal_of_old_subscriptions_is_repeated(runs: Runs) -> None:
+    """A cancelled one with a catch-up and a DEAD one are removed; one with a dead letter stays."""
 
     async def prepare(conn: Any) -> None:
         await create_topic(conn)

@@ -25,7 +25,7 @@ KILLS = 3
 
 @pytest.fixture
 def programs() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """What was started, and ends with the test."""
+    """Collect started programs, which end with the test."""
     started: list[subprocess.Popen[bytes]] = []
     yield started
     for program in started:
@@ -35,10 +35,10 @@ def programs() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("group", ["", "g"])
-async def test_what_is_popped_becomes_something_exactly_once(
+async def test_popped_messages_are_transformed_exactly_once(
     bus: Bus, conn: Any, dsn: str, group: str, programs: list[subprocess.Popen[bytes]]
 ) -> None:
-    """Consume, transform, produce, killed again and again: nothing is lost and nothing comes twice."""
+    """The program is killed repeatedly between consuming and producing: no result is lost or doubled."""
     if group:
         await create_log(bus, "in")
         await (await bus.connect()).subscribe("in", group, Start.NOW, "block")

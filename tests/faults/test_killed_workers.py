@@ -21,13 +21,13 @@ MESSAGES = 10_000
 
 
 def handled(log: Path) -> list[int]:
-    """What the workers' file says. The last line of a killed worker may be cut off."""
+    """Return the numbers in the workers' file. The last line of a killed worker may be cut off."""
     lines = log.read_text().split("\n") if log.exists() else []
     return [int(line) for line in lines if line.isdigit()]
 
 
 async def kill_in_the_middle(start: Any, log: Path, kills: int) -> None:
-    """Run workers one after the other, kill each after it has handled its share, let the last one finish."""
+    """Run workers one after the other, kill each after it has handled its share, and let the last one finish."""
     share = MESSAGES // (kills + 1)
     for kill in range(1, kills + 1):
         worker = start()
@@ -44,7 +44,7 @@ async def kill_in_the_middle(start: Any, log: Path, kills: int) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("mode", ["plain", "transactional"])
 async def test_killed_workers_lose_nothing(bus: Bus, conn: Any, dsn: str, tmp_path: Path, mode: str) -> None:
-    """Three kills in 10,000 messages: all are handled, and effects of transactional handlers happen once."""
+    """With three kills in 10,000 messages all are handled, and effects of transactional handlers happen once."""
     await conn.execute("create table effect (n int, pid int)")
     log = tmp_path / "handled"
     for begin in range(0, MESSAGES, 1000):

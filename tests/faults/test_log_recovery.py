@@ -1,4 +1,4 @@
-"""The log goes on where it was after a crash of the server, and after a failover."""
+"""The log continues where it was after a crash of the server, and after a failover."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def _connect(server: Server) -> Any:
 
 
 async def _in_the_second_leaf(conn: Any) -> tuple[int, int]:
-    """A topic that is written to in a leaf that began after a checkpoint: its storage and a group."""
+    """Write to a topic in a partition that began after a checkpoint. Returns its storage and a group."""
     storage = await create_topic(conn)
     group = await subscribe(conn)
     await publish(conn, "one")
@@ -29,8 +29,8 @@ async def _in_the_second_leaf(conn: Any) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("fails_over", [False, True])
-async def test_publishers_go_on_in_the_same_leaf(servers: Servers, fails_over: bool) -> None:
-    """Nobody has to sweep before. A sequence would go on 32 leaves further, which are not there."""
+async def test_publishers_continue_in_the_same_partition(servers: Servers, fails_over: bool) -> None:
+    """No sweep is needed first. A plain sequence would continue 32 partitions further, which do not exist."""
     server = await servers.new()
     await server.start()
     standby = await servers.standby_of(server) if fails_over else None

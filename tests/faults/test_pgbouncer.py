@@ -34,7 +34,7 @@ _SHARED = 3  # connections of the server
 
 @pytest.fixture(scope="module")
 def behind(servers: Servers) -> tuple[Server, PgBouncer]:
-    """A server and a pgbouncer before it."""
+    """Start a server and a pgbouncer before it."""
 
     async def make() -> tuple[Server, PgBouncer]:
         server = await servers.new()
@@ -56,7 +56,7 @@ def server(behind: tuple[Server, PgBouncer]) -> Server:
 
 @pytest.fixture
 def dsn(behind: tuple[Server, PgBouncer]) -> str:
-    """The address of pgbouncer."""
+    """Return the address of pgbouncer."""
     return behind[1].dsn(user=USER)
 
 
@@ -116,8 +116,8 @@ DRIVERS: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-async def test_publishing_with_each_driver(server: Server, dsn: str, topic: str, driver: str) -> None:
-    """Messages are published by transactions of several connections by turns, and not by one that is rolled back."""
+async def test_each_driver_can_publish_through_a_pooler(server: Server, dsn: str, topic: str, driver: str) -> None:
+    """Transactions of several connections publish in turns, and rolled back ones do not."""
     count = 1 if driver == "Django" else _SHARED  # which has one connection for each thread
     async with AsyncExitStack() as stack:
         bus = Bus(dsn)
@@ -135,15 +135,15 @@ async def waiting(server: Server, topic: str) -> Any:
     return await server.ask("select waiting from postbus.topics where name = $1", topic, database="postbus")
 
 
-async def test_a_pooler_is_noticed(server: Server, dsn: str) -> None:
-    """Who connects is told, and what is there is no pooler."""
+async def test_pooler_is_detected(server: Server, dsn: str) -> None:
+    """A direct connection is not taken for a pooled one."""
     for address, pooled in ((dsn, True), (server.dsn(), False), (server.socket_dsn(), False)):
         conn = await connect(address)
         assert is_pooled(conn) == pooled
         await conn.close()
 
 
-async def test_consuming(dsn: str, topic: str) -> None:
+async def test_consuming_works_through_a_pooler(dsn: str, topic: str) -> None:
     """Queues, transactional handlers and groups work, with more connections than the server has for them."""
     got: dict[str, list[int]] = {"queue": [], "transactional": [], "group": [], "transactional group": []}
     log, other = f"{topic}.log", f"{topic}.other"
@@ -180,7 +180,7 @@ async def test_consuming(dsn: str, topic: str) -> None:
 
 
 async def test_block_that_begins_another_transaction_is_an_error(dsn: str, topic: str) -> None:
-    """It may have another connection to the server."""
+    """The new transaction may be on another connection to the server."""
     async with Bus.open(dsn) as bus:
         async with bus.transaction() as tx:
             await bus.publish(tx, topic, "x")
@@ -193,7 +193,7 @@ async def test_block_that_begins_another_transaction_is_an_error(dsn: str, topic
 
 
 async def test_nobody_listens_through_a_pooler(server: Server, dsn: str, topic: str) -> None:
-    """A worker leaves no LISTEN behind on connections that others get next."""
+    """A worker leaves no LISTEN on connections that others get next."""
     got = asyncio.Event()
     async with Bus.open(dsn) as bus:
 
@@ -212,8 +212,8 @@ async def test_nobody_listens_through_a_pooler(server: Server, dsn: str, topic: 
         await conn.close()
 
 
-async def test_pops_wait_by_polling(server: Server, dsn: str, topic: str) -> None:
-    """Who waits to pop does not listen there either, and gets what is published, also in a transaction of its own."""
+async def test_pops_wait_by_polling_through_a_pooler(server: Server, dsn: str, topic: str) -> None:
+    """A waiting pop does not listen either, and settles in a transaction."""
 
     async def pop(bus: Bus) -> Any:
         return await bus.pop(topic, wait=20, lease=60)
@@ -234,7 +234,7 @@ async def test_pops_wait_by_polling(server: Server, dsn: str, topic: str) -> Non
 
 
 async def _session_defaults(server: Server, **settings: str) -> None:
-    """Let the server's sessions begin with these settings, those that the pooler has as well; without: with none."""
+    """Make the server's sessions begin with these settings, those of the pooler too; without any, reset them."""
     conn: Any = await asyncpg.connect(server.dsn("postbus"))
     await conn.execute("alter database postbus reset all")
     for name, value in settings.items():
@@ -246,7 +246,7 @@ async def _session_defaults(server: Server, **settings: str) -> None:
 
 
 async def _answers(dsn: str) -> None:
-    """The pooler may still take a session that was ended for one that lives, and then refuses whoever gets it."""
+    """Check that the pooler answers: it may still refuse clients because of an ended session."""
     for _ in range(2 * _SHARED):
         conn: Any = await asyncpg.connect(dsn, statement_cache_size=0)
         try:
@@ -258,10 +258,10 @@ async def _answers(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
-async def test_worker_behind_a_pooler_runs_under_another_default_isolation(
+async def test_pooled_worker_runs_under_another_default_isolation(
     server: Server, dsn: str, topic: str, isolation: str
 ) -> None:
-    """Its transactions say that they are READ COMMITTED and have no limits; the pooler's sessions stay as they were."""
+    """Its transactions set READ COMMITTED and no limits themselves, and the pooler's sessions stay as they were."""
     limits = {"idle_in_transaction_session_timeout": "300ms", "statement_timeout": "5s"}
     await _session_defaults(server, default_transaction_isolation=isolation, **limits)
     await eventually(lambda: _answers(dsn))
@@ -304,8 +304,8 @@ async def test_worker_behind_a_pooler_runs_under_another_default_isolation(
         await eventually(lambda: _answers(dsn))
 
 
-async def test_a_crash_behind_a_pooler_is_noticed(server: Server, dsn: str, topic: str) -> None:
-    """A place that was read before a backend crashed is not stored afterwards, though no connection of ours broke."""
+async def test_crash_behind_a_pooler_is_detected(server: Server, dsn: str, topic: str) -> None:
+    """A position read before a backend crashed is not stored afterwards, although no connection of ours broke."""
     async with Bus.open(dsn) as bus:
         await bus.admin.create_topic(topic, semantics="PUB_SUB")
         store: Store = await bus.connect()
@@ -325,8 +325,8 @@ async def test_a_crash_behind_a_pooler_is_noticed(server: Server, dsn: str, topi
         assert await store.advance([place._replace(number=place.number + 2)]) == {0}
 
 
-async def test_an_import_is_refused(dsn: str) -> None:
-    """An import needs a lock of its session, and says what to do."""
+async def test_import_through_a_pooler_is_refused(dsn: str) -> None:
+    """An import needs a session lock, and the error says what to do."""
     async with Bus.open(dsn) as bus:
         with pytest.raises(InvalidInput, match="pooler") as refused:
             await bus.admin.import_outbox()
@@ -334,8 +334,8 @@ async def test_an_import_is_refused(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["doctor", "topics list", "migrate"])
-async def test_the_command_line(dsn: str, behind: tuple[Server, PgBouncer], command: str) -> None:
-    """Commands work again and again, on whichever connection they get."""
+async def test_commands_work_through_a_pooler(dsn: str, behind: tuple[Server, PgBouncer], command: str) -> None:
+    """They work repeatedly, on whichever connection they get."""
     address = behind[1].dsn() if command == "migrate" else dsn
     for _ in range(2):
         process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""The proxy of the fault driver cuts, swallows, slows down and refuses, and a bus behind it finds its way."""
+"""The fault driver's proxy cuts, swallows, slows down and refuses, and a bus behind it recovers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def has_lost(proxy: Proxy, connections: int) -> None:
 
 @pytest.mark.parametrize("cut", CUTS)
 async def test_asyncpg_is_cut_at_commit(proxy: Proxy, conn: Any, cut: OnCommit) -> None:
-    """The client gets an error; the row is there if the server had the COMMIT."""
+    """The client gets an error, and the row exists if the server had got the COMMIT."""
     await table(conn)
     far: Any = await asyncpg.connect(proxy.dsn)
     proxy.on_commit = cut
@@ -52,7 +52,7 @@ async def test_asyncpg_is_cut_at_commit(proxy: Proxy, conn: Any, cut: OnCommit) 
 
 @pytest.mark.parametrize("cut", CUTS)
 async def test_psycopg_is_cut_at_commit(proxy: Proxy, conn: Any, cut: OnCommit) -> None:
-    """The same for psycopg, which says it in another way."""
+    """psycopg raises another error for the same cut."""
     await table(conn)
     far = await psycopg.AsyncConnection.connect(proxy.dsn)
     proxy.on_commit = cut
@@ -68,8 +68,8 @@ async def test_psycopg_is_cut_at_commit(proxy: Proxy, conn: Any, cut: OnCommit) 
 
 
 @pytest.mark.parametrize("cut", CUTS)
-async def test_statements_that_commit_by_themselves(proxy: Proxy, conn: Any, cut: OnCommit) -> None:
-    """A statement outside of a transaction is cut in the same way, if that is asked for."""
+async def test_autocommitted_statement_is_cut_on_request(proxy: Proxy, conn: Any, cut: OnCommit) -> None:
+    """A statement outside of a transaction is cut in the same way."""
     await table(conn)
     far: Any = await asyncpg.connect(proxy.dsn)
     proxy.on_commit = cut
@@ -85,8 +85,8 @@ async def test_statements_that_commit_by_themselves(proxy: Proxy, conn: Any, cut
     await eventually(is_done)
 
 
-async def test_the_odds_are_kept_and_the_same_for_the_same_seed() -> None:
-    """Cuts come as often as they are wanted, and in the same order for the same seed."""
+async def test_odds_of_cuts_are_kept_and_repeatable() -> None:
+    """Cuts are as frequent as requested, and come in the same order for the same seed."""
     first, second = (Odds(before=0.1, during=0.2, after=0.3, seed=7) for _ in range(2))
     drawn = [first.next() for _ in range(10_000)]
     assert drawn == [second.next() for _ in range(10_000)]
@@ -95,8 +95,8 @@ async def test_the_odds_are_kept_and_the_same_for_the_same_seed() -> None:
         Odds(before=0.6, after=0.6)
 
 
-async def test_what_is_told_of_commits_holds(proxy: Proxy, conn: Any) -> None:
-    """Whatever is cut, what is told to be sent is there, and what is told to be unknown is there at most."""
+async def test_reported_commit_outcomes_are_true(proxy: Proxy, conn: Any) -> None:
+    """Whatever is cut, a sent message exists, and a message with unknown outcome may exist."""
     proxy.on_commit = Odds(before=0.1, during=0.1, after=0.1, seed=1)
     sent, unknown = set(), set()
     async with Bus.open(proxy.dsn) as bus:
@@ -111,8 +111,8 @@ async def test_what_is_told_of_commits_holds(proxy: Proxy, conn: Any) -> None:
     assert len(proxy.cuts) == len(unknown) > 0
 
 
-async def test_half_open(proxy: Proxy, conn: Any) -> None:
-    """Nothing is answered and nothing is closed; when it is over, connections that lost something are reset."""
+async def test_half_open_proxy_answers_and_closes_nothing(proxy: Proxy, conn: Any) -> None:
+    """When it ends, connections that lost data are reset."""
     idle: Any = await asyncpg.connect(proxy.dsn)
     busy: Any = await asyncpg.connect(proxy.dsn)
     proxy.half_open()
@@ -129,8 +129,8 @@ async def test_half_open(proxy: Proxy, conn: Any) -> None:
     await idle.close()
 
 
-async def test_half_open_for_a_time(proxy: Proxy, conn: Any) -> None:
-    """A client that goes away meanwhile is not missed by the server before it is over."""
+async def test_half_open_proxy_hides_a_client_that_left(proxy: Proxy, conn: Any) -> None:
+    """The server notices only when it is over."""
     gone: Any = await asyncpg.connect(proxy.dsn)
     pid = gone.get_server_pid()
     proxy.half_open(0.5)
@@ -147,8 +147,8 @@ async def test_half_open_for_a_time(proxy: Proxy, conn: Any) -> None:
     await fresh.close()
 
 
-async def test_slow_and_refusing(proxy: Proxy) -> None:
-    """Each piece takes longer in both directions; new connections can be refused while old ones stay."""
+async def test_proxy_can_be_slow_and_refuse(proxy: Proxy) -> None:
+    """Each chunk takes longer in both directions, and new connections can be refused while old ones stay."""
     far: Any = await asyncpg.connect(proxy.dsn)
     proxy.delay = 0.05
     began = time.monotonic()
@@ -165,8 +165,8 @@ async def test_slow_and_refusing(proxy: Proxy) -> None:
         await one.close()
 
 
-async def test_large_messages_pass(proxy: Proxy) -> None:
-    """What is larger than a piece comes through whole, both ways."""
+async def test_large_messages_pass_the_proxy(proxy: Proxy) -> None:
+    """Data larger than a chunk arrives whole in both directions."""
     far: Any = await asyncpg.connect(proxy.dsn)
     text = "x" * 3_000_000
     assert await far.fetchval("select $1::text", text) == text

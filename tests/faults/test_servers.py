@@ -1,4 +1,4 @@
-"""The servers of the fault driver can be hurt, and come back."""
+"""The servers of the fault driver can be hurt, and recover."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TIMEOUTS = {"statement_timeout": asyncpg.QueryCanceledError, "lock_timeout": asy
 
 @pytest.fixture
 async def server(servers: Servers) -> AsyncIterator[Server]:
-    """A server of the test's own, started."""
+    """Start a server of the test's own."""
     made = await servers.new(settings={"max_prepared_transactions": "1"})
     await made.start()
     yield made
@@ -43,7 +43,7 @@ async def connect(server: Server) -> Any:
 
 
 async def present(made: Awaitable[T]) -> T:
-    """What this machine can have."""
+    """Return the object, or skip the test if this machine cannot have it."""
     try:
         return await made
     except Absent as absent:
@@ -51,12 +51,12 @@ async def present(made: Awaitable[T]) -> T:
 
 
 async def is_doing(server: Server, pid: int, what: str) -> None:
-    """What a backend does, as pg_stat_activity tells it."""
+    """Check what a backend does, according to pg_stat_activity."""
     assert await server.ask(f"select {what} from pg_stat_activity where pid = $1", pid)
 
 
-async def test_a_server_has_the_schema_and_keeps_what_was_committed(server: Server) -> None:
-    """A bus can be opened on it at once; after each way to end it, it starts with all that was committed."""
+async def test_server_keeps_what_was_committed(server: Server) -> None:
+    """A bus can open it at once, and after each way to end it all commits are there."""
     async with Bus.open(server.dsn(user=USER)) as bus:
         await bus.send("t", 0)
     assert await server.ask("show fsync") == "on"
@@ -70,8 +70,8 @@ async def test_a_server_has_the_schema_and_keeps_what_was_committed(server: Serv
         assert await server.ask("select sum(waiting)::int from postbus.topics", database="postbus") == count + 1
 
 
-async def test_a_killed_server_leaves_no_process(server: Server) -> None:
-    """Backends that are busy when the postmaster is killed do not outlive it: the next start succeeds at once."""
+async def test_killed_server_leaves_no_process(server: Server) -> None:
+    """Busy backends do not outlive the killed postmaster, so that the next start succeeds at once."""
     conn = await connect(server)
     busy = asyncio.create_task(conn.execute("select count(*) from generate_series(1, 1e9)"))
     pid = conn.get_server_pid()
@@ -83,8 +83,8 @@ async def test_a_killed_server_leaves_no_process(server: Server) -> None:
     assert await server.is_up()
 
 
-async def test_settings_are_those_of_the_next_start(servers: Servers) -> None:
-    """Settings are given when a server is made, and may change before it is started again."""
+async def test_settings_apply_to_the_next_start(servers: Servers) -> None:
+    """They are given when a server is made, and may change before it is started again."""
     server = await servers.new(settings={"max_connections": "33", "synchronous_commit": "local"})
     await server.start()
     assert await server.ask("show max_connections") == "33"
@@ -95,8 +95,8 @@ async def test_settings_are_those_of_the_next_start(servers: Servers) -> None:
     await server.remove()
 
 
-async def test_a_backend_that_is_killed_makes_the_server_recover(server: Server) -> None:
-    """All connections end with a backend that was killed, and the server comes back by itself."""
+async def test_killed_backend_makes_the_server_recover(server: Server) -> None:
+    """All connections end with it, and the server comes back by itself."""
     victim, other = await connect(server), await connect(server)
     await server.kill_backend(victim.get_server_pid())
     await server.until_up()
@@ -104,8 +104,8 @@ async def test_a_backend_that_is_killed_makes_the_server_recover(server: Server)
     assert other.is_closed()
 
 
-async def test_a_backend_can_be_terminated_alone(server: Server) -> None:
-    """A backend that is terminated politely ends alone."""
+async def test_backend_can_be_terminated_alone(server: Server) -> None:
+    """Other connections stay open."""
     victim = await asyncpg.connect(server.dsn(), server_settings={"application_name": "victim-1"})
     other = await connect(server)
     assert await server.backends("victim-%") == [victim.get_server_pid()]
@@ -120,8 +120,8 @@ async def test_a_backend_can_be_terminated_alone(server: Server) -> None:
     assert not await server.terminate_backend(victim.get_server_pid())
 
 
-async def test_a_standby_takes_over(servers: Servers, server: Server) -> None:
-    """Commits wait for the standby, so it has all of them; it becomes the primary, and takes what comes."""
+async def test_standby_takes_over(servers: Servers, server: Server) -> None:
+    """Commits wait for the standby, so it has all of them when it is promoted, and accepts new ones."""
     standby = await servers.standby_of(server)
     conn = await connect(server)
     await conn.execute("create table done (id integer)")
@@ -137,8 +137,8 @@ async def test_a_standby_takes_over(servers: Servers, server: Server) -> None:
     await standby.remove()
 
 
-async def test_a_multi_host_dsn_finds_the_primary(servers: Servers, server: Server) -> None:
-    """Clients reach whichever server is the primary, before and after."""
+async def test_multi_host_dsn_finds_the_primary(servers: Servers, server: Server) -> None:
+    """Clients reach the primary before and after a failover."""
     standby = await servers.standby_of(server)
     dsn = dsn_of_all([standby.port, server.port])
     for primary in (server, standby):
@@ -151,8 +151,8 @@ async def test_a_multi_host_dsn_finds_the_primary(servers: Servers, server: Serv
     await standby.remove()
 
 
-async def test_a_disk_for_tables_that_is_full(servers: Servers) -> None:
-    """Writing fails while it is full; the server stays up, and goes on afterwards."""
+async def test_full_disk_for_tables_fails_writes_only(servers: Servers) -> None:
+    """The server stays up, and continues when there is space."""
     server, disk = await present(servers.with_disk(TABLES, megabytes=100))
     await server.start()
     conn = await connect(server)
@@ -169,8 +169,8 @@ async def test_a_disk_for_tables_that_is_full(servers: Servers) -> None:
     assert str(server.home.path) not in Path("/proc/mounts").read_text()
 
 
-async def test_a_disk_for_the_log_that_is_full(servers: Servers) -> None:
-    """The server goes down when it cannot write its log, and starts again when there is space."""
+async def test_full_disk_for_the_wal_stops_the_server(servers: Servers) -> None:
+    """It starts again when there is space."""
     server, disk = await present(servers.with_disk(WAL, megabytes=100))
     await server.start()
     conn = await connect(server)
@@ -188,8 +188,8 @@ async def test_a_disk_for_the_log_that_is_full(servers: Servers) -> None:
     await server.remove()
 
 
-async def test_a_clock_that_jumps(servers: Servers) -> None:
-    """Old and new backends follow the clock both ways at once, and the server's timeouts work."""
+async def test_clock_can_jump(servers: Servers) -> None:
+    """Old and new backends follow the clock in both directions at once, and the server's timeouts work."""
     server, clock = await present(servers.with_clock())
     await server.start()
     conn = await connect(server)
@@ -212,8 +212,8 @@ async def test_a_clock_that_jumps(servers: Servers) -> None:
     await server.remove()
 
 
-async def test_hogs(servers: Servers, server: Server) -> None:
-    """Somebody takes all connections, leaves a prepared transaction, or keeps one open."""
+async def test_resources_can_be_hogged(servers: Servers, server: Server) -> None:
+    """A hog takes all connections, leaves a prepared transaction, or keeps a transaction open."""
     dsn = server.dsn(user=USER)
     async with all_connections(dsn, leave=1) as count:
         assert count > 80
@@ -245,8 +245,8 @@ asyncio.run(main())
 """
 
 
-async def test_servers_end_with_a_run_that_is_killed() -> None:
-    """When a run is killed its servers end, and the next run removes its folder."""
+async def test_servers_end_with_a_killed_run() -> None:
+    """The next run removes the folder of the killed one."""
     run = subprocess.Popen([sys.executable, "-c", _RUN], stdout=subprocess.PIPE, text=True)
     assert run.stdout is not None
     home = Path((await asyncio.to_thread(run.stdout.readline)).strip())
