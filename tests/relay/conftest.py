@@ -15,14 +15,14 @@ __all__ = ["cli", "end_what_was_started"]
 
 @pytest.fixture
 async def nats_server() -> AsyncIterator[servers.Server]:
-    """A NATS server with JetStream."""
+    """Start a NATS server with JetStream."""
     async with servers.nats() as server:
         yield server
 
 
 @pytest.fixture
 async def redis_server() -> AsyncIterator[servers.Server]:
-    """A Redis that syncs each write."""
+    """Start a Redis that syncs each write."""
     try:
         async with servers.redis() as server:
             yield server
@@ -32,7 +32,7 @@ async def redis_server() -> AsyncIterator[servers.Server]:
 
 @pytest.fixture
 async def rabbit_server() -> AsyncIterator[servers.Server]:
-    """A RabbitMQ node of its own."""
+    """Start a RabbitMQ node."""
     try:
         async with servers.rabbitmq() as server:
             yield server

@@ -1,4 +1,4 @@
-"""A Kafka cluster for tests: librdkafka's own, which lives in this process and listens on real ports."""
+"""A Kafka cluster for tests: librdkafka's own mock, which runs in this process and listens on real ports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer
 
 @contextmanager
 def kafka_cluster() -> Iterator[str]:
-    """The address of a cluster with one broker."""
+    """Return the address of a cluster with one broker."""
     holder = Producer({"test.mock.num.brokers": 1, "log_level": 0})
     try:
         brokers = holder.list_topics(timeout=10).brokers.values()
@@ -22,7 +22,7 @@ def kafka_cluster() -> Iterator[str]:
 
 
 def records(address: str, topic: str, count: int) -> list[Any]:
-    """At least so many records of a topic, and those that come in the moment after."""
+    """Read at least this many records of a topic, and those that come in the moment after."""
     consumer = Consumer(
         {"bootstrap.servers": address.partition("://")[2], "group.id": "tests", "auto.offset.reset": "earliest",
          "log_level": 0}

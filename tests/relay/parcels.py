@@ -15,7 +15,7 @@ PUBLISHED = datetime(2030, 1, 31, 18, 0, tzinfo=UTC)
 
 
 def message(number: int = 1, *, payload: bytes = b'{"n": 1}', **options: Any) -> Message:
-    """A message as it comes from a topic."""
+    """Return a message as it comes from a topic."""
     given: dict[str, Any] = {
         "topic": "orders", "content_type": "application/json", "key": None, "headers": {}, "correlation_id": None,
         "priority": 4, "attempt": 1, "published_at": PUBLISHED,
@@ -24,18 +24,18 @@ def message(number: int = 1, *, payload: bytes = b'{"n": 1}', **options: Any) ->
 
 
 def event_id(number: int = 1) -> str:
-    """The identity of such a message."""
+    """Return the event id of such a message."""
     return message(number).event_id
 
 
 def parcel(target: str, number: int = 1, **options: Any) -> Parcel:
-    """The same on its way."""
+    """Return the message as a parcel."""
     return Envelope(target, source="/tests").parcel(message(number, **options))
 
 
 @asynccontextmanager
 async def opened(sink: S) -> AsyncIterator[S]:
-    """A sink that is open within the block."""
+    """Open a sink within the block."""
     await sink.open()
     try:
         yield sink

@@ -1,4 +1,4 @@
-"""A server that speaks the API of Pub/Sub, and keeps what is published."""
+"""A server that speaks the API of Pub/Sub, and keeps published messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ grpc: Any = pytest.importorskip("grpc")  # which has no types
 
 
 class PubSubServer:
-    """What was published, in order; `refusals` are answered first."""
+    """Published messages in order; `refusals` are answered first."""
 
     def __init__(self) -> None:
         self.address = ""
@@ -31,7 +31,7 @@ class PubSubServer:
 
 @contextmanager
 def pubsub_server(port: int = 0) -> Iterator[PubSubServer]:
-    """Such a server on loopback."""
+    """Run such a server on loopback."""
     served = PubSubServer()
     server = grpc.server(ThreadPoolExecutor(4))
     handler = grpc.unary_unary_rpc_method_handler(

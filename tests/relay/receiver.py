@@ -1,4 +1,4 @@
-"""A web server that takes webhooks, and answers as it is told."""
+"""A web server that receives webhooks, and answers as it is told."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Received:
 
 
 class Receiver:
-    """What was received; `answers` are given first, and then 200."""
+    """Received requests; `answers` are given first, and then 200."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -34,7 +34,7 @@ class Receiver:
 
 @contextmanager
 def receiving(port: int = 0) -> Iterator[Receiver]:
-    """A receiver on loopback, in a thread."""
+    """Run a receiver on loopback, in a thread."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -42,7 +42,7 @@ def receiving(port: int = 0) -> Iterator[Receiver]:
         def do_POST(self) -> None:
             length = int(self.headers["content-length"])
             body = self.rfile.read(length)
-            if len(body) < length:  # whoever sent it was killed
+            if len(body) < length:  # the sender was killed
                 self.close_connection = True
                 return
             headers = {name.lower(): value for name, value in self.headers.items()}
@@ -61,7 +61,7 @@ def receiving(port: int = 0) -> Iterator[Receiver]:
         daemon_threads = True
 
         def handle_error(self, request: object, client_address: object) -> None:
-            """Those who send are killed on purpose."""
+            """Ignore the error: senders are killed on purpose."""
 
     server = Server(("127.0.0.1", port), Handler)
     receiver = Receiver(f"http://127.0.0.1:{server.server_address[1]}")

@@ -1,4 +1,4 @@
-"""Sinks at work: how each is set up for the tests that hurt relays, and what it has in the end."""
+"""Sinks at work: their setup for the tests that hurt relays, and what they have received in the end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AtWork:
 
 
 async def _ignore(error: Exception) -> None:
-    """The server is killed on purpose."""
+    """Ignore the error: the server is killed on purpose."""
 
 
 @asynccontextmanager
@@ -142,7 +142,7 @@ def postbus_at_work(dsn: str) -> Callable[[], Any]:
 
 @asynccontextmanager
 async def all_at_work(other_dsn: str) -> AsyncIterator[list[AtWork]]:
-    """All sinks whose servers are installed."""
+    """Run all sinks whose servers are installed."""
     from bench.peers.system import Absent
 
     made = [

@@ -49,7 +49,7 @@ number = 7
 
 @pytest.fixture
 def folder(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where commands run, also those within this process: with a module that has a sink."""
+    """Return the folder where commands run, in this process too: with a module that has a sink."""
     (cli.cwd / "own.py").write_text(SINK)
     monkeypatch.chdir(cli.cwd)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -63,7 +63,7 @@ def lines(folder: Path, name: str = "lines") -> list[dict[str, Any]]:
 
 
 async def publish_events(bus: Bus, count: int = 4) -> None:
-    """Events of two types and two aggregates."""
+    """Publish events of two types and two aggregates."""
     await bus.admin.create_topic("orders", semantics="PUB_SUB", retention="30 days", lanes=1, lease="1s")
     events = [
         Outgoing(
@@ -80,15 +80,15 @@ async def publish_events(bus: Bus, count: int = 4) -> None:
 
 
 async def relayed(cli: Cli, conn: Any, *args: str, group: str = "relay-lines", **expected: Any) -> None:
-    """Run a relay until it is through, and end it."""
+    """Run a relay until it has sent everything, and end it."""
     process = await cli.start("relay", "run", *args)
     await is_through(conn, group, "orders", within=30, **expected)
     process.send_signal(signal.SIGTERM)
     assert (await finish(process)).done()
 
 
-async def test_run(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
-    """A sink of one's own is named by module and name; options of the relay and of the sink do what they say."""
+async def test_relay_run_uses_a_sink_of_the_users_own(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
+    """The sink is given by module and name, and options of the relay and of the sink take effect."""
     await publish_events(bus)
     await bus.send("orders", "x", headers={"event-type": "strange"})
     options = (
@@ -106,8 +106,8 @@ async def test_run(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
     assert sorted(reasons) == ["the registry refused it: no such event", "unwanted"]
 
 
-async def test_run_of_a_file(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
-    """Routes of a file are relayed by one process, each to its sink; the environment changes them."""
+async def test_relay_run_reads_routes_from_a_file(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
+    """One process runs each route with its sink, and the environment overrides the file."""
     await publish_events(bus)
     (folder / "relay.toml").write_text(
         '[sinks.one]\nurl = "own:Lines"\npath = "one"\n[sinks.two]\nurl = "own:Lines"\npath = "two"\n'
@@ -123,8 +123,8 @@ async def test_run_of_a_file(cli: Cli, bus: Bus, conn: Any, folder: Path) -> Non
     assert lines(folder, "one")[0]["headers"]["ce-id"]
 
 
-async def test_replay(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
-    """What the topic still has is sent again: by time, type or aggregate, with other ids; the relay's place stays."""
+async def test_replay_sends_retained_messages_again(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
+    """They are selected by time, type or aggregate and get other ids; the relay's position stays."""
     await publish_events(bus)
     route = ("--topic", "orders", "--sink", "own:Lines", "--group", "relay-lines")
     await relayed(cli, conn, *route, passed=4)
@@ -153,8 +153,8 @@ async def test_replay(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
     await is_through(conn, "relay-lines", "orders", passed=4)
 
 
-async def test_replay_of_a_queue(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
-    """What a QUEUE keeps after it was sent is sent again."""
+async def test_replay_of_a_queue_sends_finished_messages_again(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
+    """A QUEUE keeps sent messages for its retention."""
     await bus.admin.create_topic("orders", retention="30 days")
     for n in range(3):
         await bus.send("orders", n)
@@ -170,8 +170,8 @@ async def test_replay_of_a_queue(cli: Cli, bus: Bus, conn: Any, folder: Path) ->
     assert sorted(one["body"] for one in lines(folder)) == ["0", "0", "1", "1", "2", "2"]
 
 
-async def test_rewind(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
-    """The relay goes back, and sends again from there."""
+async def test_rewind_moves_the_relay_back(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
+    """The relay sends again from there."""
     await publish_events(bus)
     route = ("--topic", "orders", "--sink", "own:Lines", "--group", "relay-lines")
     await relayed(cli, conn, *route, passed=4)
@@ -186,8 +186,8 @@ async def test_rewind(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
     assert [one["body"] for one in lines(folder)] == ["0", "1", "2", "3"] * 2
 
 
-async def test_status_and_alerts(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
-    """What is not sent, since when, and what was given up; above a threshold the exit code is 1."""
+async def test_status_reports_backlog_and_alerts(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
+    """It shows unsent messages, their age and dead letters; above a threshold the exit code is 1."""
     await publish_events(bus)
     missing = await cli.quick("relay", "status", "--topic", "orders", "--group", "relay-lines", "--json")
     assert missing.failed(1).json["relays"][0]["alerts"] == [
@@ -210,16 +210,16 @@ async def test_status_and_alerts(cli: Cli, bus: Bus, conn: Any, folder: Path) ->
     assert "the oldest is not sent for" in alerts
 
 
-async def test_topic_for_a_long_retention_is_created_as_told(cli: Cli, bus: Bus, folder: Path) -> None:
-    """One that is longer than the usual max_retention raises that, too."""
+async def test_suggested_topic_has_a_long_enough_retention(cli: Cli, bus: Bus, folder: Path) -> None:
+    """A retention longer than the default `max_retention` raises that limit too."""
     route = ("--topic", "orders", "--sink", "own:Lines", "--retention", "60d")
     remedy = (await cli("relay", "run", *route)).failed(3).err.splitlines()[-1].partition("create it: ")[2]
     (await cli.quick(*remedy.split()[1:])).done()
     assert (await bus.admin.topic("orders"))["retention"].days == 60
 
 
-async def test_status_of_another_name_tells_which_relays_there_are(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
-    """Without its sink a relay's group is not known; to run one of that name would begin anew beside it."""
+async def test_status_of_an_unknown_relay_names_the_existing_ones(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
+    """Running a relay under another name would start a second one beside the first."""
     nowhere = (await cli.quick("relay", "status", "--topic", "orders", "--json")).failed(1).json["relays"]
     assert "postbus topics create orders --semantics PUB_SUB --retention 2592000s" in nowhere[0]["alerts"][0]
     await publish_events(bus)
@@ -230,8 +230,8 @@ async def test_status_of_another_name_tells_which_relays_there_are(cli: Cli, bus
     assert one["alerts"] == ["it has never run, but there is relay-lines: name that by --group"]
 
 
-async def test_status_of_a_queue_and_of_a_short_retention(cli: Cli, bus: Bus) -> None:
-    """A QUEUE has a backlog too; a topic that keeps messages for less than the relay wants is an alert."""
+async def test_status_covers_queues_and_short_retentions(cli: Cli, bus: Bus) -> None:
+    """A QUEUE has a backlog too, and a retention shorter than the relay's is an alert."""
     await bus.send("orders", 1)
     told = await cli.quick("relay", "status", "--topic", "orders", "--json")
     [one] = told.failed(1).json["relays"]
@@ -243,10 +243,8 @@ async def test_status_of_a_queue_and_of_a_short_retention(cli: Cli, bus: Bus) ->
     ]
 
 
-async def test_status_says_that_no_process_works_also_without_a_backlog(
-    cli: Cli, bus: Bus, conn: Any, folder: Path
-) -> None:
-    """A relay that vanished is an alert, one that was stopped as planned is told of."""
+async def test_status_reports_a_missing_process_without_a_backlog(cli: Cli, bus: Bus, conn: Any, folder: Path) -> None:
+    """A relay that vanished is an alert, and one that was stopped as planned is a note."""
     await publish_events(bus)
     await relayed(cli, conn, "--topic", "orders", "--sink", "own:Lines", "--group", "relay-lines", passed=4)
     [one] = (await cli.quick("relay", "status", "--json")).done().json["relays"]
@@ -281,10 +279,10 @@ async def test_status_says_that_no_process_works_also_without_a_backlog(
         ("status --max-age soon", 4, "max_age 'soon'"),
     ],
 )
-async def test_mistakes_are_told(
+async def test_relay_mistakes_are_reported(
     cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, args: str, code: int, why: str
 ) -> None:
-    """With what is wrong, and without a traceback."""
+    """The error says what is wrong, without a traceback."""
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     told = await cli.quick("relay", *args.split())

@@ -23,8 +23,8 @@ def envelope(form: Form, target: str = "{topic}", **options: Any) -> Envelope:
     return Envelope(target, form=form, source="/shop", **options)
 
 
-def test_attributes() -> None:
-    """The payload is the body, and what is told of the event stands in headers; others are kept."""
+def test_attributes_put_the_event_into_headers() -> None:
+    """The payload is the body, and other headers are kept."""
     made = envelope(Form.ATTRIBUTES).parcel(message(5, headers=EVENT, correlation_id="c"))
     assert (made.id, made.target, made.body, made.content_type) == (
         event_id(5),
@@ -38,8 +38,8 @@ def test_attributes() -> None:
     }  # fmt: skip
 
 
-def test_cloudevents_binary() -> None:
-    """The payload is the body, and attributes of CloudEvents stand in headers."""
+def test_binary_cloudevents_put_attributes_into_headers() -> None:
+    """The payload is the body."""
     made = envelope(Form.CLOUDEVENTS).parcel(message(5, headers=EVENT, key="k"))
     assert made.body == b'{"n": 1}'
     assert made.headers == NOT_OF_EVENTS | {
@@ -49,8 +49,8 @@ def test_cloudevents_binary() -> None:
     }  # fmt: skip
 
 
-def test_a_message_without_a_type_has_that_of_its_topic() -> None:
-    """CloudEvents need one."""
+def test_message_without_a_type_uses_its_topic() -> None:
+    """CloudEvents need a type."""
     made = envelope(Form.CLOUDEVENTS).parcel(message())
     assert made.headers["ce-type"] == "orders"
     assert "ce-subject" not in made.headers
@@ -64,8 +64,8 @@ def test_a_message_without_a_type_has_that_of_its_topic() -> None:
         (b"\x00\xff", "application/octet-stream", {"data_base64": base64.b64encode(b"\x00\xff").decode()}),
     ],
 )
-def test_cloudevents_structured(payload: bytes, content_type: str, data: dict[str, Any]) -> None:
-    """All of it is one JSON object, with the trace among its attributes, and the payload as it can be put."""
+def test_structured_cloudevent_is_one_json_object(payload: bytes, content_type: str, data: dict[str, Any]) -> None:
+    """The trace is among its attributes, and the payload is embedded as JSON, text or base64."""
     given = message(5, headers=EVENT, payload=payload, content_type=content_type)
     made = envelope(Form.CLOUDEVENTS_STRUCTURED).parcel(given)
     assert made.content_type == "application/cloudevents+json"
@@ -80,16 +80,16 @@ def test_cloudevents_structured(payload: bytes, content_type: str, data: dict[st
     }  # fmt: skip
 
 
-def test_the_key_is_the_aggregate_unless_there_is_one() -> None:
-    """So that sinks keep the order of an aggregate's events."""
+def test_key_is_the_aggregate_unless_given() -> None:
+    """Sinks keep the order of an aggregate's events by it."""
     made = envelope(Form.ATTRIBUTES)
     assert made.parcel(message(headers=EVENT)).key == "7"
     assert made.parcel(message(headers=EVENT, key="k")).key == "k"
     assert made.parcel(message()).key is None
 
 
-def test_targets_are_templates() -> None:
-    """What is filled in is what the message says of itself."""
+def test_target_can_be_a_template() -> None:
+    """The placeholders are filled from the message."""
     target = "{topic}/{event_type}/{aggregate_type}/{aggregate_id}/{key}/{{x}}"
     made = envelope(Form.ATTRIBUTES, target).parcel(message(headers=EVENT, key="k"))
     assert made.target == "orders/order.placed/order/7/k/{x}"
@@ -98,20 +98,20 @@ def test_targets_are_templates() -> None:
 
 
 @pytest.mark.parametrize(("target", "what"), [("{event_type}", "a header event-type"), ("x.{key}", "a key")])
-def test_what_a_target_lacks_is_told(target: str, what: str) -> None:
-    """Such a message never gets to where it should."""
+def test_target_that_lacks_a_value_is_refused(target: str, what: str) -> None:
+    """Such a message can never reach its target."""
     with pytest.raises(Unfit, match=f"needs {what}, and the message has none"):
         envelope(Form.ATTRIBUTES, target).parcel(message())
 
 
-def test_what_is_sent_again_on_purpose_has_another_id() -> None:
-    """For the sink; the event's id stays."""
+def test_replayed_message_has_another_id() -> None:
+    """The id is for the sink; the event's id stays."""
     made = envelope(Form.ATTRIBUTES, route="relay-nats", suffix="/replay-1").parcel(message(5))
     assert (made.id, made.headers["event_id"]) == (f"{event_id(5)}:relay-nats/replay-1", event_id(5))
 
 
-def test_an_identity_that_came_along_is_the_event_id_in_every_form() -> None:
-    """It is told once, and two messages that have the same one are nevertheless two to the sink."""
+def test_given_event_id_is_used_in_every_form() -> None:
+    """It appears once, and two messages with the same one are still two for the sink."""
     brought = {"event-id": "order-1/paid", "tenant": "acme"}
     attributes = envelope(Form.ATTRIBUTES, route="r").parcel(message(5, headers=brought))
     assert {"event_id": "order-1/paid", "tenant": "acme"}.items() <= attributes.headers.items()
@@ -123,8 +123,8 @@ def test_an_identity_that_came_along_is_the_event_id_in_every_form() -> None:
     assert json.loads(structured.body)["id"] == "order-1/paid"
 
 
-def test_a_deduplication_id_has_room_in_every_broker() -> None:
-    """RabbitMQ takes 255 bytes: one that would be longer is replaced by its hash."""
+def test_deduplication_id_fits_every_broker() -> None:
+    """RabbitMQ accepts 255 bytes, so a longer id is replaced by its hash."""
     brought = {"event-id": "x" * 200}
     made = [envelope(Form.ATTRIBUTES, route="r" * n).parcel(message(5, headers=brought)) for n in (199, 200)]
     assert all(len(one.id) < 255 for one in made)

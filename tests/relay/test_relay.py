@@ -1,4 +1,4 @@
-"""What a relay promises, with sinks of our own that fail as they are told."""
+"""The promises of a relay, with sinks of our own that fail as they are told."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from support.running import running
 
 
 class OwnSink:
-    """Takes numbers as `tell` says, and notes them; `calls` are the batches that it got."""
+    """Takes numbers as `tell` says, and records them; `calls` are its batches."""
 
     keeps_order = False
 
@@ -60,8 +60,8 @@ class OwnSink:
         self.closed += 1
 
 
-async def test_no_call_has_two_messages_of_a_key(bus: Bus, conn: Any) -> None:
-    """A sink that does not keep the order gets the next message of a key after the one before it was taken."""
+async def test_batch_has_one_message_per_key_for_an_unordered_sink(bus: Bus, conn: Any) -> None:
+    """The next message of a key is sent after the one before it was accepted."""
     await create_log(bus, lanes=1)
     await publish_numbers(bus, range(30), keys=3, at_once=30)
     sink = OwnSink()
@@ -73,8 +73,8 @@ async def test_no_call_has_two_messages_of_a_key(bus: Bus, conn: Any) -> None:
     assert sink.closed == 1
 
 
-async def test_a_sink_that_keeps_order_gets_whole_batches(bus: Bus, conn: Any) -> None:
-    """Its batches are as large as the option says."""
+async def test_ordered_sink_gets_whole_batches(bus: Bus, conn: Any) -> None:
+    """They are as large as the option says."""
     await create_log(bus, lanes=1)
     await publish_numbers(bus, range(30), keys=3, at_once=30)
     sink = OwnSink()
@@ -86,7 +86,7 @@ async def test_a_sink_that_keeps_order_gets_whole_batches(bus: Bus, conn: Any) -
 
 
 class OrderedSink(OwnSink):
-    """Keeps the order by itself: what follows one that it refuses, of the same key and in the same call, it leaves."""
+    """Keeps the order by itself: it skips messages behind a refused one of their key in the same call."""
 
     keeps_order = True
 
@@ -101,8 +101,8 @@ class OrderedSink(OwnSink):
 
 
 @pytest.mark.parametrize("kind", [OwnSink, OrderedSink])
-async def test_a_failure_holds_up_its_key_only(bus: Bus, conn: Any, kind: type[OwnSink]) -> None:
-    """What failed is sent again, and what follows it in its key after that; all else is sent meanwhile, once."""
+async def test_failure_holds_up_its_key_only(bus: Bus, conn: Any, kind: type[OwnSink]) -> None:
+    """The failed message is sent again before later ones of its key, and all others are sent meanwhile, once."""
     await create_log(bus, lanes=1)
     await publish_numbers(bus, range(12), keys=3, at_once=12)
     failed: set[int] = set()
@@ -122,8 +122,8 @@ async def test_a_failure_holds_up_its_key_only(bus: Bus, conn: Any, kind: type[O
     assert sink.got.index(11) < sink.got.index(3)
 
 
-async def test_while_a_sink_is_away_no_attempt_counts(bus: Bus, conn: Any) -> None:
-    """The relay waits, and sends all in order when the sink is back; nothing was put aside meanwhile."""
+async def test_unavailable_sink_costs_no_attempt(bus: Bus, conn: Any) -> None:
+    """The relay waits and then sends everything in order; no message was deferred meanwhile."""
     await create_log(bus, lanes=1)
     attempts: set[int] = set()
 
@@ -149,8 +149,8 @@ async def test_while_a_sink_is_away_no_attempt_counts(bus: Bus, conn: Any) -> No
 
 
 @pytest.mark.parametrize("semantics", ["PUB_SUB", "QUEUE"])
-async def test_sink_that_is_away_is_shown_with_its_reason(bus: Bus, semantics: str) -> None:
-    """In the status of relays, in the group's row and in its health; no longer when the sink is back."""
+async def test_unavailable_sink_is_shown_with_its_reason(bus: Bus, semantics: str) -> None:
+    """The status, the group's row and its health show it until the sink is back."""
     await bus.admin.create_topic("t", semantics=semantics)
     sink = OwnSink()
     sink.is_away = True
@@ -186,7 +186,7 @@ async def test_sink_that_is_away_is_shown_with_its_reason(bus: Bus, semantics: s
 
 
 async def test_sink_that_does_not_answer_is_shown(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some clients wait for their broker for ever, and raise nothing."""
+    """Some clients wait for their broker forever without an error."""
     monkeypatch.setattr("postbus.relay.away._SLOW", 0.05)
     await bus.admin.create_topic("t", semantics="PUB_SUB")
     sink, may_answer = OwnSink(), asyncio.Event()
@@ -212,8 +212,8 @@ async def test_sink_that_does_not_answer_is_shown(bus: Bus, monkeypatch: pytest.
         await eventually(is_back)
 
 
-async def test_report_of_a_relay_that_died_is_not_shown(bus: Bus, conn: Any) -> None:
-    """After thirty seconds at most; the row goes after a day."""
+async def test_report_of_a_dead_relay_expires(bus: Bus, conn: Any) -> None:
+    """It is hidden after at most thirty seconds, and its row is removed after a day."""
     store = await bus.connect()
     await store.note_sink_away("t", "g", "p", "nats://host", "refused")
     assert len(await bus.admin.sinks_away()) == 1
@@ -224,8 +224,8 @@ async def test_report_of_a_relay_that_died_is_not_shown(bus: Bus, conn: Any) -> 
     assert await conn.fetchval("select count(*) from postbus.sink_away") == 0
 
 
-async def test_a_process_can_end_while_its_sink_is_away(bus: Bus, conn: Any) -> None:
-    """What was not sent is given back, and sent by the next process, in order and without an attempt."""
+async def test_process_can_end_while_its_sink_is_unavailable(bus: Bus, conn: Any) -> None:
+    """Unsent messages are released, and the next process sends them in order, without an attempt."""
     await create_log(bus, lanes=1)
     sink = OwnSink()
     sink.is_away = True
@@ -246,8 +246,8 @@ async def test_a_process_can_end_while_its_sink_is_away(bus: Bus, conn: Any) -> 
 
 
 @pytest.mark.parametrize("keeps_order", [False, True])
-async def test_a_message_that_drives_the_sink_away_is_found(bus: Bus, conn: Any, keeps_order: bool) -> None:
-    """It opens, and goes away again each time it gets this one: that one is given up, all others are sent in order."""
+async def test_message_that_breaks_the_sink_is_given_up(bus: Bus, conn: Any, keeps_order: bool) -> None:
+    """The sink opens, and fails again with this message; all others are sent in order."""
     await create_log(bus, lanes=1, retry_initial="10ms", retry_max="10ms")
 
     def tell(parcel: Parcel) -> Outcome:
@@ -270,8 +270,8 @@ async def test_a_message_that_drives_the_sink_away_is_found(bus: Bus, conn: Any,
     assert dead["attempts"] == 2
 
 
-async def test_sink_that_takes_nothing_at_the_moment_costs_no_attempt(bus: Bus, conn: Any) -> None:
-    """It opens, and refuses all, as with a full disk. The relay waits; each message arrives at its first attempt."""
+async def test_sink_that_accepts_nothing_for_now_costs_no_attempt(bus: Bus, conn: Any) -> None:
+    """It refuses everything, as with a full disk; each message arrives with its first attempt."""
     await create_log(bus, lanes=4, retry_initial="10ms", retry_max="10ms")
     refusals = 0
 
@@ -289,7 +289,7 @@ async def test_sink_that_takes_nothing_at_the_moment_costs_no_attempt(bus: Bus, 
 
 
 class OneConnection(OwnSink):
-    """Fails with an error of no known kind if it is closed while something is being sent."""
+    """Fails with an unknown error if it is closed while something is being sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -316,7 +316,7 @@ class OneConnection(OwnSink):
 
 
 async def test_call_that_closes_the_sink_costs_other_calls_no_attempt(bus: Bus, conn: Any) -> None:
-    """Four calls share a connection. One finds it broken and closes it; the messages of the others are sent again."""
+    """Four calls share a connection, one closes it as broken, and the messages of the others are sent again."""
     await create_log(bus, lanes=4, retry_initial="10ms", retry_max="10ms")
     sink = OneConnection()
     await bus.relay("t", sink, name="relay-x", max_attempts=1, concurrency=4, batch=5)
@@ -327,8 +327,8 @@ async def test_call_that_closes_the_sink_costs_other_calls_no_attempt(bus: Bus, 
     assert sorted(sink.got) == list(range(60))
 
 
-async def test_what_failed_for_a_moment_is_not_overtaken(bus: Bus, conn: Any) -> None:
-    """Sent one by one after a sink went away twice, messages of a key wait behind the one that it took ill."""
+async def test_temporarily_failed_message_is_not_overtaken(bus: Bus, conn: Any) -> None:
+    """Sent one by one after two failures of the sink, messages of a key wait behind the failed one."""
     await create_log(bus, lanes=1, retry_initial="10ms", retry_max="10ms")
     left = 4
 
@@ -350,7 +350,7 @@ async def test_what_failed_for_a_moment_is_not_overtaken(bus: Bus, conn: Any) ->
 
 
 async def test_attempts_are_counted_and_a_redrive_sends_again(bus: Bus, conn: Any) -> None:
-    """After max_attempts a message is a dead letter of the relay, which is redriven as others are."""
+    """After `max_attempts` a message is a dead letter of the relay, which can be redriven."""
     await create_log(bus, retry_initial="1ms", retry_max="1ms")
     is_well = False
     sink = OwnSink(lambda parcel: Ack() if is_well else Retry(delay=0.001, error="no"))
@@ -373,7 +373,7 @@ class Placed(msgspec.Struct):
 
 
 class Bodies(OwnSink):
-    """Notes bodies as they are."""
+    """Records bodies as they are."""
 
     async def send(self, parcels: Sequence[Parcel]) -> Sequence[Outcome]:
         self.bodies = [one.body for one in parcels]
@@ -381,8 +381,8 @@ class Bodies(OwnSink):
         return [Ack()] * len(parcels)
 
 
-async def test_what_the_registry_refuses_is_given_up_at_once(bus: Bus, conn: Any) -> None:
-    """An unknown type, or a payload that does not fit, is a dead letter with the reason and never sent; events are."""
+async def test_event_refused_by_the_registry_is_given_up_at_once(bus: Bus, conn: Any) -> None:
+    """An unknown type or a bad payload is a dead letter with the reason, and never sent."""
     await create_log(bus)
     sink = Bodies()
     await bus.relay("t", sink, name="relay-x", registry=registry)
@@ -401,8 +401,8 @@ async def test_what_the_registry_refuses_is_given_up_at_once(bus: Bus, conn: Any
     assert "the registry refused it: event type 'lost' is not in the registry" in dead[1]["reason"]
 
 
-async def test_a_queue_is_relayed(bus: Bus, conn: Any) -> None:
-    """Its messages go to the sink and to nobody else, ordered if it is, and dead letters are those of the queue."""
+async def test_queue_can_be_relayed(bus: Bus, conn: Any) -> None:
+    """Its messages go only to the sink, in order if it is ordered, and dead letters belong to the queue."""
     await bus.admin.create_topic("t", ordered=True, retry_initial="1ms", retry_max="1ms")
     sink = OwnSink(lambda parcel: DeadLetter("no") if parcel.body == b"5" else Ack())
     await bus.relay("t", sink)
@@ -421,8 +421,8 @@ async def test_a_queue_is_relayed(bus: Bus, conn: Any) -> None:
         await bus.relay("t", sink, start=Start.NOW)
 
 
-async def test_batches_are_sent_at_the_same_time(bus: Bus, conn: Any) -> None:
-    """As many as concurrency says, each with keys of its own."""
+async def test_batches_are_sent_concurrently(bus: Bus, conn: Any) -> None:
+    """Each of the concurrent batches has its own keys."""
     await create_log(bus, lanes=1)
     waiting = 0
     both = asyncio.Event()
@@ -445,8 +445,8 @@ async def test_batches_are_sent_at_the_same_time(bus: Bus, conn: Any) -> None:
         assert [n for n in sink.got if n % 8 == key] == list(range(key, 40, 8))
 
 
-async def test_a_relay_starts_where_it_is_told(bus: Bus, conn: Any) -> None:
-    """By default with all that is there, since a message is a promise to send it; or with what comes."""
+async def test_relay_starts_where_it_is_told(bus: Bus, conn: Any) -> None:
+    """By default it sends everything there is; `start` limits it to new messages."""
     await create_log(bus)
     await publish_numbers(bus, [1])
     all_of_them, new_ones = OwnSink(), OwnSink()
@@ -459,8 +459,8 @@ async def test_a_relay_starts_where_it_is_told(bus: Bus, conn: Any) -> None:
     assert (sorted(all_of_them.got), new_ones.got) == ([1, 2], [2])
 
 
-async def test_a_short_retention_is_told(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
-    """A topic that keeps sent messages for less than the relay wants is told of, and relayed nevertheless."""
+async def test_short_retention_is_logged(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
+    """The topic is relayed nevertheless."""
     await create_log(bus, retention="1 day")
     with caplog.at_level(logging.WARNING, "postbus"):
         await bus.relay("t", OwnSink(), name="relay-short", retention="1 day")
@@ -487,7 +487,7 @@ async def test_a_short_retention_is_told(bus: Bus, caplog: pytest.LogCaptureFixt
     ],
 )
 async def test_bad_relays_are_refused(bus: Bus, options: dict[str, Any], error: type[Exception], why: str) -> None:
-    """A mistake is told by name when the relay is asked for."""
+    """The error names the mistake when the relay is made."""
     await create_log(bus)
     given = {"topic": "t", "sink": OwnSink(), **options}
     with pytest.raises(error) as failed:

@@ -1,4 +1,4 @@
-"""Nothing is taken for a copy of another message: what a stream stores is all that was published."""
+"""No message is taken for a copy of another: a stream stores everything that was published."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Stored = Callable[[int], Awaitable[list[Any]]]
 
 @pytest.fixture
 async def stored(nats_server: Server) -> AsyncIterator[Stored]:
-    """Waits until a stream that listens to all subjects has so many messages, and returns them."""
+    """Return a function that waits until a stream of all subjects has this many messages, and returns them."""
     client = await nats.connect(nats_server.address)
     stream = client.jetstream()
     await stream.add_stream(name="ALL", subjects=["one.>", "two.>"])
@@ -48,7 +48,7 @@ async def stored(nats_server: Server) -> AsyncIterator[Stored]:
 
 @asynccontextmanager
 async def relaying(address: str, *routes: tuple[Bus, str, str, str]) -> AsyncIterator[None]:
-    """Relays topics of buses to subjects, each by a route of that name."""
+    """Relay topics of buses to subjects, each by a route of that name."""
     buses = list(dict.fromkeys(bus for bus, *_ in routes))
     for bus, topic, target, name in routes:
         await bus.relay(topic, NatsSink(address), target=target, name=name)
@@ -59,7 +59,7 @@ async def relaying(address: str, *routes: tuple[Bus, str, str, str]) -> AsyncIte
 
 
 async def everything_is_sent(bus: Bus) -> None:
-    """No route has anything before it."""
+    """Wait until no route has anything before it."""
 
     async def is_so() -> None:
         topics = {one["name"]: one for one in await bus.admin.topics()}
@@ -73,10 +73,10 @@ def identities(messages: list[Any]) -> set[str]:
     return {one.headers["event_id"] for one in messages}
 
 
-async def test_queue_and_log_of_the_same_ids_are_all_stored(
+async def test_queue_and_log_with_the_same_ids_are_both_stored(
     bus: Bus, conn: Any, nats_server: Server, stored: Stored
 ) -> None:
-    """A queue and a log number their messages independently, and one stream stores both."""
+    """They number their messages independently, and share one stream."""
     await bus.admin.create_topic("queue")
     await create_log(bus, "log")
     first = await bus.send("log", 0)
@@ -98,7 +98,7 @@ async def test_queue_and_log_of_the_same_ids_are_all_stored(
 
 @pytest.fixture
 async def other_dsn(server: EmbeddedPostgres) -> AsyncIterator[str]:
-    """Another database that is as new as the first."""
+    """Create another database that is as new as the first."""
     root: Any = await asyncpg.connect(server.dsn())
     await root.execute("create database another_one template template0")
     try:
@@ -112,10 +112,10 @@ async def other_dsn(server: EmbeddedPostgres) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("semantics", ["QUEUE", "PUB_SUB"])
-async def test_two_new_databases_are_all_stored(
+async def test_messages_of_two_new_databases_are_all_stored(
     bus: Bus, other_dsn: str, nats_server: Server, stored: Stored, semantics: Any
 ) -> None:
-    """Two databases hand out the same ids to topics of the same name."""
+    """Two databases assign the same ids to topics of the same name."""
     async with Bus.open(other_dsn) as other:
         for one in (bus, other):
             await one.admin.create_topic("orders", semantics=semantics)
@@ -130,10 +130,10 @@ async def test_two_new_databases_are_all_stored(
     assert len(identities(got)) == 8
 
 
-async def test_two_routes_of_one_topic_into_one_stream_are_all_stored(
+async def test_messages_of_two_routes_into_one_stream_are_all_stored(
     bus: Bus, nats_server: Server, stored: Stored
 ) -> None:
-    """Each route sends all messages of the topic, and the stream keeps those of both."""
+    """Each route sends all messages of the topic, and the stream keeps both copies."""
     await create_log(bus, "orders")
     for n in range(5):
         await bus.send("orders", n)
@@ -147,10 +147,10 @@ async def test_two_routes_of_one_topic_into_one_stream_are_all_stored(
     assert len(identities(got)) == 5, "an event is the same one, whichever route it came by"
 
 
-async def test_a_chain_of_databases_keeps_one_identity(
+async def test_chain_of_databases_keeps_one_identity(
     bus: Bus, other_dsn: str, nats_server: Server, stored: Stored
 ) -> None:
-    """The other database knows the event by the id that it has in the first, and so does the stream behind it."""
+    """The second database and the stream behind it know the event by its first id."""
     async with Bus.open(other_dsn) as other:
         for one in (bus, other):
             await create_log(one, "orders")
@@ -172,8 +172,8 @@ async def test_a_chain_of_databases_keeps_one_identity(
     assert json.loads(got[0].data) in range(3)
 
 
-async def test_what_is_sent_to_another_postbus_twice_is_there_once(bus: Bus, other_dsn: str) -> None:
-    """By one route; another route of the same topic is another sending."""
+async def test_message_sent_to_another_postbus_twice_is_stored_once(bus: Bus, other_dsn: str) -> None:
+    """This holds per route; another route of the same topic sends a copy of its own."""
     async with Bus.open(other_dsn) as other:
         await create_log(other, "orders")
         for route in ("a", "a", "b"):

@@ -21,7 +21,7 @@ from support.running import running
 
 @asynccontextmanager
 async def stream(server: Server, **options: Any) -> AsyncIterator[Any]:
-    """A stream with all subjects that begin with orders."""
+    """Create a stream with all subjects that begin with orders."""
     client = await nats.connect(server.address, error_cb=_ignore)
     try:
         found = client.jetstream()
@@ -32,11 +32,11 @@ async def stream(server: Server, **options: Any) -> AsyncIterator[Any]:
 
 
 async def _ignore(error: Exception) -> None:
-    """The server is killed on purpose."""
+    """Ignore the error: the server is killed on purpose."""
 
 
 async def all_of(found: Any) -> list[Any]:
-    """All messages of the stream, in order."""
+    """Return all messages of the stream, in order."""
     pulled = await found.pull_subscribe("", stream="ORDERS", config=ConsumerConfig(ack_policy=AckPolicy.NONE))
     got: list[Any] = []
     while len(got) < (await found.stream_info("ORDERS")).state.messages:
@@ -45,16 +45,16 @@ async def all_of(found: Any) -> list[Any]:
     return got
 
 
-async def test_stream_that_is_full_says_not_now(nats_server: Server) -> None:
-    """A stream that is full and discards what is new refuses for the moment."""
+async def test_full_stream_says_not_now(nats_server: Server) -> None:
+    """A stream that discards new messages when it is full refuses for the moment."""
     full = {"max_msgs": 3, "discard": DiscardPolicy.NEW}
     async with stream(nats_server, **full), opened(NatsSink(nats_server.address)) as sink:
         told = await sink.send([parcel("orders", n) for n in range(4)])
     assert [type(one) for one in told] == [Ack, Ack, Ack, NotNow]
 
 
-async def test_what_is_sent_again_after_the_window_is_stored_once_more(nats_server: Server) -> None:
-    """With the same identity, by which consumers know it; within the window the stream has it once."""
+async def test_message_sent_after_the_window_is_stored_again(nats_server: Server) -> None:
+    """It has the same identity for consumers; within the window the stream has it once."""
     async with stream(nats_server, duplicate_window=0.5) as found, opened(NatsSink(nats_server.address)) as sink:
 
         async def sent_again() -> int:
@@ -71,8 +71,8 @@ async def test_what_is_sent_again_after_the_window_is_stored_once_more(nats_serv
     assert first.headers["event_id"] == second.headers["event_id"]
 
 
-async def test_messages_of_a_topic_arrive_in_the_stream(bus: Bus, conn: Any, nats_server: Server) -> None:
-    """Payloads arrive as they are, in order, with their identities and the attributes of events."""
+async def test_messages_arrive_in_the_stream(bus: Bus, conn: Any, nats_server: Server) -> None:
+    """They arrive in order, with unchanged payloads, their identities and the attributes of events."""
     await create_log(bus, "orders", lanes=1)
     for n in range(3):
         await bus.send("orders", {"n": n}, key="k", headers={"event-type": "placed", "tracestate": "a=b"})
@@ -92,8 +92,8 @@ async def test_messages_of_a_topic_arrive_in_the_stream(bus: Bus, conn: Any, nat
     assert got[0].headers["created_at"].endswith("Z")
 
 
-async def test_what_is_sent_twice_is_stored_once(nats_server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    """The stream knows the ids of what it has got, and the relay says so."""
+async def test_message_sent_twice_is_stored_once(nats_server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """The stream recognises its id, and the relay logs the duplicate."""
     caplog.set_level("INFO", "postbus")
     async with stream(nats_server) as found, opened(NatsSink(nats_server.address)) as sink:
         for _ in range(2):
@@ -103,7 +103,7 @@ async def test_what_is_sent_twice_is_stored_once(nats_server: Server, caplog: py
 
 
 async def test_refusals_of_the_stream_are_outcomes(nats_server: Server) -> None:
-    """What it will always refuse is given up, what it refuses for now is tried again; others are not affected."""
+    """Permanent refusals are given up and temporary ones retried, and other messages are not affected."""
     async with stream(nats_server, max_msg_size=1000), opened(NatsSink(nats_server.address)) as sink:
         told = await sink.send(
             [
@@ -121,16 +121,16 @@ async def test_refusals_of_the_stream_are_outcomes(nats_server: Server) -> None:
     assert told[6] == Ack()
 
 
-async def test_another_stream_is_refused(nats_server: Server) -> None:
-    """With `stream`, a subject that another stream listens to is an error."""
+async def test_subject_of_another_stream_is_refused(nats_server: Server) -> None:
+    """This applies if the option `stream` names one."""
     async with stream(nats_server), opened(NatsSink(nats_server.address, stream="OTHER")) as sink:
         [told] = await sink.send([parcel("orders")])
     assert isinstance(told, Retry)
     assert "expected stream does not match" in str(told.error)
 
 
-async def test_what_was_not_acknowledged_is_given_back(nats_server: Server) -> None:
-    """When the server goes away nothing counts as sent; opening fails until it is back, and then all is well."""
+async def test_unconfirmed_messages_are_released(nats_server: Server) -> None:
+    """When the server goes away nothing counts as sent, and opening fails until it is back."""
     async with stream(nats_server):
         sink = NatsSink(nats_server.address, timeout="2s")
         await sink.open()

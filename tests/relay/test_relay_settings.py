@@ -1,4 +1,4 @@
-"""Settings of relays: where they come from, and that each mistake is told by name."""
+"""Settings of relays: their sources, and errors that name each mistake."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def settings(
     return read(path, {"NATS_PASSWORD": "pw", **(env or {})}, options, {})
 
 
-def test_the_defaults(tmp_path: Path) -> None:
-    """Batches of 50, a look every 500 ms, 25 attempts, 30 days."""
+def test_route_has_defaults(tmp_path: Path) -> None:
+    """Batches of 50, a poll every 500 ms, 25 attempts, 30 days."""
     [route] = settings(tmp_path, topic="orders", sink="nats://localhost").routes
     assert route == Route("orders", "relay-nats", SinkSettings("nats://localhost"))
     assert (route.batch, route.poll, route.max_attempts, route.retention) == (
@@ -67,8 +67,8 @@ def test_the_defaults(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_has_routes(tmp_path: Path) -> None:
-    """Each has its own settings, and else those of all; passwords come from the environment."""
+def test_file_has_routes(tmp_path: Path) -> None:
+    """Each route has its own settings or the common ones, and passwords come from the environment."""
     found = settings(tmp_path, FILE)
     assert found.routes == [
         Route(
@@ -84,8 +84,8 @@ def test_a_file_has_routes(tmp_path: Path) -> None:
     assert (found.alerts.max_backlog, found.alerts.max_age, found.alerts.max_dead) == (7, timedelta(hours=1), 0)
 
 
-def test_options_count_more_than_the_environment_and_that_more_than_the_file(tmp_path: Path) -> None:
-    """The most particular wins."""
+def test_options_override_the_environment_and_that_the_file(tmp_path: Path) -> None:
+    """The most specific setting wins."""
     env = {"POSTBUS_RELAY_BATCH": "40", "POSTBUS_RELAY_POLL": "2s", "POSTBUS_RELAY_MAX_DEAD": "3"}
     found = settings(tmp_path, FILE, env, batch=60, group="relay-partner")
     assert [(one.batch, one.poll, one.max_attempts) for one in found.routes] == [(60, timedelta(seconds=2), 5)]
@@ -94,8 +94,8 @@ def test_options_count_more_than_the_environment_and_that_more_than_the_file(tmp
     assert route.batch == 40
 
 
-def test_the_environment_alone_is_enough(tmp_path: Path) -> None:
-    """Also the file may be named there."""
+def test_environment_alone_is_enough(tmp_path: Path) -> None:
+    """It can also name the file."""
     env = {"POSTBUS_RELAY_TOPIC": "orders", "POSTBUS_RELAY_SINK": "redis://localhost", "POSTBUS_RELAY_TARGET": "x"}
     [route] = settings(tmp_path, env=env).routes
     assert (route.topic, route.group, route.target) == ("orders", "relay-redis", "x")
@@ -133,14 +133,14 @@ def test_the_environment_alone_is_enough(tmp_path: Path) -> None:
         ("[sinks.s]\nurl = 'null:'\n[[routes]]\ntopic = 'y'\nsink = 's'", {}, "has no such route"),
     ],
 )
-def test_mistakes_are_told_by_name(tmp_path: Path, file: str, env: dict[str, str], why: str) -> None:
-    """Nothing that is not understood is passed over."""
+def test_bad_relay_settings_are_refused(tmp_path: Path, file: str, env: dict[str, str], why: str) -> None:
+    """Nothing unknown is ignored."""
     with pytest.raises(InvalidOption) as failed:
         settings(tmp_path, file, env, topic="x", **({} if "s]" in file else {"sink": "null:"}))
     assert why in str(failed.value)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    """By its name."""
+def test_missing_file_is_reported(tmp_path: Path) -> None:
+    """The error has its name."""
     with pytest.raises(InvalidOption, match=r"nothing.toml cannot be read"):
         read(tmp_path / "nothing.toml", {}, {}, {})

@@ -34,8 +34,8 @@ from relay.pubsub_server import grpc, pubsub_server
 EVENT = {"event-type": "placed", "aggregate-type": "order", "aggregate-id": "7", "tenant": "acme"}
 
 
-async def test_redis(redis_server: Server) -> None:
-    """Messages are entries of a stream; the oldest go beyond max_length; a key of another type is told."""
+async def test_redis_stream_gets_the_messages(redis_server: Server) -> None:
+    """They are entries of a stream, limited by `max_length`; a key of another type is an error."""
     redis: Any
     async with Redis.from_url(redis_server.address) as redis:
         async with opened(RedisSink(redis_server.address)) as sink:
@@ -57,8 +57,8 @@ async def test_redis(redis_server: Server) -> None:
         assert await redis.xlen("short") < 200
 
 
-async def test_redis_that_is_away(redis_server: Server) -> None:
-    """Nothing counts as sent; opening fails until it is back."""
+async def test_redis_unavailable_counts_nothing_as_sent(redis_server: Server) -> None:
+    """Opening fails until it is back."""
     sink = RedisSink(redis_server.address, timeout="2s")
     await sink.open()
     await redis_server.kill()
@@ -71,8 +71,8 @@ async def test_redis_that_is_away(redis_server: Server) -> None:
         assert await sink.send([parcel("orders")]) == [Ack()]
 
 
-async def test_redis_that_is_full_says_not_now(redis_server: Server) -> None:
-    """Out of memory, it refuses every write before EXEC: no message is to blame, and none is stored."""
+async def test_full_redis_says_not_now(redis_server: Server) -> None:
+    """Out of memory it refuses every write before EXEC: no message is to blame, and none is stored."""
     redis: Any
     async with Redis.from_url(redis_server.address) as redis, opened(RedisSink(redis_server.address)) as sink:
         await redis.config_set("maxmemory", 1)
@@ -82,8 +82,8 @@ async def test_redis_that_is_full_says_not_now(redis_server: Server) -> None:
         assert await sink.send([parcel("orders", n) for n in (1, 2)]) == [Ack(), Ack()]
 
 
-async def test_redis_refuses_one_stream_and_takes_the_others(redis_server: Server) -> None:
-    """A command that the user may not send ends the whole transaction: the messages are sent one by one then."""
+async def test_redis_refuses_one_stream_and_accepts_the_others(redis_server: Server) -> None:
+    """A forbidden command ends the whole transaction, so the messages are then sent one by one."""
     redis: Any
     async with Redis.from_url(redis_server.address) as redis:
         await redis.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~orders", "+@all")
@@ -94,8 +94,8 @@ async def test_redis_refuses_one_stream_and_takes_the_others(redis_server: Serve
         assert await redis.xlen("orders") == 2
 
 
-async def test_rabbitmq_queue_that_is_full_says_not_now(rabbit_server: Server) -> None:
-    """A queue that rejects what is beyond its length refuses for the moment."""
+async def test_full_rabbitmq_queue_says_not_now(rabbit_server: Server) -> None:
+    """A queue that rejects messages beyond its length refuses for the moment."""
     connection = await aio_pika.connect(rabbit_server.address)
     async with connection, connection.channel() as channel:
         arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
@@ -106,8 +106,8 @@ async def test_rabbitmq_queue_that_is_full_says_not_now(rabbit_server: Server) -
     assert isinstance(told[-1], NotNow)
 
 
-async def test_rabbitmq(rabbit_server: Server) -> None:
-    """Messages are persistent and confirmed; one that no queue gets is an error; an exchange routes by target."""
+async def test_rabbitmq_queue_gets_the_messages(rabbit_server: Server) -> None:
+    """They are persistent and confirmed; an unroutable one is an error, and an exchange routes by target."""
     connection = await aio_pika.connect(rabbit_server.address)
     async with connection, connection.channel() as channel:
         queue = await channel.declare_queue("orders", durable=True)
@@ -139,8 +139,8 @@ async def test_rabbitmq(rabbit_server: Server) -> None:
         await sink.open()
 
 
-async def test_kafka() -> None:
-    """The key chooses the partition, headers are headers; what is too large is given up."""
+async def test_kafka_topic_gets_the_messages() -> None:
+    """The key selects the partition, headers are headers, and a too large message is given up."""
     with kafka_cluster() as address:
         async with opened(KafkaSink(address, config={"message.max.bytes": 2000}, timeout="10s")) as sink:
             form = Envelope("orders", form=Form.CLOUDEVENTS, source="/tests")
@@ -162,16 +162,16 @@ async def test_kafka() -> None:
     assert next(dict(one.headers())["ce_id"] for one in got if not one.key()) == event_id(20).encode()
 
 
-async def test_kafka_that_is_away() -> None:
-    """A broker that does not answer is waited for."""
+async def test_kafka_unavailable_fails_opening() -> None:
+    """The relay waits for a broker that does not answer."""
     sink = KafkaSink(f"kafka://127.0.0.1:{free_port()}", timeout="500ms")
     with pytest.raises(SinkUnavailable, match="Kafka does not answer"):
         await sink.open()
     await sink.close()
 
 
-async def test_pubsub() -> None:
-    """Headers are attributes, the key is the ordering key; refusals for now and for ever are told apart."""
+async def test_pubsub_topic_gets_the_messages() -> None:
+    """Headers are attributes, the key is the ordering key, and temporary and permanent refusals differ."""
     with pubsub_server() as server:
         async with opened(PubSubSink("pubsub://shop", emulator=server.address, timeout="5s")) as sink:
             assert await sink.send([parcel("orders", n, key="k", headers=EVENT) for n in range(5)]) == [Ack()] * 5
@@ -193,8 +193,8 @@ async def test_pubsub() -> None:
     assert got[5].attributes["header_timeout"] == "0"
 
 
-async def test_pubsub_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening fails while nobody answers, also where the environment names the emulator."""
+async def test_pubsub_unavailable_fails_opening(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment may name the emulator."""
     monkeypatch.setenv("PUBSUB_EMULATOR_HOST", f"127.0.0.1:{free_port()}")
     sink = PubSubSink("pubsub://shop", timeout="500ms")
     with pytest.raises(SinkUnavailable, match="Pub/Sub does not answer"):
@@ -202,8 +202,8 @@ async def test_pubsub_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     await sink.close()
 
 
-async def test_another_postbus(bus: Bus, dsn: str, conn: Any) -> None:
-    """What is sent twice is published once there; one that is refused holds up its key, and nobody else."""
+async def test_another_postbus_stores_each_message_once(bus: Bus, dsn: str, conn: Any) -> None:
+    """A message sent twice is published once, and a refused one holds up only its key."""
     await bus.admin.create_topic("orders", semantics="PUB_SUB", lanes=1, max_payload_bytes=100)
     async with opened(PostbusSink(dsn)) as sink:
         for _ in range(2):
@@ -225,8 +225,8 @@ async def test_another_postbus(bus: Bus, dsn: str, conn: Any) -> None:
     assert "aggregate-type" in rows[0]["headers"]
 
 
-async def test_another_postbus_that_is_read_only_says_not_now(bus: Bus, dsn: str, conn: Any) -> None:
-    """A standby, a full disk, a lock: the database says so itself, and no message is to blame."""
+async def test_read_only_postbus_says_not_now(bus: Bus, dsn: str, conn: Any) -> None:
+    """The database itself reports a standby, a full disk or a lock, and no message is to blame."""
     await bus.admin.create_topic("orders", semantics="PUB_SUB", lanes=1)
     database = await conn.fetchval("select current_database()")
     await conn.execute(f"alter database {database} set default_transaction_read_only = on")
@@ -239,16 +239,16 @@ async def test_another_postbus_that_is_read_only_says_not_now(bus: Bus, dsn: str
         assert await sink.send([parcel("orders", 1)]) == [Ack()]
 
 
-async def test_another_postbus_that_was_closed_by_another_call_is_away(dsn: str) -> None:
-    """A call that finds the connection closed under it says that the sink is away."""
+async def test_postbus_closed_by_another_call_is_unavailable(dsn: str) -> None:
+    """A call that finds the connection closed under it raises SinkUnavailable."""
     async with opened(PostbusSink(dsn)) as sink:
         await sink.close()
         with pytest.raises(SinkUnavailable, match="another call closed"):
             await sink.send([parcel("orders", 1)])
 
 
-async def test_another_postbus_that_is_away() -> None:
-    """A database that does not answer is waited for."""
+async def test_postbus_unavailable_fails_opening() -> None:
+    """The relay waits for a database that does not answer."""
     with pytest.raises(SinkUnavailable, match="the other Postbus does not answer"):
         await PostbusSink(f"postgresql://127.0.0.1:{free_port()}/x").open()
 
@@ -269,8 +269,8 @@ async def test_another_postbus_that_is_away() -> None:
         ("null:", NullSink),
     ],
 )
-def test_an_address_tells_the_sink(url: str, kind: type) -> None:
-    """Its scheme does; all of them keep the protocol."""
+def test_scheme_of_the_address_selects_the_sink(url: str, kind: type) -> None:
+    """Every sink keeps the protocol."""
     sink = sink_of(url, {}, load=lambda name: None)
     assert isinstance(sink, kind)
     assert isinstance(sink, Sink)
@@ -292,14 +292,14 @@ def test_an_address_tells_the_sink(url: str, kind: type) -> None:
     ],
 )
 def test_bad_sinks_are_refused(url: str, options: dict[str, Any], why: str) -> None:
-    """Each with what is wrong, and without its password."""
+    """The error says what is wrong, without the password."""
     with pytest.raises(InvalidOption) as failed:
         sink_of(url, options, load=lambda name: 7)
     assert why in str(failed.value)
     assert "secret" not in str(failed.value)
 
 
-def test_a_client_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_client_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names what to install."""
     import sys
 

@@ -27,8 +27,8 @@ def receiver() -> Iterator[Receiver]:
         yield started
 
 
-async def test_a_message_is_posted_with_its_body_and_headers(receiver: Receiver) -> None:
-    """The body is the payload as it was published; its id, type and headers are header fields."""
+async def test_message_is_posted_with_its_body_and_headers(receiver: Receiver) -> None:
+    """The body is the published payload, and its id, type and headers are header fields."""
     headers = {"event-type": "placed", "traceparent": "00-1-2-01"}
     async with opened(WebhookSink(headers={"authorization": "Bearer x"})) as sink:
         told = await sink.send([parcel(f"{receiver.url}/hook", 7, headers=headers)])
@@ -43,7 +43,7 @@ async def test_a_message_is_posted_with_its_body_and_headers(receiver: Receiver)
 
 
 async def test_requests_are_signed_with_every_secret(receiver: Receiver) -> None:
-    """While one secret takes the place of another, a receiver that knows either of them believes the request."""
+    """While one secret replaces another, a receiver with either of them can verify the request."""
     new = "whsec_" + base64.b64encode(b"0123456789abcdef").decode()
     async with opened(WebhookSink(secrets=[SECRET, new])) as sink:
         await sink.send([parcel(receiver.url)])
@@ -55,22 +55,22 @@ async def test_requests_are_signed_with_every_secret(receiver: Receiver) -> None
     assert not verify(SECRET, got.headers, got.body + b" ")
 
 
-def test_signatures_are_those_of_standard_webhooks() -> None:
-    """The example of the specification has the signature that stands there."""
+def test_signatures_follow_standard_webhooks() -> None:
+    """The example of the specification has the same signature."""
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     signature = sign(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
     assert signature == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
 def request(**more: str) -> dict[str, str]:
-    """The headers of a request with the body x, sent in second 1000."""
+    """Return the headers of a request with the body x, sent in second 1000."""
     headers = {"content-type": "text/plain"} | {name.replace("_", "-"): value for name, value in more.items()}
     return headers | signed([SECRET], "1", 1000, headers, b"x")
 
 
 @pytest.mark.parametrize("late", [-301, 301])
-def test_a_request_of_another_time_is_not_believed(late: int) -> None:
-    """A signature is good for five minutes: nobody can send an old request again."""
+def test_request_of_another_time_is_not_genuine(late: int) -> None:
+    """A signature is valid for five minutes, which prevents replays."""
     headers = {name.title(): value for name, value in request().items()}
     assert verify(SECRET, headers, b"x", now=1000)
     assert not verify(SECRET, headers, b"x", now=1000 + late)
@@ -80,8 +80,8 @@ def test_a_request_of_another_time_is_not_believed(late: int) -> None:
 @pytest.mark.parametrize(
     "missing", ["webhook-id", "webhook-timestamp", "content-type", "postbus-signed", "postbus-signature"]
 )
-def test_a_request_without_a_signature_is_not_believed(missing: str) -> None:
-    """All of these headers are needed."""
+def test_request_without_a_signature_header_is_not_genuine(missing: str) -> None:
+    """Each of these headers is needed."""
     headers = request()
     del headers[missing]
     assert not verify(SECRET, headers, b"x", now=1000)
@@ -106,14 +106,14 @@ def test_a_request_without_a_signature_is_not_believed(missing: str) -> None:
     ],
 )
 async def test_answers_are_outcomes(receiver: Receiver, answer: Answer, outcome: object) -> None:
-    """What blames the message is given up; all else is tried again, when the receiver wants it."""
+    """An answer that blames the message gives it up; all others retry, when the receiver wants it."""
     receiver.answers.append(answer)
     async with opened(WebhookSink()) as sink:
         assert await sink.send([parcel(receiver.url)]) == [outcome]
 
 
-async def test_a_receiver_that_does_not_answer_is_tried_again() -> None:
-    """What takes longer than the timeout may have been done: it is tried again, as one more attempt."""
+async def test_receiver_that_does_not_answer_is_retried() -> None:
+    """The request may have succeeded, so the retry is one more attempt."""
     async with opened(WebhookSink(timeout="100ms")) as sink, _silence() as url:
         [told] = await sink.send([parcel(url)])
     assert isinstance(told, Retry)
@@ -122,7 +122,7 @@ async def test_a_receiver_that_does_not_answer_is_tried_again() -> None:
 
 @asynccontextmanager
 async def _silence() -> AsyncIterator[str]:
-    """A server that takes connections and says nothing."""
+    """Run a server that accepts connections and never answers."""
     ended = asyncio.Event()
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -138,8 +138,8 @@ async def _silence() -> AsyncIterator[str]:
         await server.wait_closed()
 
 
-async def test_where_nobody_listens_the_sink_is_away() -> None:
-    """The message is given back, and opening fails until somebody listens there again."""
+async def test_sink_without_a_listener_is_unavailable() -> None:
+    """The message is released, and opening fails until somebody listens there again."""
     port = free_port()
     async with opened(WebhookSink()) as sink:
         assert await sink.send([parcel(f"http://127.0.0.1:{port}")]) == [Release()]
@@ -151,7 +151,7 @@ async def test_where_nobody_listens_the_sink_is_away() -> None:
 
 
 async def test_headers_are_encoded_for_http(receiver: Receiver) -> None:
-    """What header fields cannot hold is percent-encoded; a line break cannot bring in another field."""
+    """Other characters are percent-encoded, and a line break cannot add another field."""
     async with opened(WebhookSink()) as sink:
         await sink.send([parcel(receiver.url, headers={"name": "Zoë\r\nx: y", "share": "10%"})])
     [got] = receiver.received
@@ -168,8 +168,8 @@ async def test_headers_are_encoded_for_http(receiver: Receiver) -> None:
         ("http://localhost:1/", {"bad name": "x"}, "header 'bad name' has a name that the sink does not take"),
     ],
 )
-async def test_what_no_request_can_be_made_of_is_given_up(target: str, headers: dict[str, str], why: str) -> None:
-    """A message that can never be sent is a dead letter at once, with the reason."""
+async def test_impossible_request_is_given_up(target: str, headers: dict[str, str], why: str) -> None:
+    """The message is a dead letter at once, with the reason."""
     async with opened(WebhookSink()) as sink:
         [told] = await sink.send([parcel(target, headers=headers)])
     assert isinstance(told, DeadLetter)
@@ -185,7 +185,7 @@ async def test_what_no_request_can_be_made_of_is_given_up(target: str, headers: 
         ({"timeout": "soon"}, "timeout 'soon'"),
     ],
 )
-def test_bad_options_are_refused_by_name(options: dict[str, Any], why: str) -> None:
-    """A mistake is told when the sink is made."""
+def test_bad_webhook_options_are_refused(options: dict[str, Any], why: str) -> None:
+    """The error comes when the sink is made."""
     with pytest.raises(InvalidOption, match=why):
         WebhookSink(**options)
