@@ -21,7 +21,7 @@ class BreakingProxy:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Listens within the block; later again at the same address."""
+        """Listen within the block; later again at the same address."""
         listening = await asyncio.start_server(self._serve, "127.0.0.1", urlsplit(self.url).port or 0)
         self.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         async with listening:

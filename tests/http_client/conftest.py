@@ -13,13 +13,13 @@ from postbus.http_client import HttpBus
 
 @pytest.fixture
 async def url(bus: Bus) -> AsyncIterator[str]:
-    """The address of a server that asks nobody who they are."""
+    """Return the address of a server without authentication."""
     async with serving(bus) as address:
         yield address
 
 
 @pytest.fixture
 async def http(url: str) -> AsyncIterator[HttpBus]:
-    """A client of it."""
+    """Open a client of it."""
     async with HttpBus(url) as opened:
         yield opened

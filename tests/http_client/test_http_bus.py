@@ -37,20 +37,20 @@ from support.queue_sql import count_of
 
 @pytest.fixture
 async def proxy(url: str) -> AsyncIterator[BreakingProxy]:
-    """Before the server."""
+    """Run a proxy before the server."""
     made = BreakingProxy(url)
     async with made.running():
         yield made
 
 
-# sending
+# Sending
 
 
 @pytest.mark.parametrize(
     "payload", [{"n": 1}, [1, "ä"], "text", "lone \ud800", b"\x00\xff", 2**80, None], ids=lambda value: ascii(value)
 )
-async def test_a_payload_arrives_as_it_was_sent(http: HttpBus, payload: Any) -> None:
-    """JSON, text and bytes, there and back, byte for byte."""
+async def test_payload_arrives_as_it_was_sent(http: HttpBus, payload: Any) -> None:
+    """JSON, text and bytes are the same after both ways, byte for byte."""
     message_id = await http.send("t", payload)
 
     (one,) = await http.pop("t", auto_ack=True)
@@ -58,8 +58,8 @@ async def test_a_payload_arrives_as_it_was_sent(http: HttpBus, payload: Any) -> 
     assert (one.message.id, one.payload) == (message_id, payload)
 
 
-async def test_options_arrive(http: HttpBus, conn: Any) -> None:
-    """All that can be said of a message beside its payload."""
+async def test_message_options_arrive(http: HttpBus, conn: Any) -> None:
+    """Every option beside the payload reaches the database."""
     options: Any = {
         "key": "k", "headers": {"a": "b"}, "priority": 7, "correlation_id": "c", "content_type": "text/html",
         "dedup_key": "d",
@@ -85,8 +85,8 @@ async def test_concurrent_sends_share_requests(proxy: BreakingProxy, conn: Any) 
     assert proxy.requests <= 5
 
 
-async def test_one_that_is_refused_fails_alone(http: HttpBus, bus: Bus, conn: Any) -> None:
-    """What the server refuses is told to its sender; the others of the same request are sent."""
+async def test_refused_send_fails_alone(http: HttpBus, bus: Bus, conn: Any) -> None:
+    """Its sender gets the server's refusal, and the others of the same request are sent."""
     await bus.admin.create_topic("t", max_payload_bytes=10)
 
     answers = await asyncio.gather(
@@ -98,8 +98,8 @@ async def test_one_that_is_refused_fails_alone(http: HttpBus, bus: Bus, conn: An
     assert await count_of(conn, "t") == 19
 
 
-async def test_many_are_sent_together(http: HttpBus, bus: Bus, conn: Any) -> None:
-    """All of them are committed, or none is."""
+async def test_send_many_commits_all_or_nothing(http: HttpBus, bus: Bus, conn: Any) -> None:
+    """If one message is refused, none is published."""
     await bus.admin.create_topic("t", max_payload_bytes=10)
 
     ids = await http.send_many("t", ["a", Outgoing(payload="b", key="k")])
@@ -111,8 +111,8 @@ async def test_many_are_sent_together(http: HttpBus, bus: Bus, conn: Any) -> Non
     assert await http.send_many("t", []) == []
 
 
-async def test_an_answer_that_gets_lost_doubles_nothing(proxy: BreakingProxy, conn: Any) -> None:
-    """The request is made again, and recognised: each message is published once."""
+async def test_lost_answer_doubles_nothing(proxy: BreakingProxy, conn: Any) -> None:
+    """The request is repeated and recognised: each message is published once."""
     async with HttpBus(proxy.url) as http:
         proxy.lose_answers = 3
         ids = await asyncio.gather(*(http.send("t", number) for number in range(50)))
@@ -122,8 +122,8 @@ async def test_an_answer_that_gets_lost_doubles_nothing(proxy: BreakingProxy, co
     assert await count_of(conn, "t") == 50
 
 
-async def test_without_deduplication_an_unknown_outcome_is_told(proxy: BreakingProxy, conn: Any) -> None:
-    """It is not tried again: the message may be there, and is."""
+async def test_unknown_outcome_is_raised_without_deduplication(proxy: BreakingProxy, conn: Any) -> None:
+    """The request is not repeated, because the message may exist."""
     async with HttpBus(proxy.url, dedup=False) as http:
         proxy.lose_answers = 1
         with pytest.raises(CommitUnknown):
@@ -134,8 +134,8 @@ async def test_without_deduplication_an_unknown_outcome_is_told(proxy: BreakingP
     assert await conn.fetchval("select count(*) from postbus.dedup") == 0
 
 
-async def test_a_server_that_is_away_is_waited_for(url: str, conn: Any) -> None:
-    """As long as `patience` says; then it is told."""
+async def test_unavailable_server_is_waited_for(url: str, conn: Any) -> None:
+    """The client waits for its `patience`, and then raises."""
     proxy = BreakingProxy(url)
     async with proxy.running():
         pass
@@ -149,8 +149,8 @@ async def test_a_server_that_is_away_is_waited_for(url: str, conn: Any) -> None:
     assert await count_of(conn, "t") == 1
 
 
-async def test_what_is_under_way_is_bounded() -> None:
-    """Who sends more than there is room for waits, in order, also beside one that is cancelled."""
+async def test_sends_under_way_are_bounded() -> None:
+    """A send beyond the bound waits in order, also behind a cancelled one."""
     room = SendBudget(2, 100)
     entered: list[str] = []
     leave = {name: asyncio.Event() for name in "abcde"}
@@ -177,7 +177,7 @@ async def test_what_is_under_way_is_bounded() -> None:
     assert (room.count, room.size) == (0, 0)
 
 
-async def test_sending_beyond_the_bound_goes_through(url: str, conn: Any) -> None:
+async def test_sending_beyond_the_bound_succeeds(url: str, conn: Any) -> None:
     """With room for three messages, a hundred are sent all the same."""
     async with HttpBus(url, max_pending=3, max_pending_bytes=1000) as http:
         await asyncio.gather(*(http.send("t", number) for number in range(100)))
@@ -185,11 +185,11 @@ async def test_sending_beyond_the_bound_goes_through(url: str, conn: Any) -> Non
     assert await count_of(conn, "t") == 100
 
 
-# popping
+# Popping
 
 
-async def test_popping_and_settling(http: HttpBus, bus: Bus, conn: Any) -> None:
-    """Each way to settle does what it does in the database."""
+async def test_popped_messages_can_be_settled(http: HttpBus, bus: Bus, conn: Any) -> None:
+    """Each settlement does what it does in the database."""
     await send_numbers(bus, "t", 6)
     popped = await http.pop("t", batch=5, lease=60)
     done, again, bad, back, _ = popped
@@ -207,8 +207,8 @@ async def test_popping_and_settling(http: HttpBus, bus: Bus, conn: Any) -> None:
     ]  # fmt: skip
 
 
-async def test_leaving_the_block(http: HttpBus, bus: Bus, conn: Any) -> None:
-    """Acks, or after an error gives back."""
+async def test_leaving_the_block_settles(http: HttpBus, bus: Bus, conn: Any) -> None:
+    """It acknowledges, or retries after an error."""
     await send_numbers(bus, "t", 2)
     async with http.pop("t"):
         pass
@@ -220,15 +220,15 @@ async def test_leaving_the_block(http: HttpBus, bus: Bus, conn: Any) -> None:
 
 
 async def somebody_waits(conn: Any) -> None:
-    """The server listens for a poll."""
+    """Check that the server listens for a poll."""
     listens = (
         "select exists (select from pg_stat_activity where datname = current_database() and query ilike 'listen %')"
     )
     assert await conn.fetchval(listens)
 
 
-async def test_waiting(http: HttpBus, bus: Bus, conn: Any) -> None:
-    """A pop that waits gets what is sent meanwhile; or nothing, when its time is over."""
+async def test_waiting_pop_gets_a_later_message(http: HttpBus, bus: Bus, conn: Any) -> None:
+    """It returns empty when its time is over."""
     waiting = asyncio.ensure_future(_pop(http, wait=30))
     await eventually(somebody_waits, conn)
     await bus.send("t", 1)
@@ -241,8 +241,8 @@ async def _pop(http: HttpBus, **options: Any) -> Any:
     return await http.pop("t", **options)
 
 
-async def test_a_cancelled_pop_leaves_nothing_leased(http: HttpBus, bus: Bus, conn: Any) -> None:
-    """The server sees that the caller has left."""
+async def test_cancelled_pop_leaves_nothing_leased(http: HttpBus, bus: Bus, conn: Any) -> None:
+    """The server notices that the caller has left."""
     waiting = asyncio.ensure_future(_pop(http, wait=30))
     await eventually(somebody_waits, conn)
     waiting.cancel()
@@ -254,8 +254,8 @@ async def test_a_cancelled_pop_leaves_nothing_leased(http: HttpBus, bus: Bus, co
     assert await leased(conn, "t") == 0
 
 
-async def test_a_lost_lease_is_told(http: HttpBus, bus: Bus, conn: Any) -> None:
-    """All settlements raise LeaseLost, and change nothing."""
+async def test_lost_lease_is_raised(http: HttpBus, bus: Bus, conn: Any) -> None:
+    """Every settlement raises LeaseLost, and changes nothing."""
     ids = await send_numbers(bus, "t", 2)
     popped = await http.pop("t", batch=2)
     await lose(conn, popped)
@@ -267,8 +267,8 @@ async def test_a_lost_lease_is_told(http: HttpBus, bus: Bus, conn: Any) -> None:
     assert await states_of(conn, "t") == {"retrying": 2}
 
 
-async def test_leases_are_kept(http: HttpBus, bus: Bus, conn: Any) -> None:
-    """keep=True prolongs the lease while the block runs; a topic's own lease is known, too."""
+async def test_kept_leases_are_extended(http: HttpBus, bus: Bus, conn: Any) -> None:
+    """`keep=True` extends the lease while the block runs; a topic's own lease is known, too."""
     await bus.admin.create_topic("t", lease="3s")
     await bus.send("t", 1)
     ends = "select ends_at from postbus.lease"
@@ -282,8 +282,8 @@ async def test_leases_are_kept(http: HttpBus, bus: Bus, conn: Any) -> None:
     assert await states_of(conn, "t") == {}
 
 
-async def test_a_group(http: HttpBus, bus: Bus) -> None:
-    """A group is subscribed, popped for, and gets what goes back in order."""
+async def test_group_is_popped_through_a_server(http: HttpBus, bus: Bus) -> None:
+    """It is subscribed, and gets retried messages in order."""
     await create_log(bus, "t")
     told = await http.admin.subscribe_group("g", "t", start=Start.BEGINNING)
     await http.send("t", 1, key="k")
@@ -298,11 +298,11 @@ async def test_a_group(http: HttpBus, bus: Bus) -> None:
     assert told["is_new"]
 
 
-# transactions
+# Transactions
 
 
-async def test_what_comes_of_a_message_commits_with_its_ack(http: HttpBus, bus: Bus, conn: Any) -> None:
-    """Consume, transform, produce, across topics, in one request."""
+async def test_results_commit_with_the_ack(http: HttpBus, bus: Bus, conn: Any) -> None:
+    """Consuming, transforming and producing across topics is one request."""
     await send_numbers(bus, "t", 2)
 
     async with http.pop("t", batch=2) as popped, http.transaction() as tx:
@@ -316,8 +316,8 @@ async def test_what_comes_of_a_message_commits_with_its_ack(http: HttpBus, bus: 
     assert (await bus.pop("each", batch=5)).payloads == [0, 1]
 
 
-async def test_a_transaction_that_fails_does_nothing(http: HttpBus, bus: Bus, conn: Any) -> None:
-    """By an error of the block, or by a lease that is lost: then the messages can be settled otherwise."""
+async def test_failed_transaction_changes_nothing(http: HttpBus, bus: Bus, conn: Any) -> None:
+    """After an error of the block, or a lost lease, the messages can be settled differently."""
     await send_numbers(bus, "t", 2)
     first, second = await http.pop("t"), await http.pop("t")
     with pytest.raises(ZeroDivisionError):
@@ -336,8 +336,8 @@ async def test_a_transaction_that_fails_does_nothing(http: HttpBus, bus: Bus, co
     assert await states_of(conn, "out") == {}
 
 
-async def test_an_unknown_outcome_of_a_transaction_is_told(proxy: BreakingProxy, bus: Bus, conn: Any) -> None:
-    """It is not sent again. What it was about is given back if it did not happen, and it did."""
+async def test_unknown_outcome_of_a_transaction_is_raised(proxy: BreakingProxy, bus: Bus, conn: Any) -> None:
+    """It is not repeated. Its messages are retried, which changes nothing because it had committed."""
     await bus.send("t", 1)
     async with HttpBus(proxy.url) as http:
         with pytest.raises(CommitUnknown):
@@ -350,8 +350,8 @@ async def test_an_unknown_outcome_of_a_transaction_is_told(proxy: BreakingProxy,
     assert await states_of(conn, "out") == {"waiting": 1}
 
 
-async def test_what_a_transaction_cannot_do_is_refused(http: HttpBus, bus: Bus) -> None:
-    """Retries are settled without it; it ends once; and other connections are none of this bus."""
+async def test_impossible_uses_of_a_transaction_are_refused(http: HttpBus, bus: Bus) -> None:
+    """It cannot retry, it ends once, and other connections do not belong to this bus."""
     await bus.send("t", 1)
     popped = await http.pop("t")
     async with http.transaction() as tx:
@@ -364,11 +364,11 @@ async def test_what_a_transaction_cannot_do_is_refused(http: HttpBus, bus: Bus) 
     await popped.ack()
 
 
-# looking
+# Reading
 
 
-async def test_looking_at_what_is_there(http: HttpBus, bus: Bus) -> None:
-    """Topics, groups, messages and dead letters."""
+async def test_admin_reads_topics_groups_and_messages(http: HttpBus, bus: Bus) -> None:
+    """Dead letters can be read too."""
     await create_log(bus, "log")
     await http.admin.subscribe_group("g/1", "log")
     ids = await send_numbers(bus, "t", 3)
@@ -386,7 +386,7 @@ async def test_looking_at_what_is_there(http: HttpBus, bus: Bus) -> None:
 
 
 async def test_errors_are_those_of_postbus(http: HttpBus, url: str) -> None:
-    """With the code and the remedy that the server tells; what is wrong here is told here."""
+    """They have the server's code and remedy; mistakes in the client are raised by the client."""
     with pytest.raises(TopicNotFound) as missing:
         await http.admin.topic("nothing")
     assert missing.value.remedy
@@ -400,8 +400,8 @@ async def test_errors_are_those_of_postbus(http: HttpBus, url: str) -> None:
             HttpBus(**{"url": url, **options})
 
 
-async def test_a_token_is_sent(bus: Bus) -> None:
-    """A server that asks gets it; without one, or with the wrong role, it refuses."""
+async def test_token_is_sent(bus: Bus) -> None:
+    """A server with authentication accepts it, and refuses requests without one or with the wrong role."""
     async with serving(bus, auth=True) as address:
         token = await new_token(bus, "producer")
         async with HttpBus(address, token=token) as http, HttpBus(address) as stranger:
@@ -412,8 +412,8 @@ async def test_a_token_is_sent(bus: Bus) -> None:
                 await stranger.send("t", 1)
 
 
-def test_without_httpx_it_says_what_to_install() -> None:
-    """Importing the client names the extra."""
+def test_missing_httpx_is_reported() -> None:
+    """Importing the client names the extra to install."""
     program = (
         "import sys; sys.modules['httpx'] = None\n"
         "from postbus import InvalidInput\n"
@@ -426,7 +426,7 @@ def test_without_httpx_it_says_what_to_install() -> None:
     assert told.stdout == "pip install 'postbus[client]'\n"
 
 
-async def test_heartbeat_through_a_server(http: HttpBus, bus: Bus, conn: Any) -> None:
+async def test_heartbeat_works_through_a_server(http: HttpBus, bus: Bus, conn: Any) -> None:
     """A client keeps its group alive, in one topic or in all of a pattern."""
     await create_log(bus, "o.a")
     assert not await http.pop("o.*", group="g")
@@ -437,7 +437,7 @@ async def test_heartbeat_through_a_server(http: HttpBus, bus: Bus, conn: Any) ->
 
 
 async def test_starts_reach_the_server(http: HttpBus, bus: Bus) -> None:
-    """A new group begins now, a while before now, or at a message, as a pop of the database's own bus does."""
+    """A new group begins now, a while before now or at a message, as with the database's own bus."""
     await create_log(bus, "t")
     ids = await send_numbers(bus, "t", 3)
 

@@ -13,8 +13,8 @@ from postbus import Bus
 PAGE = Path(__file__).parents[2] / "docs" / "http_client.md"
 
 
-async def test_the_program_runs(url: str, bus: Bus) -> None:
-    """It sends a message, pops it, and publishes what comes of it in the same transaction."""
+async def test_program_of_the_page_runs(url: str, bus: Bus) -> None:
+    """It sends a message, pops it, and publishes the result in the same transaction."""
     program = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)[0]
     here = program.replace("http://127.0.0.1:8472", url).replace('token="…"', "token=None")
 

@@ -1,4 +1,4 @@
-"""A bus over HTTP with a token that is limited: it works within the limits, and errors say what is missing."""
+"""A bus over HTTP with a limited token: it works within the limits, and errors say what is missing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from postbus.errors import NotAllowed
 from postbus.http_client import HttpBus
 
 
-async def test_a_consumer_works_with_a_token_for_its_group(bus: Bus) -> None:
-    """It pops, extends, acks in a transaction and stops as planned, on two servers; other groups are closed."""
+async def test_consumer_works_with_a_token_for_its_group(bus: Bus) -> None:
+    """It pops, extends, acknowledges in a transaction and stops as planned, on two servers; other groups are closed."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
     await bus.send_many("events", [1, 2, 3])
     token = await new_token(bus, "producer", "consumer", groups=("audit",))
@@ -35,8 +35,8 @@ async def test_a_consumer_works_with_a_token_for_its_group(bus: Bus) -> None:
     assert (await bus.admin.group("events", "audit"))["stopped_at"]
 
 
-async def test_an_observer_without_payloads_looks(bus: Bus) -> None:
-    """What is withheld is null, and said."""
+async def test_observer_without_payloads_reads(bus: Bus) -> None:
+    """Withheld fields are null, and marked."""
     await bus.send("jobs", {"secret": 1}, key="k", headers={"h": "x"})
     token = await new_token(bus, "observer", payloads=False)
     async with serving(bus, auth=True) as url, HttpBus(url, token=token) as http:

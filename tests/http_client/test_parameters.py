@@ -1,4 +1,4 @@
-"""No parameter is accepted and dropped: each changes what a client sends, and the server reads what it accepts."""
+"""No parameter is silently dropped: each changes what a client sends, and the server reads what it accepts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _NEEDED = {"topic": "t", "name": "t", "group": "g", "message_id": 1}
 
 
 class Recorder:
-    """Notes what is sent to a server, which answers it."""
+    """Records what is sent to a server, which answers it."""
 
     def __init__(self, http: HttpBus, monkeypatch: pytest.MonkeyPatch) -> None:
         self._sent: list[tuple[str, str, bytes]] = []
@@ -77,14 +77,14 @@ def recorder(http: HttpBus, monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 
 def _without(given: dict[str, Any], name: str) -> dict[str, Any]:
-    """The same call without one option: a topic where a namespace was."""
+    """Return the same call without one option: with a topic if it had a namespace."""
     left = {one: value for one, value in given.items() if one != name}
     return {**left, "topic": left.get("topic") or "t"}
 
 
 @pytest.mark.parametrize("name", sorted(PopOptions.__annotations__.keys() - _NOT_SENT))
 async def test_option_of_a_pop_reaches_the_server(http: HttpBus, recorder: Recorder, name: str) -> None:
-    """Another value is another request."""
+    """Another value makes another request."""
     given = {"topic": "t", **_POP[name]}
     [with_it] = (await recorder.sent(lambda: http.pop(**given)._pop()))[-1:]
     [without] = (await recorder.sent(lambda: http.pop(**_without(given, name))._pop()))[-1:]
@@ -92,14 +92,14 @@ async def test_option_of_a_pop_reaches_the_server(http: HttpBus, recorder: Recor
 
 
 async def test_look_back_needs_its_mode(http: HttpBus) -> None:
-    """As with a bus on the database: it is refused rather than dropped."""
+    """It is refused rather than dropped, as with a bus on the database."""
     with pytest.raises(PostbusError, match="look_back is for"):
         await http.pop("t", group="g", look_back="1h")
 
 
 @pytest.mark.parametrize("name", sorted(PublishOptions.__annotations__))
 async def test_option_of_a_message_reaches_the_server(http: HttpBus, recorder: Recorder, name: str) -> None:
-    """Whether it is sent or published in a transaction."""
+    """This holds for `send` and for publishing in a transaction."""
     value = {name: _PUBLISH[name]}
 
     async def publish(**options: Any) -> None:
@@ -126,7 +126,7 @@ def _methods() -> list[tuple[str, str, str]]:
 async def test_parameter_of_a_call_reaches_the_server(
     http: HttpBus, recorder: Recorder, part: str, method: str, name: str
 ) -> None:
-    """Another value is another request."""
+    """Another value makes another request."""
     call = getattr(getattr(http, part) if part else http, method)
     parameters = inspect.signature(call).parameters
     given = {one: _NEEDED[one] for one, it in parameters.items() if it.default is it.empty}
@@ -139,12 +139,12 @@ async def test_parameter_of_a_call_reaches_the_server(
 
 
 def _reads() -> set[str]:
-    """Attributes that the server reads anywhere."""
+    """Return the attributes that the server reads anywhere."""
     trees = [ast.parse(path.read_text()) for path in SERVER.glob("*.py") if path.name != "shapes.py"]
     return {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
 
 
-# These are handed on as a whole; test_admin_routes, test_health and test_webhooks give each of their fields.
+# These are passed on as a whole; test_admin_routes, test_health and test_webhooks give each of their fields.
 _HANDED_ON = {"TopicSettings", "Limits", "WebhookSettings"}
 
 
@@ -160,7 +160,7 @@ def test_server_reads_each_field_that_it_accepts(body: type[msgspec.Struct]) -> 
 
 
 async def test_every_query_parameter_is_read() -> None:
-    """A parameter of a route that its function does not use would be accepted and dropped."""
+    """A parameter that the route's function does not use would be accepted and dropped."""
     unused = []
     for path in SERVER.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -173,7 +173,7 @@ async def test_every_query_parameter_is_read() -> None:
 
 
 async def test_every_option_of_a_command_is_read() -> None:
-    """The same for the command line."""
+    """This is the same check for the command line."""
     unused = []
     for path in (SERVER.parent / "cli").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -188,7 +188,7 @@ async def test_every_option_of_a_command_is_read() -> None:
 
 
 def test_bus_and_client_take_the_same_options(bus: Bus) -> None:
-    """What a call of the bus takes, the client takes, sends or refuses."""
+    """The client sends or refuses every option of the bus."""
     for name in ("send", "send_many", "pop", "heartbeat"):
         own = get_type_hints(getattr(HttpBus, name)).keys()
         assert get_type_hints(getattr(Bus, name)).keys() - own <= {"member"}
