@@ -36,7 +36,7 @@ def plain_environment() -> Iterator[None]:
 
 
 def open_folder() -> Path:
-    """A new folder that the server's account can enter, unlike pytest's `tmp_path`."""
+    """Create a folder that the server's account can enter, unlike pytest's `tmp_path`."""
     path = Path(tempfile.mkdtemp(prefix="postbus-")).resolve()
     path.chmod(0o755)
     return path
@@ -44,7 +44,7 @@ def open_folder() -> Path:
 
 @pytest.fixture(scope="session")
 def prepared(plain_environment: None) -> Iterator[Path]:
-    """A data folder that has been started once, to be copied."""
+    """Provide a data folder that has been started once, to be copied."""
     path = open_folder()
     EmbeddedPostgres.start(path / "data", version=18).close()
     yield path / "data"
@@ -53,7 +53,7 @@ def prepared(plain_environment: None) -> Iterator[Path]:
 
 @pytest.fixture
 def base() -> Iterator[Path]:
-    """A folder of this test's own; no process works on anything in it when the test has ended."""
+    """Provide a folder of this test's own, and check that no process works in it in the end."""
     path = open_folder()
     yield path
     remaining = processes_of(path)
@@ -63,13 +63,13 @@ def base() -> Iterator[Path]:
 
 @pytest.fixture
 def fresh_folder(base: Path) -> Path:
-    """A data folder that does not exist yet."""
+    """Return the path of a data folder that does not exist yet."""
     return base / "fresh"
 
 
 @pytest.fixture
 def folder(base: Path, prepared: Path) -> Path:
-    """A data folder of PostgreSQL 18, as its last user left it."""
+    """Return a data folder of PostgreSQL 18, as its last user left it."""
     path = base / "data"
     subprocess.run(["cp", "-a", prepared, path], check=True)
     return path
@@ -77,7 +77,7 @@ def folder(base: Path, prepared: Path) -> Path:
 
 @pytest.fixture
 def new_user(base: Path) -> Iterator[NewUser]:
-    """Starts a process that uses the server of the given folder."""
+    """Start processes that use the server of a given folder."""
     users: list[User] = []
 
     def start(folder: Path) -> User:
@@ -92,5 +92,5 @@ def new_user(base: Path) -> Iterator[NewUser]:
 
 @pytest.fixture
 def processes(base: Path) -> Processes:
-    """The pids of all supervisors and servers of this test."""
+    """Return a function for the pids of all supervisors and servers of this test."""
     return lambda: processes_of(base)

@@ -1,4 +1,4 @@
-"""Users of a server, in this process and in others, and a look at the processes that exist."""
+"""Users of a server, in this process and in others, and a look at the existing processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ sys.stdin.read()
 
 
 def query(postgres: EmbeddedPostgres, sql: str) -> Any:
-    """The first value of the first row."""
+    """Return the first value of the first row."""
 
     async def ask() -> Any:
         connection = await asyncpg.connect(postgres.dsn())
@@ -59,14 +59,14 @@ class User:
         self.process = spawn(USES_A_SERVER, folder)
 
     def server(self) -> int:
-        """The pid of the server, as soon as this user has it."""
+        """Return the pid of the server, as soon as this user has it."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.process.communicate()[1]
         return int(json.loads(line)["pid"])
 
     def leave(self) -> None:
-        """End in the ordinary way, without closing: that is left to the library."""
+        """End normally without closing: that is left to the library."""
         _, complaints = self.process.communicate()
         assert self.process.returncode == 0, complaints
 
@@ -76,7 +76,7 @@ class User:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """The supervisor and all processes of PostgreSQL that work on something below a folder."""
+    """Return the supervisor and all processes of PostgreSQL that work below a folder."""
     return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if _works_on(entry, folder)]
 
 

@@ -1,4 +1,4 @@
-"""Folders and binaries as they are found: refused with a remedy, or recovered, but never damaged."""
+"""Folders and binaries in any state: refused with a remedy, or recovered, but never damaged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def contents(folder: Path) -> dict[str, tuple[int, int, int]]:
     return {str(path): (each.st_mode, each.st_uid, each.st_mtime_ns) for path, each in found.items()}
 
 
-def test_a_folder_of_another_version_is_refused(fresh_folder: Path) -> None:
+def test_folder_of_another_version_is_refused(fresh_folder: Path) -> None:
     """Data of another major version is not opened, and the error names both versions."""
     EmbeddedPostgres.start(fresh_folder, version=16).close()
 
@@ -39,14 +39,14 @@ def test_a_folder_of_another_version_is_refused(fresh_folder: Path) -> None:
     assert "version=16" in caught.value.remedy
 
 
-def test_a_version_that_the_wheel_lacks_is_refused(fresh_folder: Path) -> None:
-    """Only versions that are in the wheel can be asked for by number."""
+def test_version_that_the_wheel_lacks_is_refused(fresh_folder: Path) -> None:
+    """Only versions in the wheel can be requested by number."""
     with pytest.raises(EmbeddedError, match="no embedded PostgreSQL 17"):
         EmbeddedPostgres.start(fresh_folder, version=17)
 
 
-def test_a_foreign_folder_is_left_alone(fresh_folder: Path) -> None:
-    """A folder that holds something else is refused, and nothing in it changes."""
+def test_foreign_folder_is_left_alone(fresh_folder: Path) -> None:
+    """A folder with other files is refused, and nothing in it changes."""
     fresh_folder.mkdir()
     (fresh_folder / "thesis.tex").write_text("precious")
     before = contents(fresh_folder)
@@ -57,8 +57,8 @@ def test_a_foreign_folder_is_left_alone(fresh_folder: Path) -> None:
     assert contents(fresh_folder) == before
 
 
-def test_an_empty_folder_is_used_as_it_is(fresh_folder: Path) -> None:
-    """A folder that somebody prepared keeps its owner, and may have a lost+found. Root's is closed to all others."""
+def test_empty_folder_is_used_as_it_is(fresh_folder: Path) -> None:
+    """It keeps its owner, and may have a lost+found. Root's is closed to all others."""
     (fresh_folder / "lost+found").mkdir(parents=True)
     fresh_folder.chmod(0o751)
 
@@ -69,7 +69,7 @@ def test_an_empty_folder_is_used_as_it_is(fresh_folder: Path) -> None:
 
 
 @needs_root
-def test_a_prepared_folder_decides_whom_the_server_runs_as(fresh_folder: Path) -> None:
+def test_owner_of_a_prepared_folder_runs_the_server(fresh_folder: Path) -> None:
     """In a folder that belongs to a user, the server and all files are that user's."""
     fresh_folder.mkdir(mode=0o700)
     shutil.chown(fresh_folder, "nobody")
@@ -81,8 +81,8 @@ def test_a_prepared_folder_decides_whom_the_server_runs_as(fresh_folder: Path) -
 
 
 @needs_root
-def test_the_environment_decides_whom_the_server_runs_as(fresh_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """POSTBUS_PG_USER names the server's account, which then is that of the data."""
+def test_environment_selects_the_servers_account(fresh_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """POSTBUS_PG_USER names the account, which also owns the data."""
     monkeypatch.setenv("POSTBUS_PG_USER", "nobody")
     EmbeddedPostgres.start(fresh_folder).close()
     assert (fresh_folder / "pgdata").owner() == "nobody"
@@ -97,8 +97,8 @@ def test_the_environment_decides_whom_the_server_runs_as(fresh_folder: Path, mon
 
 
 @needs_root
-def test_a_folder_out_of_reach_is_refused(base: Path) -> None:
-    """A folder below one that the server's account cannot enter is refused, with permissions as before."""
+def test_folder_out_of_reach_is_refused(base: Path) -> None:
+    """The server's account cannot enter the folder above, whose permissions stay as before."""
     closed = base / "closed"
     closed.mkdir()
     closed.chmod(0o700)
@@ -131,8 +131,8 @@ def test_binaries_out_of_reach_are_copied_once(base: Path, monkeypatch: pytest.M
     assert hidden.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_environment_names_the_binaries(fresh_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Binaries from elsewhere are used in the version that they have."""
+def test_environment_selects_the_binaries(fresh_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Binaries from elsewhere are used in their own version."""
     monkeypatch.setenv("POSTBUS_PG_BIN", str(wheel_binaries(16)))
 
     with EmbeddedPostgres.start(fresh_folder) as postgres:
@@ -140,21 +140,21 @@ def test_the_environment_names_the_binaries(fresh_folder: Path, monkeypatch: pyt
 
 
 @pytest.mark.skipif(not Path("/usr/lib/postgresql/15/bin/postgres").exists(), reason="needs Debian's 15")
-def test_the_binaries_of_a_distribution_work(fresh_folder: Path) -> None:
-    """PostgreSQL as a distribution installs it can be embedded too, and its lz4 is used."""
+def test_binaries_of_a_distribution_work(fresh_folder: Path) -> None:
+    """A distribution's PostgreSQL can be embedded too, and its lz4 is used."""
     with EmbeddedPostgres.start(fresh_folder, bin_dir="/usr/lib/postgresql/15/bin") as postgres:
         assert postgres.version == 15
         assert query(postgres, "show default_toast_compression") == "lz4"
 
 
-def test_a_folder_without_binaries_is_refused(fresh_folder: Path) -> None:
-    """A bin_dir that holds no PostgreSQL is named in the error."""
+def test_folder_without_binaries_is_refused(fresh_folder: Path) -> None:
+    """The error names a bin_dir without PostgreSQL."""
     with pytest.raises(EmbeddedError, match="cannot run /nowhere/postgres"):
         EmbeddedPostgres.start(fresh_folder, bin_dir="/nowhere")
 
 
-def test_without_the_wheel_the_error_says_what_to_install(fresh_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the binaries are not installed, the remedy is the command that installs them."""
+def test_missing_wheel_is_reported(fresh_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The remedy is the command that installs the binaries."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
     with pytest.raises(EmbeddedError) as caught:
@@ -172,8 +172,8 @@ def fake_installation(folder: Path, initdb: str) -> Path:
     return folder
 
 
-def test_a_failure_shows_the_end_of_the_log(base: Path, fresh_folder: Path) -> None:
-    """The error of a server that could not be made holds what its programs said; the next try is free."""
+def test_failure_shows_the_end_of_the_log(base: Path, fresh_folder: Path) -> None:
+    """The error contains what the programs printed, and the next try can succeed."""
     binaries = fake_installation(base / "bin", "echo no space left on device; exit 1")
 
     with pytest.raises(EmbeddedError, match="no space left on device"):
@@ -182,7 +182,7 @@ def test_a_failure_shows_the_end_of_the_log(base: Path, fresh_folder: Path) -> N
     EmbeddedPostgres.start(fresh_folder).close()
 
 
-def test_a_setting_that_postgresql_refuses_is_shown(folder: Path, processes: Processes) -> None:
+def test_setting_that_postgresql_refuses_is_shown(folder: Path, processes: Processes) -> None:
     """A server that does not come up says why, and leaves no process."""
     with pytest.raises(EmbeddedError, match="no_such_setting"):
         EmbeddedPostgres.start(folder, settings={"no_such_setting": "1"})
@@ -190,7 +190,7 @@ def test_a_setting_that_postgresql_refuses_is_shown(folder: Path, processes: Pro
     assert processes() == []
 
 
-def test_an_interrupted_first_start_is_made_good(
+def test_interrupted_first_start_is_repaired(
     fresh_folder: Path, new_user: NewUser, processes: Processes, eventually: Eventually
 ) -> None:
     """When everything is killed while the cluster is being made, the next start makes it anew."""
@@ -206,8 +206,8 @@ def test_an_interrupted_first_start_is_made_good(
     EmbeddedPostgres.start(fresh_folder).close()
 
 
-def test_a_pid_file_from_before_a_power_failure_is_no_obstacle(folder: Path) -> None:
-    """A pid file whose pid belongs to another process by now does not keep the server from starting."""
+def test_stale_pid_file_is_no_obstacle(folder: Path) -> None:
+    """Its pid may belong to another process by now."""
     EmbeddedPostgres.start(folder).close()
     owner = (folder / "pgdata").stat().st_uid
     bystander = subprocess.Popen(["sleep", "60"], user=owner if os.geteuid() == 0 else None)
@@ -220,8 +220,8 @@ def test_a_pid_file_from_before_a_power_failure_is_no_obstacle(folder: Path) -> 
         bystander.wait()
 
 
-def test_a_start_that_takes_too_long_gives_up(folder: Path) -> None:
-    """A starter that others hold up longer than its timeout says what held it up."""
+def test_start_that_takes_too_long_gives_up(folder: Path) -> None:
+    """A starter that waits longer than its timeout says what held it up."""
     EmbeddedPostgres.start(folder).close()
     with (folder / "start.lock").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -230,10 +230,10 @@ def test_a_start_that_takes_too_long_gives_up(folder: Path) -> None:
             EmbeddedPostgres.start(folder, timeout=0)
 
 
-def test_a_server_that_does_not_answer_in_time_is_given_up(
+def test_server_that_does_not_answer_in_time_is_given_up(
     base: Path, fresh_folder: Path, processes: Processes, eventually: Eventually
 ) -> None:
-    """When the timeout passes before the server answers, the start fails and nothing stays behind."""
+    """The start fails, and no process remains."""
     binaries = fake_installation(base / "bin", f'sleep 1; exec {wheel_binaries(18)}/initdb "$@"')
 
     with pytest.raises(EmbeddedError, match="did not answer in time"):

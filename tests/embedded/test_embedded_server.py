@@ -18,8 +18,8 @@ IS_ROOT = os.geteuid() == 0  # the folder is then root's, with a group that nobo
 
 
 @pytest.mark.parametrize("version", [16, 18])
-def test_a_fresh_folder_becomes_a_server_that_survives_power_failures(fresh_folder: Path, version: int) -> None:
-    """A server starts in a folder that did not exist, with fsync on, in the version asked for."""
+def test_fresh_folder_becomes_a_durable_server(fresh_folder: Path, version: int) -> None:
+    """The server starts in a folder that did not exist, with fsync on, in the requested version."""
     with EmbeddedPostgres.start(fresh_folder, version=version) as postgres:
         assert postgres.version == version
         assert query(postgres, "show server_version").startswith(f"{version}.")
@@ -27,8 +27,8 @@ def test_a_fresh_folder_becomes_a_server_that_survives_power_failures(fresh_fold
         assert query(postgres, "show server_encoding") == "UTF8"
 
 
-def test_data_is_there_after_a_restart(folder: Path, processes: Processes) -> None:
-    """What was written before the last user closed is read after the next start."""
+def test_data_survives_a_restart(folder: Path, processes: Processes) -> None:
+    """Data written before the last user closed is there after the next start."""
     with EmbeddedPostgres.start(folder) as postgres:
         query(postgres, "create table kept as select 42 as answer")
     assert processes() == []
@@ -37,8 +37,8 @@ def test_data_is_there_after_a_restart(folder: Path, processes: Processes) -> No
         assert query(postgres, "select answer from kept") == 42
 
 
-def test_an_existing_folder_starts_quickly(folder: Path) -> None:
-    """Starting an existing folder takes less than a second."""
+def test_existing_folder_starts_quickly(folder: Path) -> None:
+    """It takes less than a second."""
     EmbeddedPostgres.start(folder).close()
     began = time.monotonic()
 
@@ -47,8 +47,8 @@ def test_an_existing_folder_starts_quickly(folder: Path) -> None:
     assert time.monotonic() - began < 1
 
 
-def test_psycopg_takes_the_same_dsn(folder: Path) -> None:
-    """The DSN names any database, for psycopg as for asyncpg."""
+def test_psycopg_accepts_the_same_dsn(folder: Path) -> None:
+    """The DSN can name any database, for psycopg as for asyncpg."""
     with EmbeddedPostgres.start(folder) as postgres:
         query(postgres, 'create database "a b/c"')
 
@@ -56,8 +56,8 @@ def test_psycopg_takes_the_same_dsn(folder: Path) -> None:
             assert connection.execute("select current_database()").fetchone() == ("a b/c",)
 
 
-def test_the_dsn_is_complete(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings of the user's shell that are meant for another server do not lead astray."""
+def test_dsn_is_complete(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environment variables for another server do not affect it."""
     for name, value in {"PGPORT": "1", "PGHOST": "/nowhere", "PGDATA": "/nowhere", "PGUSER": "me"}.items():
         monkeypatch.setenv(name, value)
 
@@ -66,7 +66,7 @@ def test_the_dsn_is_complete(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_only_the_servers_account_reaches_the_socket(folder: Path) -> None:
-    """The server listens on no network address, and its socket is in a folder that is closed to others."""
+    """The server listens on no network address, and its socket is in a closed folder."""
     with EmbeddedPostgres.start(folder) as postgres:
         assert query(postgres, "show listen_addresses") == ""
         socket_dir = Path(query(postgres, "show unix_socket_directories").strip('"'))
@@ -76,8 +76,8 @@ def test_only_the_servers_account_reaches_the_socket(folder: Path) -> None:
     assert found.st_uid == os.geteuid()
 
 
-def test_a_long_path_gets_its_socket_elsewhere(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A data folder whose path is too long for a socket works, and leaves nothing outside of it."""
+def test_long_path_gets_its_socket_elsewhere(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data folder with a path too long for a socket works, and leaves nothing outside of it."""
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     with EmbeddedPostgres.start(base / ("long" * 25)) as postgres:
         socket_dir = Path(query(postgres, "show unix_socket_directories").strip('"'))
@@ -88,8 +88,8 @@ def test_a_long_path_gets_its_socket_elsewhere(base: Path, monkeypatch: pytest.M
     assert not socket_dir.exists()
 
 
-def test_a_socket_folder_that_others_can_enter_is_refused(folder: Path) -> None:
-    """The server, which trusts whoever reaches its socket, does not start when others could."""
+def test_socket_folder_that_others_can_enter_is_refused(folder: Path) -> None:
+    """The server trusts whoever reaches its socket, so it does not start."""
     EmbeddedPostgres.start(folder).close()
     (folder / "run").chmod(0o755)
 
@@ -97,15 +97,15 @@ def test_a_socket_folder_that_others_can_enter_is_refused(folder: Path) -> None:
         EmbeddedPostgres.start(folder)
 
 
-def test_settings_override_those_of_postbus(folder: Path) -> None:
-    """A setting given at the start replaces ours, and ours replace PostgreSQL's."""
+def test_given_settings_override_those_of_postbus(folder: Path) -> None:
+    """Ours in turn override PostgreSQL's."""
     with EmbeddedPostgres.start(folder, settings={"max_connections": "17"}) as postgres:
         assert query(postgres, "show max_connections") == "17"
         assert query(postgres, "show jit") == "off"
         assert query(postgres, "show max_wal_size") == "2GB"
 
 
-def test_settings_that_carry_the_connection_are_refused(fresh_folder: Path) -> None:
+def test_settings_of_the_connection_are_refused(fresh_folder: Path) -> None:
     """A setting that would open or move the socket is refused before anything is made."""
     with pytest.raises(EmbeddedError, match="listen_addresses cannot be set"):
         EmbeddedPostgres.start(fresh_folder, settings={"listen_addresses": "*"})
@@ -113,8 +113,8 @@ def test_settings_that_carry_the_connection_are_refused(fresh_folder: Path) -> N
     assert not fresh_folder.exists()
 
 
-def test_other_settings_than_the_running_servers_are_refused(folder: Path) -> None:
-    """Who attaches cannot change settings, and is told so; without settings one shares what runs."""
+def test_settings_other_than_the_running_servers_are_refused(folder: Path) -> None:
+    """A user that attaches cannot change settings; without settings it shares the running server."""
     with EmbeddedPostgres.start(folder, settings={"max_connections": "17"}):
         EmbeddedPostgres.start(folder).close()
         EmbeddedPostgres.start(folder, settings={"max_connections": "17"}).close()
@@ -133,8 +133,8 @@ def test_close_may_be_called_twice(folder: Path) -> None:
         assert query(stays, "select 1") == 1
 
 
-def test_the_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment decides, then root's or the user's place for data; each version has its own."""
+def test_default_folder_depends_on_user_and_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment comes first, then root's or the user's data directory; each version has its own."""
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     expected = "/var/lib/postbus/pg16" if os.geteuid() == 0 else "/data/postbus/pg16"
     assert default_data_dir(16) == Path(expected)
@@ -143,8 +143,8 @@ def test_the_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_data_dir(16) == Path("/elsewhere")
 
 
-def test_the_environment_names_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """POSTBUS_DATA_DIR is where the server keeps its data when the call names no folder."""
+def test_environment_selects_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """POSTBUS_DATA_DIR is used when the call names no folder."""
     monkeypatch.setenv("POSTBUS_DATA_DIR", str(folder))
 
     with EmbeddedPostgres.start() as postgres:

@@ -36,14 +36,14 @@ def state(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "server.json").read_text()))
 
 
-def test_a_second_process_attaches(folder: Path, new_user: NewUser) -> None:
-    """Another process that names the folder gets the server that runs."""
+def test_second_process_attaches(folder: Path, new_user: NewUser) -> None:
+    """Another process with the same folder gets the running server."""
     with EmbeddedPostgres.start(folder):
         assert new_user(folder).server() == state(folder)["pid"]
 
 
-def test_the_server_outlives_the_process_that_started_it(folder: Path, new_user: NewUser, processes: Processes) -> None:
-    """The server is not the first user's: it runs until the last one has closed."""
+def test_server_outlives_the_process_that_started_it(folder: Path, new_user: NewUser, processes: Processes) -> None:
+    """It runs until the last user has closed."""
     first = new_user(folder)
     first.server()
     with EmbeddedPostgres.start(folder) as second:
@@ -53,8 +53,8 @@ def test_the_server_outlives_the_process_that_started_it(folder: Path, new_user:
     assert processes() == []
 
 
-def test_a_user_that_ends_without_closing_leaves_nothing(folder: Path, new_user: NewUser, processes: Processes) -> None:
-    """At the end of a process what it left open is closed, so that the server is down by then."""
+def test_user_that_ends_without_closing_leaves_nothing(folder: Path, new_user: NewUser, processes: Processes) -> None:
+    """The library closes the server at the end of the process."""
     user = new_user(folder)
     user.server()
 
@@ -63,7 +63,7 @@ def test_a_user_that_ends_without_closing_leaves_nothing(folder: Path, new_user:
     assert processes() == []
 
 
-def test_the_server_ends_with_a_killed_user(
+def test_server_ends_with_its_killed_user(
     folder: Path, new_user: NewUser, processes: Processes, eventually: Eventually
 ) -> None:
     """When the only user is killed with SIGKILL, the server and its supervisor end."""
@@ -75,7 +75,7 @@ def test_the_server_ends_with_a_killed_user(
     eventually(lambda: processes() == [])
 
 
-def test_a_killed_user_does_not_end_the_server_of_others(folder: Path, new_user: NewUser) -> None:
+def test_killed_user_does_not_end_the_server_of_others(folder: Path, new_user: NewUser) -> None:
     """When one of two users is killed, the other one keeps the same server."""
     killed = new_user(folder)
     server = killed.server()
@@ -94,8 +94,8 @@ def test_ctrl_c_does_not_reach_the_server(folder: Path, new_user: NewUser) -> No
     assert os.getsid(state(folder)["pid"]) != os.getsid(0)
 
 
-def test_a_forked_child_is_a_user(folder: Path, processes: Processes, eventually: Eventually) -> None:
-    """A child that was forked keeps the server when its parent closes, until it ends itself."""
+def test_forked_child_is_a_user(folder: Path, processes: Processes, eventually: Eventually) -> None:
+    """It keeps the server when its parent closes, until it ends itself."""
     postgres = EmbeddedPostgres.start(folder)
     keep_going, end = os.pipe()
     child = os.fork()
@@ -113,8 +113,8 @@ def test_a_forked_child_is_a_user(folder: Path, processes: Processes, eventually
     eventually(lambda: processes() == [])
 
 
-def test_many_starters_of_a_fresh_folder_get_one_server(fresh_folder: Path, new_user: NewUser) -> None:
-    """Eight processes that start at once in a folder that does not exist share one server."""
+def test_concurrent_starters_of_a_fresh_folder_share_one_server(fresh_folder: Path, new_user: NewUser) -> None:
+    """Eight processes start at once in a folder that does not exist."""
     users = [new_user(fresh_folder) for _ in range(8)]
 
     assert len({user.server() for user in users}) == 1
@@ -124,7 +124,7 @@ def test_many_starters_of_a_fresh_folder_get_one_server(fresh_folder: Path, new_
 
 
 def test_users_that_come_and_go_always_find_a_server(folder: Path, processes: Processes) -> None:
-    """Whenever a user comes, also while the server stops, it ends up with one that answers."""
+    """A user that comes while the server stops gets one that answers."""
     users = [spawn(COMES_AND_GOES, folder) for _ in range(10)]
 
     for user in users:
@@ -133,8 +133,8 @@ def test_users_that_come_and_go_always_find_a_server(folder: Path, processes: Pr
     assert processes() == []
 
 
-def test_a_server_that_stops_is_started_again(folder: Path, processes: Processes) -> None:
-    """Threads of one process that start and close as fast as they can never see a stopped server."""
+def test_stopping_server_is_started_again(folder: Path, processes: Processes) -> None:
+    """Threads that start and close as fast as they can never see a stopped server."""
     failures: list[BaseException] = []
 
     def come_and_go() -> None:
@@ -156,8 +156,8 @@ def test_a_server_that_stops_is_started_again(folder: Path, processes: Processes
 
 
 @pytest.mark.parametrize("victim", ["supervisor", "pid"], ids=["supervisor", "server"])
-def test_after_a_kill_the_next_start_works(folder: Path, victim: str) -> None:
-    """A killed supervisor takes its server along; after it, or after a killed server, the data is there."""
+def test_next_start_works_after_a_kill(folder: Path, victim: str) -> None:
+    """A killed supervisor ends its server; afterwards, or after a killed server, the data is there."""
     with EmbeddedPostgres.start(folder) as bereft:
 
         async def write() -> None:
@@ -175,16 +175,16 @@ def test_after_a_kill_the_next_start_works(folder: Path, victim: str) -> None:
 
 
 @pytest.mark.parametrize("victim", ["supervisor", "pid"], ids=["supervisor", "server"])
-def test_a_kill_leaves_no_process(folder: Path, processes: Processes, eventually: Eventually, victim: str) -> None:
-    """When the supervisor or the server is killed, the other one ends too, users or not."""
+def test_kill_leaves_no_process(folder: Path, processes: Processes, eventually: Eventually, victim: str) -> None:
+    """When the supervisor or the server is killed, the other one ends too, with or without users."""
     with EmbeddedPostgres.start(folder):
         os.kill(state(folder)[victim], signal.SIGKILL)
 
         eventually(lambda: processes() == [])
 
 
-def test_a_dead_server_is_not_taken_for_a_running_one(folder: Path) -> None:
-    """Who comes after a server was killed and before its supervisor has noticed does not attach to it."""
+def test_dead_server_is_not_taken_for_a_running_one(folder: Path) -> None:
+    """A user that comes before the supervisor has noticed the kill does not attach."""
     with EmbeddedPostgres.start(folder):
         server = state(folder)
         os.kill(server["supervisor"], signal.SIGSTOP)
