@@ -1,4 +1,4 @@
-"""The floor hides nothing, in whatever order transactions commit."""
+"""The scan floor hides no message, in whatever order transactions commit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.fix_database import Connect
 from support.queue_sql import ack, claim, payloads, publish
 
 
-async def test_a_late_commit_is_found_behind_the_floor(connect: Connect) -> None:
+async def test_late_commit_is_found_behind_the_scan_floor(connect: Connect) -> None:
     """A message of a transaction that was open when the floor was taken is found after its commit."""
     slow, quick, worker = await connect(), await connect(), await connect()
     late = slow.transaction()
@@ -29,8 +29,8 @@ async def test_a_late_commit_is_found_behind_the_floor(connect: Connect) -> None
     assert payloads(second) == ["late"]
 
 
-async def test_a_late_commit_is_found_behind_many_floors(connect: Connect) -> None:
-    """However many claims have passed since: the open transaction stays on the list."""
+async def test_late_commit_is_found_behind_many_scan_floors(connect: Connect) -> None:
+    """The open transaction stays on the list, however many claims have passed."""
     slow, quick, worker = await connect(), await connect(), await connect()
     late = slow.transaction()
     await late.start()
@@ -47,8 +47,8 @@ async def test_a_late_commit_is_found_behind_many_floors(connect: Connect) -> No
     assert payloads(await claim(worker, 10, floor=floor)) == ["late"]
 
 
-async def test_a_transaction_that_publishes_late_with_an_early_id_is_found(connect: Connect) -> None:
-    """A transaction may have its id long before it publishes: above the floor by message, below it by id."""
+async def test_late_publish_with_an_early_transaction_id_is_found(connect: Connect) -> None:
+    """A transaction may get its id long before it publishes, above the floor by message and below it by id."""
     slow, quick, worker = await connect(), await connect(), await connect()
     late = slow.transaction()
     await late.start()
@@ -66,7 +66,7 @@ async def test_a_transaction_that_publishes_late_with_an_early_id_is_found(conne
 
 
 async def test_more_late_messages_than_a_claim_takes_are_all_found(connect: Connect) -> None:
-    """A late transaction with many messages is worked off in pieces, and newer ones come in between."""
+    """A late transaction with many messages is consumed in several claims, with newer messages in between."""
     slow, quick, worker = await connect(), await connect(), await connect()
     late = slow.transaction()
     await late.start()
@@ -85,7 +85,7 @@ async def test_more_late_messages_than_a_claim_takes_are_all_found(connect: Conn
 
 
 async def test_savepoints_and_prepared_transactions_are_found(connect_alone: Connect) -> None:
-    """A message counts by its whole transaction, also when that is prepared and committed by another session."""
+    """A message counts with its whole transaction, also if that was prepared and is committed by another session."""
     slow, quick, worker = await connect_alone(), await connect_alone(), await connect_alone()
     await slow.execute("begin")
     await slow.execute("savepoint s")
@@ -114,8 +114,8 @@ async def test_publishers_of_any_isolation_are_found(connect: Connect, isolation
     assert payloads(await claim(worker, 10, floor=first["next_floor"])) == ["one"]
 
 
-async def test_a_delayed_message_of_a_late_commit_is_found(connect: Connect) -> None:
-    """A delayed message that was due before its transaction committed is not overlooked."""
+async def test_delayed_message_of_a_late_commit_is_found(connect: Connect) -> None:
+    """It was due before its transaction committed."""
     slow, quick, worker = await connect(), await connect(), await connect()
     late = slow.transaction()
     await late.start()
@@ -131,8 +131,8 @@ async def test_a_delayed_message_of_a_late_commit_is_found(connect: Connect) -> 
     assert payloads(second) == ["late"]
 
 
-async def test_a_clock_that_is_set_back_hides_no_delayed_message(connect: Connect) -> None:
-    """Messages delayed after the server's clock was set back are delivered when due by the new time."""
+async def test_clock_set_back_hides_no_delayed_message(connect: Connect) -> None:
+    """Messages delayed after the clock was set back are delivered when due by the new time."""
     conn = await connect()
     future = await conn.fetchval("select clock_timestamp() + interval '1 day'")
     floor = (await claim(conn, 10, as_of=future))["next_floor"]
@@ -146,7 +146,7 @@ async def test_a_clock_that_is_set_back_hides_no_delayed_message(connect: Connec
     assert payloads(due) == ["after"]
 
 
-async def test_what_another_claimer_skips_and_leaves_is_found(connect: Connect) -> None:
+async def test_rows_skipped_by_one_claimer_are_found_by_another(connect: Connect) -> None:
     """Rows that one claimer locked and left, because of its byte limit, stay above the floor of another."""
     a, b = await connect(), await connect()
     await publish(a, *(f"{n}" * 1000 for n in range(5)))
@@ -159,8 +159,8 @@ async def test_what_another_claimer_skips_and_leaves_is_found(connect: Connect) 
     assert len((await claim(b, 5, floor=second["next_floor"]))["ids"]) == 3
 
 
-async def test_what_a_failed_claim_had_locked_is_found(connect: Connect) -> None:
-    """A claim that is rolled back hides nothing from those who skipped its rows, floor or not."""
+async def test_rows_of_a_failed_claim_are_found(connect: Connect) -> None:
+    """A claim that is rolled back hides nothing from claimers that skipped its rows."""
     a, b = await connect(), await connect()
     await publish(a, "one", "two")
     claiming = a.transaction()
@@ -173,8 +173,8 @@ async def test_what_a_failed_claim_had_locked_is_found(connect: Connect) -> None
     assert payloads(await claim(b, 5, floor=second["next_floor"])) == ["one"]
 
 
-async def test_a_claim_after_other_work_in_its_transaction_keeps_the_floor(connect: Connect) -> None:
-    """What a transaction releases itself is in no snapshot of its own, and found nevertheless."""
+async def test_release_in_the_claiming_transaction_is_found(connect: Connect) -> None:
+    """The transaction's own snapshot does not show its release, but a later claim finds the message."""
     conn = await connect()
     await publish(conn, "one", "two", "three")
     async with conn.transaction():
@@ -233,7 +233,7 @@ async def _consume(connect: Connect, writers: _Writers, got: list[str], size: in
 
 
 async def test_nothing_is_lost_or_doubled_among_many_writers_and_claimers(connect: Connect) -> None:
-    """Every committed message is claimed exactly once, though no claimer ever drops its floor."""
+    """Every committed message is claimed exactly once, although no claimer ever drops its floor."""
     writers, got = _Writers(connect), list[str]()
     writers.running = 8
     await asyncio.gather(
@@ -258,8 +258,8 @@ async def _consume_by_id(connect: Connect, writers: _Writers, got: list[str]) ->
             await asyncio.sleep(0.002)
 
 
-async def test_the_check_above_catches_a_floor_by_id(connect: Connect) -> None:
-    """The same writers, read by `id > last`, lose messages: so the test can fail."""
+async def test_check_catches_a_scan_floor_by_id(connect: Connect) -> None:
+    """The same writers, read by `id > last`, lose messages, so the test above can fail."""
     writers, got = _Writers(connect), list[str]()
     writers.running = 8
     await asyncio.gather(*(writers.write(name, 60) for name in range(8)), _consume_by_id(connect, writers, got))

@@ -1,8 +1,8 @@
-"""A session that looks up which leaves the log has, at the moment when one is added.
+"""A session looks up which partitions the log has at the moment when one is added.
 
-PostgreSQL keeps the partitions of a table in each session's memory. Who reads them from the catalogs while another one
-is attached may hear of that before he has noted what he read; then he does not know the new one until he hears of the
-next change. Here locks on the catalogs stop a session at just that point.
+PostgreSQL caches the partitions of a table in each session. A session that reads them from the catalogs while another
+partition is attached may learn of the change before it stores what it read; then it does not know the new partition
+until the next change. Here locks on the catalogs stop a session at just that point.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ async def _add_while(
     *,
     voids: tuple[str, ...],
 ) -> Any:
-    """Let a session do what makes it look up partitions, and add one when it has read but not yet noted them.
+    """Let a session look up partitions, and add one when it has read them but not yet stored them.
 
-    What sessions know of some tables is voided before: of the one whose partitions it looks up, and of one of these.
+    The sessions' caches of some tables are invalidated before: of the one whose partitions are looked up, and of one
+    partition.
     """
     conn, reading, adding, watcher = [await connect() for _ in range(4)]
     for table in voids:
@@ -64,7 +65,7 @@ async def _count(conn: Any, storage: int) -> int:
 
 
 async def _write_to_all(conn: Any, storage: int, publisher: Any) -> list[str]:
-    """Publish to one leaf after the other, until all that are there have been written to."""
+    """Publish to one partition after the other, until all of them have been written to."""
     published = []
     last = await _count(conn, storage)
     await conn.execute("update postbus.storage set leaf_bytes = 1")
@@ -78,8 +79,8 @@ async def _write_to_all(conn: Any, storage: int, publisher: Any) -> list[str]:
     return published
 
 
-async def test_a_publisher_that_looked_up_the_leaves_while_one_was_added(connect: Connect) -> None:
-    """It knows that leaf when it has to write to it."""
+async def test_publisher_knows_a_partition_added_during_its_lookup(connect: Connect) -> None:
+    """It knows the partition when it has to write to it."""
     conn, publisher = await connect(), await connect()
     storage = await create_topic(conn)
     group = await subscribe(conn)
@@ -91,8 +92,8 @@ async def test_a_publisher_that_looked_up_the_leaves_while_one_was_added(connect
     assert (await read_all(conn, await cursor_of(conn, group)))[0] == ["one", "two", *published]
 
 
-async def test_a_reader_that_looked_up_the_leaves_while_one_was_added(connect: Connect) -> None:
-    """It knows that leaf when something was written to it, and misses nothing."""
+async def test_reader_knows_a_partition_added_during_its_lookup(connect: Connect) -> None:
+    """It knows the partition when messages were written to it, and misses none."""
     conn, reader = await connect(), await connect()
     storage = await create_topic(conn)
     group = await subscribe(conn)
@@ -112,12 +113,12 @@ async def _waits(conn: Any, session: Any) -> None:
 
 
 async def _is_unknown(session: Any, storage: int) -> bool:
-    """Whether a session does not know of a storage that has messages."""
+    """Return whether a session does not know a storage that has messages."""
     return not await session.fetchval("select exists (select from postbus.segment where storage_id = $1)", storage)
 
 
-async def test_a_publisher_that_looked_up_the_storages_while_one_was_added(connect: Connect) -> None:
-    """It publishes there all the same."""
+async def test_publisher_uses_a_storage_added_during_its_lookup(connect: Connect) -> None:
+    """It publishes to the new storage all the same."""
     conn, publisher = await connect(), await connect()
     await make_known(conn, await create_topic(conn))
     await publish(publisher, "one")
@@ -137,8 +138,8 @@ async def test_a_publisher_that_looked_up_the_storages_while_one_was_added(conne
     assert (await read_all(conn, await cursor_of(conn, group), topic="own"))[0] == ["three", "four", "five"]
 
 
-async def test_a_reader_that_looked_up_the_storages_while_one_was_added(connect: Connect) -> None:
-    """It misses nothing there, also if it reads up to the place of another one."""
+async def test_reader_knows_a_storage_added_during_its_lookup(connect: Connect) -> None:
+    """It misses no message there, also if it reads up to the position of another reader."""
     conn, reader = await connect(), await connect()
     await make_known(conn, await create_topic(conn))
     group = await subscribe(conn)
@@ -165,16 +166,16 @@ async def test_a_reader_that_looked_up_the_storages_while_one_was_added(connect:
     assert (await read_all(reader, piece.next, topic="long"))[0] == ["0", "1", "2"]
 
 
-async def test_a_storage_is_known_when_its_topic_was_created(bus: Bus, conn: Any) -> None:
-    """Nobody has to wait for a sweep."""
+async def test_storage_is_published_to_all_sessions_when_its_topic_is_created(bus: Bus, conn: Any) -> None:
+    """No sweep is needed first."""
     await bus.admin.create_topic("t", semantics="PUB_SUB", storage="own")
     assert not await conn.fetchval("select postbus.make_known(100)")
     assert await conn.fetchval("select pg_sequence_last_value('postbus.log_epoch_100')") == 1
     assert not await conn.fetchval("select postbus.make_known(101)"), "no such storage"
 
 
-async def test_while_topics_are_created_a_storage_stays_new(connect: Connect) -> None:
-    """Nobody waits for that, and it is made known later, in two steps."""
+async def test_storage_stays_new_while_topics_are_created(connect: Connect) -> None:
+    """Nobody waits for that, and it is published to all sessions later, in two steps."""
     conn, other = await connect(), await connect()
     storage = await create_topic(conn)
     transaction = other.transaction()
@@ -190,8 +191,8 @@ async def test_while_topics_are_created_a_storage_stays_new(connect: Connect) ->
     assert await _count(conn, storage) == 2
 
 
-async def test_who_may_be_looking_up_the_storages_is_waited_for(connect: Connect) -> None:
-    """Else one that is slow at it would not look again. Who is idle is not at it, and nobody is for long."""
+async def test_sessions_that_may_be_looking_up_storages_are_waited_for(connect: Connect) -> None:
+    """A slow lookup would otherwise not be repeated. Idle sessions are not waited for, and no session for long."""
     conn, looking, idle, blocking = [await connect() for _ in range(4)]
     storages = [
         await create_topic(conn, "short", retention="1 hour"),
@@ -217,8 +218,8 @@ async def test_who_may_be_looking_up_the_storages_is_waited_for(connect: Connect
         assert await _count(conn, storage) == 2
 
 
-async def test_two_make_a_storage_known(connect: Connect) -> None:
-    """The second one, who began before the first had ended, goes on from what that one has done."""
+async def test_two_sessions_can_publish_a_storage_to_all(connect: Connect) -> None:
+    """The second one, which began before the first had ended, continues from its result."""
     conn, first, second = [await connect() for _ in range(3)]
     storage = await create_topic(conn)
     async with first.transaction():
@@ -227,6 +228,6 @@ async def test_two_make_a_storage_known(connect: Connect) -> None:
         await eventually(_waits, conn, second)
         assert await first.fetchval("select postbus.make_known($1)", storage)
     assert not await making
-    assert not await conn.fetchval("select postbus.make_known($1)", storage)  # if it still met the other one's lock
+    assert not await conn.fetchval("select postbus.make_known($1)", storage)  # if it still met the other session's lock
     assert await _count(conn, storage) == 2
     assert await conn.fetchval("select pg_sequence_last_value(postbus.epoch_sequence($1))", storage) == 1

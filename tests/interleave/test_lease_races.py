@@ -18,7 +18,7 @@ async def waits(observer: Any, pid: int) -> None:
 
 
 async def test_two_claimers_never_get_the_same_message(connect: Connect) -> None:
-    """A claimer passes over what another one is claiming, without waiting for it."""
+    """A claimer skips what another one is claiming, without waiting for it."""
     a, b = await connect(), await connect()
     await publish(a, "one", "two", "three")
 
@@ -30,8 +30,8 @@ async def test_two_claimers_never_get_the_same_message(connect: Connect) -> None
     assert payloads(second) == ["three"]
 
 
-async def test_a_claim_that_fails_gives_its_messages_back(connect: Connect) -> None:
-    """What a claim that is rolled back had locked is found by the next search without a floor."""
+async def test_failed_claim_gives_its_messages_back(connect: Connect) -> None:
+    """Messages locked by a claim that is rolled back are found by the next search without a floor."""
     a, b = await connect(), await connect()
     await publish(a, "one", "two")
     transaction = a.transaction()
@@ -46,8 +46,8 @@ async def test_a_claim_that_fails_gives_its_messages_back(connect: Connect) -> N
     assert payloads(third) == ["one"]
 
 
-async def test_an_ack_that_comes_while_the_lease_is_returned_is_lost(connect: Connect) -> None:
-    """Return first, ack second: the ack waits, then learns that the lease is lost."""
+async def test_ack_during_the_return_of_its_lease_is_lost(connect: Connect) -> None:
+    """The ack waits for the return, and then learns that the lease is lost."""
     a, sweeper = await connect(), await connect()
     (one,) = await publish(a, "one")
     claimed = await claim(a)
@@ -64,8 +64,8 @@ async def test_an_ack_that_comes_while_the_lease_is_returned_is_lost(connect: Co
     assert await states(a) == {"retrying": 1}
 
 
-async def test_a_lease_that_is_being_acked_is_not_returned(connect: Connect) -> None:
-    """Ack first, return second: the return passes over the lease, though it has ended."""
+async def test_lease_being_acked_is_not_returned(connect: Connect) -> None:
+    """The return skips the lease, although it has expired."""
     a, sweeper = await connect(), await connect()
     (one,) = await publish(a, "one")
     claimed = await claim(a)
@@ -77,8 +77,8 @@ async def test_a_lease_that_is_being_acked_is_not_returned(connect: Connect) -> 
     assert await states(a) == {}
 
 
-async def test_an_ack_after_the_end_counts_while_nobody_else_has_the_message(connect: Connect) -> None:
-    """A lease is lost when it is returned, not by the passing of time: late answers are not thrown away."""
+async def test_ack_after_the_end_counts_while_nobody_else_has_the_message(connect: Connect) -> None:
+    """A lease is lost when it is returned, not when its time has passed, so late answers still count."""
     a = await connect()
     (one,) = await publish(a, "one")
     claimed = await claim(a)
@@ -88,8 +88,8 @@ async def test_an_ack_after_the_end_counts_while_nobody_else_has_the_message(con
     assert await a.fetchval("select postbus.ack($1, $2)", claimed["token"], [one]) == []
 
 
-async def test_an_extension_that_comes_while_the_lease_is_returned_is_lost(connect: Connect) -> None:
-    """Return first, extend second: the extension waits, then learns that the lease is lost."""
+async def test_extension_during_the_return_of_its_lease_is_lost(connect: Connect) -> None:
+    """The extension waits for the return, and then learns that the lease is lost."""
     a, sweeper = await connect(), await connect()
     await publish(a, "one")
     claimed = await claim(a)
@@ -104,8 +104,8 @@ async def test_an_extension_that_comes_while_the_lease_is_returned_is_lost(conne
     assert await extending == [claimed["token"]]
 
 
-async def test_a_lease_that_is_being_extended_is_not_returned(connect: Connect) -> None:
-    """Extend first, return second: the lease goes on."""
+async def test_lease_being_extended_is_not_returned(connect: Connect) -> None:
+    """The return skips the lease, which goes on."""
     a, sweeper = await connect(), await connect()
     await publish(a, "one")
     claimed = await claim(a)
@@ -119,7 +119,7 @@ async def test_a_lease_that_is_being_extended_is_not_returned(connect: Connect) 
 
 
 async def test_two_sweepers_return_a_lease_once(connect: Connect) -> None:
-    """A lease that one process is returning is passed over by another."""
+    """A lease that one process is returning is skipped by another."""
     a, b = await connect(), await connect()
     await publish(a, "one")
     claimed = await claim(a)

@@ -43,14 +43,14 @@ _TAKE_NEW_PLACES = """
 
 @pytest.fixture(params=["kept places", "new places"])
 async def connect(connect: Connect, request: pytest.FixtureRequest) -> Connect:
-    """Connections to a database whose readers keep the position of a place while they may, as they do, or never."""
+    """Connect to a database whose readers keep a position's sequence as long as they may, or never."""
     if request.param == "new places":
         await (await connect()).execute(_TAKE_NEW_PLACES)
     return connect
 
 
 async def _open(connect: Connect, isolation: Any = "read_committed") -> tuple[Any, Any]:
-    """A session with an open transaction."""
+    """Return a session with an open transaction."""
     conn = await connect()
     transaction = conn.transaction(isolation=isolation)
     await transaction.start()
@@ -60,8 +60,8 @@ async def _open(connect: Connect, isolation: Any = "read_committed") -> tuple[An
 # Named interleavings
 
 
-async def test_a_late_commit_below_the_position_is_delivered(connect: Connect) -> None:
-    """A message whose position was handed out before others comes when its transaction commits."""
+async def test_late_commit_below_the_position_is_delivered(connect: Connect) -> None:
+    """A message whose sequence was assigned before others comes when its transaction commits."""
     reader, quick = await connect(), await connect()
     await create_topic(reader)
     group = await subscribe(reader)
@@ -76,8 +76,8 @@ async def test_a_late_commit_below_the_position_is_delivered(connect: Connect) -
     assert (first, second) == (["early"], ["late"])
 
 
-async def test_a_transaction_with_an_early_id_publishes_late(connect: Connect) -> None:
-    """An id that is older than what was read, with positions above it: looked up by the id."""
+async def test_late_publish_with_an_early_transaction_id_is_delivered(connect: Connect) -> None:
+    """Its transaction id is older than what was read and its sequence is newer, so it is looked up by the id."""
     reader, quick = await connect(), await connect()
     await create_topic(reader)
     group = await subscribe(reader)
@@ -96,8 +96,8 @@ async def test_a_transaction_with_an_early_id_publishes_late(connect: Connect) -
 
 
 @pytest.mark.parametrize("first_ends", ["a", "b"])
-async def test_crossed_ids_and_positions(connect: Connect, first_ends: str) -> None:
-    """Of two transactions the one with the older id may have the higher position; each comes once, at its commit."""
+async def test_crossed_ids_and_sequences_are_delivered_at_the_commit(connect: Connect, first_ends: str) -> None:
+    """Of two transactions, the one with the older id may have the higher sequence; each message comes once."""
     reader = await connect()
     await create_topic(reader)
     group = await subscribe(reader)
@@ -117,8 +117,8 @@ async def test_crossed_ids_and_positions(connect: Connect, first_ends: str) -> N
         assert found == [name]
 
 
-async def test_keys_that_serialise_on_a_row_lock_come_in_that_order(connect: Connect) -> None:
-    """Order is by position: the transaction with the older id that had to wait comes second."""
+async def test_keys_serialised_by_a_row_lock_keep_that_order(connect: Connect) -> None:
+    """Order is by sequence: the transaction with the older id that had to wait comes second."""
     reader = await connect()
     await create_topic(reader)
     group = await subscribe(reader)
@@ -139,8 +139,8 @@ async def test_keys_that_serialise_on_a_row_lock_come_in_that_order(connect: Con
     assert (await read_all(reader, await cursor_of(reader, group)))[0] == ["b first", "a second"]
 
 
-async def test_an_open_transaction_delays_only_its_own_messages(connect: Connect) -> None:
-    """While one transaction stays open, everybody else's messages come at once, read after read."""
+async def test_open_transaction_delays_only_its_own_messages(connect: Connect) -> None:
+    """While one transaction stays open, all other messages come at once, read after read."""
     reader, quick = await connect(), await connect()
     await create_topic(reader)
     group = await subscribe(reader)
@@ -175,8 +175,8 @@ async def test_from_now_delivers_transactions_that_were_open(connect: Connect) -
     assert (await read_all(reader, await cursor_of(reader, group)))[0] == ["before", "after", "early id"]
 
 
-async def test_what_a_transaction_publishes_after_it_subscribed_is_delivered(connect: Connect) -> None:
-    """A place never shows the transaction that took it as ended, however many end around it."""
+async def test_messages_published_after_subscribing_in_one_transaction_come(connect: Connect) -> None:
+    """A position never shows the transaction that took it as ended, however many end around it."""
     reader = await connect()
     await create_topic(reader)
     is_over = False
@@ -198,8 +198,8 @@ async def test_what_a_transaction_publishes_after_it_subscribed_is_delivered(con
         await asyncio.gather(*noise)
 
 
-async def test_a_transaction_that_reads_and_then_publishes_gets_that_with_the_next_read(connect: Connect) -> None:
-    """What a reader publishes in the transaction of its place lies behind the place."""
+async def test_messages_published_after_a_read_in_one_transaction_come(connect: Connect) -> None:
+    """They lie behind the position of that read."""
     reader = await connect()
     await create_topic(reader)
     group = await subscribe(reader)
@@ -212,12 +212,12 @@ async def test_a_transaction_that_reads_and_then_publishes_gets_that_with_the_ne
     assert (await read_all(reader, first.next))[0] == ["two"]
 
 
-async def test_a_deduplicated_message_has_its_id_before_its_position(connect: Connect) -> None:
-    """A publisher with a deduplication key takes a transaction id before a number: nothing is missed."""
+async def test_deduplicated_message_has_its_id_before_its_sequence(connect: Connect) -> None:
+    """A publisher with a deduplication key takes a transaction id before a sequence, so nothing is missed."""
     reader, publisher, other = await connect(), await connect(), await connect()
     await create_topic(reader)
     group = await subscribe(reader)
-    # The publisher stops where it takes the key, which another one has in hand.
+    # The publisher stops where it takes the key, which another session holds.
     holder = other.transaction()
     await holder.start()
     await publish(other, "undone", dedup_key="d")
@@ -239,8 +239,8 @@ async def test_a_deduplicated_message_has_its_id_before_its_position(connect: Co
     assert (first, second) == (["mark"], ["one"])
 
 
-async def test_every_position_is_taken_after_a_transaction_id(conn: Any) -> None:
-    """In publish, the transaction's id comes first: then the number, with or without a deduplication key."""
+async def test_every_sequence_is_taken_after_a_transaction_id(conn: Any) -> None:
+    """`publish` takes the transaction id first and then the sequence, with or without a deduplication key."""
     source = await conn.fetchval("select prosrc from pg_proc where oid = 'postbus.append_segment'::regproc")
     assert source.index("pg_current_xact_id()") < source.index("pg_sequence_last_value") < source.index("nextval(")
     for row in await conn.fetch("select prosrc from pg_proc where proname = 'publish'"):
@@ -248,8 +248,9 @@ async def test_every_position_is_taken_after_a_transaction_id(conn: Any) -> None
             assert row["prosrc"].index("pg_current_xact_id()") < row["prosrc"].index("nextval('postbus.log_position')")
 
 
-async def test_a_huge_transaction_is_read_in_pieces(connect: Connect) -> None:
-    """However large one transaction was, a read brings what was asked for, in order, and newer ones come after it."""
+async def test_huge_transaction_is_read_in_batches(connect: Connect) -> None:
+    """However large the transaction was, a read returns the requested number in order, and newer messages come
+    after it."""
     reader, writer = await connect(), await connect()
     await create_topic(reader, segment_size=7)
     group = await subscribe(reader)
@@ -276,8 +277,8 @@ async def test_a_huge_transaction_is_read_in_pieces(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-async def test_pieces_of_any_size_bring_all(connect: Connect, count: int) -> None:
-    """Late and later transactions, two leaves, single messages and segments: no piece leaves anything out."""
+async def test_batches_of_any_size_return_everything(connect: Connect, count: int) -> None:
+    """Late transactions, two partitions, single messages and segments are all read completely."""
     reader, writer = await connect(), await connect()
     storage = await create_topic(reader)
     group = await subscribe(reader)
@@ -297,8 +298,8 @@ async def test_pieces_of_any_size_bring_all(connect: Connect, count: int) -> Non
     assert (await read_all(reader, cursor, count))[0] == ["late 1", "late 2", "late 3", *"bcdefgh", "late 4", "i"]
 
 
-async def test_a_piece_is_bounded_by_bytes(connect: Connect) -> None:
-    """A read stops at its limit of bytes, but brings one segment always."""
+async def test_read_is_bounded_by_bytes(connect: Connect) -> None:
+    """A read stops at its limit of bytes, but always returns one segment."""
     reader = await connect()
     await create_topic(reader)
     group = await subscribe(reader)
@@ -313,7 +314,7 @@ async def test_a_piece_is_bounded_by_bytes(connect: Connect) -> None:
 
 
 async def test_reading_resumes_in_the_middle_of_a_segment(connect: Connect) -> None:
-    """A cursor that was moved by message goes on with the next message of the segment."""
+    """A cursor that was moved by message continues with the next message of the segment."""
     reader = await connect()
     await create_topic(reader)
     group = await subscribe(reader)
@@ -329,8 +330,8 @@ async def test_reading_resumes_in_the_middle_of_a_segment(connect: Connect) -> N
         assert rest == list("abcdef")[index + 1 :]
 
 
-async def test_a_group_can_read_up_to_the_place_of_another(connect: Connect) -> None:
-    """With a target, two groups stand at the same place afterwards, and that takes no transaction id."""
+async def test_group_can_read_up_to_the_position_of_another(connect: Connect) -> None:
+    """With a target both groups reach the same position, without a transaction id."""
     reader, writer = await connect(), await connect()
     await create_topic(reader)
     a, b = await subscribe(reader, "a"), await subscribe(reader, "b")
@@ -347,7 +348,7 @@ async def test_a_group_can_read_up_to_the_place_of_another(connect: Connect) -> 
     assert (await read_all(reader, second.next))[0] == ["two"]
 
 
-async def test_a_read_that_finds_nothing_takes_no_transaction_id(connect: Connect) -> None:
+async def test_empty_read_takes_no_transaction_id(connect: Connect) -> None:
     """Polling an empty topic writes nothing, and leaves the cursor as it is."""
     reader = await connect()
     await create_topic(reader)
@@ -359,8 +360,8 @@ async def test_a_read_that_finds_nothing_takes_no_transaction_id(connect: Connec
     assert (piece.messages, piece.next, piece.during, piece.more) == ([], cursor, None, False)
 
 
-async def test_a_read_that_passes_by_much_of_others_moves_on(connect: Connect) -> None:
-    """A lane without messages in a busy topic does not look at the same segments of other lanes again and again."""
+async def test_read_that_skips_many_segments_of_others_moves_on(connect: Connect) -> None:
+    """A lane without messages in a busy topic does not read the same segments of other lanes again."""
     reader, writer = await connect(), await connect()
     await create_topic(reader, lanes=2, segment_size=1)
     await create_topic(reader, "busy", lanes=2, segment_size=1)
@@ -377,8 +378,8 @@ async def test_a_read_that_passes_by_much_of_others_moves_on(connect: Connect) -
 
 
 @pytest.mark.parametrize("storage", ["shared", "own"])
-async def test_reads_of_one_transaction_find_a_leaf_that_is_added_between_them(connect: Connect, storage: str) -> None:
-    """A session that holds its locks since before the leaf was added reads it nevertheless."""
+async def test_reads_in_one_transaction_find_an_added_partition(connect: Connect, storage: str) -> None:
+    """A session with locks from before the partition was added reads it nevertheless."""
     conn, reader = await connect(), await connect()
     id = await create_topic(conn, storage=storage)
     cursor = await cursor_of(conn, await subscribe(conn))
@@ -396,8 +397,8 @@ async def test_reads_of_one_transaction_find_a_leaf_that_is_added_between_them(c
         assert piece.messages == [text, f"{text} in the new leaf"]
 
 
-async def test_what_is_published_to_a_new_leaf_while_a_place_is_taken_is_read(connect: Connect) -> None:
-    """The leaf is added, written to and committed between the position of a place and its snapshot, which shows it."""
+async def test_message_published_while_a_position_is_taken_is_read(connect: Connect) -> None:
+    """The partition is added and written between the sequence of a position and its snapshot, which shows it."""
     conn, reader = await connect(), await connect()
     storage = await create_topic(conn)
     cursor = await cursor_of(conn, await subscribe(conn))
@@ -429,8 +430,8 @@ async def test_what_is_published_to_a_new_leaf_while_a_place_is_taken_is_read(co
     assert [*first, *piece.messages, *last] == ["a", "b", "c"]
 
 
-async def test_a_read_of_a_few_messages_takes_no_transaction_id(connect_alone: Connect) -> None:
-    """The position and the id of a place are kept for a while: who publishes beside the reader is not late then."""
+async def test_small_read_takes_no_transaction_id(connect_alone: Connect) -> None:
+    """Sequence and id of a position are kept for a while, so that concurrent publishers do not count as late."""
     conn, reader = await connect_alone(), await connect_alone()
     await create_topic(conn)
     cursor = await cursor_of(conn, await subscribe(conn))
@@ -460,8 +461,8 @@ async def test_a_read_of_a_few_messages_takes_no_transaction_id(connect_alone: C
     assert await takes_id(many)
 
 
-async def test_a_place_is_refused_to_a_transaction_that_has_written(connect: Connect) -> None:
-    """Whoever has a transaction id already would miss messages: reading, subscribing and sweeping say so."""
+async def test_position_is_refused_to_a_transaction_that_has_written(connect: Connect) -> None:
+    """A transaction with an id would miss messages: reading, subscribing and sweeping say so."""
     reader = await connect()
     storage = await create_topic(reader)
     cursor = await cursor_of(reader, await subscribe(reader))
@@ -482,8 +483,8 @@ async def test_a_place_is_refused_to_a_transaction_that_has_written(connect: Con
         assert "transaction of its own" in str(caught.value.hint)
 
 
-async def test_a_given_place_is_refused_to_an_old_snapshot(connect: Connect) -> None:
-    """In REPEATABLE READ a target may be newer than what the transaction sees: reading up to it is refused."""
+async def test_target_position_is_refused_to_an_old_snapshot(connect: Connect) -> None:
+    """In REPEATABLE READ a target may be newer than what the transaction sees."""
     reader, writer = await connect(), await connect()
     await create_topic(reader)
     a, b = await subscribe(reader, "a"), await subscribe(reader, "b")
@@ -498,8 +499,8 @@ async def test_a_given_place_is_refused_to_an_old_snapshot(connect: Connect) -> 
 
 
 @pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
-async def test_a_reader_with_an_old_snapshot_loses_nothing(connect: Connect, isolation: Any) -> None:
-    """A place may be taken in any isolation level: its snapshot is older than its position, and that does no harm."""
+async def test_reader_with_an_old_snapshot_loses_nothing(connect: Connect, isolation: Any) -> None:
+    """A position may be taken in any isolation level, although its snapshot is older than its sequence."""
     reader, writer = await connect(), await connect()
     await create_topic(reader)
     cursor = await cursor_of(reader, await subscribe(reader))
@@ -514,8 +515,8 @@ async def test_a_reader_with_an_old_snapshot_loses_nothing(connect: Connect, iso
     assert (await read_all(reader, first.next))[0] == ["two"]
 
 
-async def test_savepoints_and_prepared_transactions_count_by_their_whole(connect_alone: Connect) -> None:
-    """What was rolled back to a savepoint never comes; what was prepared comes when another session commits it."""
+async def test_savepoints_and_prepared_transactions_count_as_a_whole(connect_alone: Connect) -> None:
+    """Messages rolled back to a savepoint never come, and prepared ones come when another session commits them."""
     reader, writer = await connect_alone(), await connect_alone()
     await create_topic(reader)
     group = await subscribe(reader)
@@ -540,7 +541,7 @@ async def test_savepoints_and_prepared_transactions_count_by_their_whole(connect
 
 
 class _Writers:
-    """Writers whose transactions overlap in every way. Order is kept by row locks, as an application would."""
+    """Writers whose transactions overlap in every way. Row locks keep the order, as in an application."""
 
     keys = 6
 
@@ -584,7 +585,7 @@ class _Writers:
         self.running -= 1
 
     async def write_alone(self, name: int, until: float) -> None:
-        """A writer with a key of its own that stays open for seconds, and holds up nobody."""
+        """Write with a key of its own in a transaction that stays open for seconds, and holds up nobody."""
         conn, n = await self._connect(), 0
         rng, clock = random.Random(name), asyncio.get_running_loop().time
         while clock() < until:
@@ -623,7 +624,7 @@ class _Writers:
         return texts + [(key, m) for m in numbers]
 
     async def rotate(self, until: float) -> None:
-        """New leaves all the time; nothing is dropped."""
+        """Begin new partitions all the time; nothing is dropped."""
         conn = await self._connect()
         while asyncio.get_running_loop().time() < until:
             await sweep(conn, self._storage)
@@ -632,7 +633,7 @@ class _Writers:
 
 
 def _faults(committed: dict[str, list[int]], got: list[str]) -> dict[str, int]:
-    """LOST, DUPLICATE and ORDER: what a reader got beside what was committed."""
+    """Return LOST, DUPLICATE and ORDER: what a reader got compared with what was committed."""
     found: dict[str, list[int]] = defaultdict(list)
     for text in got:
         key, _, n = text.partition(":")
@@ -651,7 +652,7 @@ _CLEAN = {"LOST": 0, "PHANTOM": 0, "DUPLICATE": 0, "ORDER": 0}
 
 
 async def _follow(conn: Any, writers: _Writers, cursor: str, count: int, lanes: tuple[int, ...]) -> list[str]:
-    """Read on until nothing comes any more after the writers have ended; the cursor stays in memory."""
+    """Read until nothing more comes after the writers have ended; the cursor stays in memory."""
     got: list[str] = []
     idle = 0
     while idle < 2:
@@ -665,9 +666,9 @@ async def _follow(conn: Any, writers: _Writers, cursor: str, count: int, lanes: 
 
 
 async def _follow_stored(conn: Any, writers: _Writers, group: int, count: int, rng: random.Random) -> list[str]:
-    """Workers that vanish one after the other: each takes all lanes, and starts from the stored cursors.
+    """Let workers vanish one after the other: each takes all lanes, and starts from the stored cursors.
 
-    What counts is what was settled: each message is noted with the advance that passes it.
+    Only settled messages count: each is noted with the advance that passes it.
     """
     got: list[str] = []
     idle = 0
@@ -686,13 +687,13 @@ async def _follow_stored(conn: Any, writers: _Writers, group: int, count: int, r
 
 
 async def _settle_some(conn: Any, lane: Lane, count: int, rng: random.Random, got: list[str]) -> bool:
-    """Read once. Whether it went on, be it only behind a target up to which nothing was left: there may be more."""
+    """Read once. Returns whether it moved on, be it only behind an exhausted target: there may be more."""
     before = lane.cursor
     piece = await read(conn, before, count, lanes=(lane.lane,))
     if not piece.messages:
         lane.cursor = piece.next
         return piece.next != before
-    if rng.random() < 0.3:  # stops in the middle, and goes on from what is stored
+    if rng.random() < 0.3:  # stops in the middle, and continues from the stored cursor
         done = rng.randrange(len(piece.messages))
         assert piece.during is not None
         assert await advance(conn, [lane], piece.during, done + 1, piece.places[done]) == []
@@ -705,7 +706,8 @@ async def _settle_some(conn: Any, lane: Lane, count: int, rng: random.Random, go
 
 
 async def test_nothing_is_lost_doubled_or_out_of_order(connect: Connect) -> None:
-    """Fourteen writers against every kind of reader, while leaves change: LOST, DUPLICATE and ORDER are zero."""
+    """Fourteen writers run against every kind of reader, while partitions change: LOST, DUPLICATE and ORDER are
+    zero."""
     conn = await connect()
     storage = await create_topic(conn, lanes=4, segment_size=5)
     writers = _Writers(connect, storage)
@@ -737,7 +739,7 @@ async def test_nothing_is_lost_doubled_or_out_of_order(connect: Connect) -> None
     assert _faults(writers.committed, [text for lane in by_lane for text in lane]) == _CLEAN
     assert _faults(writers.committed, stored) == _CLEAN
     assert _faults(writers.committed, stored_large) == _CLEAN
-    # Counted behind the writers, as another reader that sees everything once.
+    # Counted after the writers, as by another reader that sees everything once.
     await sweep(conn, storage)
     counted = await conn.fetchval("select messages from postbus.topic_count")
     assert counted == sum(map(len, writers.committed.values()))
@@ -751,7 +753,7 @@ async def test_nothing_is_lost_doubled_or_out_of_order(connect: Connect) -> None
 
 
 async def _read_by_position(conn: Any, cursor: str, count: int) -> tuple[list[str], str]:
-    """The shortcut that everybody takes first: what is above the last position."""
+    """Read by the obvious shortcut: everything above the last sequence."""
     rows = await conn.fetch(
         "select position, payload from postbus.log where position > $1 order by position, index", int(cursor or 0)
     )
@@ -759,7 +761,8 @@ async def _read_by_position(conn: Any, cursor: str, count: int) -> tuple[list[st
 
 
 async def _read_without_own_id(conn: Any, cursor: str, count: int) -> tuple[list[str], str]:
-    """A place of position and snapshot alone: ids between the snapshot's xmax and the reader's own are forgotten."""
+    """Read with a position of sequence and snapshot alone: ids between its xmax and the reader's own id are
+    forgotten."""
     piece = await read(conn, cursor, count)
     return piece.messages, await conn.fetchval(
         """select jsonb_populate_record(c, jsonb_build_object('seen', jsonb_populate_record((c).seen,
@@ -770,7 +773,7 @@ async def _read_without_own_id(conn: Any, cursor: str, count: int) -> tuple[list
 
 
 async def _read_with_an_older_id(conn: Any, cursor: str, count: int) -> tuple[list[str], str]:
-    """A new position with the transaction id of the place before: what was open at that position is forgotten."""
+    """Read with a new sequence and the previous transaction id: transactions open at that sequence are forgotten."""
     position = await conn.fetchval("select postbus.last_position(storage_id) from postbus.topic where name = 't'")
     piece = await read(conn, cursor, count)
     return piece.messages, await conn.fetchval(
@@ -789,7 +792,7 @@ async def _read_as_we_do(conn: Any, cursor: str, count: int) -> tuple[list[str],
 
 
 async def _late_commit(connect: Connect, start: str | None, step: Read) -> dict[str, int]:
-    """One interleaving for all of them: ids and positions are handed out early, commits come late."""
+    """Run one interleaving for all of them: ids and sequences are assigned early, commits come late."""
     conn = await connect()
     await create_topic(conn)
     cursor = await cursor_of(conn, await subscribe(conn)) if start is None else start
@@ -810,8 +813,8 @@ async def _late_commit(connect: Connect, start: str | None, step: Read) -> dict[
     return _faults({"k": [1, 2], "slow": [1], "early": [1]}, got)
 
 
-async def test_the_interleaving_of_the_controls_is_no_trouble_for_a_place(connect: Connect) -> None:
-    """The steps in which the shortcuts below fail, read as we read."""
+async def test_position_passes_the_interleaving_of_the_controls(connect: Connect) -> None:
+    """The steps in which the shortcuts below fail are read correctly."""
     assert await _late_commit(connect, None, _read_as_we_do) == _CLEAN
 
 
@@ -821,16 +824,16 @@ async def test_the_interleaving_of_the_controls_is_no_trouble_for_a_place(connec
     ids=["position", "no own id", "older id"],
 )
 async def test_shortcuts_lose_messages(connect_alone: Connect, start: str | None, step: Read) -> None:
-    """Positions alone, and a new place without an id of its own, lose what commits late: so the checks can fail.
+    """Sequences alone, and a new position without an id of its own, lose late commits, so the checks can fail.
 
-    Alone, since whoever else ends a transaction on the server at the wrong moment saves the messages.
+    The test runs on its own server, because another transaction that ends at the wrong moment saves the messages.
     """
     await (await connect_alone()).execute(_TAKE_NEW_PLACES)
     assert (await _late_commit(connect_alone, start, step))["LOST"] > 0
 
 
-@pytest.mark.parametrize("connect", ["kept places"], indirect=True)  # not its business
-async def test_the_checks_above_catch_a_reader_by_position(connect: Connect) -> None:
+@pytest.mark.parametrize("connect", ["kept places"], indirect=True)  # independent of that setting
+async def test_check_catches_a_reader_by_sequence(connect: Connect) -> None:
     """The same writers, read by `position > last`, lose messages."""
     conn = await connect()
     storage = await create_topic(conn, lanes=4, segment_size=5)

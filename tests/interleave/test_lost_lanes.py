@@ -17,7 +17,7 @@ from support.running import running
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-async def test_a_message_does_not_overtake_those_parked_before_lanes_were_lost(
+async def test_message_does_not_overtake_those_parked_before_lanes_were_lost(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch, transactional: bool
 ) -> None:
     """A batch parks messages behind a failed one, the process loses the lane, and no later message is handled.
@@ -25,8 +25,8 @@ async def test_a_message_does_not_overtake_those_parked_before_lanes_were_lost(
     1. Message 0 fails and waits for its second attempt.
     2. The batch of 1, 2 and 3 has the same key. Message 1 is parked.
     3. A connection breaks, so the process forgets its lanes, and with them that message 0 waits.
-    4. Messages 2 and 3 must not be handled: they come again, behind 0 and 1. No transaction begins for them, either,
-       although the lane is not given back yet.
+    4. Messages 2 and 3 must not be handled: they come again, behind 0 and 1. No transaction begins for them either,
+       although the lane has not been released yet.
     """
     await create_log(bus, lanes=1)
     handled: list[int] = []

@@ -1,4 +1,4 @@
-"""Who has lost the first of a key has lost the key; what waits behind it neither waits forever nor passes it."""
+"""Losing the first message of a key loses the key; messages behind it neither wait forever nor pass it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ async def _group(conn: Any, **options: Any) -> int:
     return await subscribe(conn)
 
 
-async def test_who_has_lost_the_first_of_a_key_cannot_settle_those_behind_it(conn: Any) -> None:
-    """Its lease has ended, and somebody else has begun with the key: what comes late would be out of order."""
+async def test_losing_a_keys_first_message_loses_those_behind_it(conn: Any) -> None:
+    """The lease has expired and another consumer has begun with the key: a late settlement would be out of order."""
     await _group(conn)
     await publish_many(conn, "a1", "a2", keys=["a", "a"])
     first = await pop(conn, 2)
@@ -39,8 +39,8 @@ async def test_who_has_lost_the_first_of_a_key_cannot_settle_those_behind_it(con
     assert (await pop(conn, 5)).messages == ["a2"]
 
 
-async def test_a_key_that_waits_behind_a_message_in_hand_does_not_hold_up_others(conn: Any) -> None:
-    """One is given back while the one before it is still in hand: pops go on with other keys."""
+async def test_key_waiting_behind_a_message_in_hand_does_not_block_others(conn: Any) -> None:
+    """A message is released while the one before it is still in hand: pops continue with other keys."""
     await _group(conn)
     await publish_many(conn, "a1", "a2", keys=["a", "a"])
     first = await pop(conn, 2)
@@ -54,8 +54,8 @@ async def test_a_key_that_waits_behind_a_message_in_hand_does_not_hold_up_others
     assert (third.messages, third.more) == ([], False)
 
 
-async def test_a_message_that_kills_takes_no_other_along(conn: Any) -> None:
-    """What was not answered comes alone: so neither those behind it nor those beside it are given up with it."""
+async def test_message_that_kills_takes_no_other_along(conn: Any) -> None:
+    """Unanswered messages come alone, so neither those behind it nor those beside it are given up with it."""
     await _group(conn, max_attempts=4, retry_initial="1s", retry_max="1s", retry_jitter=0)
     await publish_many(conn, "a1", "a2", "b1", keys=["a", "a", "b"])
     popped = []
@@ -70,8 +70,8 @@ async def test_a_message_that_kills_takes_no_other_along(conn: Any) -> None:
     assert await conn.fetchval("select array_agg(convert_from(payload, 'utf8')) from postbus.dead_letter") == ["a1"]
 
 
-async def test_what_is_skipped_on_the_shelf_lets_those_behind_it_go_on(conn: Any) -> None:
-    """The first of a key is old and skipped; the second is young, and waited behind it."""
+async def test_skipped_buffered_message_frees_those_behind_it(conn: Any) -> None:
+    """The first message of a key is old and skipped; the second is younger, and was waiting behind it."""
     await _group(conn)
     await publish_many(conn, "b1", keys=["b"])
     await publish_many(conn, "a1", keys=["a"])
@@ -87,8 +87,8 @@ async def test_what_is_skipped_on_the_shelf_lets_those_behind_it_go_on(conn: Any
     assert (await pop(conn, 5)).messages == ["a2"]
 
 
-async def test_a_settlement_needs_a_snapshot_of_its_own(conn: Any, connect: Connect) -> None:
-    """With that of the whole transaction it would not see what has come to wait behind it, which would wait forever."""
+async def test_settlement_needs_a_snapshot_of_its_own(conn: Any, connect: Connect) -> None:
+    """With the transaction's snapshot it would not see the messages that came to wait behind it."""
     other = await connect()
     await _group(conn)
     await publish_many(conn, "a1", keys=["a"])
@@ -107,8 +107,8 @@ async def test_a_settlement_needs_a_snapshot_of_its_own(conn: Any, connect: Conn
     assert (await pop(conn, 1)).messages == ["a2"]
 
 
-async def test_what_a_worker_put_off_and_a_pop_has_done_does_not_come_again(conn: Any) -> None:
-    """The worker died before its place had moved past it; the log still brings it, and it is passed by."""
+async def test_message_deferred_by_a_worker_and_popped_does_not_come_again(conn: Any) -> None:
+    """The worker died before its cursor passed the message; the log still returns it, and it is skipped."""
     group = await _group(conn)
     await publish_many(conn, "one", "two")
     [lane] = await take(conn, "w", group)
@@ -124,8 +124,8 @@ async def test_what_a_worker_put_off_and_a_pop_has_done_does_not_come_again(conn
     assert (await pop(conn, 5)).messages == []
 
 
-async def test_a_pop_of_one_key_does_not_pass_over_its_first_message(connect: Connect) -> None:
-    """Somebody is taking that just then: the second one is not to be had before."""
+async def test_pop_of_one_key_does_not_pass_over_its_first_message(connect: Connect) -> None:
+    """Another session is taking the first message, so the second one cannot be popped yet."""
     a, b = await connect(), await connect()
     await _group(a)
     await publish_many(a, "a1", "a2", keys=["a", "a"])
@@ -137,13 +137,13 @@ async def test_a_pop_of_one_key_does_not_pass_over_its_first_message(connect: Co
         assert (await pop(b, 1, key="a", as_of=later)).messages == []
 
 
-async def test_settlements_and_prolongations_of_the_same_lease_do_not_deadlock(connect: Connect) -> None:
-    """Both take the messages in the order of the log, however they lie in the table."""
+async def test_settlement_and_extension_of_one_lease_do_not_deadlock(connect: Connect) -> None:
+    """Both lock the messages in the order of the log, however they lie in the table."""
     a, b, c, observer = await connect(), await connect(), await connect(), await connect()
     await _group(a)
     await publish_many(a, "one", "two", "three")
     popped = await pop(a, 3)
-    # The first one lies behind the others in the table now.
+    # The first one now lies behind the others in the table.
     await a.execute("update postbus.retrying set due_at = due_at + interval '1 s' where id = $1", popped.ids[0])
 
     blocking = a.transaction()
@@ -159,10 +159,10 @@ async def test_settlements_and_prolongations_of_the_same_lease_do_not_deadlock(c
     assert await extending == [popped.token]
 
 
-async def test_what_is_behind_a_message_that_fails_goes_back_also_while_its_lease_is_prolonged(
+async def test_retry_during_an_extension_returns_the_messages_behind_it(
     connect: Connect,
 ) -> None:
-    """The retry comes while somebody else prolongs: it waits for that, and takes those behind it along all the same."""
+    """The retry waits for the extension, and then takes the messages behind it along."""
     a, b, observer = await connect(), await connect(), await connect()
     await _group(a)
     await publish_many(a, "a1", "a2", keys=["a", "a"])
@@ -180,8 +180,8 @@ async def test_what_is_behind_a_message_that_fails_goes_back_also_while_its_leas
     assert (await pop(b, 5)).messages == ["a1", "a2"]
 
 
-async def test_nothing_is_shelved_for_a_group_that_is_being_cancelled(connect: Connect) -> None:
-    """Cancel first, pop second: the pop finds no group any more, and leaves nothing behind."""
+async def test_nothing_is_buffered_for_a_group_that_is_being_cancelled(connect: Connect) -> None:
+    """A pop after the cancellation finds no group, and leaves nothing behind."""
     a, b = await connect(), await connect()
     group = await _group(a)
     await publish_many(a, "one")
@@ -194,12 +194,12 @@ async def test_nothing_is_shelved_for_a_group_that_is_being_cancelled(connect: C
     assert await a.fetchval("select count(*) from postbus.cursor where subscription_id = $1", group) == 0
 
 
-async def test_lanes_that_stand_at_different_places_are_read_to_different_places(conn: Any) -> None:
-    """One is half-way to a place that another one is past: that one does not go back."""
+async def test_lanes_at_different_positions_are_read_separately(conn: Any) -> None:
+    """One lane is half-way to a position that another one has passed, and the latter does not go back."""
     group = await _group(conn, lanes=2)
     keys = await _keys_of_lanes(conn)
     await publish_many(conn, *(f"x{n}" for n in range(1500)), keys=[keys[0]] * 1500)
-    first = await pop(conn, 1)  # 1000 of them are on the shelf, and the lanes half-way
+    first = await pop(conn, 1)  # 1000 of them are buffered, and the lanes half-way
     await publish_many(conn, "y1", keys=[keys[1]])
     lanes = await take(conn, "w", group)
     lane = next(one for one in lanes if one.lane == 1)
@@ -220,13 +220,13 @@ async def test_lanes_that_stand_at_different_places_are_read_to_different_places
 
 
 async def _keys_of_lanes(conn: Any) -> list[str]:
-    """A key of each of two lanes."""
+    """Return a key for each of two lanes."""
     sql = "select min('k' || n) from generate_series(1, 50) as n where postbus.lane_of('k' || n, 2) = $1"
     return [await conn.fetchval(sql, lane) for lane in (0, 1)]
 
 
-async def test_a_worker_takes_those_of_a_key_one_after_the_other(conn: Any) -> None:
-    """A pop had two of a key in hand, and its lease ended: the worker that has the lane now gets the first alone."""
+async def test_worker_takes_messages_of_a_key_one_after_the_other(conn: Any) -> None:
+    """A pop had two messages of a key in hand and its lease expired: the worker with the lane gets the first alone."""
     group = await _group(conn)
     await publish_many(conn, "a1", "a2", keys=["a", "a"])
     await pop(conn, 2)
@@ -240,8 +240,8 @@ async def test_a_worker_takes_those_of_a_key_one_after_the_other(conn: Any) -> N
     assert [row["payload"].decode() for row in claimed] == ["a1"]
 
 
-async def test_others_of_a_key_pass_what_failed_if_the_group_wants_it(conn: Any) -> None:
-    """Those on the shelf, and those that come later; when its time has come it is first again."""
+async def test_other_messages_pass_a_failed_one_with_on_failure_pass(conn: Any) -> None:
+    """Buffered and later messages of the key pass it; when it is due it is first again."""
     await create_topic(conn)
     await subscribe(conn, on_failure="pass")
     await publish_many(conn, "a1", "a2", keys=["a", "a"])

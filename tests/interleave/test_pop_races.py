@@ -1,4 +1,4 @@
-"""Several sessions pop at once: who gets what, and that nothing is stuck, lost, doubled or out of order."""
+"""Several sessions pop at once: nothing is stuck, lost, doubled or out of order."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from support.queue_sql import publish
 
 
 async def test_two_pops_never_get_the_same_message(connect: Connect) -> None:
-    """Who comes second passes over what the first is taking, and waits for nobody."""
+    """The second pop skips what the first is taking, without waiting."""
     a, b = await connect(), await connect()
     await create_topic(a)
     await subscribe(a)
     await publish_many(a, "one", "two", "three")
-    await ack(a, await pop(a, 1))  # the others are on the shelf by now
+    await ack(a, await pop(a, 1))  # the others are buffered by now
 
     async with a.transaction():
         first = await pop(a, 1)
@@ -35,7 +35,7 @@ async def test_two_pops_never_get_the_same_message(connect: Connect) -> None:
     assert (first.messages, second.messages) == (["two"], ["three"])
 
 
-async def test_while_one_moves_messages_to_the_shelf_others_take_what_is_there(connect: Connect) -> None:
+async def test_pops_beside_one_that_fills_the_buffer_take_what_is_there(connect: Connect) -> None:
     """They do not wait, and do not read the same messages from the log."""
     a, b = await connect(), await connect()
     await create_topic(a)
@@ -50,8 +50,8 @@ async def test_while_one_moves_messages_to_the_shelf_others_take_what_is_there(c
     assert (await pop(b, 1)).messages == []
 
 
-async def test_a_message_that_comes_to_wait_while_its_key_is_settled_is_not_forgotten(connect: Connect) -> None:
-    """Shelve first, ack second: the ack waits for the one who shelves, and lets the new message go on."""
+async def test_ack_waits_for_concurrent_buffering(connect: Connect) -> None:
+    """The ack waits for a pop that buffers a new message of its key, and frees that message."""
     a, b, observer = await connect(), await connect(), await connect()
     await create_topic(a)
     await subscribe(a)
@@ -70,8 +70,8 @@ async def test_a_message_that_comes_to_wait_while_its_key_is_settled_is_not_forg
     assert (await pop(b, 1)).messages == ["a2"]
 
 
-async def test_a_message_that_comes_while_its_key_is_being_settled_need_not_wait(connect: Connect) -> None:
-    """Ack first, shelve second: the message is free as soon as the ack has committed; rolled back, it is not."""
+async def test_message_buffered_during_the_ack_of_its_key_need_not_wait(connect: Connect) -> None:
+    """It is free as soon as the ack has committed, but not if the ack is rolled back."""
     a, b = await connect(), await connect()
     await create_topic(a)
     await subscribe(a)
@@ -90,8 +90,8 @@ async def test_a_message_that_comes_while_its_key_is_being_settled_need_not_wait
     assert (await pop(b, 1)).messages == ["a2"]
 
 
-async def test_an_ack_that_comes_while_its_message_is_popped_again_is_lost(connect: Connect) -> None:
-    """The lease has ended and somebody else takes it: the ack waits for that, and changes nothing."""
+async def test_ack_while_its_message_is_popped_again_is_lost(connect: Connect) -> None:
+    """The lease has expired and another consumer takes the message: the ack waits for that, and changes nothing."""
     a, b, observer = await connect(), await connect(), await connect()
     await create_topic(a)
     await subscribe(a)
@@ -111,8 +111,8 @@ async def test_an_ack_that_comes_while_its_message_is_popped_again_is_lost(conne
 
 
 @pytest.mark.parametrize("settle", ["postbus.ack($1, $2)", "postbus.dead_letter($1, $2, 'no')"])
-async def test_a_settlement_that_comes_while_its_lease_is_prolonged_is_not_lost(connect: Connect, settle: str) -> None:
-    """It waits for that, and settles the messages all the same."""
+async def test_settlement_during_the_extension_of_its_lease_counts(connect: Connect, settle: str) -> None:
+    """It waits for the extension, and then settles the messages."""
     a, b, observer = await connect(), await connect(), await connect()
     await create_topic(a)
     await subscribe(a)
@@ -141,7 +141,7 @@ class Shop:
         self.published = asyncio.Event()
 
     async def publish(self, conn: Any, name: str, count: int) -> None:
-        """Messages of keys that are this publisher's own, in transactions of all kinds."""
+        """Publish messages of this publisher's own keys, in transactions of all kinds."""
         n = 0
         while n < count:
             size = self.random.choice([1, 1, 3, 20])
@@ -160,7 +160,7 @@ class Shop:
             n += size
 
     async def consume(self, conn: Any) -> None:
-        """Pop batches until all is handled; some fail, some are released, some are settled one by one."""
+        """Pop batches until everything is handled; some fail, some are released, some are settled one by one."""
         while not self.published.is_set() or _count(self.handled) < _count(self.committed):
             popped = await pop(conn, self.random.choice([1, 2, 10, 50]))
             if not popped.messages:
@@ -207,8 +207,8 @@ def _count(messages: Mapping[str, Sequence[str]]) -> int:
     return sum(map(len, messages.values()))
 
 
-async def test_nothing_is_lost_doubled_or_out_of_order(connect: Connect) -> None:
-    """Late commits, rollbacks, failures, releases: each message is done once, those of a key in their order."""
+async def test_pops_lose_double_and_reorder_nothing(connect: Connect) -> None:
+    """With late commits, rollbacks, failures and releases, each message is handled once, in the order of its key."""
     shop = Shop(seed=7)
     admin = await connect()
     await create_topic(admin, lanes="named", max_attempts=1000)
@@ -225,9 +225,9 @@ async def test_nothing_is_lost_doubled_or_out_of_order(connect: Connect) -> None
 
 
 @pytest.mark.parametrize("way", ["ack", "one"])
-async def test_ack_that_is_ended_by_a_deadlock_is_sent_again(dsn: str, conn: Any, connect: Connect, way: str) -> None:
-    """As with a `reindex`: it has changed nothing then, and the message would come again."""
-    # The ack looks for a deadlock two seconds after it began to wait, and the other one never does.
+async def test_ack_ended_by_a_deadlock_is_sent_again(dsn: str, conn: Any, connect: Connect, way: str) -> None:
+    """A `reindex` can cause it. The ack changed nothing then, and the message would come again."""
+    # The ack checks for a deadlock two seconds after it began to wait, and the other session never does.
     name = await conn.fetchval("select current_database()")
     await conn.execute(f"alter database {name} set deadlock_timeout = '2s'")
     other = await connect()
@@ -256,8 +256,8 @@ async def test_ack_that_is_ended_by_a_deadlock_is_sent_again(dsn: str, conn: Any
     assert await conn.fetchval("select count(*) from postbus.finished") == 1
 
 
-async def test_pops_of_what_a_dead_consumer_had_never_wait_for_each_other(connect: Connect) -> None:
-    """Several pops note at once that it had several messages in hand: none waits for what another one takes."""
+async def test_pops_of_a_dead_consumers_messages_never_wait(connect: Connect) -> None:
+    """Several pops find at once that it had several messages in hand, and none waits for another."""
     dead, a, b = await connect(), await connect(), await connect()
     await create_topic(dead)
     await subscribe(dead)
@@ -274,8 +274,8 @@ async def test_pops_of_what_a_dead_consumer_had_never_wait_for_each_other(connec
     assert (other.messages, other.attempts) == (["two"], [1]), "it was in hand with others, and is not charged"
 
 
-async def test_returns_of_what_a_dead_consumer_had_never_wait_for_each_other(connect: Connect) -> None:
-    """The same for leases of a queue."""
+async def test_returns_of_a_dead_consumers_leases_never_wait(connect: Connect) -> None:
+    """Several processes return the leases of a queue at once, and none waits for another."""
     dead, a, b = await connect(), await connect(), await connect()
     for payload in ("one", "two"):
         await publish(dead, payload)

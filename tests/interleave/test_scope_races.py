@@ -32,15 +32,15 @@ async def _subscribed(conn: Any, group: str = "g") -> list[str]:
 
 
 async def _before(conn: Any, topic: str = "t", group: str = "g") -> list[str]:
-    """All that a group has before it in a topic with one lane."""
+    """Return everything that a group has before it in a topic with one lane."""
     id = await conn.fetchval(
         "select subscription_id from postbus.groups where topic = $1 and group_name = $2", topic, group
     )
     return (await read_all(conn, await cursor_of(conn, id), topic=topic))[0]
 
 
-async def test_a_topic_is_created_while_a_scope_is_recorded(connect: Connect) -> None:
-    """Who creates it waits for the record, and then joins the group."""
+async def test_topic_created_while_a_scope_is_recorded_joins(connect: Connect) -> None:
+    """The creator waits for the record, and then the topic joins the group."""
     recorder, creator, watcher = await connect(), await connect(), await connect()
     recording = recorder.transaction()
     await recording.start()
@@ -53,8 +53,8 @@ async def test_a_topic_is_created_while_a_scope_is_recorded(connect: Connect) ->
     assert await _subscribed(watcher) == ["t"]
 
 
-async def test_a_scope_is_recorded_while_a_topic_is_created(connect: Connect) -> None:
-    """Who records waits for the topic, and has it, with what its transaction has published."""
+async def test_scope_recorded_while_a_topic_is_created_includes_it(connect: Connect) -> None:
+    """The recorder waits for the topic, and gets the messages of its transaction."""
     recorder, creator, watcher = await connect(), await connect(), await connect()
     creating = creator.transaction()
     await creating.start()
@@ -68,8 +68,8 @@ async def test_a_scope_is_recorded_while_a_topic_is_created(connect: Connect) ->
     assert await _before(watcher) == ["first"]
 
 
-async def test_a_creator_that_gives_up_leaves_nothing(connect: Connect) -> None:
-    """A topic whose transaction is rolled back has joined nobody."""
+async def test_rolled_back_topic_joins_nobody(connect: Connect) -> None:
+    """A topic whose transaction is rolled back leaves nothing."""
     recorder, creator = await connect(), await connect()
     await subscribe_scope(recorder, namespace="ns")
     creating = creator.transaction()
@@ -80,8 +80,8 @@ async def test_a_creator_that_gives_up_leaves_nothing(connect: Connect) -> None:
     assert await recorder.fetch("select * from postbus.inconsistencies()") == []
 
 
-async def test_two_record_the_same_scope(connect: Connect) -> None:
-    """The second one waits, and takes what the first has recorded."""
+async def test_two_sessions_record_the_same_scope_once(connect: Connect) -> None:
+    """The second one waits, and uses what the first has recorded."""
     first, second, watcher = await connect(), await connect(), await connect()
     await create_topic(watcher, namespace="ns")
     await publish_many(watcher, "old")
@@ -101,8 +101,8 @@ async def test_two_record_the_same_scope(connect: Connect) -> None:
 
 @pytest.mark.parametrize("storage", ["shared", "own"])
 @pytest.mark.parametrize("joins", ["at once", "later"])
-async def test_a_message_is_open_while_a_scope_is_recorded(connect: Connect, storage: str, joins: str) -> None:
-    """It commits after the record, so it comes, though it is older than the look-back, and in a leaf closed before."""
+async def test_message_open_while_a_scope_is_recorded_comes(connect: Connect, storage: str, joins: str) -> None:
+    """It commits after the record, although it is older than the look-back and in a partition closed before."""
     writer, other = await connect(), await connect()
     labels = {"namespace": "ns"} if joins == "at once" else {}
     kept = await create_topic(other, storage=storage, **labels)
@@ -126,8 +126,8 @@ async def test_a_message_is_open_while_a_scope_is_recorded(connect: Connect, sto
     assert await _before(other) == ["late", "new"]
 
 
-async def test_a_key_is_added_while_a_worker_settles(connect: Connect) -> None:
-    """What the worker has just passed by, because it did not want it then, is given to the group."""
+async def test_key_added_while_a_worker_settles_gets_its_messages(connect: Connect) -> None:
+    """Messages that the worker has just skipped, because it did not want the key, are deferred for the group."""
     worker, admin, watcher = await connect(), await connect(), await connect()
     await create_topic(watcher)
     group = (await subscribe_scope(watcher, topic="t", key="a"))["t"]
@@ -159,8 +159,8 @@ async def _taken(conn: Any, group: int) -> list[Any]:
     return rows
 
 
-async def test_a_scope_cannot_be_recorded_by_an_older_snapshot(connect: Connect) -> None:
-    """A transaction that has looked and written before has no place of now, in whatever isolation."""
+async def test_scope_cannot_be_recorded_with_an_older_snapshot(connect: Connect) -> None:
+    """A transaction that has read and written before has no position of now, in any isolation level."""
     conn = await connect()
     await create_topic(conn)
     async with conn.transaction(isolation="repeatable_read"):
@@ -180,7 +180,7 @@ async def _publish_in(conn: Any, topic: str, payload: str, pauses: tuple[float, 
     async with conn.transaction():
         await asyncio.sleep(pauses[0])
         if not await conn.fetchval("select exists (select from postbus.topic where name = $1)", topic):
-            with suppress(asyncpg.PostgresError):  # another one was faster
+            with suppress(asyncpg.PostgresError):  # another session was faster
                 async with conn.transaction():
                     await create_topic(conn, topic, namespace="ns")
         await publish_many(conn, payload, topic=topic)
@@ -192,7 +192,8 @@ async def _publish_in(conn: Any, topic: str, payload: str, pauses: tuple[float, 
 async def _lost_by_a_record_in_the_middle(connect: Connect, seed: int) -> set[str]:
     """Create topics and publish, in transactions of all lengths, while a group records its scope.
 
-    Returns what committed after the record and did not come. What came twice, or was committed before, is an error.
+    Returns what committed after the record and did not come. A message that came twice, or was committed before, is an
+    error.
     """
     dice = random.Random(seed)
     conns = [await connect() for _ in range(12)]
@@ -232,13 +233,14 @@ async def _lost_by_a_record_in_the_middle(connect: Connect, seed: int) -> set[st
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_scope_is_recorded_in_the_middle_of_everything(connect: Connect, seed: int) -> None:
-    """All that commits after the record comes, and comes once; what was committed before it does not."""
+async def test_scope_recorded_amid_transactions_gets_each_later_commit(connect: Connect, seed: int) -> None:
+    """Every commit after the record comes, once, and none from before it."""
     assert await _lost_by_a_record_in_the_middle(connect, seed) == set()
 
 
-async def test_a_record_of_the_time_alone_loses_messages(connect: Connect) -> None:
-    """A control: without its snapshot, a record would leave out what was published before it and commits after it."""
+async def test_record_of_the_time_alone_loses_messages(connect: Connect) -> None:
+    """This is a control: without its snapshot, a record would miss messages published before it and committed after
+    it."""
     conn = await connect()
     source: str = await conn.fetchval("select pg_get_functiondef('postbus.scope_cursor'::regproc)")
     without = source.replace("then scope.snapshot end", "then null::pg_snapshot end")
