@@ -1,4 +1,4 @@
-"""A database that the examples of a property share: each has a topic of its own in it."""
+"""A database that the examples of a property share: each example has its own topic in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from property.world import World
 
 @pytest.fixture
 def world(dsn: str) -> Iterator[World]:
-    """A connection for state machines, which are not asynchronous: with an event loop of its own."""
+    """Provide a connection for state machines, which are not asynchronous: with an event loop of its own."""
     with asyncio.Runner() as runner:
         conn = runner.run(asyncpg.connect(dsn))
         yield World(runner, conn)

@@ -1,4 +1,4 @@
-"""What a group of the log is, as simply as it can be said: the model that the life cycle is compared with."""
+"""A group of the log, described as simply as possible: the model that the life cycle is compared with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Sent:
-    """A message that is in the log."""
+    """A message in the log."""
 
     id: int
     lane: int
@@ -18,7 +18,7 @@ class Sent:
 
 @dataclass
 class Reading:
-    """A subscription that reads: that of the group, or of its history."""
+    """A subscription that reads: the group's own, or a catch-up."""
 
     id: int
     unread: set[int]
@@ -36,7 +36,7 @@ class Reading:
 
 @dataclass
 class Group:
-    """A group that is subscribed."""
+    """A subscribed group."""
 
     name: str
     live: Reading
@@ -55,13 +55,13 @@ class Group:
         return any(id in one.unread for one in (self.live, *in_progress))
 
     def wants(self, sent: Sent) -> bool:
-        """Whether it gets what is published now."""
+        """Return whether it gets new messages."""
         return (self.since_at is None or sent.published_at >= self.since_at) and (
             self.since_id is None or sent.id >= self.since_id
         )
 
     def bound(self) -> tuple[int, int, set[int] | None]:
-        """Keep what is before it within bounds: how many there are, how many go, and what a catch-up gets."""
+        """Bound what is before it: how many messages there are, how many are skipped, and how many a catch-up gets."""
         missed = len(self.live.unread)
         most = missed if self.max_messages is None else self.max_messages
         if missed <= min(most, self.beside_from):
@@ -74,7 +74,7 @@ class Group:
         return missed, skipped, left
 
     def seek(self, unread: set[int]) -> None:
-        """Be set to a place: what is before it then is open again, and no catch-up goes on."""
+        """Seek to a position: everything behind it is open again, and no catch-up continues."""
         self.is_lag_exact = True
         self.completed -= unread
         self.live.unread = unread
@@ -88,13 +88,13 @@ class Group:
 
     @property
     def catch_up(self) -> Reading | None:
-        """The one that can be cancelled, or resumed."""
+        """Return the catch-up that can be cancelled or resumed."""
         return next((one for one in reversed(self.catch_ups) if one.status != "COMPLETED" and not one.is_final), None)
 
 
 @dataclass
 class Messages:
-    """What became of the messages. It looks after each step, and never takes back that one was completed."""
+    """The states of the messages. They are updated after each step, and a completion is never taken back."""
 
     done_by: dict[str, set[int]] = field(default_factory=dict)
     """What each group has settled, by its name: also groups that are gone."""

@@ -1,4 +1,4 @@
-"""How long properties are looked at: the same short run each time, or a longer and random one that is asked for."""
+"""How long properties are tested: the same short run each time, or a longer and random one on request."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ _ASKED_FOR = int(os.environ.get("POSTBUS_TEST_EXAMPLES", "0"))
 
 
 def examples(usually: int, *, steps: int = 50) -> hypothesis.settings:
-    """As many examples as POSTBUS_TEST_EXAMPLES says, or as `usually`: these are the same in each run.
+    """Run as many examples as POSTBUS_TEST_EXAMPLES says, or as `usually`.
 
-    A usual run does not shrink what it finds, which takes minutes: ask for examples to see a short one.
+    The usual examples are the same in each run, and a failure is not shrunk, which takes minutes: set the variable to
+    see a short example.
     """
     return hypothesis.settings(
         max_examples=_ASKED_FOR or usually,

@@ -1,4 +1,4 @@
-"""What messages are, by the rules for their states; and what the views say of them."""
+"""The states of messages by their rules, and what the views say of them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _WAITS = ("PENDING", "RETRYING", "WAITING")
 
 @dataclass
 class Seen:
-    """What is there: live groups, and what each has before it, in hand or waiting, and as dead letters."""
+    """The observed facts: live groups, what each has before it, in hand, deferred, and as dead letters."""
 
     lives: set[str] = field(default_factory=set)
     before: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     waits: defaultdict[str, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
-    idle: set[tuple[str, int]] = field(default_factory=set)  # it waits where nobody reads: its catch-up was cancelled
+    idle: set[tuple[str, int]] = field(default_factory=set)  # deferred where nobody reads: its catch-up was cancelled
     letters: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
 
 @dataclass
 class Told:
-    """What is said of a message: the groups that it is required for, those that completed it; and at each group."""
+    """The reported state of a message: required and completed groups, and the delivery to each group."""
 
     required: list[str]
     completed: list[str]
@@ -32,11 +32,11 @@ class Told:
 
 
 class StateModel:
-    """Who settled what is never forgotten; the rest follows from what groups have before them.
+    """Records who settled what, forever; the rest follows from what groups have before them.
 
-    Who has settled a message was required for it, for good. COMPLETED is final. A live group is required for what it
-    has before it and was not completed; a DEAD or cancelled one only for what it has given up. For nobody: no group
-    ever was required for it.
+    A group that has settled a message was required for it, for good. COMPLETED is final. A live group is required for
+    messages before it that were not completed; a DEAD or cancelled one only for those it gave up. A message is for
+    nobody if no group ever was required for it.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class StateModel:
 
 
 async def differences(conn: Any, topic: str, told: dict[int, Told], looked_at: set[int]) -> list[str]:
-    """Where any view says something else, or something else of single messages than of all."""
+    """Return where a view differs, or says something else of single messages than of all."""
     found: list[str] = []
 
     def compare(view: str, got: Any, expected: Any) -> None:

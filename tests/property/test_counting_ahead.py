@@ -1,4 +1,4 @@
-"""What a group has before it is the same number, whether its segments are looked at or what the sweep has counted."""
+"""The lag of a group is the same, whether its segments are counted or the sweep's counts are used."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _DEEDS += [
 
 
 class _World:
-    """Deeds on a topic of several leaves, with transactions that end late."""
+    """Actions on a topic of several partitions, with transactions that end late."""
 
     def __init__(self, conn: Any, chance: random.Random, storage: int, others: list[Any]) -> None:
         self.conn, self.chance, self.storage = conn, chance, storage
@@ -119,7 +119,7 @@ class _World:
         await self.conn.execute(_THIN, ended)
 
     async def read(self) -> None:
-        """A group settles some of what is before it in a lane, or all."""
+        """Let a group settle some of what is before it in a lane, or everything."""
         if not self.groups:
             return
         group = self.chance.choice(self.groups)
@@ -155,7 +155,7 @@ class _World:
         self.places.append(await self.conn.fetchval("select postbus.here($1)::text", self.storage))
 
     async def straddle(self) -> None:
-        """A place whose position was taken in one leaf, and its snapshot when there was something in the next."""
+        """Take a position whose sequence is in one partition, with a snapshot from when the next one had messages."""
         position = await self.conn.fetchval("select postbus.last_position($1)", self.storage)
         await self.rotate()
         await self.publish()
@@ -175,8 +175,9 @@ class _World:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_count_by_leaves_is_the_count_of_segments(conn: Any, connect: Connect, seed: int) -> None:
-    """Late commits, imports, groups half-way or from a place inside of a leaf, thinned leaves, older places."""
+async def test_count_by_partitions_is_the_count_of_segments(conn: Any, connect: Connect, seed: int) -> None:
+    """This covers late commits, imports, cursors and starts within a partition, thinned partitions and older
+    positions."""
     chance = random.Random(seed)
     tracking = chance.choice(["OFFSET_WATERMARK", "REFERENCE_COUNTING"])
     storage = await create_topic(conn, lanes=_LANES, storage=chance.choice(["shared", "own"]), tracking=tracking)

@@ -1,4 +1,4 @@
-"""Payloads of any kind: what cannot be read, or written, is told by one kind of error."""
+"""Payloads of any kind: reading or writing a bad one raises one kind of error."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ _content_types = st.sampled_from([JSON, TEXT, BYTES, "application/x+json; a=b", 
 
 @examples(300)
 @given(payload=_payloads, content_type=_content_types, wanted=st.sampled_from(_TYPES))
-def test_whatever_is_stored_is_decoded_or_refused(payload: bytes, content_type: str, wanted: Any) -> None:
-    """No other error comes out of a decoder."""
+def test_stored_payload_is_decoded_or_refused(payload: bytes, content_type: str, wanted: Any) -> None:
+    """A decoder raises no other error."""
     with suppress(PayloadNotDecodable):
         decoder_for(wanted)(payload, content_type)
 
@@ -82,8 +82,8 @@ def test_whatever_is_stored_is_decoded_or_refused(payload: bytes, content_type: 
 @given(
     payloads=st.lists(_payloads, min_size=1, max_size=5), content_type=_content_types, wanted=st.sampled_from(_TYPES)
 )
-def test_many_are_decoded_as_each_of_them(payloads: list[bytes], content_type: str, wanted: Any) -> None:
-    """The fast way for many makes the same of them, or refuses them too."""
+def test_many_payloads_are_decoded_like_single_ones(payloads: list[bytes], content_type: str, wanted: Any) -> None:
+    """The fast path for many returns the same, or refuses them too."""
     decode = decoder_for(wanted)
     try:
         each = [decode(payload, content_type) for payload in payloads]
@@ -96,8 +96,8 @@ def test_many_are_decoded_as_each_of_them(payloads: list[bytes], content_type: s
 
 @examples(200)
 @given(values=st.lists(_values | st.dictionaries(_any_text, _values, max_size=3), min_size=1, max_size=4))
-def test_whatever_json_can_express_comes_back(values: list[Any]) -> None:
-    """NUL characters, lone surrogates and large numbers too; one at a time, and many at once."""
+def test_json_values_survive_encoding(values: list[Any]) -> None:
+    """NUL characters, lone surrogates and large numbers do too, one at a time and many at once."""
     try:
         each = [encode(value) for value in values]
     except InvalidPayload:
@@ -124,8 +124,8 @@ _odd_values = st.recursive(
 
 @examples(150)
 @given(value=_odd_values)
-def test_whatever_is_published_is_encoded_or_refused(value: Any) -> None:
-    """No other error comes out of encoding, and what was encoded can be decoded."""
+def test_published_value_is_encoded_or_refused(value: Any) -> None:
+    """Encoding raises no other error, and an encoded value can be decoded."""
     with suppress(InvalidPayload):
         decoder_for(Any)(*encode(value))
     with suppress(InvalidPayload):
@@ -152,6 +152,7 @@ _durations = (
 
 @examples(300)
 @given(value=_durations)
-def test_whatever_is_given_as_a_duration_is_one_or_refused(value: Any) -> None:
+def test_duration_is_accepted_or_refused(value: Any) -> None:
+    """Whatever is given, the only error is InvalidOption."""
     with suppress(InvalidOption):
         assert isinstance(as_timedelta(value), timedelta)

@@ -1,4 +1,4 @@
-"""What two schemas are said to allow each other is what msgspec really reads."""
+"""What the comparison of two schemas allows is what msgspec really reads."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FIELDS = st.dictionaries(
 
 
 def registered(fields: dict[str, tuple[Any, bool]], strict: bool) -> tuple[Registry, Any]:
-    """A registry with one event, some of whose fields have a default."""
+    """Return a registry with one event, some of whose fields have a default."""
     ordered = sorted(fields.items(), key=lambda field: field[1][1])
     declared = [(name, kind, msgspec.UNSET) if is_optional else (name, kind) for name, (kind, is_optional) in ordered]
     payload = msgspec.defstruct("E", declared, forbid_unknown_fields=strict)
@@ -67,10 +67,10 @@ def registered(fields: dict[str, tuple[Any, bool]], strict: bool) -> tuple[Regis
 
 @examples(300)
 @given(data=st.data(), earlier=FIELDS, later=FIELDS, strict=st.booleans())
-def test_what_is_not_told_as_breaking_can_be_read(
+def test_change_not_reported_as_breaking_can_be_read(
     data: st.DataObject, earlier: dict[str, Any], later: dict[str, Any], strict: bool
 ) -> None:
-    """Whatever the one class emits, the other decodes, unless the comparison says that it cannot."""
+    """Whatever one class emits, the other decodes, unless the comparison says that it cannot."""
     (before, old), (after, new) = registered(earlier, strict), registered(later, strict)
     changes = breaking_changes(json_schema(before), json_schema(after))
     for reader, emitter, fields, told in (
@@ -93,7 +93,7 @@ def test_what_is_not_told_as_breaking_can_be_read(
 
 @examples(100)
 @given(fields=FIELDS, strict=st.booleans())
-def test_nothing_breaks_where_nothing_has_changed(fields: dict[str, Any], strict: bool) -> None:
-    """The same schema goes together with itself."""
+def test_unchanged_schema_breaks_nothing(fields: dict[str, Any], strict: bool) -> None:
+    """A schema is compatible with itself."""
     one, other = registered(fields, strict)[0], registered(fields, strict)[0]
     assert breaking_changes(json_schema(one), json_schema(other)) == []

@@ -1,4 +1,4 @@
-"""What people may hand to SQL functions: names, options, cursors, ids, times. It is taken, or refused in our words."""
+"""Inputs to SQL functions: names, options, cursors, ids and times are accepted, or refused with our own errors."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _storable = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_s
 
 @examples(150)
 @given(data=st.data())
-def test_a_cursor_that_is_none_is_refused(world: World, data: st.DataObject) -> None:
-    """Any text, or a cursor in which something was changed; the connection can be used afterwards."""
+def test_bad_cursor_is_refused(world: World, data: st.DataObject) -> None:
+    """It may be any text, or a changed cursor; the connection can be used afterwards."""
     topic, cursor = _log(world)
     text = data.draw(_storable | _changed(cursor))
     refused = world.refusal("select * from postbus.read_log($1, '{0}', $2)", topic, text)
@@ -50,8 +50,8 @@ _bigints = (
 
 @examples(60)
 @given(id=_bigints)
-def test_any_number_may_be_asked_for_as_a_message(world: World, id: int) -> None:
-    """As a place to seek to, and as a message: it is there, or it is not."""
+def test_any_number_may_be_given_as_a_message_id(world: World, id: int) -> None:
+    """A seek or a lookup finds the message, or says that there is none."""
     topic, _ = _log(world)
     before = {row["id"] for row in world.fetch("select id from postbus.log where topic = $1", topic)}
     last = world.value("select last_value from postbus.log_position")
@@ -75,6 +75,7 @@ _times = st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat) | st.sampl
 @examples(60)
 @given(at=_times)
 def test_any_time_may_be_sought(world: World, at: str) -> None:
+    """The reported count is what the group reads afterwards."""
     topic, _ = _log(world)
     sql = "select postbus.seek($1, 'g', 'FROM_TIMESTAMP', start_at => $2::text::timestamptz)"
     count = world.value(sql, topic, at)
@@ -90,7 +91,7 @@ _long = st.integers(198, 203).map(lambda n: "x" * n)
 @examples(80)
 @given(topic=_good | _likely | _long, group=_good | _likely | _long)
 def test_names_work_from_end_to_end_or_are_refused_alike(world: World, topic: str, group: str) -> None:
-    """By Python and by SQL: for a topic, and for a group of it."""
+    """Python and SQL agree, for a topic and for a group of it."""
     options = '{"semantics": "PUB_SUB", "lanes": 1}'
     if not is_name(topic):
         assert world.refusal("select postbus.create_topic($1, $2)", topic, options) == "PB401"
@@ -134,8 +135,8 @@ _options = st.dictionaries(st.sampled_from(_TOPIC_OPTIONS), _values, max_size=3)
 
 @examples(150)
 @given(options=_options, is_log=st.booleans())
-def test_options_of_topics_are_refused_or_work(world: World, options: dict[str, Any], is_log: bool) -> None:
-    """A topic that could be created can be used, and swept; and Python says the same of what it takes."""
+def test_topic_options_are_refused_or_work(world: World, options: dict[str, Any], is_log: bool) -> None:
+    """A topic that could be created can be used and swept, and Python agrees about what it accepts."""
     topic = world.new_name("options")
     given = {"semantics": "PUB_SUB", **options} if is_log else options
     text = json.dumps(given)
@@ -175,8 +176,8 @@ _bounds = _values | st.sampled_from(["default", "conservative", "5", "00:00:01",
 
 @examples(150)
 @given(options=st.dictionaries(st.sampled_from(_CATCH_UP), _bounds, max_size=3))
-def test_options_of_catch_ups_are_refused_or_work(world: World, options: dict[str, Any]) -> None:
-    """What SQL takes, the processes of a group can read; what Python takes, SQL does."""
+def test_catch_up_options_are_refused_or_work(world: World, options: dict[str, Any]) -> None:
+    """Processes of a group can read what SQL accepts, and SQL accepts what Python does."""
     text = json.dumps(options)
     if "Infinity" not in text.replace('"Infinity"', ""):
         refused = world.refusal("select postbus.catch_up_options($1::text::jsonb)", text)
@@ -194,7 +195,10 @@ def test_options_of_catch_ups_are_refused_or_work(world: World, options: dict[st
 
 
 def _log(world: World) -> tuple[str, str]:
-    """A topic with three messages, the same for all examples of a test; and the cursor of a group before them."""
+    """Provide a topic with three messages, the same for all examples of a test.
+
+    Returns it with a group's cursor before them.
+    """
     if world.value("select count(*) from postbus.topic where name = 'fuzz'") == 0:
         world.run(create_topic(world.conn, "fuzz"))
         world.run(subscribe(world.conn, topic="fuzz"))
@@ -204,7 +208,7 @@ def _log(world: World) -> tuple[str, str]:
 
 
 def _changed(text: str) -> st.SearchStrategy[str]:
-    """A text with a part of it replaced."""
+    """Return the text with a part of it replaced."""
     return st.builds(
         lambda at, length, part: text[:at] + part + text[at + length :],
         st.integers(0, len(text)),

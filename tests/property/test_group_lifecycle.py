@@ -1,4 +1,4 @@
-"""The life of a group, in any order of events: reading, pausing, dying, coming back, seeking, catching up."""
+"""The life of a group, in any order of events: reading, pausing, dying, returning, seeking, catching up."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Lifecycle(RuleBasedStateMachine):
         for table in ("subscription", "topic"):
             assert self.world.value(f"select count(*) from postbus.{table} where {_OF[table]} = $1", self.topic) == 0
 
-    # What may happen.
+    # Events.
 
     @rule(keys=st.lists(_keys, min_size=1, max_size=5), has_keys=st.booleans())
     def publish(self, keys: list[str | None], has_keys: bool) -> None:
@@ -102,7 +102,7 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(name=_which, part=_which, takes=st.booleans(), vanishes=st.booleans(), lane=st.integers(0, _LANES - 1),
           count=st.integers(1, 4), settles=st.integers(0, 9))  # fmt: skip
     def work(self, name: int, part: int, takes: bool, vanishes: bool, lane: int, count: int, settles: int) -> None:
-        """Take the lanes, or go on in them; read some of one lane and settle the first of that."""
+        """Take the lanes, or continue in them; read some messages of one lane and settle the first of them."""
         group = self._group(name)
         parts = [group.live, *(one for one in group.catch_ups if one.status != "COMPLETED" and not one.is_final)]
         reading = parts[part % len(parts)]
@@ -141,7 +141,7 @@ class Lifecycle(RuleBasedStateMachine):
     @precondition(lambda self: self.groups)
     @rule(name=_which)
     def remove(self, name: int) -> None:
-        """The group goes, with all that belongs to it; what it has settled stays settled."""
+        """Remove the group with everything that belongs to it; what it has settled stays settled."""
         group = self._group(name)
         sql = "select removed from postbus.remove_group($1, $2, force => true)"
         assert self.world.value(sql, self.topic, group.name)
@@ -152,14 +152,14 @@ class Lifecycle(RuleBasedStateMachine):
     @precondition(lambda self: self.lost)
     @rule(which=_which)
     def settle_what_is_lost(self, which: int) -> None:
-        """Who has lost a lane changes nothing any more."""
+        """Check that a process that has lost a lane changes nothing any more."""
         lane, cursor = self.lost[which % len(self.lost)]
         assert self.world.run(advance(self.world.conn, [lane], cursor, 1)) == [1]
 
     @precondition(lambda self: self.groups)
     @rule(survivors=st.sets(_names))
     def let_die(self, survivors: set[str]) -> None:
-        """Time passes, and three looks find no heartbeat of some groups."""
+        """Let time pass, until three checks find no heartbeat of some groups."""
         self.later += timedelta(minutes=10)
         alive = [group.live.id for group in self.groups.values() if group.state == "ACTIVE" and group.name in survivors]
         self._heartbeat(alive, self.later)
@@ -196,7 +196,7 @@ class Lifecycle(RuleBasedStateMachine):
     @precondition(lambda self: self.groups)
     @rule(name=_names, start=st.sampled_from(["FROM_TIMESTAMP", "FROM_MESSAGE_ID", "from_now", ""]))
     def seek_to_nowhere(self, name: str, start: str) -> None:
-        """A start that lacks what it needs, or is none, is refused, and nothing has changed."""
+        """Check that a bad or incomplete start is refused, and changes nothing."""
         assert self.world.refusal("select postbus.seek($1, $2, $3)", self.topic, name, start) == "PB402"
 
     @precondition(lambda self: any(group.catch_ups for group in self.groups.values()))
@@ -219,7 +219,7 @@ class Lifecycle(RuleBasedStateMachine):
             lag = self.world.value("select messages from postbus.group_lag($1)", group.live.id)
             assert lag == len(group.live.unread) or (not group.is_lag_exact and lag > len(group.live.unread))
 
-    # What must hold.
+    # Invariants.
 
     @invariant()
     def all_is_as_expected(self) -> None:
@@ -292,7 +292,7 @@ class Lifecycle(RuleBasedStateMachine):
         assert (self.world.value(sql, self.topic) or 0) == len({one.id for one in self.sent} - self.messages.wanted)
 
     def single_messages_are_as_expected(self) -> None:
-        """Asked for one at a time they are the same: some of them, since that takes long."""
+        """Check that single queries give the same answers: for some messages, since that takes long."""
         for one in self.sent[:: max(len(self.sent) // 3, 1)]:
             rows = self.world.fetch(
                 "select $2::bigint, group_name, status, required from postbus.deliveries_of($1, $2)",
@@ -304,7 +304,7 @@ class Lifecycle(RuleBasedStateMachine):
                                        self.topic, one.id)  # fmt: skip
             assert tuple(state) == self.messages.state(one.id, self.groups)
 
-    # How.
+    # Helpers.
 
     def _group(self, which: int) -> Group:
         return self.groups[sorted(self.groups)[which % len(self.groups)]]
@@ -321,7 +321,7 @@ class Lifecycle(RuleBasedStateMachine):
             group.is_lag_exact = group.is_lag_exact and len(wanted) == len(new)
 
     def _start(self, start: str, which: int) -> tuple[str, datetime | None, int | None]:
-        """The arguments of a start position."""
+        """Return the arguments of a start position."""
         if start == "LATER":
             return "FROM_TIMESTAMP", datetime.now(UTC) + timedelta(days=30), None
         if start == "NEXT_ID":
@@ -335,7 +335,7 @@ class Lifecycle(RuleBasedStateMachine):
         return start, None, chosen.id
 
     def _from(self, kind: str, at: datetime | None, id: int | None) -> set[int]:
-        """What a group has before it that starts there."""
+        """Return what a group that starts there has before it."""
         if kind == "FROM_NOW":
             return set()
         return {one.id for one in self.sent if (at is None or one.published_at >= at) and (id is None or one.id >= id)}
@@ -355,7 +355,7 @@ class Lifecycle(RuleBasedStateMachine):
         reading.held = {}
 
     def _take(self, group: Group, reading: Reading, vanishes: bool) -> None:
-        """A new worker comes; the one before it has left, or vanished."""
+        """Start a new worker; the one before it has left, or vanished."""
         if vanishes:
             sql = "update postbus.worker set seen_at = clock_timestamp() - interval '1 hour' where name = $1"
             self.world.value(sql, reading.worker)
@@ -400,7 +400,7 @@ class Lifecycle(RuleBasedStateMachine):
         return str(self.world.value(sql, subscription, lane))
 
     def _unread(self, subscription: int) -> set[int]:
-        """What a subscription would read, in all lanes."""
+        """Return what a subscription would read, in all lanes."""
         found: list[int] = []
         for lane in range(_LANES):
             cursor = self._stored(subscription, lane)
@@ -424,6 +424,6 @@ _OF = {"subscription": "group_name is not null and topic_id = postbus.topic_id($
 
 
 def test_groups_live_as_the_model_says(world: World) -> None:
-    """States, what is unread, catch-ups, deliveries and states of messages, after each step of any sequence."""
+    """States, unread messages, catch-ups, deliveries and message states match after each step of any sequence."""
     machine: Any = partial(Lifecycle, world)
     run_state_machine_as_test(machine, settings=examples(25, steps=30))

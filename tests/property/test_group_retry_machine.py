@@ -1,4 +1,4 @@
-"""Messages that a group tries again, in any order of events: put off, parked, claimed, settled, given up, redriven."""
+"""Deferred messages of a group, in any order of events: retried, parked, claimed, settled, given up, redriven."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _which = st.integers(0, 30)
 
 @dataclass
 class Waiting:
-    """A message that the group tries again, or that waits behind one of its key."""
+    """A deferred message: it is retried, or parked behind one of its key."""
 
     parked: bool
     attempts: int
@@ -35,7 +35,7 @@ class Waiting:
 
 
 class Retries(RuleBasedStateMachine):
-    """Each message is in one place: before the group, waiting, given up, or done."""
+    """Each message is in one place: before the group, deferred, given up, or settled."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Retries(RuleBasedStateMachine):
         kinds=st.lists(st.sampled_from(["done", "retry", "dead", "release", "suspect"]), min_size=4, max_size=4),
     )
     def read(self, first: int, kinds: list[str]) -> None:
-        """Work through what is before a lane: what fails is put off, and what has its key waits behind it."""
+        """Handle what is before a lane: failed messages are retried, and others of their key are parked behind them."""
         lane = self.lanes[_one_of(self.unread, first)]
         held = self.held[lane]
         piece = self.world.run(read(self.world.conn, held.cursor, 4, topic=self.topic, lanes=(lane,)))
@@ -107,7 +107,7 @@ class Retries(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting)
     @rule(first=_which, count=st.integers(1, 4))
     def claim(self, first: int, count: int) -> None:
-        """What is due comes, its attempt counted. What was in hand for longer than its lease is suspected."""
+        """Claim due messages, and count the attempt. Messages in hand for longer than their lease are suspects."""
         lane = self.lanes[_one_of(self.waiting, first)]
         self._suspect(lane)
         rows = self.world.fetch("select * from postbus.claim_retrying_as_of(array[$1::uuid], $2, $3)",
@@ -127,7 +127,7 @@ class Retries(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting)
     @rule(first=_which)
     def claim_alone(self, first: int) -> None:
-        """A suspect comes by itself, the first of its key."""
+        """Claim a suspect alone, the first of its key."""
         lane = self.lanes[_one_of(self.waiting, first)]
         self._suspect(lane)
         rows = self.world.fetch("select * from postbus.claim_retrying_as_of(array[$1::uuid], 1, $2, is_alone => true)",
@@ -163,7 +163,7 @@ class Retries(RuleBasedStateMachine):
     @precondition(lambda self: self.tried)
     @rule(which=_which, outcome=st.sampled_from(["done", "retry", "dead", "release"]), wait=st.integers(0, 2))
     def settle(self, which: int, outcome: str, wait: int) -> None:
-        """What was tried; it is lost if somebody has settled it meanwhile."""
+        """Settle a claimed message; it is lost if another worker has settled it meanwhile."""
         id = _one_of(self.tried, which)
         one = self.waiting.get(id)
         if outcome in ("done", "dead") or one is None:
@@ -191,7 +191,7 @@ class Retries(RuleBasedStateMachine):
     @precondition(lambda self: self.former and self.waiting)
     @rule(which=_which)
     def settle_what_is_lost(self, which: int) -> None:
-        """Who has lost a lane changes nothing any more, and gets nothing."""
+        """Check that a worker that has lost a lane changes nothing any more, and gets nothing."""
         former = self.former[which % len(self.former)]
         ids = sorted(self.waiting)
         assert self.world.run(settle_retrying(self.world.conn, former, ids, "done")) == ["lost"] * len(ids)
@@ -209,7 +209,7 @@ class Retries(RuleBasedStateMachine):
     @precondition(lambda self: self.dead)
     @rule(ids=st.none() | st.sets(_which, min_size=1, max_size=2), is_wrong=st.booleans(), is_purge=st.booleans())
     def redrive(self, ids: set[int] | None, is_wrong: bool, is_purge: bool) -> None:
-        """All dead letters, or some, come back with no attempts made, or go for good; one that is none is refused."""
+        """Redrive or purge all dead letters, or some; an id that is none is refused."""
         among = self.keys if is_wrong else self.dead
         named = None if ids is None else [_one_of(among, n) for n in ids]
         function = "purge_dead_letters" if is_purge else "redrive"
@@ -246,7 +246,8 @@ class Retries(RuleBasedStateMachine):
 
     @invariant()
     def nothing_waits_for_nobody(self) -> None:
-        """Of each key that waits, one at least may be tried, and no later one before the first that has been read."""
+        """Check that of each waiting key at least one message may be tried, and no later one before the first that
+        was read."""
         for id, one in self.waiting.items():
             if one.parked:
                 assert any(
@@ -261,7 +262,7 @@ class Retries(RuleBasedStateMachine):
         return "COMPLETED" if id in self.done else "PENDING"
 
     def _unpark(self, key: str | None) -> None:
-        """The first of a key is tried at once, if it was to wait."""
+        """Make the first message of a key due at once, if it was to wait."""
         behind = [id for id in self.waiting if key is not None and self.keys[id] == key]
         if behind and self.waiting[min(behind)].parked:
             self.waiting[min(behind)].parked = False
@@ -271,7 +272,7 @@ class Retries(RuleBasedStateMachine):
         return self.world.value("select clock_timestamp() + $1::interval", self.now)
 
     def _take(self) -> None:
-        """A new worker takes all lanes from the one before it, which has vanished."""
+        """Let a new worker take all lanes from the one before it, which has vanished."""
         self.former += self.held.values()
         sql = "update postbus.worker set seen_at = clock_timestamp() - interval '1 hour' where name = $1"
         self.world.value(sql, self.worker)

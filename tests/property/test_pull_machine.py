@@ -1,4 +1,4 @@
-"""A group that is pulled from, in any order of events: pops, settlements, leases that end, redrives and seeks."""
+"""A pulling group, in any order of events: pops, settlements, expired leases, redrives and seeks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _which = st.integers(0, 30)
 
 @dataclass
 class Open:
-    """A message that the group is not done with."""
+    """A message that the group has not settled."""
 
     attempts: int = 0
     due: timedelta = timedelta(0)
@@ -39,7 +39,7 @@ class Open:
 
 
 class Pulling(RuleBasedStateMachine):
-    """Each message is open, given up or done; of each key the first ones are in one hand at a time."""
+    """Each message is open, given up or settled; the first ones of a key are in one hand at a time."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Pulling(RuleBasedStateMachine):
         self.now = timedelta(0)
 
     def teardown(self) -> None:
-        """In the end all that is open comes, and then nothing is left."""
+        """In the end every open message comes, and then nothing is left."""
         self.now += timedelta(days=1)
         while self.open:
             popped = self._pop(5, None)
@@ -86,7 +86,7 @@ class Pulling(RuleBasedStateMachine):
         wait=st.integers(0, 2),
     )
     def settle(self, which: int, first: int, count: int, outcome: str, wait: int) -> None:
-        """Some of what a pop brought, now or long after: it is lost if somebody else has it."""
+        """Settle some of what a pop returned, now or much later: it is lost if another pop has it."""
         popped = self.pops[which % len(self.pops)]
         if popped.ids:
             first %= len(popped.ids)
@@ -95,7 +95,7 @@ class Pulling(RuleBasedStateMachine):
     @precondition(lambda self: self.pops)
     @rule(which=_which)
     def extend(self, which: int) -> None:
-        """What is left in hand of a pop is held from now on for its lease."""
+        """Extend the lease of what is left in hand of a pop."""
         token = self.pops[which % len(self.pops)].token
         held = [one for one in self.open.values() if token is not None and one.token == token]
         lost = self.world.value("select postbus.extend(array[$1::uuid], $2)", token, self.now + _LEASE)
@@ -110,7 +110,7 @@ class Pulling(RuleBasedStateMachine):
     @precondition(lambda self: self.dead)
     @rule(which=_which)
     def redrive(self, which: int) -> None:
-        """One that was given up is tried again, with no attempts made."""
+        """Redrive a dead letter, which then has no attempts."""
         id = _one_of(self.dead, which)
         sql = "select postbus.redrive($1, ids => array[$2::bigint], group_name => 'g')"
         assert self.world.value(sql, self.topic, id) == 1
@@ -120,7 +120,7 @@ class Pulling(RuleBasedStateMachine):
     @precondition(lambda self: len(self.pops) % 5 == 4)
     @rule(back=st.booleans())
     def seek(self, back: bool) -> None:
-        """What was tried, and what waits behind it on the shelf, stays; of the rest all comes again, or nothing."""
+        """Seek: deferred messages and those parked behind them stay; all others come again, or none."""
         shelf = {
             row["id"]
             for row in self.world.fetch("select id from postbus.retrying where subscription_id = $1", self.group)
@@ -154,7 +154,7 @@ class Pulling(RuleBasedStateMachine):
         assert self.world.value(sql, self.group) == 0
 
     def _pop(self, count: int, key: str | None) -> Pop:
-        member = self.world.new_name("member")  # each has what one pop brought, and nothing else
+        member = self.world.new_name("member")  # each has the messages of one pop, and nothing else
         options = {"topic": self.topic, "key": key, "member": member, "as_of": self._at()}
         popped = self.world.run(pop(self.world.conn, count, **options))
         assert popped.ids == sorted(set(popped.ids))
@@ -175,7 +175,7 @@ class Pulling(RuleBasedStateMachine):
             assert attempts == one.attempts
             one.due, one.token = self.now + _LEASE + more, popped.token
             one.suspected, one.alone = is_alone, True if is_alone else None
-        if is_alone:  # who has lost the first of a key has lost those behind it
+        if is_alone:  # losing the first message of a key loses those behind it
             first = popped.ids[0]
             for id, one in self.open.items():
                 if (
@@ -188,7 +188,7 @@ class Pulling(RuleBasedStateMachine):
         return popped
 
     def _was_alone(self, id: int) -> bool:
-        """Whether who had it had nothing else. If that is seen now, it is noted for the others."""
+        """Return whether the holder had nothing else in hand, and note that for its other messages."""
         one = self.open[id]
         if one.alone is not None:
             return one.alone
@@ -198,7 +198,7 @@ class Pulling(RuleBasedStateMachine):
         return not others
 
     def _give_up(self) -> None:
-        """What came back after its last attempt is given up by the pop that meets it."""
+        """Give up messages that returned after their last attempt, when a pop meets them."""
         rows = self.world.fetch(
             "select id, attempts from postbus.dead_letter d where subscription_id = $1 and not exists "
             "(select from postbus.retrying r where r.subscription_id = d.subscription_id and r.id = d.id)",
@@ -214,7 +214,7 @@ class Pulling(RuleBasedStateMachine):
         return sorted(id for id in self.open if self.keys[id] == key)
 
     def _free(self, wanted: str | None) -> set[int]:
-        """The first of each key of which nothing is in hand; of those without a key all."""
+        """Return the first message of each key with nothing in hand, and all messages without a key."""
         found = set()
         for key in {self.keys[id] for id in self.open} if wanted is None else {wanted}:
             line = self._of_key(key)
@@ -226,7 +226,7 @@ class Pulling(RuleBasedStateMachine):
         return found
 
     def _is_behind(self, id: int, popped: Pop) -> bool:
-        """Right behind others of its key that the same pop has."""
+        """Return those that follow directly behind others of their key in the same pop."""
         key = self.keys[id]
         before = [other for other in self._of_key(key) if other < id]
         return key is not None and bool(before) and all(other in popped.ids for other in before)
@@ -254,7 +254,7 @@ class Pulling(RuleBasedStateMachine):
         self._give_back(token, back, wait if outcome == "retry" else None)
 
     def _give_back(self, token: UUID | None, back: list[int], wait: timedelta | None) -> None:
-        """With those that the pop has in hand behind them."""
+        """Return them with those that the pop has in hand behind them."""
         behind = {
             id
             for id, one in self.open.items()

@@ -1,4 +1,4 @@
-"""A queue, in any order of events: published, claimed, settled in every way, expired, given up, redriven, paused."""
+"""A queue, in any order of events: publishing, claiming, every settlement, expiry, redrives, pauses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _which = st.integers(0, 30)
 
 @dataclass
 class Queued:
-    """A message of the queue. What is delayed comes into the queue by the first claim after it is due."""
+    """A message of the queue. A delayed one enters the queue by the first claim after it is due."""
 
     key: str
     priority: int
@@ -74,7 +74,7 @@ class Queue(RuleBasedStateMachine):
         self.ordered = ordered
 
     def teardown(self) -> None:
-        """All that is left is claimed in the end, once each, but for what is dead."""
+        """In the end everything that is left is claimed, once each, apart from dead letters."""
         if self.paused:
             self.world.value("select postbus.resume_topic($1)", self.topic)
             self.paused = False
@@ -156,7 +156,7 @@ class Queue(RuleBasedStateMachine):
     @precondition(lambda self: self.over)
     @rule(which=_which, way=st.sampled_from(["ack($1, $2)", "release($1, $2)", "dead_letter($1, $2, 'no')"]))
     def settle_what_is_lost(self, which: int, way: str) -> None:
-        """What is settled already, or was given to somebody else, stays as it is."""
+        """Check that a message that was settled, or leased again, stays as it is."""
         token, ids = self.over[which % len(self.over)]
         assert sorted(self.world.value(f"select postbus.{way}", token, ids)) == sorted(ids)
         told = self.world.fetch("select * from postbus.retry($1, $2)", token, ids)
@@ -183,7 +183,7 @@ class Queue(RuleBasedStateMachine):
     @precondition(lambda self: any(one.is_dead for one in self.messages.values()))
     @rule(which=_which, is_all=st.booleans(), is_wrong=st.booleans())
     def redrive(self, which: int, is_all: bool, is_wrong: bool) -> None:
-        """One that is not dead is refused; others come back with no attempts made."""
+        """Redrive dead letters, which then have no attempts; an id that is none is refused."""
         dead = {id for id, one in self.messages.items() if one.is_dead}
         ids = None if is_all else [_one_of(self.messages if is_wrong else dead, which)]
         sql = "select postbus.redrive($1, ids => $2)"
@@ -238,7 +238,7 @@ class Queue(RuleBasedStateMachine):
         return row["token"]
 
     def _claim_suspects(self) -> Any:
-        """Claim what is suspected, as one who does nothing else. Returns the lease, if there is one."""
+        """Claim a suspect, as a worker that does nothing else. Returns the lease, if there is one."""
         sql = "select * from postbus.claim_suspects_as_of($1, 'm', lease => $2, is_promised => true, as_of => $3)"
         [row] = self.world.fetch(sql, self.topic, _LEASE, self._at())
         free = {
@@ -280,7 +280,7 @@ class Queue(RuleBasedStateMachine):
         return not one.is_dead and one.lease is None and one.due is None and one.trial is None
 
     def _pass_on(self, ids: list[int]) -> None:
-        """The next of a key may be claimed: the first that is in the queue at that moment."""
+        """Free the next message of a key: the first one in the queue at that moment."""
         for key in [key for key, head in self.heads.items() if head in ids]:
             behind = [id for id, one in self.messages.items() if one.key == key and self._is_waiting(one)]
             if behind:
@@ -294,7 +294,7 @@ class Queue(RuleBasedStateMachine):
         self._finish(ids)
 
     def _close(self, token: Any, ids: list[int]) -> None:
-        """These are not in the lease any more."""
+        """Remove these from their lease."""
         self.over.append((token, ids))
         left, ends = self.leases[token]
         self.leases[token] = (left - set(ids), ends)
@@ -313,7 +313,7 @@ class Queue(RuleBasedStateMachine):
         self._pass_on([id])
 
     def _expire(self) -> None:
-        """What is leased for too long is suspected. Only one that was alone is charged, and is dead in the end."""
+        """Make messages of an expired lease suspects. Only one that was alone is charged, and dead in the end."""
         ended = [token for token, (_, ends) in self.leases.items() if ends <= self.now]
         count = sum(len(self.leases[token][0]) for token in ended)
         assert self.world.value("select postbus.return_expired_as_of(as_of => $1)", self._at()) == count
@@ -339,7 +339,7 @@ def _one_of(ids: Iterable[int], which: int) -> int:
     return known[which % len(known)]
 
 
-def test_a_queue_goes_as_the_model_says(world: World) -> None:
+def test_queue_goes_as_the_model_says(world: World) -> None:
     """Nothing is lost or leased twice at the same time, keys keep their order, and attempts are counted."""
     machine: Any = partial(Queue, world)
     run_state_machine_as_test(machine, settings=examples(30, steps=40))

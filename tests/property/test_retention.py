@@ -35,7 +35,7 @@ class _Topic:
     name: str
     options: dict[str, int]
     groups: dict[str, _Group]
-    there: dict[int, int] = field(default_factory=dict)  # the leaf of each message
+    there: dict[int, int] = field(default_factory=dict)  # the partition of each message
 
     def keeps_for(self, group: _Group, now: datetime) -> bool:
         if group.state == "DEAD":
@@ -53,7 +53,8 @@ class _Topic:
         return closed_at > now - kept_for * _MINUTE or any(self._is_before(group, id) for group in keeping)
 
     def _is_before(self, group: _Group, id: int) -> bool:
-        """Whether a group has any message of the same leaf before it: a topic's part of a leaf goes as a whole."""
+        """Return whether a group has a message of the same partition before it: a topic's part of it is removed as
+        a whole."""
         return any(self.there[one] == self.there[id] for one in group.unread if one in self.there)
 
 
@@ -84,7 +85,7 @@ class _World:
         assert await self.conn.fetchval("select count(distinct storage_id) from postbus.topic where name <> ''") == 1
 
     def _options(self) -> dict[str, int]:
-        """In minutes, up to days: far beyond what the storage was made for."""
+        """Return a duration, from minutes to days: far beyond what the storage was made for."""
         retention, zero, dead = (self.choose.choice([0, 5, 30, 200, 3000]) for _ in range(3))
         most = max(retention, zero) + self.choose.choice([0, 20, 2000])
         return {
@@ -164,13 +165,13 @@ class _World:
         await self.check()
 
     async def check(self) -> None:
-        """Sweep at this moment, and compare what is there with what the options say."""
+        """Sweep at this moment, and compare what is stored with what the options say."""
         now = await self._now()
 
         async def is_as_expected() -> None:
             while (await self._sweep_at(now))["more"]:
                 pass
-            # Of leaves that are gone, as it was known before. One that was closed and dropped at once was closed now.
+            # For dropped partitions use what was known before; one closed and dropped at once was closed now.
             leaves = self._leaves | dict(await self.conn.fetch("select epoch, closed_at from postbus.log_leaf"))
             gone = leaves.keys() - set(await self._epochs())
             for topic in self.topics:
@@ -181,7 +182,7 @@ class _World:
                 }
                 assert await self._stored(topic) == expected
 
-        await eventually(is_as_expected, within=30)  # transactions of other databases may hold a sweep up
+        await eventually(is_as_expected, within=30)  # transactions of other databases may delay a sweep
         self._leaves = dict(await self.conn.fetch("select epoch, closed_at from postbus.log_leaf"))
         for topic in self.topics:
             kept = await self._stored(topic)
@@ -209,10 +210,12 @@ class _World:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_each_topic_keeps_what_its_own_options_say(conn: Any, seed: int) -> None:
-    """At 50 random moments two topics of one storage, whose groups pause, die and end, have what each must keep."""
+    """At 50 random moments two topics of one storage, whose groups pause, die and end, store exactly what each must
+    keep."""
     world = _World(conn, random.Random(seed))
     await world.begin()
-    await conn.execute("update postbus.storage set period = interval '900 days'")  # leaves close when the test says so
+    # partitions close when the test says so
+    await conn.execute("update postbus.storage set period = interval '900 days'")
     for _ in range(_MOMENTS):
         for _ in range(world.choose.randrange(6)):
             await world.act()

@@ -1,4 +1,4 @@
-"""What messages are, in any order of events: all views say what the rules say, after each step."""
+"""States of messages, in any order of events: all views agree with the rules after each step."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _DEEDS = {
     "redrive": 3, "purge": 1, "force_complete": 1, "set_state": 2, "cancel": 1, "remove": 1, "set_catch_up": 1,
     "set_tracking": 1, "fold": 2, "sweep": 1, "sweep_subscriptions": 1,
 }  # fmt: skip
-# A rebase lets messages come again that were read out of the order of positions: there is none beside open ones.
+# After a rebase, messages read out of the order of sequences may come again, so there is none beside open ones.
 _ENDINGS = [{"publish_open": 2, "commit": 3}, {"rebase": 2}]
 _ASKED_FOR = int(os.environ.get("POSTBUS_TEST_EXAMPLES", "0"))
 _SEEDS = [35, 41, 51, 62, 71, 123]
 
 
 class Story:
-    """Deeds chosen by chance, done to a topic and told to the model."""
+    """Random actions, applied to a topic and reported to the model."""
 
     def __init__(self, conn: Any, connect: Any, seed: int) -> None:
         self.conn = conn
@@ -64,7 +64,7 @@ class Story:
         )
 
     async def step(self) -> bool:
-        """Do something. Whether there was something to do."""
+        """Do something. Returns whether there was something to do."""
         name = self.chance.choices(list(self.deeds), list(self.deeds.values()))[0]
         deed: Callable[[], Awaitable[bool | None]] = getattr(self, f"_{name}")
         is_done = await deed() is not False
@@ -81,7 +81,7 @@ class Story:
         assert not found, "\n".join([*self.told, "", *found])
 
     async def _look(self) -> Seen:
-        """What the groups and their histories have before them, as reading from their cursors brings it."""
+        """Return what the groups and their catch-ups have before them, as reading from their cursors shows it."""
         seen = Seen()
         for group in await self._groups():
             name = group["group_name"]
@@ -113,7 +113,7 @@ class Story:
         return self.chance.choice(groups) if groups else None
 
     async def _parts(self, group: Any, *, also_cancelled: bool = False) -> list[Any]:
-        """The group's subscription, and those that read its history."""
+        """Return the group's subscription, and those of its catch-ups."""
         rows: list[Any] = await self.conn.fetch(
             "select * from postbus.subscription "
             "where id = $1 or catch_up_of = $1 and (state <> 'CANCELLED' or $2) order by id",
@@ -183,7 +183,7 @@ class Story:
     # Workers.
 
     async def _work(self) -> bool:
-        """A worker takes the lanes of a group, or of a history, does something in each, and leaves."""
+        """Let a worker take the lanes of a group, or of a catch-up, do something in each, and leave."""
         group = await self._group()
         if group is None:
             return False
@@ -311,7 +311,7 @@ class Story:
         return True
 
     async def _die(self) -> bool:
-        """What pops of the group have in hand comes back first."""
+        """Release what pops of the group have in hand first."""
         group = await self._group("ACTIVE")
         if group is None:
             return False
@@ -366,7 +366,7 @@ class Story:
         return await self._try("select postbus.set_catch_up('t', $1, $2)", group["group_name"], is_wanted)
 
     async def _try(self, sql: str, *args: Any) -> bool:
-        """Whether it is not refused."""
+        """Return whether it is not refused."""
         try:
             await self.conn.execute(sql, *args)
         except asyncpg.PostgresError:
@@ -431,7 +431,7 @@ class Story:
 
 
 def _only(piece: Piece, numbers: list[int]) -> Piece:
-    """Some messages of a piece."""
+    """Return some messages of a read result."""
     return Piece(
         messages=[piece.messages[n] for n in numbers],
         keys=[piece.keys[n] for n in numbers],
@@ -440,13 +440,13 @@ def _only(piece: Piece, numbers: list[int]) -> Piece:
 
 
 def _seeds() -> list[int]:
-    """Those that have found something; or as many new ones as are asked for."""
+    """Return the seeds that once found something, or as many new ones as requested."""
     return random.sample(range(1_000_000), _ASKED_FOR) if _ASKED_FOR else _SEEDS
 
 
 @pytest.mark.parametrize("seed", _seeds())
-async def test_all_views_say_what_the_rules_say(conn: Any, connect: Any, seed: int) -> None:
-    """Groups read, fail, give up, pop, die, return, come late, are set back and end; the database is restored."""
+async def test_all_views_agree_with_the_rules(conn: Any, connect: Any, seed: int) -> None:
+    """Groups read, fail, give up, pop, die, return, join late, seek back and end, and the database is restored."""
     story = Story(conn, connect, seed)
     await story.begin()
     for _ in range(_STEPS):

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class World:
-    """Runs one statement after the other; each example takes a topic that no other has."""
+    """Runs one statement after the other; each example uses its own topic."""
 
     def __init__(self, runner: asyncio.Runner, conn: Any) -> None:
         self.conn = conn
@@ -34,7 +34,7 @@ class World:
         return self.run(self.conn.fetchval(sql, *args))
 
     def refusal(self, sql: str, *args: Any) -> str | None:
-        """The code with which the server refuses a statement; None where it does not."""
+        """Return the code with which the server refuses a statement, or None if it does not."""
         try:
             self.value(sql, *args)
         except asyncpg.PostgresError as error:
