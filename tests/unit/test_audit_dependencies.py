@@ -1,4 +1,4 @@
-"""The check of the lock file for known vulnerabilities says what it knows, and that it knows nothing."""
+"""The check of the lock file for known vulnerabilities reports what it knows, and that it knows nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AWAY = "http://127.0.0.1:1"
 
 @contextmanager
 def answering(answers: dict[str, Any]) -> Iterator[str]:
-    """A server that answers each path with a JSON document, and others with 404."""
+    """Run a server that answers each path with a JSON document, and others with 404."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -52,28 +52,28 @@ def lock(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_the_lock_file_is_read() -> None:
-    """Each of its dependencies is asked for."""
+def test_lock_file_is_read() -> None:
+    """Each of its dependencies is checked."""
     text = LOCK.read_text("utf-8")
     assert len(pinned(text)) == text.count("==") - text.count(" == ") > 50
 
 
-def test_nobody_who_can_be_asked_is_no_good_news(lock: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The exit code is not that of a check that has found nothing."""
+def test_unreachable_sources_are_no_good_news(lock: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The exit code differs from that of a check that found nothing."""
     assert main(["--lock", lock, "--osv", AWAY, "--index", AWAY]) == 3
     assert "NOT CHECKED" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("vulns", "code"), [([], 0), ([{"id": "CVE-1"}, {"id": "GHSA-2"}], 1)])
 def test_osv_is_asked_first(lock: str, vulns: Any, code: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """It names the package and what is known."""
+    """It names the package and the known vulnerabilities."""
     with answering({"/v1/querybatch": {"results": [{}, {"vulns": vulns} if vulns else {}]}}) as url:
         assert main(["--lock", lock, "--osv", url, "--index", AWAY]) == code
     assert ("two 2.0: CVE-1, GHSA-2" in capsys.readouterr().out) is bool(vulns)
 
 
-def test_the_index_is_asked_where_osv_is_away(lock: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was withdrawn does not count."""
+def test_index_is_asked_if_osv_is_unavailable(lock: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Withdrawn reports do not count."""
     answers = {
         "/pypi/one/1.0/json": {"vulnerabilities": [{"id": "old", "withdrawn": "2020-01-01"}]},
         "/pypi/two/2.0/json": {"vulnerabilities": [{"id": "CVE-1", "withdrawn": None}]},
@@ -83,8 +83,8 @@ def test_the_index_is_asked_where_osv_is_away(lock: str, capsys: pytest.CaptureF
     assert "two 2.0: CVE-1\n" in capsys.readouterr().out
 
 
-def test_an_index_that_tells_nothing_is_no_good_news(lock: str) -> None:
-    """A mirror may have the packages, and not what is known about them."""
+def test_index_without_vulnerability_data_is_no_good_news(lock: str) -> None:
+    """A mirror may have the packages, and not their reports."""
     answers: dict[str, Any] = {"/pypi/one/1.0/json": {}, "/pypi/two/2.0/json": {"vulnerabilities": []}}
     with answering(answers) as url:
         assert main(["--lock", lock, "--osv", AWAY, "--index", url]) == 3

@@ -1,4 +1,4 @@
-"""What handlers get of the payloads that are stored."""
+"""What handlers get from stored payloads."""
 
 from __future__ import annotations
 
@@ -64,30 +64,30 @@ _any_text = st.text(st.characters(exclude_categories=()))
 
 
 @given(_json)
-def test_json_values_come_back_as_they_were(value: Any) -> None:
-    """What JSON can express is the same after the way through bytes."""
+def test_json_values_survive_encoding(value: Any) -> None:
+    """A value that JSON can express is the same after encoding and decoding."""
     if isinstance(value, str):
         value = [value]
     assert decoder_for(Any)(*encode(value)) == value
 
 
 @given(st.dictionaries(_any_text, _any_text))
-def test_texts_with_lone_surrogates_come_back_as_they_were(value: dict[str, str]) -> None:
-    """Characters that UTF-8 cannot hold travel as escapes."""
+def test_lone_surrogates_survive_encoding(value: dict[str, str]) -> None:
+    """Characters that UTF-8 cannot hold are stored as escapes."""
     assert decoder_for(Any)(*encode(value)) == value
     assert decoder_for(dict[str, str])(*encode(value)) == value
 
 
 @given(_any_text)
-def test_text_comes_back_as_it_was(value: str) -> None:
-    """A text is a text for a handler that wants str, or says nothing."""
+def test_text_survives_encoding(value: str) -> None:
+    """A text is a text for a handler that asks for str, or for nothing in particular."""
     assert decoder_for(str)(*encode(value)) == value
     assert decoder_for(Any)(*encode(value)) == value
 
 
 @given(st.binary())
-def test_bytes_come_back_as_they_were(value: bytes) -> None:
-    """Bytes are never touched."""
+def test_bytes_survive_encoding(value: bytes) -> None:
+    """Bytes are never changed."""
     assert decoder_for(bytes)(*encode(value)) == value
     assert decoder_for(Any)(*encode(value)) == value
 
@@ -111,8 +111,8 @@ def test_bytes_come_back_as_they_were(value: bytes) -> None:
     ],
     ids=steady,
 )
-def test_typed_payloads_come_back_with_their_types(wanted: Any, value: Any) -> None:
-    """A handler's annotation decides what its payload becomes."""
+def test_typed_payloads_keep_their_types(wanted: Any, value: Any) -> None:
+    """A handler's annotation decides the type of its payload."""
     assert decoder_for(wanted)(*encode(value)) == value
 
 
@@ -160,8 +160,8 @@ class _PickyModel(pydantic.BaseModel):
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_does_not_fit_is_told(wanted: Any, payload: bytes, content_type: str, why: str) -> None:
-    """A payload that does not decode raises one kind of error, whatever is wrong with it."""
+def test_undecodable_payload_raises_one_kind_of_error(wanted: Any, payload: bytes, content_type: str, why: str) -> None:
+    """The error says what does not fit."""
     with pytest.raises(PayloadNotDecodable, match=why) as refused:
         decoder_for(wanted)(payload, content_type)
 
@@ -173,14 +173,14 @@ class _Plain:
 
 
 @pytest.mark.parametrize("wanted", [_Plain, list[_Plain], dict[str, complex], Callable[[], None], 5, int | _Plain])
-def test_types_that_nothing_decodes_to_are_refused(wanted: Any) -> None:
-    """A type that no payload can become is refused when it is asked for, not at the first message."""
+def test_undecodable_types_are_refused_at_once(wanted: Any) -> None:
+    """A type that no payload can become is refused at registration, not at the first message."""
     with pytest.raises(TypeError):
         decoder_for(wanted)
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "application/json; charset=utf-8", "application/x+json"])
-def test_json_is_known_by_its_content_type(content_type: str) -> None:
-    """Handlers that say nothing get JSON decoded, whatever kind of JSON it is."""
+def test_json_is_recognised_by_its_content_type(content_type: str) -> None:
+    """Handlers without an annotation get every kind of JSON decoded."""
     assert decoder_for(Any)(b'{"a":1}', content_type) == {"a": 1}
     assert decoder_for(Any)(b'{"a":1}', "application/x-other") == b'{"a":1}'

@@ -1,4 +1,4 @@
-"""What payloads become on their way in, and which are refused."""
+"""How payloads are encoded, and which are refused."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Colour(enum.Enum):
     ],
     ids=steady,
 )
-def test_payloads_are_written_like_this(payload: Any, encoded: bytes, content_type: str) -> None:
+def test_payloads_are_encoded_by_their_type(payload: Any, encoded: bytes, content_type: str) -> None:
     """Bytes stay as they are, a text is UTF-8, and everything else is JSON."""
     assert encode(payload) == (encoded, content_type)
 
@@ -93,8 +93,8 @@ def test_payloads_are_written_like_this(payload: Any, encoded: bytes, content_ty
     ],
     ids=["value", "list", "dict", "key", "tuple", "dataclass", "struct", "pydantic", "models", "surrogate"],
 )
-def test_what_is_not_a_number_is_refused(wrap: Any, bad: float) -> None:
-    """NaN and infinity are not JSON, wherever they hide."""
+def test_nan_and_infinity_are_refused(wrap: Any, bad: float) -> None:
+    """They are not JSON, at any depth."""
     with pytest.raises(PayloadNotSerializable, match="which JSON cannot express") as refused:
         encode(wrap(bad))
 
@@ -127,8 +127,8 @@ class _Fails(pydantic.BaseModel):
     ],
     ids=steady,
 )
-def test_what_json_cannot_hold_is_refused(payload: Any) -> None:
-    """Objects without a form in JSON are refused with a hint at what can be published."""
+def test_objects_without_a_json_form_are_refused(payload: Any) -> None:
+    """The error has a hint at what can be published."""
     with pytest.raises(PayloadNotSerializable, match="the payload cannot be written as JSON: ") as refused:
         encode(payload)
 
@@ -145,8 +145,8 @@ def _nested(depth: int, *, surrogate: bool = False) -> Any:
 
 
 @pytest.mark.parametrize("surrogate", [False, True])
-def test_nesting_has_a_limit(surrogate: bool) -> None:
-    """So many levels are accepted, one more is not; brackets within texts do not count."""
+def test_nesting_is_limited(surrogate: bool) -> None:
+    """The maximal depth is accepted and one more level is not; brackets within texts do not count."""
     encode(_nested(MAX_DEPTH, surrogate=surrogate))
     for depth in (MAX_DEPTH + 1, 500, 100_000):
         with pytest.raises(PayloadTooDeep, match=f"deeper than {MAX_DEPTH} levels") as refused:
@@ -154,15 +154,15 @@ def test_nesting_has_a_limit(surrogate: bool) -> None:
     assert refused.value.code == "PB412"
 
 
-def test_wide_is_not_deep() -> None:
+def test_wide_payload_is_not_deep() -> None:
     """Many brackets next to one another are no nesting."""
     payload = [{"a": ["\\", '\\"[', "]]]{{{"]}] * 200
 
     assert json.loads(encode(payload)[0]) == payload
 
 
-def test_what_contains_itself_is_refused() -> None:
-    """A list or a dict within itself has no end, and the error says so."""
+def test_payload_that_contains_itself_is_refused() -> None:
+    """The error says that a list or dict within itself has no end."""
     endless: list[Any] = []
     endless.append({"again": endless})
 
@@ -170,7 +170,7 @@ def test_what_contains_itself_is_refused() -> None:
         encode(endless)
 
 
-def test_a_model_that_contains_itself_is_refused() -> None:
+def test_model_that_contains_itself_is_refused() -> None:
     """A model of pydantic within itself is refused too."""
     model = Model(x=None)
     model.x = [model]
@@ -193,8 +193,8 @@ for _ in range(MAX_DEPTH):
     ],
     ids=["line breaks", "many brackets", "long texts of brackets"],
 )
-def test_dicts_are_written_together(others: list[Any]) -> None:
-    """As each of them alone is, however many brackets they have."""
+def test_many_dicts_are_encoded_like_single_ones(others: list[Any]) -> None:
+    """The lines equal the single payloads, however many brackets they have."""
     payloads = [{"x": 1}, *others, {"x": 2}]
     lines = encode_lines(payloads)
     expected = [encode(payload)[0] for payload in payloads]
@@ -204,8 +204,8 @@ def test_dicts_are_written_together(others: list[Any]) -> None:
     assert (lines is None) == any("[{[{" in str(one) for one in others)
 
 
-def test_what_breaks_lines_is_written_alone() -> None:
-    """JSON that was written elsewhere may have line breaks."""
+def test_payload_with_line_breaks_is_encoded_alone() -> None:
+    """JSON that was written elsewhere may contain line breaks."""
     payloads = [{"x": msgspec.Raw(b"[1,\n2]")}, {"x": 1}]
 
     assert encode_lines(payloads) is None
@@ -213,7 +213,7 @@ def test_what_breaks_lines_is_written_alone() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"x": float("nan")}, {"x": {float("nan"): 1}}, {float("-inf"): 1}, DEEP])
-def test_one_that_is_refused_is_found_among_many(bad: Any) -> None:
-    """Whether it is not a number, as a value or a key, or too deep."""
+def test_bad_payload_is_found_among_many(bad: Any) -> None:
+    """It may be NaN as a value or a key, or too deep."""
     with pytest.raises(InvalidPayload):
         encode_many([{"x": 1}, bad, {"x": 2}])

@@ -38,7 +38,7 @@ def _docstrings(tree: ast.AST) -> set[int]:
 
 
 def _texts_of_python(path: Path) -> Iterator[str]:
-    """The strings of a module, with X for what an f-string fills in; docstrings of commands are shown as help."""
+    """Yield the strings of a module, with X for the fields of an f-string; docstrings of commands are shown as help."""
     tree = ast.parse(path.read_text())
     left_out = set() if path.parent.name == "cli" else _docstrings(tree)
     for node in ast.walk(tree):
@@ -50,7 +50,7 @@ def _texts_of_python(path: Path) -> Iterator[str]:
 
 
 def _texts_of_sql(path: Path) -> Iterator[str]:
-    """The literals of a file, with X for what is put in, but not the SQL that it executes."""
+    """Yield the literals of a file, with X for what is inserted, but not the SQL that it executes."""
     text = "\n".join(line.partition("--")[0] if "'" not in line.partition("--")[0] else line
                      for line in path.read_text().splitlines())  # fmt: skip
     glued = _END_GLUE.sub("X'", _GLUE.sub("X", text))
@@ -60,7 +60,7 @@ def _texts_of_sql(path: Path) -> Iterator[str]:
 
 
 def _named() -> list[tuple[str, str]]:
-    """Each command that is named somewhere, and where."""
+    """Return each command that is named somewhere, and where."""
     found = set()
     for path in sorted(SOURCE.rglob("*.py")):
         if "demo" not in path.relative_to(SOURCE).parts:
@@ -79,7 +79,7 @@ def _commands_in(text: str) -> Iterator[str]:
 
 
 def _problem(command: str) -> str | None:
-    """What is wrong with a command; None if a user can type it."""
+    """Return what is wrong with a command, or None if a user can type it."""
     words, here = command.split(), _root()
     taken: list[str] = []
     known = here
@@ -127,7 +127,7 @@ def test_named_command_exists(command: str, where: str) -> None:
 
 
 def test_commands_are_found_in_sql_and_python() -> None:
-    """Without that the test above would say nothing."""
+    """Otherwise the test above would prove nothing."""
     assert {where.rpartition(".")[2] for _, where in NAMED} == {"py", "sql"}
     assert len(NAMED) > 60
 
@@ -144,7 +144,7 @@ def test_commands_are_found_in_sql_and_python() -> None:
         ("topics create t --kind PUB_SUB", "no option --kind"),
     ],
 )
-def test_command_that_cannot_be_typed_is_found(command: str, problem: str | None) -> None:
-    """An unknown command, an unknown option, an argument too many."""
+def test_impossible_command_is_found(command: str, problem: str | None) -> None:
+    """It may have an unknown name, an unknown option, or an argument too many."""
     told = _problem(command)
     assert told is None if problem is None else problem in str(told)

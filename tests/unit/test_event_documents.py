@@ -1,4 +1,4 @@
-"""A registry as documents: JSON Schema, AsyncAPI, and what changed between two of them."""
+"""A registry as documents: JSON Schema, AsyncAPI, and the changes between two of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from postbus import InvalidInput
 from postbus._content.codec import encode
 from postbus.events import Registry, asyncapi, breaking_changes, json_schema
 
-jsonschema: Any = importlib.import_module("jsonschema")  # it tells nothing of its types
+jsonschema: Any = importlib.import_module("jsonschema")  # it has no type hints
 
 
 class Address(msgspec.Struct):
@@ -50,7 +50,7 @@ class Moved:
 
 
 class moved(pydantic.BaseModel):
-    """Within the event type "store" it would be called as another event type is."""
+    """Within the event type "store" its name would be the same as another event type."""
 
     place: Place
 
@@ -78,7 +78,7 @@ WRONG: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", GIVEN)
 def test_schemas_accept_what_the_registry_accepts(name: str) -> None:
-    """Each payload can be validated by a reference into the document, nested types and models included."""
+    """Each payload can be validated by a reference into the document, with nested types and models."""
     document = json_schema(SHOP)
     jsonschema.Draft202012Validator.check_schema(document)
     one = jsonschema.Draft202012Validator({**document, "$ref": document["events"][name]["payload"]["$ref"]})
@@ -87,8 +87,8 @@ def test_schemas_accept_what_the_registry_accepts(name: str) -> None:
     assert not one.is_valid(WRONG[name])
 
 
-def test_a_document_tells_what_is_known_of_each_type() -> None:
-    """The versions that can be read among it."""
+def test_document_describes_each_event_type() -> None:
+    """The description includes the readable versions."""
     document = json_schema(SHOP)
 
     assert document["title"] == "Shop"
@@ -120,8 +120,8 @@ def found(document: Any, reference: str) -> Any:
     return node
 
 
-def test_an_asyncapi_document_has_what_version_3_asks_for() -> None:
-    """Channels with addresses, messages with payloads and headers, operations on channels; and no loose reference."""
+def test_asyncapi_document_follows_version_3() -> None:
+    """It has channels with addresses, messages with payloads and headers, operations, and no dangling reference."""
     document = asyncapi(SHOP)
 
     assert document["asyncapi"] == "3.0.0"
@@ -149,7 +149,7 @@ def test_an_asyncapi_document_has_what_version_3_asks_for() -> None:
 
 
 def document(fields: list[Any], *, name: str = "e", version: int = 1, upcasts: int = 0, **options: Any) -> Any:
-    """A registry with one event, exported."""
+    """Return a registry with one event, exported."""
     registry = Registry()
     payload = msgspec.defstruct("E", fields, forbid_unknown_fields=options.pop("strict", False))
     registry.event(name, **{"topic": "t", "aggregate": "a", **options}, version=version)(payload)
@@ -172,8 +172,8 @@ _N = ("n", int)
         ([("n", dict[str, tuple[int, str]])], [("n", dict[str, tuple[int, str]])]),
     ],
 )
-def test_what_can_be_read_both_ways_is_no_breaking_change(earlier: list[Any], later: list[Any]) -> None:
-    """Optional fields come and go."""
+def test_change_readable_both_ways_is_not_breaking(earlier: list[Any], later: list[Any]) -> None:
+    """Optional fields may be added and removed."""
     assert breaking_changes(document(earlier), document(later)) == []
 
 
@@ -223,19 +223,19 @@ _AFTER = "e: programs that know the earlier schema cannot read what is emitted n
         ([("a", Address)], [("a", dict[str, str])], [_AFTER + "payload.a.street may be missing"]),
     ],
 )
-def test_what_cannot_be_read_is_a_breaking_change(earlier: list[Any], later: list[Any], changes: list[str]) -> None:
-    """Within one version, in both directions, with the place."""
+def test_unreadable_change_is_breaking(earlier: list[Any], later: list[Any], changes: list[str]) -> None:
+    """Within one version, each direction is reported with its path."""
     assert breaking_changes(document(earlier), document(later)) == changes
 
 
-def test_who_refuses_unknown_fields_breaks_by_any_new_one() -> None:
-    """An event that forbids what it does not know cannot grow."""
+def test_new_field_breaks_an_event_that_forbids_unknown_fields() -> None:
+    """Such an event cannot grow."""
     earlier, later = document([_N], strict=True), document([_N, ("m", int, 0)], strict=True)
     assert breaking_changes(earlier, later) == [_AFTER + "payload.m may be there"]
 
 
-def test_a_new_version_needs_upcasters() -> None:
-    """Then anything may have changed."""
+def test_new_version_needs_upcasters() -> None:
+    """With them anything may change."""
     earlier = document([_N])
     assert breaking_changes(earlier, document([("m", str)], version=2, upcasts=1)) == []
     assert breaking_changes(earlier, document([("m", str)], version=3, upcasts=1)) == [
@@ -246,8 +246,8 @@ def test_a_new_version_needs_upcasters() -> None:
     ]
 
 
-def test_a_type_that_is_gone_or_elsewhere_is_a_breaking_change() -> None:
-    """A type that is new is not."""
+def test_removed_or_moved_event_type_is_breaking() -> None:
+    """A new event type is not."""
     earlier = document([_N])
     assert breaking_changes(earlier, document([_N], name="f")) == ["e: the event type is gone"]
     assert breaking_changes(earlier, document([_N], topic="u", aggregate="b")) == [
@@ -256,8 +256,8 @@ def test_a_type_that_is_gone_or_elsewhere_is_a_breaking_change() -> None:
     ]
 
 
-def test_a_type_within_itself_is_compared_once() -> None:
-    """However deep such payloads may be."""
+def test_recursive_type_is_compared_once() -> None:
+    """The depth of its payloads does not matter."""
     one, other = json_schema(SHOP), json_schema(SHOP)
     assert breaking_changes(one, other) == []
     other["$defs"]["store.opened.Opened"]["required"].append("parent")
@@ -268,11 +268,11 @@ def test_a_type_within_itself_is_compared_once() -> None:
     "given", [None, [], {}, {"events": {}}, {"events": {"e": {}}, "$defs": {}}, asyncapi(Registry())]
 )
 def test_other_documents_are_refused(given: Any) -> None:
-    """With how to write the right one."""
+    """The error says how to write the right one."""
     with pytest.raises(InvalidInput, match="postbus events export"):
         breaking_changes(given, document([_N]))
 
 
-def test_a_document_can_be_written() -> None:
-    """It is JSON."""
+def test_document_can_be_written_as_json() -> None:
+    """It has no value that JSON cannot express."""
     assert encode(json_schema(SHOP))[0].startswith(b'{"$schema"')

@@ -1,4 +1,4 @@
-"""The registry: what is registered, what is emitted, what is read, and how older versions become newer ones."""
+"""The registry: registering, emitting and reading events, and upcasting older versions."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def message(payload: Any = EVENT, content_type: str | None = None, **headers: st
     return Message(1, "licenses", encoded, content_type or found, None, kept, None, 4, 1, datetime.now(UTC))
 
 
-def test_an_event_becomes_a_message_of_its_topic() -> None:
-    """Type, version and aggregate travel in headers; the key is the aggregate's id."""
+def test_event_becomes_a_message_of_its_topic() -> None:
+    """Type, version and aggregate are in headers, and the key is the aggregate's id."""
     topic, sent = emission(EVENT, aggregate_id="l-1", correlation_id="c", headers={"trace": "t"}, priority=9)
 
     assert topic == "licenses"
@@ -73,28 +73,28 @@ def test_an_event_becomes_a_message_of_its_topic() -> None:
 
 
 @pytest.mark.parametrize(("given", "kept"), [(7, "7"), (UUID(int=7), str(UUID(int=7))), ("é", "é")])
-def test_an_aggregate_id_is_a_text_a_number_or_a_uuid(given: Any, kept: str) -> None:
-    """It travels as a text."""
+def test_aggregate_id_may_be_a_text_a_number_or_a_uuid(given: Any, kept: str) -> None:
+    """It is stored as a text."""
     _, sent = emission(EVENT, aggregate_id=given)
     assert sent.headers is not None
     assert (sent.key, sent.headers["aggregate-id"]) == (kept, kept)
 
 
-def test_a_key_of_its_own_counts_more_than_the_aggregate() -> None:
-    """For an order that is kept by something else."""
+def test_explicit_key_overrides_the_aggregate() -> None:
+    """The order may be kept by something else."""
     _, sent = emission(EVENT, aggregate_id="l-1", key="store-5")
     assert sent.key == "store-5"
 
 
 @pytest.mark.parametrize("aggregate_id", ["", None, True, 1.5, "x" * 501, "nul\0", "\ud800"])
-def test_a_bad_aggregate_id_is_refused(aggregate_id: Any) -> None:
-    """Before anything is written."""
+def test_bad_aggregate_id_is_refused(aggregate_id: Any) -> None:
+    """It is refused before anything is written."""
     with pytest.raises(InvalidEvent, match="aggregate id"):
         emission(EVENT, aggregate_id=aggregate_id)
 
 
 def unchecked(given: Any) -> Any:
-    """As a program without a type checker has it."""
+    """Return the argument as a program without a type checker sees it."""
     return given
 
 
@@ -107,14 +107,14 @@ def unchecked(given: Any) -> Any:
         StoreClosed.model_construct(reason="no"),
     ],
 )
-def test_a_payload_that_is_not_what_its_class_declares_is_refused(event: Any) -> None:
-    """Constructors check nothing; the registry does, before anything is written."""
+def test_payload_that_contradicts_its_class_is_refused(event: Any) -> None:
+    """Constructors check nothing, and the registry does before anything is written."""
     with pytest.raises(InvalidEvent, match="is invalid"):
         emission(event, aggregate_id=1)
 
 
-def test_what_json_cannot_express_is_refused() -> None:
-    """As for other payloads."""
+def test_event_that_json_cannot_express_is_refused() -> None:
+    """The error is that of other payloads."""
 
     @Registry().event("measured", topic="t", aggregate="a")
     class Measured(msgspec.Struct):
@@ -125,7 +125,7 @@ def test_what_json_cannot_express_is_refused() -> None:
 
 
 @pytest.mark.parametrize("event", [{"licenseId": "l"}, "text", None, object(), LicenseStatusChanged])
-def test_what_is_no_event_is_refused(event: Any) -> None:
+def test_object_of_no_registered_class_is_refused(event: Any) -> None:
     """Only objects of registered classes are events."""
     with pytest.raises(InvalidEvent, match="is not an event"):
         emission(event, aggregate_id=1)
@@ -133,7 +133,7 @@ def test_what_is_no_event_is_refused(event: Any) -> None:
 
 @pytest.mark.parametrize("name", HEADERS)
 def test_headers_of_the_registry_cannot_be_given(name: str) -> None:
-    """They say what the registry knows."""
+    """The registry itself sets them."""
     with pytest.raises(InvalidOption, match=name):
         emission(EVENT, aggregate_id=1, headers={name: "x"})
 
@@ -146,13 +146,13 @@ def test_headers_of_the_registry_cannot_be_given(name: str) -> None:
         (StoreClosed(reason="sold"), {"event_type": "store_closed", "aggregate_type": "store", "event_version": None}),
     ],
 )
-def test_what_is_emitted_can_be_read(event: Any, headers: dict[str, Any]) -> None:
-    """Structs, dataclasses and models of pydantic come back as they were; no version means 1."""
+def test_emitted_event_can_be_read(event: Any, headers: dict[str, Any]) -> None:
+    """Structs, dataclasses and models of pydantic are unchanged, and a missing version means 1."""
     assert registry.check(message(event, **headers)) == event
 
 
-def test_older_versions_become_the_current_one() -> None:
-    """Step by step, by as many upcasters as it takes."""
+def test_older_versions_are_upcast_to_the_current_one() -> None:
+    """They are upcast step by step."""
     assert registry.readable_versions("license_status_changed") == [1, 2, 3]
     first = registry.check(message({"id": "l-1", "status": "PENDING"}, event_version="1"))
     second = registry.check(message({"licenseId": "l-1", "status": "PENDING", "reason": "r"}, event_version="2"))
@@ -184,15 +184,15 @@ def test_older_versions_become_the_current_one() -> None:
         ({"id": "l", "status": 7}, {"event_version": "1"}, "from version 2 to 3: AttributeError"),
     ],
 )
-def test_what_is_no_valid_event_is_told_why(payload: Any, headers: dict[str, Any], reason: str) -> None:
-    """The reason is what becomes of the dead letter."""
+def test_unreadable_event_has_a_reason(payload: Any, headers: dict[str, Any], reason: str) -> None:
+    """It becomes the reason of the dead letter."""
     with pytest.raises(UnreadableEvent) as refused:
         registry.check(message(payload, **headers))
     assert reason in str(refused.value)
 
 
-def test_a_missing_step_makes_older_versions_unreadable() -> None:
-    """And is found by a look at the registry alone, as are upcasters of nothing."""
+def test_missing_step_makes_older_versions_unreadable() -> None:
+    """The registry's own check finds it, and upcasters of unknown types."""
     gappy = Registry()
 
     @gappy.event("a", topic="t", aggregate="x", version=4)
@@ -212,8 +212,8 @@ def test_a_missing_step_makes_older_versions_unreadable() -> None:
         gappy.check(message({"n": 1}, event_type="a", aggregate_type="x", event_version="2"))
 
 
-def test_an_upcaster_that_gives_nothing_usable_is_told() -> None:
-    """Whatever it returns."""
+def test_upcaster_without_a_usable_result_is_reported() -> None:
+    """This covers any returned value."""
     for returned, reason in ((object(), "gave no payload"), ([], "is invalid")):
         odd = Registry()
 
@@ -226,8 +226,8 @@ def test_an_upcaster_that_gives_nothing_usable_is_told() -> None:
             odd.check(message({"n": 1}, event_type="a", aggregate_type="x", event_version="1"))
 
 
-def test_a_class_without_a_decoder_is_a_problem() -> None:
-    """It is found when the registry is looked at, or when it is first used."""
+def test_class_without_a_decoder_is_a_problem() -> None:
+    """It is found by the registry's check, or at its first use."""
     odd = Registry()
 
     @odd.event("a", topic="t", aggregate="x")
@@ -241,14 +241,14 @@ def test_a_class_without_a_decoder_is_a_problem() -> None:
 
 
 @pytest.mark.parametrize("payload", [dict, str, object, 7, None, EVENT, dict[str, int]])
-def test_a_class_that_is_no_payload_is_refused(payload: Any) -> None:
+def test_class_that_is_no_payload_is_refused(payload: Any) -> None:
     """An event has a class of its own."""
     with pytest.raises(InvalidEvent, match="is not a class for payloads"):
         Registry().event("a", topic="t", aggregate="x")(payload)
 
 
-def test_a_type_and_a_class_are_registered_once() -> None:
-    """In all registries together, for a class: it says which type an object is an event of."""
+def test_type_and_class_can_be_registered_only_once() -> None:
+    """A class belongs to one registry only: it says of which type an object is an event."""
 
     class Other(msgspec.Struct):
         n: int
@@ -276,15 +276,15 @@ def test_a_type_and_a_class_are_registered_once() -> None:
         ({"topic": "a b"}, InvalidTopicName),
     ],
 )
-def test_bad_options_are_refused(options: dict[str, Any], error: type[Exception]) -> None:
-    """When the event is registered."""
+def test_bad_event_options_are_refused(options: dict[str, Any], error: type[Exception]) -> None:
+    """The error comes at registration."""
     given = {"name": "a", "topic": "t", "aggregate": "x", **options}
     with pytest.raises(error):
         Registry().event(given.pop("name"), **given)
 
 
-def test_what_a_handler_takes_is_read_from_its_annotation() -> None:
-    """One event class or a union of them; others of the registry are not for it, and unknown ones are found out."""
+def test_events_of_a_handler_follow_from_its_annotation() -> None:
+    """It is one event class or a union; other registered events are not for it, and unknown ones are reported."""
     one, both = wanted_events(StoreOpened), wanted_events(StoreOpened | StoreClosed)
     assert one is not None
     assert both is not None
@@ -296,8 +296,8 @@ def test_what_a_handler_takes_is_read_from_its_annotation() -> None:
     assert wanted_events(int) is wanted_events(dict[str, Any]) is wanted_events(int | None) is None
 
 
-def test_events_cannot_be_mixed_with_something_else() -> None:
-    """Nobody could tell which decoder a message is for."""
+def test_events_cannot_be_mixed_with_other_types() -> None:
+    """The decoder of a message would be ambiguous."""
 
     @Registry().event("elsewhere", topic="t", aggregate="x")
     class Elsewhere(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""A floor is kept for as long as its age and the cost of a full search say, and for no longer."""
+"""A scan floor is kept for as long as its age and the cost of a full search allow, and no longer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_quick_search_is_repeated_after_the_age(clock: Clock) -> None:
-    """The floor holds for its age, then the next search starts at the beginning."""
+    """The floor lasts for its age, and then the next search starts at the beginning."""
     floor = ScanFloor(age=30)
 
     floor.moved("here", given=None, took=0.001)
@@ -37,8 +37,8 @@ def test_quick_search_is_repeated_after_the_age(clock: Clock) -> None:
     assert floor.current() is None
 
 
-def test_slow_searches_are_repeated_more_seldom(clock: Clock) -> None:
-    """Full searches take a fiftieth of the time at most."""
+def test_slow_searches_are_repeated_less_often(clock: Clock) -> None:
+    """Full searches take at most a fiftieth of the time."""
     floor = ScanFloor(age=30)
 
     floor.moved("here", given=None, took=2.0)
@@ -48,8 +48,8 @@ def test_slow_searches_are_repeated_more_seldom(clock: Clock) -> None:
     assert floor.current() == "here"
 
 
-def test_one_search_that_was_held_up_does_not_put_off_the_next(clock: Clock) -> None:
-    """A server that stood still for seconds makes one search slow, and the next one comes in time all the same."""
+def test_one_delayed_search_does_not_postpone_the_next(clock: Clock) -> None:
+    """A server that stalled for seconds makes one search slow, and the next one comes in time."""
     floor = ScanFloor(age=30)
 
     floor.moved("here", given=None, took=0.001)

@@ -1,4 +1,4 @@
-"""A DSN with several hosts is taken apart into one for each."""
+"""A DSN with several hosts is split into one for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of pops that wait: who comes, looks and leaves when."""
+"""Lines of waiting pops: their arrivals, searches and departures."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from postbus._pull.waiters import PopWaiters
 _NOTHING = Pulled([], more=False, next_due=None, floor=None)
 
 
-async def test_who_looks_after_its_time_may_find_its_line_gone() -> None:
-    """Its time was over while the first one looked: it looks for itself, and the first one is gone by then."""
+async def test_pop_that_searches_after_its_time_may_find_its_line_gone() -> None:
+    """Its time ended while the first pop searched: it searches on its own, and the first one has left by then."""
     place = PopWaiters()
 
     def asked(until: asyncio.Event, is_asked: asyncio.Event) -> Callable[[], Awaitable[Pulled]]:

@@ -1,4 +1,4 @@
-"""Reads of the log that several groups share: who reads up to which place."""
+"""Reads of the log that several groups share: who reads up to which position."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEGMENT = {
 
 
 class _Reads:
-    """A store whose reads end when, and with what, a test says."""
+    """A store whose reads end when the test says so, with its results."""
 
     def __init__(self) -> None:
         self.targets: list[str | None] = []
@@ -43,7 +43,7 @@ class _Reads:
         return await self._answers[-1]
 
     async def answer(self, number: int, place: str, *found: Mapping[str, Any]) -> None:
-        """The read of this number has come to a place, and found segments on the way, or nothing."""
+        """Complete the read of this number at a position, with segments or nothing."""
         end = {
             "next_cursor": place,
             "during_cursor": None,
@@ -64,8 +64,8 @@ def _read(
     )
 
 
-async def test_others_read_up_to_the_place_that_the_first_one_has_come_to() -> None:
-    """Those who waited for it, and those who come later and stood at a place before it."""
+async def test_other_readers_read_up_to_the_first_ones_position() -> None:
+    """This holds for readers that waited for it, and for later ones from an earlier position."""
     reads: Any = _Reads()
     reader = LogReader(reads)
     first, second = _read(reader, 1, "a", 0.0), _read(reader, 2, "b", 0.0)
@@ -82,14 +82,14 @@ async def test_others_read_up_to_the_place_that_the_first_one_has_come_to() -> N
     third.cancel()
 
 
-async def test_who_stands_at_a_place_goes_on_to_a_later_one() -> None:
-    """However long its own read took: what counts is when places were taken, one after the other."""
+async def test_reader_at_a_position_continues_to_a_later_one() -> None:
+    """However long its own read took, the order in which positions were taken counts."""
     reads: Any = _Reads()
     reader = LogReader(reads)
     first, second = _read(reader, 1, "a", 0.0), _read(reader, 2, "b", 0.0)
     await asyncio.sleep(0.001)
     await reads.answer(0, "c")
-    again = _read(reader, 1, "c", (await first).taken_at)  # goes on, while the second one still reads up to c
+    again = _read(reader, 1, "c", (await first).taken_at)  # continues while the second one still reads up to c
     await asyncio.sleep(0.001)
     await reads.answer(2, "d")
     await reads.answer(1, "c")
@@ -99,8 +99,8 @@ async def test_who_stands_at_a_place_goes_on_to_a_later_one() -> None:
     assert (await again).next_cursor == "d"
 
 
-async def test_nobody_goes_back_to_a_place_that_was_taken_during_a_read_beside_it() -> None:
-    """A read half-way takes no turn: of a place that was taken meanwhile nobody knows which of the two is later."""
+async def test_no_reader_returns_to_a_position_taken_beside_its_read() -> None:
+    """A read half-way takes no turn, because it is unknown which of the two positions is later."""
     reads: Any = _Reads()
     reader = LogReader(reads)
     half_way = _read(reader, 1, "a", 0.0, is_between=True)
@@ -119,15 +119,15 @@ async def test_nobody_goes_back_to_a_place_that_was_taken_during_a_read_beside_i
 
 
 async def _is_kept(reads: Any, reader: LogReader) -> bool:
-    """Whether somebody who comes to place a gets what was read there once."""
+    """Return whether a reader that comes to position a gets what was read there once."""
     task = _read(reader, 1, "a", 0.0)
     await asyncio.sleep(0.001)
     task.cancel()
     return len(reads.targets) == 1
 
 
-async def test_what_was_read_is_kept_for_as_many_as_may_come() -> None:
-    """Each of three lane sets with the same lanes gets it, who waits for it and who comes later; then it is gone."""
+async def test_read_result_is_kept_for_all_who_may_come() -> None:
+    """Each of three lane sets with the same lanes gets it, waiting or later; then it is gone."""
     reads: Any = _Reads()
     reader = LogReader(reads)
     with ExitStack() as lane_sets:
@@ -143,8 +143,8 @@ async def test_what_was_read_is_kept_for_as_many_as_may_come() -> None:
 
 
 @pytest.mark.parametrize("others", [0, 1])
-async def test_what_nobody_else_can_need_is_not_kept(others: int) -> None:
-    """A lane set that is alone with its lanes leaves nothing in memory, nor does one whose others have left."""
+async def test_read_result_that_nobody_else_can_need_is_not_kept(others: int) -> None:
+    """A lane set that is alone with its lanes keeps nothing in memory, nor does one whose others have left."""
     reads: Any = _Reads()
     reader = LogReader(reads)
     with reader.reading("t", (1,)), reader.reading("t", (2,)):

@@ -1,4 +1,4 @@
-"""When a failed message is tried again."""
+"""When a failed message is retried."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from postbus import InvalidOption, RetryPolicy
 
 
-def test_waits_grow_up_to_the_maximum() -> None:
-    """Each wait is longer by the factor, however many attempts there are."""
+def test_delays_grow_up_to_the_maximum() -> None:
+    """Each delay is longer by the factor, for any number of attempts."""
     policy = RetryPolicy(initial=1, factor=3, maximum=20, jitter=0)
     assert [policy.delay(attempt).total_seconds() for attempt in (1, 2, 3, 4, 1000)] == [1, 3, 9, 20, 20]
 
 
-def test_jitter_spreads_waits() -> None:
-    """Waits differ, by no more than the jitter says."""
+def test_jitter_spreads_delays() -> None:
+    """Delays differ by no more than the jitter."""
     policy = RetryPolicy(initial=10, jitter=0.5)
     waits = {policy.delay(1).total_seconds() for _ in range(100)}
     assert len(waits) > 50
@@ -30,7 +30,7 @@ def test_jitter_spreads_waits() -> None:
         {"initial": float("nan")}, {"factor": float("nan")}, {"maximum": float("inf")}, {"jitter": float("nan")},
     ],
 )  # fmt: skip
-def test_a_policy_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
+def test_bad_policy_is_refused(options: dict[str, Any]) -> None:
     """The remedy names the rule."""
     with pytest.raises(InvalidOption) as caught:
         RetryPolicy(**options)

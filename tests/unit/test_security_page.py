@@ -1,4 +1,4 @@
-"""docs/security.md and SECURITY.md name what is there: pages, sections, tests, and all that is attacked."""
+"""docs/security.md and SECURITY.md name existing pages, sections and tests, and everything that is attacked."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MAKE = re.compile(r"`make ([a-z-]+)")
 
 
 def _anchors(page: str) -> set[str]:
-    """What the headings of a page are called in links."""
+    """Return the anchors of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", one.replace("`", "").lower()).replace(" ", "-") for one in headings}
 
 
 @pytest.mark.parametrize("page", [PAGE, ROOT / "SECURITY.md"], ids=lambda page: str(page.name))
 def test_links_lead_somewhere(page: Path) -> None:
-    """Each file is there, and each section that is named in it; so is each file and target of make in the text."""
+    """Each linked file and section exists, and so does each file and make target in the text."""
     text = page.read_text("utf-8")
     for link in _LINK.findall(text):
         if "://" in link:
@@ -42,21 +42,21 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [name for name in _MAKE.findall(text) if f"\n{name}:" not in makefile] == []
 
 
-def test_the_contents_name_every_section() -> None:
-    """In the order in which they stand."""
+def test_contents_name_every_section() -> None:
+    """They are in the order of the sections."""
     text = PAGE.read_text("utf-8")
     listed = re.findall(r"^- \[(.+)\]\(#.+\)$", text, re.MULTILINE)
     assert listed == re.findall(r"^## (.+)$", text, re.MULTILINE)
 
 
-def test_the_table_of_attacks_names_what_is_attacked() -> None:
-    """All that tests/security attack. If this fails: make attacks."""
+def test_table_of_attacks_names_everything_that_is_attacked() -> None:
+    """The rows are the targets of tests/security. If this fails: make attacks."""
     attacked = {on for path in TESTS.glob("test_*.py") for _, on in _ATTACKED.findall(path.read_text("utf-8"))}
     assert sorted(table_in(PAGE.read_text("utf-8"))) == sorted(attacked)
 
 
-def test_the_table_of_attacks_promises_no_more_than_there_are(request: pytest.FixtureRequest) -> None:
-    """Of each thing at least as many attacks are in this run as the page says. If this fails: make attacks."""
+def test_table_of_attacks_promises_no_more_than_there_are(request: pytest.FixtureRequest) -> None:
+    """This run has at least as many attacks on each target as the page says. If this fails: make attacks."""
     items = attacks(request.session.items)
     if {item.path for item in items} != set(TESTS.glob("test_*.py")) or any("::" in one for one in request.config.args):
         pytest.skip("a part of the tests is run")

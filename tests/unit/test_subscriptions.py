@@ -1,4 +1,4 @@
-"""Handlers and their options are checked when they are registered, not at the first message."""
+"""Handlers and their options are checked at registration, not at the first message."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NotDecodable:
 
 @pytest.fixture
 def bus() -> Bus:
-    """A bus that never connects."""
+    """Return a bus that never connects."""
     return Bus("postgresql://nowhere/")
 
 
@@ -37,8 +37,8 @@ def refusal(bus: Bus, handler: Any, **options: Any) -> InvalidHandler:
     return refused.value
 
 
-def test_a_handler_without_parameters(bus: Bus) -> None:
-    """A handler takes a payload."""
+def test_handler_without_a_payload_is_refused(bus: Bus) -> None:
+    """A handler takes a payload by position."""
 
     async def handler() -> None: ...
 
@@ -50,8 +50,8 @@ def test_a_handler_without_parameters(bus: Bus) -> None:
         assert "takes no payload" in refusal(bus, one).message
 
 
-def test_a_parameter_that_nobody_knows(bus: Bus) -> None:
-    """A further parameter without a default cannot be filled; one with a default is left alone."""
+def test_handler_with_an_unknown_parameter_is_refused(bus: Bus) -> None:
+    """A further parameter without a default cannot be filled; one with a default is ignored."""
 
     async def unknown(payload: int, database: Any) -> None: ...
 
@@ -61,8 +61,8 @@ def test_a_parameter_that_nobody_knows(bus: Bus) -> None:
     bus.subscribe("t")(with_default)
 
 
-def test_a_parameter_by_position_only(bus: Bus) -> None:
-    """What comes after the payload is passed by name."""
+def test_second_parameter_by_position_only_is_refused(bus: Bus) -> None:
+    """Parameters after the payload are passed by name."""
 
     async def by_position(payload: int, message: Message, /) -> None: ...
 
@@ -76,8 +76,8 @@ def test_a_parameter_by_position_only(bus: Bus) -> None:
     ("wrong", "told"),
     [("Missing", "'Missing'"), ("functools.Missing", "cannot be resolved"), ("1 +", "cannot be resolved")],
 )
-def test_an_annotation_that_cannot_be_resolved(bus: Bus, wrong: str, told: str) -> None:
-    """An annotation that names nothing is told with its name."""
+def test_unresolvable_annotation_is_refused(bus: Bus, wrong: str, told: str) -> None:
+    """The error has the missing name."""
 
     async def handler(payload: Any) -> None: ...
 
@@ -87,7 +87,7 @@ def test_an_annotation_that_cannot_be_resolved(bus: Bus, wrong: str, told: str) 
 
 
 @pytest.mark.parametrize("wanted", [NotDecodable, list[NotDecodable], dict[str, NotDecodable], complex])
-def test_an_annotation_that_nothing_decodes_to(bus: Bus, wanted: Any) -> None:
+def test_undecodable_annotation_is_refused(bus: Bus, wanted: Any) -> None:
     """A type that no payload can become would make a dead letter of each message."""
 
     async def handler(payload: Any) -> None: ...
@@ -99,8 +99,8 @@ def test_an_annotation_that_nothing_decodes_to(bus: Bus, wanted: Any) -> None:
     assert "not a type that payloads can be decoded to" in told
 
 
-def test_batches_are_lists(bus: Bus) -> None:
-    """A handler of batches gets a list, and says so if it says anything."""
+def test_batch_handler_must_take_a_list(bus: Bus) -> None:
+    """Its annotation is a list or a sequence, or missing."""
 
     async def one(payload: Order) -> None: ...
 
@@ -122,7 +122,7 @@ def test_batches_are_lists(bus: Bus) -> None:
 
 
 def test_connections_belong_to_transactional_handlers(bus: Bus) -> None:
-    """One without the other is a mistake, and so is a sync one, which could not use the connection."""
+    """One without the other is refused, and so is a sync handler, which could not use the connection."""
 
     async def with_conn(payload: Order, conn: Any) -> None: ...
 
@@ -136,7 +136,7 @@ def test_connections_belong_to_transactional_handlers(bus: Bus) -> None:
     bus.subscribe("t", transactional=True)(with_conn)
 
 
-def test_a_timeout_is_for_async_handlers(bus: Bus) -> None:
+def test_timeout_is_for_async_handlers(bus: Bus) -> None:
     """A thread cannot be stopped."""
 
     def sync(payload: Order) -> None: ...
@@ -144,7 +144,7 @@ def test_a_timeout_is_for_async_handlers(bus: Bus) -> None:
     assert "is not async" in refusal(bus, sync, timeout=5).message
 
 
-def test_generators_are_not_handlers(bus: Bus) -> None:
+def test_generators_are_refused_as_handlers(bus: Bus) -> None:
     """A function with yield would never run."""
 
     async def asynchronous(payload: Order) -> Any:
@@ -158,13 +158,13 @@ def test_generators_are_not_handlers(bus: Bus) -> None:
 
 
 @pytest.mark.parametrize("handler", [None, "handler", 5])
-def test_what_cannot_be_called_is_not_a_handler(bus: Bus, handler: Any) -> None:
-    """The error shows what was given."""
+def test_uncallable_handler_is_refused(bus: Bus, handler: Any) -> None:
+    """The error shows the given object."""
     assert repr(handler) in refusal(bus, handler).message
 
 
-def test_a_topic_has_one_handler(bus: Bus) -> None:
-    """The error names the handler that is there."""
+def test_topic_has_only_one_handler(bus: Bus) -> None:
+    """The error names the existing handler."""
 
     async def first(payload: Order) -> None: ...
 
@@ -203,8 +203,8 @@ def test_a_topic_has_one_handler(bus: Bus) -> None:
     ],
     ids=str,
 )
-def test_bad_options_of_a_subscription(bus: Bus, options: Any, why: str) -> None:
-    """The error names the option, what it is, and what it may be."""
+def test_bad_subscription_options_are_refused(bus: Bus, options: Any, why: str) -> None:
+    """The error has the option, its value, and what it may be."""
 
     async def handler(payload: Any) -> None: ...
 
@@ -216,8 +216,8 @@ def test_bad_options_of_a_subscription(bus: Bus, options: Any, why: str) -> None
     assert not bus.subscriptions
 
 
-def test_bad_topic_name(bus: Bus) -> None:
-    """The name of the topic is checked too."""
+def test_bad_topic_name_is_refused(bus: Bus) -> None:
+    """The name is checked at registration too."""
     with pytest.raises(InvalidTopicName):
         bus.subscribe("a b")(print)
 
@@ -229,7 +229,7 @@ class _Callable:
 
 
 def test_all_kinds_of_callables_are_handlers(bus: Bus) -> None:
-    """Methods, objects that can be called, and partial functions are known as async and with their types."""
+    """Methods, callable objects and partial functions are recognised as async, with their types."""
 
     async def partial(option: int, payload: Order) -> None: ...
 
@@ -247,7 +247,7 @@ def test_all_kinds_of_callables_are_handlers(bus: Bus) -> None:
         assert decode(b'{"id":1}', "application/json") == Order(1)
 
 
-async def test_nothing_to_run(bus: Bus) -> None:
-    """A bus without handlers has nothing to run, and says so before it connects."""
+async def test_running_without_handlers_is_refused(bus: Bus) -> None:
+    """The error comes before the bus connects."""
     with pytest.raises(InvalidHandler, match="no handler is registered"):
         await bus.run()

@@ -34,13 +34,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def read(throttle: Throttle, clock: Clock, seconds: float, times: int) -> None:
-    """Full batches, each of which begins as soon as it may."""
+    """Read full batches, each of which begins as soon as it may."""
     for _ in range(times):
         clock.now = max(clock.now, throttle._next_at) + seconds
         throttle.was_read(throttle.batch, seconds)
 
 
-def test_batches_begin_small_and_grow_while_statements_are_quick(clock: Clock) -> None:
+def test_batches_begin_small_and_grow_with_quick_statements(clock: Clock) -> None:
+    """The allowed rate stays at its maximum meanwhile."""
     throttle = Throttle(OPTIONS)
     sizes = [throttle.batch]
     for _ in range(5):
@@ -50,7 +51,8 @@ def test_batches_begin_small_and_grow_while_statements_are_quick(clock: Clock) -
     assert throttle.allowed_rate == 1000
 
 
-def test_slow_statements_make_batches_smaller_and_then_the_rate(clock: Clock) -> None:
+def test_slow_statements_reduce_the_batch_and_then_the_rate(clock: Clock) -> None:
+    """The rate never falls to zero."""
     throttle = Throttle(OPTIONS)
     read(throttle, clock, QUICK, 20)
     sizes = []
@@ -66,15 +68,16 @@ def test_slow_statements_make_batches_smaller_and_then_the_rate(clock: Clock) ->
     assert throttle.allowed_rate == 100, "it never stops altogether"
 
 
-def test_the_rate_falls_from_what_it_came_to_and_not_from_what_it_might(clock: Clock) -> None:
-    """Else it would go on as fast as before while only the limit falls."""
+def test_rate_falls_from_its_actual_value(clock: Clock) -> None:
+    """Otherwise reading would continue as fast as before while only the limit falls."""
     throttle = Throttle(CatchUp(batch_size=1600, max_rate=1e6, target_latency="10ms"))
     read(throttle, clock, SLOW, 2)
     assert throttle.allowed_rate is not None
     assert throttle.allowed_rate < 100 / SLOW
 
 
-def test_it_recovers_when_statements_are_quick_again(clock: Clock) -> None:
+def test_throttle_recovers_with_quick_statements(clock: Clock) -> None:
+    """Batch and rate return to their maxima."""
     throttle = Throttle(OPTIONS)
     read(throttle, clock, SLOW, 6)
     slowed = throttle.allowed_rate
@@ -84,7 +87,7 @@ def test_it_recovers_when_statements_are_quick_again(clock: Clock) -> None:
     assert (throttle.allowed_rate, throttle.batch) == (1000, 1600)
 
 
-def test_recovery_takes_seconds_however_low_the_rate_has_fallen(clock: Clock) -> None:
+def test_recovery_takes_seconds_from_any_rate(clock: Clock) -> None:
     """Reads become smaller with the rate, so that there are several in a second to judge by."""
     throttle = Throttle(CatchUp(batch_size=50_000, max_rate=200_000, target_latency="10ms"))
     read(throttle, clock, 0.5, 20)
@@ -96,14 +99,16 @@ def test_recovery_takes_seconds_however_low_the_rate_has_fallen(clock: Clock) ->
     assert clock.now - began < 30
 
 
-def test_a_few_slow_statements_among_many_change_nothing(clock: Clock) -> None:
+def test_few_slow_statements_among_many_change_nothing(clock: Clock) -> None:
+    """Single outliers do not reduce the batch or the rate."""
     throttle = Throttle(OPTIONS)
     for place in range(200):
         read(throttle, clock, 0.05 if place % 50 == 49 else 0.008, 1)
     assert (throttle.allowed_rate, throttle.batch) == (1000, 100)
 
 
-def test_without_a_limit_it_slows_down_from_what_it_came_to_and_has_none_in_the_end(clock: Clock) -> None:
+def test_unlimited_throttle_slows_down_and_recovers(clock: Clock) -> None:
+    """It slows from its actual rate, and has no limit in the end."""
     throttle = Throttle(CatchUp(batch_size=100, max_rate=None, target_latency="10ms"))
     assert throttle.allowed_rate is None
     read(throttle, clock, SLOW, 4)
@@ -114,8 +119,8 @@ def test_without_a_limit_it_slows_down_from_what_it_came_to_and_has_none_in_the_
     assert throttle.allowed_rate is None
 
 
-async def test_it_pauses_as_long_as_it_read() -> None:
-    """Others have the database for at least half of the time, however high the rate may be."""
+async def test_throttle_pauses_for_as_long_as_it_read() -> None:
+    """Others have the database for at least half of the time, at any rate."""
     throttle = Throttle(CatchUp(max_rate=None))
     throttle.was_read(1, 0.05)
     began = time.monotonic()

@@ -11,7 +11,7 @@ from postbus.errors import AccessDenied, DatabaseUnavailable
 
 def _error(sqlstate: str, *, wrapped: bool) -> DatabaseUnavailable:
     told: BaseException = asyncpg.PostgresError.new({"C": sqlstate, "M": "terminating connection", "S": "FATAL"})
-    if wrapped:  # as asyncpg does when the connection ends with a statement under way
+    if wrapped:  # as asyncpg does when the connection ends during a statement
         told, cause = asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation"), told
         told.__cause__ = cause
     translated = translate(told)
@@ -29,7 +29,7 @@ def test_orderly_end_is_no_crash(sqlstate: str, wrapped: bool) -> None:
 
 @pytest.mark.parametrize("sqlstate", ["57P02", "57P03", "58030", "08006"])
 def test_crash_is_suspected(sqlstate: str) -> None:
-    """The server says so, or that it starts."""
+    """The server reports a crash, or that it is starting."""
     assert may_have_crashed(_error(sqlstate, wrapped=False))
 
 
@@ -42,14 +42,14 @@ def test_crash_is_suspected(sqlstate: str) -> None:
         ("25006", "standbys are read-only"),
     ],
 )
-def test_single_call_is_not_told_to_wait(sqlstate: str, remedy: str) -> None:
-    """Nobody repeats it: who reads the remedy has to, and for some reasons has to do something first."""
+def test_remedy_of_a_single_call_says_what_to_do(sqlstate: str, remedy: str) -> None:
+    """Nobody repeats the call: its caller has to, and sometimes has to do something first."""
     assert remedy in _error(sqlstate, wrapped=False).remedy
 
 
 @pytest.mark.parametrize(("sqlstate", "remedy"), [("42501", "postbus_producer"), ("28P01", "the password of the DSN")])
-def test_refused_user_is_told_what_is_missing(sqlstate: str, remedy: str) -> None:
-    """A right is granted by a role; a user that is not let in needs another DSN."""
+def test_refused_user_learns_what_is_missing(sqlstate: str, remedy: str) -> None:
+    """A right is granted by a role, and a user that is not let in needs another DSN."""
     told = translate(asyncpg.PostgresError.new({"C": sqlstate, "M": "no", "S": "FATAL"}))
 
     assert isinstance(told, AccessDenied)
