@@ -13,6 +13,6 @@ from postbus import Bus
 
 @pytest.fixture
 async def http(bus: Bus) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a server that asks nobody who they are."""
+    """Open a client of a server without authentication."""
     async with serving(bus) as url, client(url) as opened:
         yield opened

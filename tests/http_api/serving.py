@@ -16,7 +16,7 @@ from postbus.server.settings import ServerSettings
 
 @asynccontextmanager
 async def serving(bus: Bus, **settings: Any) -> AsyncIterator[str]:
-    """The address of a server on the test's bus, which ends with the block."""
+    """Run a server on the test's bus and return its address; it ends with the block."""
     server = HttpServer(bus, ServerSettings(port=0, **{"webhook_allow": ("127.0.0.1",), **settings}))
     stop = asyncio.Event()
     running = asyncio.create_task(server.run(stop))
@@ -29,19 +29,19 @@ async def serving(bus: Bus, **settings: Any) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def client(url: str, token: str | None = None) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a server."""
+    """Open a client of a server."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=30, trust_env=False) as opened:
         yield opened
 
 
 async def new_token(bus: Bus, *roles: str, topics: tuple[str, ...] = ("*",), **limits: Any) -> str:
-    """A token with these roles."""
+    """Make a token with these roles."""
     return (await bus.admin.create_token("test", list(roles), topics=list(topics), **limits)).token
 
 
 def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    """What an answer tells as an error, if it is this one."""
+    """Return the problem details of an answer, after checking status and code."""
     told: dict[str, Any] = answer.json()
     assert answer.status_code == status, told
     assert answer.headers["content-type"] == "application/problem+json"

@@ -1,4 +1,4 @@
-"""Looking after topics, groups and dead letters over HTTP."""
+"""Managing topics, groups and dead letters over HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def told(answer: httpx.Response, status: int = 200) -> dict[str, Any]:
     return body
 
 
-async def test_the_life_of_a_topic(http: httpx.AsyncClient, bus: Bus) -> None:
+async def test_topic_can_be_managed_for_its_whole_life(http: httpx.AsyncClient, bus: Bus) -> None:
     """It is created with options, shown, changed, paused, resumed, purged and deleted."""
     options = {"lease": "1 minute", "max_attempts": 3, "ordered": True, "retention": 3600}
     made = await told(await http.post("/v1/topics", json={"name": "jobs", "options": options}), 201)
@@ -37,8 +37,8 @@ async def test_the_life_of_a_topic(http: httpx.AsyncClient, bus: Bus) -> None:
     problem(await http.get("/v1/topics/jobs"), 404, "PB404")
 
 
-async def test_every_option_of_a_topic_can_be_given(http: httpx.AsyncClient) -> None:
-    """What the database knows as an option of topics, the API does too."""
+async def test_every_topic_option_can_be_given(http: httpx.AsyncClient) -> None:
+    """The API knows every option of topics that the database knows."""
     options: dict[str, Any] = {
         "semantics": "PUB_SUB", "tracking": "OFFSET_WATERMARK", "lanes": 2, "storage": "own", "segment_size": 10,
         "zero_subscription_retention": "1h", "block_writes_on_zero_subscriptions": True, "max_retention": "10 days",
@@ -56,7 +56,7 @@ async def test_every_option_of_a_topic_can_be_given(http: httpx.AsyncClient) -> 
     assert made | options | in_seconds == made
 
 
-async def test_the_life_of_a_group(http: httpx.AsyncClient, bus: Bus) -> None:
+async def test_group_can_be_managed_for_its_whole_life(http: httpx.AsyncClient, bus: Bus) -> None:
     """It is subscribed, shown with its lag, paused, resumed, moved, cancelled and removed."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
     group = "/v1/topics/events/groups/g"
@@ -86,8 +86,8 @@ async def test_the_life_of_a_group(http: httpx.AsyncClient, bus: Bus) -> None:
     assert await told(await http.delete(group, params={"wait": 0})) == {"removed": True, "held": 0}
 
 
-async def test_a_dead_group_is_resurrected(http: httpx.AsyncClient, bus: Bus, conn: Any) -> None:
-    """It is told what it missed."""
+async def test_dead_group_can_be_resurrected(http: httpx.AsyncClient, bus: Bus, conn: Any) -> None:
+    """The answer says how many messages it missed."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
     await http.put("/v1/topics/events/groups/g", json={})
     await bus.send("events", 1)
@@ -96,8 +96,8 @@ async def test_a_dead_group_is_resurrected(http: httpx.AsyncClient, bus: Bus, co
     assert back["missed"] == back["skipped"] == 1
 
 
-async def test_a_catch_up_is_shown_cancelled_and_resumed(http: httpx.AsyncClient, bus: Bus) -> None:
-    """History that a group works through beside what is published now."""
+async def test_catch_up_is_shown_cancelled_and_resumed(http: httpx.AsyncClient, bus: Bus) -> None:
+    """The group works through history beside new messages."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
     await bus.send_many("events", list(range(10)))
     store = await bus.connect()
@@ -112,7 +112,7 @@ async def test_a_catch_up_is_shown_cancelled_and_resumed(http: httpx.AsyncClient
 
 
 async def test_dead_letters_are_listed_shown_redriven_and_purged(http: httpx.AsyncClient, bus: Bus) -> None:
-    """By topic and over all, a page at a time."""
+    """They are listed per topic and over all, a page at a time."""
     ids = []
     for n in range(3):
         ids.append(str(await bus.send("jobs", n, key=f"k{n}")))
@@ -136,8 +136,8 @@ async def test_dead_letters_are_listed_shown_redriven_and_purged(http: httpx.Asy
 
 
 @pytest.mark.parametrize("group", ["mail", None])
-async def test_a_groups_dead_letters_are_its_own(http: httpx.AsyncClient, bus: Bus, group: str | None) -> None:
-    """Of a PUB_SUB topic they are listed, shown and redriven for a group."""
+async def test_dead_letters_belong_to_their_group(http: httpx.AsyncClient, bus: Bus, group: str | None) -> None:
+    """On a PUB_SUB topic they are listed, shown and redriven for a group."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
     await http.put("/v1/topics/events/groups/mail", json={})
     message_id = await bus.send("events", 1)
@@ -151,8 +151,8 @@ async def test_a_groups_dead_letters_are_its_own(http: httpx.AsyncClient, bus: B
     assert (await told(await http.post(f"{letters}/redrive", json={"group": "mail"})))["count"] == 1
 
 
-async def test_server_counts_among_those_who_sweep(bus: Bus) -> None:
-    """As long as it serves."""
+async def test_server_counts_as_a_sweeper(bus: Bus) -> None:
+    """It counts for as long as it serves."""
 
     async def is_counted(count: int) -> None:
         assert (await bus.admin.sweep_health())["processes"] == count

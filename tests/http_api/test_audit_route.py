@@ -1,4 +1,4 @@
-"""GET /v1/audit: who did what, over HTTP and otherwise, and who may read that."""
+"""GET /v1/audit: who did what, over HTTP and otherwise, and who may read it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ async def entries(http: httpx.AsyncClient, **params: Any) -> list[dict[str, Any]
     return found
 
 
-async def test_an_action_over_http_is_shown_with_its_token(bus: Bus, conn: Any) -> None:
-    """Beside the database user of the server."""
+async def test_action_over_http_is_recorded_with_its_token(bus: Bus, conn: Any) -> None:
+    """The token stands beside the server's database user."""
     made = await bus.admin.create_token("deploy", ["admin"])
     async with serving(bus, auth=True) as url, client(url, made.token) as http:
         assert (await http.post("/v1/topics", json={"name": "orders"})).status_code == 201
@@ -31,8 +31,8 @@ async def test_an_action_over_http_is_shown_with_its_token(bus: Bus, conn: Any) 
     assert set_["login"] == await conn.fetchval("select session_user")
 
 
-async def test_every_route_that_changes_something_names_the_caller(bus: Bus) -> None:
-    """Each of them, and none by the server's own name."""
+async def test_every_changing_route_records_the_caller(bus: Bus) -> None:
+    """None of the entries has the server's own name."""
     made = await bus.admin.create_token("all", ["admin", "consumer"])
     await bus.admin.create_topic("events", semantics="PUB_SUB")
     await bus.send("jobs", 1)
@@ -60,8 +60,8 @@ async def test_every_route_that_changes_something_names_the_caller(bus: Bus) -> 
     assert {one["actor"] for one in found} == {f"token:{made.id} all"}
 
 
-async def test_entries_are_filtered_and_come_in_pages(bus: Bus) -> None:
-    """By time, actor, kind of action, topic and group; the newest first."""
+async def test_entries_are_filtered_and_paged(bus: Bus) -> None:
+    """The filters are time, actor, kind of action, topic and group; the newest entries come first."""
     for n in range(5):
         await bus.admin.acting_as(f"person {n}").create_topic(f"t{n}")
     await bus.admin.pause_topic("t1")
@@ -81,13 +81,14 @@ async def test_entries_are_filtered_and_come_in_pages(bus: Bus) -> None:
 
 
 @pytest.mark.parametrize("role", ["producer", "consumer", "observer", "operator"])
-async def test_only_administrators_read_it(bus: Bus, role: str) -> None:
+async def test_only_admins_read_the_audit_log(bus: Bus, role: str) -> None:
+    """Every other role gets 403."""
     async with serving(bus, auth=True) as url, client(url, await new_token(bus, role)) as http:
         problem(await http.get("/v1/audit"), 403, "PB441")
 
 
-async def test_who_has_some_topics_sees_what_was_done_to_these(bus: Bus) -> None:
-    """Neither to others, nor to tokens, nor to settings of all; an underscore stands for itself."""
+async def test_token_for_some_topics_sees_only_their_entries(bus: Bus) -> None:
+    """It sees no entries of other topics, tokens or common settings; an underscore in a pattern is literal."""
     for name in ("orders.new", "orders", "a_b", "axb"):
         await bus.admin.create_topic(name)
     await bus.admin.set_sweeping(batch_size=5)
@@ -97,8 +98,8 @@ async def test_who_has_some_topics_sees_what_was_done_to_these(bus: Bus) -> None
         assert await entries(http, topic="orders") == []
 
 
-async def test_who_has_some_groups_sees_what_was_done_to_these(bus: Bus) -> None:
-    """Not what was done to a topic as a whole."""
+async def test_token_for_some_groups_sees_only_their_entries(bus: Bus) -> None:
+    """It does not see actions on a topic as a whole."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
     for name in ("mail", "audit"):
         await bus.admin.subscribe_group(name, "events")

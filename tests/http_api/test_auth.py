@@ -83,21 +83,21 @@ TABLE: dict[str, tuple[str, str, Any, set[str]]] = {
 }
 
 
-def test_the_table_has_every_route() -> None:
-    """A route that is added has to say here who may use it."""
+def test_table_has_every_route() -> None:
+    """A new route has to be entered here with its roles."""
     handlers: list[HTTPRouteHandler] = [route for part in PARTS for route in part.ROUTES]
     assert sorted(str(one.operation_id) for one in handlers) == sorted(TABLE)
 
 
 @pytest.fixture
 async def guarded(bus: Bus) -> AsyncIterator[str]:
-    """A server that asks for tokens."""
+    """Run a server with authentication."""
     async with serving(bus, auth=True) as url:
         yield url
 
 
-async def test_every_route_lets_in_who_may(guarded: str, bus: Bus) -> None:
-    """Each role gets through where the table says so. That it gets through nowhere else, tests/security shows."""
+async def test_every_route_admits_its_roles(guarded: str, bus: Bus) -> None:
+    """Each role is admitted where the table says so; tests/security shows that it is refused elsewhere."""
     async with client(guarded) as http:
         for method, path, _, allowed in TABLE.values():
             if not allowed:
@@ -110,8 +110,8 @@ async def test_every_route_lets_in_who_may(guarded: str, bus: Bus) -> None:
                     assert answer.status_code not in (401, 403), (name, role, answer.text)
 
 
-async def test_a_token_with_several_roles_may_do_what_each_may(guarded: str, bus: Bus) -> None:
-    """Roles add up: a transaction that acks and pushes takes both."""
+async def test_token_with_several_roles_has_the_rights_of_each(guarded: str, bus: Bus) -> None:
+    """Roles add up: a transaction that acknowledges and pushes needs both."""
     ack = {"ack": _ONE, "push": [{"topic": "t", "messages": [{"text": "x"}]}]}
     async with client(guarded, await new_token(bus, "producer")) as http:
         problem(await http.post("/v1/transaction", json=ack), 403, "PB441")
@@ -122,7 +122,7 @@ async def test_a_token_with_several_roles_may_do_what_each_may(guarded: str, bus
 
 
 async def test_topics_beyond_a_tokens_patterns_are_closed(guarded: str, bus: Bus) -> None:
-    """A token for orders.* neither reaches other topics, in paths or in bodies, nor sees them in lists."""
+    """A token for orders.* neither reaches other topics, in paths or bodies, nor sees them in lists."""
     for topic in ("orders.new", "secret"):
         await bus.admin.create_topic(topic, semantics="PUB_SUB")
         await bus.admin.create_topic(f"{topic}.q", max_attempts=1)
@@ -168,13 +168,13 @@ def _now() -> Any:
         ("a*a", "a", False), ("a*a", "aa", True), ("*x*", "x", True), ("*x*x*", "x", False), ("a*b", "ab\nb", True),
     ],
 )  # fmt: skip
-def test_a_pattern_matches_names(pattern: str, name: str, fits: bool) -> None:
-    """A star stands for any text, also none; all else for itself."""
+def test_topic_pattern_matches_names(pattern: str, name: str, fits: bool) -> None:
+    """A star stands for any text, also the empty one; every other character is literal."""
     assert matches(pattern, name) is fits
 
 
-async def test_a_revoked_token_ends(guarded: str, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token that is revoked is refused, once it is not remembered any more."""
+async def test_revoked_token_is_refused(guarded: str, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused as soon as the server no longer remembers it."""
     monkeypatch.setattr("postbus.server.callers._REMEMBERED", 0.0)
     made = await bus.admin.create_token("x", ["observer"])
     async with client(guarded, made.token) as http:
@@ -185,7 +185,7 @@ async def test_a_revoked_token_ends(guarded: str, bus: Bus, monkeypatch: pytest.
         await bus.admin.revoke_token("none")
 
 
-async def test_an_expired_token_is_refused(guarded: str, bus: Bus, conn: Any) -> None:
+async def test_expired_token_is_refused(guarded: str, bus: Bus, conn: Any) -> None:
     """The database's clock decides, and the server remembers a token no longer than it lives."""
     made = await bus.admin.create_token("x", ["observer"], expires_in="1h")
     await conn.execute("update postbus.token set expires_at = clock_timestamp()")
@@ -199,7 +199,7 @@ async def test_an_expired_token_is_refused(guarded: str, bus: Bus, conn: Any) ->
 @pytest.mark.parametrize(
     "header", ["", "Basic eDp5", "Bearer", "Bearer x", "Bearer pbt_", "Bearer pbt_a_b", "Bearer \xe9"]
 )
-async def test_what_is_no_token_is_refused(guarded: str, header: str) -> None:
+async def test_bad_token_is_refused(guarded: str, header: str) -> None:
     """Whatever a stranger sends, the answer is 401."""
     async with client(guarded) as http:
         answer = await http.get("/v1/topics", headers=[(b"authorization", header.encode())])
@@ -207,7 +207,7 @@ async def test_what_is_no_token_is_refused(guarded: str, header: str) -> None:
 
 
 async def test_only_a_hash_of_a_token_is_stored(bus: Bus, conn: Any) -> None:
-    """Who reads the database cannot call the server."""
+    """A reader of the database cannot call the server."""
     made = await bus.admin.create_token("x", ["admin"])
     stored = json.dumps([str(dict(row)) for row in await conn.fetch("select * from postbus.token")])
     assert made.token.rpartition("_")[2] not in stored
@@ -217,7 +217,7 @@ async def test_only_a_hash_of_a_token_is_stored(bus: Bus, conn: Any) -> None:
 @pytest.mark.parametrize(
     "bad", [{"roles": []}, {"roles": ["king"]}, {"topics": []}, {"topics": ["a b"]}, {"name": ""}, {"expires_in": 0}]
 )
-async def test_a_token_that_makes_no_sense_is_refused(bus: Bus, bad: dict[str, Any]) -> None:
+async def test_token_with_bad_options_is_refused(bus: Bus, bad: dict[str, Any]) -> None:
     """Roles, patterns, names and lifetimes are checked when a token is made."""
     given: dict[str, Any] = {"name": "x", "roles": ["admin"], **bad}
     with pytest.raises(InvalidOption):
@@ -225,23 +225,23 @@ async def test_a_token_that_makes_no_sense_is_refused(bus: Bus, bad: dict[str, A
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
-def test_a_public_address_needs_authentication(host: str) -> None:
+def test_public_address_needs_authentication(host: str) -> None:
     """Without tokens only this machine is served."""
     with pytest.raises(InvalidOption, match="nobody would be asked"):
         ServerSettings(host=host)
     assert ServerSettings(host=host, auth=True).host == host
 
 
-async def test_an_open_server_is_not_used_by_web_pages(http: httpx.AsyncClient) -> None:
-    """Neither a foreign name that leads to this machine nor a page of another origin gets through."""
+async def test_open_server_refuses_web_pages(http: httpx.AsyncClient) -> None:
+    """Neither a foreign name for this machine nor a page of another origin is accepted."""
     problem(await http.get("/v1/topics", headers={"host": "evil.example.org"}), 403, "PB441")
     problem(await http.post("/v1/topics/t/pause", headers={"origin": "https://evil.example.org"}), 403, "PB441")
     own = str(http.base_url).rstrip("/")
     assert (await http.get("/v1/topics", headers={"origin": own})).status_code == 200
 
 
-async def test_many_tokens_are_not_remembered_forever(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the server remembers of tokens is bounded."""
+async def test_number_of_remembered_tokens_is_bounded(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server forgets the oldest ones."""
     monkeypatch.setattr("postbus.server.callers._MOST_REMEMBERED", 2)
     authenticator = Authenticator(bus.connect, is_open=False, verifier=None)
     for _ in range(4):

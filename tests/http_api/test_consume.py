@@ -37,8 +37,8 @@ async def state_of(bus: Bus, topic: str) -> list[str]:
     return [row["state"] for row in await bus.admin.messages(topic)]
 
 
-async def test_popped_messages_are_acked_as_they_came(http: httpx.AsyncClient, bus: Bus) -> None:
-    """What pop returns can be sent back as it is to settle it."""
+async def test_popped_messages_can_be_sent_back_to_ack(http: httpx.AsyncClient, bus: Bus) -> None:
+    """The objects of a pop settle the messages as they are."""
     ids = await push(http, "jobs", {"n": 1}, {"n": 2}, key="k", headers={"a": "b"})
     messages = await pop(http, "jobs", count=10)
 
@@ -51,8 +51,8 @@ async def test_popped_messages_are_acked_as_they_came(http: httpx.AsyncClient, b
     assert await state_of(bus, "jobs") == []
 
 
-async def test_a_poll_waits_for_a_message(http: httpx.AsyncClient) -> None:
-    """A pop with wait returns as soon as there is something."""
+async def test_poll_waits_for_a_message(http: httpx.AsyncClient) -> None:
+    """A pop with wait returns as soon as there is a message."""
     polling = asyncio.create_task(pop(http, "jobs", wait=30))
     await asyncio.sleep(0)
     await push(http, "jobs", "now")
@@ -62,19 +62,19 @@ async def test_a_poll_waits_for_a_message(http: httpx.AsyncClient) -> None:
     assert message["payload"] == "now"
 
 
-async def test_a_poll_ends_with_nothing_when_its_time_is_over(http: httpx.AsyncClient) -> None:
-    """Nothing there is an empty list, not an error."""
+async def test_poll_returns_empty_when_its_time_is_over(http: httpx.AsyncClient) -> None:
+    """An empty list is no error."""
     assert await pop(http, "jobs", wait=0.05) == []
     assert await pop(http, "jobs") == []
 
 
 def polls() -> int:
-    """How many pops wait in this process."""
+    """Return how many pops wait in this process."""
     return [task.get_name() for task in asyncio.all_tasks()].count("postbus-poll")
 
 
-async def test_a_caller_who_leaves_ends_its_poll(http: httpx.AsyncClient) -> None:
-    """A client that disconnects while it polls gets nothing, and nobody's message is held for it."""
+async def test_disconnected_caller_ends_its_poll(http: httpx.AsyncClient) -> None:
+    """A client that disconnects while it polls gets nothing, and no message is held for it."""
     polling = asyncio.create_task(pop(http, "jobs", wait=30, lease=60))
 
     async def is_waiting() -> None:
@@ -88,18 +88,18 @@ async def test_a_caller_who_leaves_ends_its_poll(http: httpx.AsyncClient) -> Non
     await eventually(is_over)
     await push(http, "jobs", 1)
 
-    [message] = await pop(http, "jobs", wait=10)  # its last claim may be under way: what it gets is given back
+    [message] = await pop(http, "jobs", wait=10)  # its last claim may be under way: the message is then released
 
     assert message["attempt"] == 1
 
 
 def call_of(bus: Bus) -> Call:
-    """A call of a server that asks nobody who they are."""
+    """Return a call of a server without authentication."""
     return Call(new_desk(bus, ServerSettings()), EVERYBODY)
 
 
-async def test_what_comes_for_a_caller_who_has_left_is_released(bus: Bus) -> None:
-    """A message that is popped in the moment in which the client leaves is given back at once."""
+async def test_message_for_a_disconnected_caller_is_released(bus: Bus) -> None:
+    """A message popped in the moment when the client disconnects is released at once."""
     await bus.send("jobs", 1)
     gone = asyncio.Event()
 
@@ -122,8 +122,8 @@ async def test_what_comes_for_a_caller_who_has_left_is_released(bus: Bus) -> Non
     assert (row["state"], row["attempts"]) == ("waiting", 0)
 
 
-async def test_a_request_that_is_cancelled_takes_nothing(bus: Bus) -> None:
-    """A server that does not wait for a poll to end ends the pop as well."""
+async def test_cancelled_request_takes_no_message(bus: Bus) -> None:
+    """A server that does not wait for a poll to end cancels the pop as well."""
     request: Any = SimpleNamespace(receive=asyncio.Event().wait)
     waiting = asyncio.create_task(Polls().wait(request, bus.pop("jobs", wait=30), call_of(bus)))
 
@@ -143,7 +143,7 @@ async def test_a_request_that_is_cancelled_takes_nothing(bus: Bus) -> None:
 
 
 async def test_messages_are_retried_given_up_and_released(http: httpx.AsyncClient, bus: Bus) -> None:
-    """Each way to settle a message leads where it says."""
+    """Each settlement leads to its state."""
     await push(http, "jobs", 1, 2, 3)
     first, second, third = await pop(http, "jobs", count=3)
 
@@ -159,8 +159,8 @@ async def test_messages_are_retried_given_up_and_released(http: httpx.AsyncClien
     assert (rows[third["id"]]["state"], rows[third["id"]]["attempts"]) == ("waiting", 0)
 
 
-async def test_a_retry_beyond_the_last_attempt_is_told(http: httpx.AsyncClient, bus: Bus) -> None:
-    """A message whose attempts are used up is named as dead."""
+async def test_retry_beyond_the_last_attempt_is_reported(http: httpx.AsyncClient, bus: Bus) -> None:
+    """A message with no attempts left is named as dead."""
     await bus.admin.create_topic("jobs", max_attempts=1)
     [message_id] = await push(http, "jobs", 1)
 
@@ -169,7 +169,7 @@ async def test_a_retry_beyond_the_last_attempt_is_told(http: httpx.AsyncClient, 
     assert answer.json() == {"settled": 1, "lost": [], "dead": [message_id]}
 
 
-async def test_a_lease_is_extended(http: httpx.AsyncClient, bus: Bus) -> None:
+async def test_lease_can_be_extended(http: httpx.AsyncClient, bus: Bus) -> None:
     """Extending moves the end of the lease."""
     await push(http, "jobs", 1)
     [message] = await pop(http, "jobs", lease=5)
@@ -191,8 +191,8 @@ async def test_a_lease_is_extended(http: httpx.AsyncClient, bus: Bus) -> None:
         ("extend", {"lease": 5}),
     ],
 )
-async def test_what_is_settled_already_is_lost(http: httpx.AsyncClient, route: str, more: dict[str, Any]) -> None:
-    """Settling a second time changes nothing and says so."""
+async def test_settled_message_is_lost(http: httpx.AsyncClient, route: str, more: dict[str, Any]) -> None:
+    """A second settlement changes nothing and says so."""
     await push(http, "jobs", 1)
     messages = await pop(http, "jobs")
     await http.post("/v1/ack", json={"messages": messages})
@@ -200,8 +200,8 @@ async def test_what_is_settled_already_is_lost(http: httpx.AsyncClient, route: s
     problem(await http.post(f"/v1/{route}", json={"messages": messages, **more}), 409, "PB423")
 
 
-async def test_a_batch_is_settled_where_it_is_held(http: httpx.AsyncClient, bus: Bus) -> None:
-    """Of messages of several leases those that are lost are named; the others are done."""
+async def test_messages_of_several_leases_are_settled_separately(http: httpx.AsyncClient, bus: Bus) -> None:
+    """The lost messages are named, and the others are settled."""
     await push(http, "jobs", 1, 2)
     held = [*await pop(http, "jobs"), *await pop(http, "jobs")]
     await http.post("/v1/ack", json={"messages": held[:1]})
@@ -213,7 +213,7 @@ async def test_a_batch_is_settled_where_it_is_held(http: httpx.AsyncClient, bus:
 
 
 async def test_auto_ack_settles_at_once(http: httpx.AsyncClient, bus: Bus) -> None:
-    """With auto_ack there is no token, and nothing is left."""
+    """There is no token, and nothing is left to settle."""
     await push(http, "jobs", 1)
 
     [message] = await pop(http, "jobs", auto_ack=True)
@@ -222,8 +222,8 @@ async def test_auto_ack_settles_at_once(http: httpx.AsyncClient, bus: Bus) -> No
     assert await state_of(bus, "jobs") == []
 
 
-async def test_a_transaction_acks_and_pushes_together(http: httpx.AsyncClient, bus: Bus) -> None:
-    """What it acks is gone and what it pushes is there, in several topics."""
+async def test_transaction_acks_and_pushes_together(http: httpx.AsyncClient, bus: Bus) -> None:
+    """The acknowledged messages are gone and the pushed ones are there, in several topics."""
     await push(http, "jobs", 1)
 
     answer = await http.post(
@@ -243,8 +243,8 @@ async def test_a_transaction_acks_and_pushes_together(http: httpx.AsyncClient, b
     assert [await state_of(bus, topic) for topic in ("jobs", "mails", "bills")] == [[], ["waiting"] * 2, ["waiting"]]
 
 
-async def test_a_transaction_with_a_lost_message_does_nothing(http: httpx.AsyncClient, bus: Bus) -> None:
-    """If one message is not held any more, nothing is pushed and nothing is acked."""
+async def test_transaction_with_a_lost_message_does_nothing(http: httpx.AsyncClient, bus: Bus) -> None:
+    """If one message is no longer held, nothing is pushed or acknowledged."""
     await push(http, "jobs", 1, 2)
     lost, held = await pop(http, "jobs", count=1), await pop(http, "jobs", count=1)
     await http.post("/v1/ack", json={"messages": lost})
@@ -259,8 +259,8 @@ async def test_a_transaction_with_a_lost_message_does_nothing(http: httpx.AsyncC
     assert await state_of(bus, "mails") == []
 
 
-async def test_a_transaction_with_a_bad_message_does_nothing(http: httpx.AsyncClient, bus: Bus) -> None:
-    """A push that is refused undoes the ack."""
+async def test_transaction_with_a_bad_message_does_nothing(http: httpx.AsyncClient, bus: Bus) -> None:
+    """A refused push undoes the ack."""
     await bus.admin.create_topic("small", max_payload_bytes=10)
     await push(http, "jobs", 1)
 
@@ -273,8 +273,8 @@ async def test_a_transaction_with_a_bad_message_does_nothing(http: httpx.AsyncCl
     assert await state_of(bus, "jobs") == ["leased"]
 
 
-async def test_a_group_pops_in_order_per_key(http: httpx.AsyncClient, bus: Bus) -> None:
-    """Of a PUB_SUB topic a key's next message comes when the one before is settled; every group gets all."""
+async def test_group_pops_in_order_per_key(http: httpx.AsyncClient, bus: Bus) -> None:
+    """A key's next message comes when the one before is settled, and every group gets all messages."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
     for group in ("mail", "stock"):
         assert (await http.put(f"/v1/topics/events/groups/{group}", json={})).json()["is_new"]
@@ -291,8 +291,8 @@ async def test_a_group_pops_in_order_per_key(http: httpx.AsyncClient, bus: Bus) 
     assert others[0]["payload"] == 1
 
 
-async def test_a_group_pops_one_key(http: httpx.AsyncClient, bus: Bus) -> None:
-    """With key only messages of that key come."""
+async def test_group_can_pop_one_key(http: httpx.AsyncClient, bus: Bus) -> None:
+    """With `key` only messages of that key come."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
     await http.put("/v1/topics/events/groups/mail", json={})
     for key in ("a", "b"):
@@ -303,8 +303,8 @@ async def test_a_group_pops_one_key(http: httpx.AsyncClient, bus: Bus) -> None:
     assert [one["payload"] for one in messages] == ["b"]
 
 
-async def test_who_has_a_message_is_told(http: httpx.AsyncClient, bus: Bus) -> None:
-    """The one who looks sees which caller holds it, and until when."""
+async def test_holder_of_a_message_is_shown(http: httpx.AsyncClient, bus: Bus) -> None:
+    """A lookup shows the caller that holds the message, and until when."""
     [message_id] = await push(http, "jobs", 1)
     [message] = await pop(http, "jobs", lease="10 minutes")
 
@@ -323,10 +323,10 @@ async def test_who_has_a_message_is_told(http: httpx.AsyncClient, bus: Bus) -> N
         ({"mode": "timestamp", "timestamp": "2001-01-01T00:00:00Z"}, ["before", "after"]),
     ],
 )
-async def test_the_first_pop_of_a_group_says_where_it_begins(
+async def test_first_pop_of_a_group_sets_its_start(
     http: httpx.AsyncClient, bus: Bus, place: dict[str, Any], seen: list[str]
 ) -> None:
-    """A group that is new is subscribed by its first pop, at the place that its mode names."""
+    """A new group is subscribed by its first pop, at the start that its mode names."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
     await push(http, "events", "before", key="k")
     messages = await pop(http, "events", group="new", count=10, wait=1, **place)
@@ -340,8 +340,8 @@ async def test_the_first_pop_of_a_group_says_where_it_begins(
 
 
 @pytest.mark.parametrize("scope", [{"pattern": "orders.*"}, {"namespace": "shop"}, {"task": "work"}])
-async def test_a_group_pops_from_many_topics(http: httpx.AsyncClient, bus: Bus, scope: dict[str, str]) -> None:
-    """By pattern, namespace or task, also from a topic that is created later."""
+async def test_group_can_pop_from_many_topics(http: httpx.AsyncClient, bus: Bus, scope: dict[str, str]) -> None:
+    """They are selected by pattern, namespace or task, and include topics created later."""
     asked = {"group": "g", "count": 10, **scope}
     assert (await http.post("/v1/pop", json=asked)).json() == {"messages": []}
     await bus.admin.create_topic("orders.new", semantics="PUB_SUB", namespace="shop", task="work")
@@ -353,16 +353,16 @@ async def test_a_group_pops_from_many_topics(http: httpx.AsyncClient, bus: Bus, 
     assert (await http.post("/v1/ack", json=answer.json())).json() == {"settled": 1, "lost": []}
 
 
-async def test_a_pop_from_nowhere_is_refused(http: httpx.AsyncClient) -> None:
-    """It takes one of pattern, namespace and task, and a group; a queue has no mode."""
+async def test_pop_without_a_scope_is_refused(http: httpx.AsyncClient) -> None:
+    """It needs one of pattern, namespace and task, and a group; a queue has no mode."""
     problem(await http.post("/v1/pop", json={"group": "g"}), 400, "PB402")
     problem(await http.post("/v1/pop", json={"pattern": "a.*", "task": "b", "group": "g"}), 400, "PB402")
     problem(await http.post("/v1/pop", json={"namespace": "a"}), 400, "PB400")
     problem(await http.post("/v1/topics/t/pop", json={"mode": "new"}), 400, "PB402")
 
 
-async def test_polls_end_when_the_server_does(bus: Bus) -> None:
-    """Who waits when the server is told to end gets nothing at once, and no error."""
+async def test_polls_end_with_the_server(bus: Bus) -> None:
+    """A waiting caller gets an empty answer at once, and no error."""
     async with serving(bus) as url:
         opened = httpx.AsyncClient(base_url=url, timeout=30, trust_env=False)
         polling = asyncio.create_task(opened.post("/v1/topics/jobs/pop", json={"wait": 60}))
@@ -376,8 +376,8 @@ async def test_polls_end_when_the_server_does(bus: Bus) -> None:
     await opened.aclose()
 
 
-async def test_pop_over_http_serves_a_dead_group(http: httpx.AsyncClient, bus: Bus, conn: Any) -> None:
-    """Each poll of a client that comes too rarely for heartbeats brings messages, of a topic and of a pattern."""
+async def test_pop_over_http_revives_a_dead_group(http: httpx.AsyncClient, bus: Bus, conn: Any) -> None:
+    """Each poll of a client that is too rare for heartbeats returns messages, of a topic and of a pattern."""
     await bus.admin.create_topic("o.a", semantics="PUB_SUB")
     await pop(http, "o.a", group="g")
     await http.post("/v1/pop", json={"group": "g", "pattern": "o.*"})
@@ -392,7 +392,7 @@ async def test_pop_over_http_serves_a_dead_group(http: httpx.AsyncClient, bus: B
 
 
 async def test_heartbeat_over_http_revives_a_group(http: httpx.AsyncClient, bus: Bus, conn: Any) -> None:
-    """For a topic, and for all topics of a pattern."""
+    """It works for a topic, and for all topics of a pattern."""
     await bus.admin.create_topic("o.a", semantics="PUB_SUB")
     await http.post("/v1/pop", json={"group": "g", "pattern": "o.*"})
     await push(http, "o.a", 1)

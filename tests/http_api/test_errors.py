@@ -1,4 +1,4 @@
-"""Errors over HTTP: problem details, health, and a database that is away."""
+"""Errors over HTTP: problem details, health, and an unavailable database."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from support.fix_proxy import Proxy, proxy
 __all__ = ["proxy"]  # a fixture
 
 
-async def test_there_is_nothing_at_other_addresses(http: httpx.AsyncClient) -> None:
-    """Unknown addresses and methods are problems too, and a wrong method names the right ones."""
+async def test_unknown_addresses_are_problems(http: httpx.AsyncClient) -> None:
+    """Unknown methods are too, and the answer names the allowed ones."""
     problem(await http.get("/v2/topics"), 404, "PB447")
     problem(await http.get("/nothing"), 404, "PB447")
     assert (await http.get("/")).json()["openapi"] == "/openapi.json"
@@ -32,10 +32,8 @@ async def test_there_is_nothing_at_other_addresses(http: httpx.AsyncClient) -> N
         ("DELETE", "/v1/topics/jobs?forced=true"),
     ],
 )
-async def test_an_unknown_query_parameter_is_refused_and_nothing_happens(
-    http: httpx.AsyncClient, bus: Bus, method: str, path: str
-) -> None:
-    """A misspelt query parameter is an error that names it, and those that the route takes."""
+async def test_unknown_query_parameter_is_refused(http: httpx.AsyncClient, bus: Bus, method: str, path: str) -> None:
+    """The error names the misspelt parameter and those of the route, and nothing happens."""
     await bus.admin.create_topic("jobs")
 
     answer = await http.request(method, path, json={"payload": 1} if method == "POST" else None)
@@ -76,10 +74,10 @@ async def test_an_unknown_query_parameter_is_refused_and_nothing_happens(
         ("POST", "/v1/webhooks", {"name": "w", "topic": "jobs", "url": "http://x", "concurrency": 0}, 400, "PB402"),
     ],
 )
-async def test_what_is_wrong_is_told(
+async def test_errors_have_status_code_and_remedy(
     http: httpx.AsyncClient, bus: Bus, method: str, path: str, body: object, status: int, code: str
 ) -> None:
-    """The status says what kind of error it is, the code which one, and the remedy what to do."""
+    """The status is the kind of error, the code which one, and the remedy what to do."""
     await bus.admin.create_topic("jobs")
     await bus.admin.create_topic("events", semantics="PUB_SUB")
     await bus.send("jobs", 1)
@@ -87,8 +85,8 @@ async def test_what_is_wrong_is_told(
     problem(await http.request(method, path, json=body), status, code)
 
 
-async def test_a_database_that_is_away_is_503(proxy: Proxy) -> None:
-    """While the database cannot be reached requests say so with Retry-After; then they work again."""
+async def test_unavailable_database_is_503(proxy: Proxy) -> None:
+    """Requests are answered with Retry-After until the database is back."""
     async with Bus.open(proxy.dsn) as bus, serving(bus) as url, client(url) as http:
         assert (await http.get("/readyz")).json() == {"status": "ok"}
         proxy.cut()
@@ -115,8 +113,8 @@ async def test_a_database_that_is_away_is_503(proxy: Proxy) -> None:
         await eventually(is_ready)
 
 
-async def test_a_schema_that_is_not_right_is_not_ready(http: httpx.AsyncClient, bus: Bus) -> None:
-    """A database that was migrated by a newer Postbus makes the server not ready."""
+async def test_wrong_schema_is_not_ready(http: httpx.AsyncClient, bus: Bus) -> None:
+    """A database migrated by a newer Postbus makes the server not ready."""
     store = await bus.connect()
     async with store.connection() as own:
         await own.execute("insert into postbus.migration (number, name, breaking) values (9999, 'later', true)")

@@ -16,7 +16,7 @@ from postbus import Bus
 
 
 class Events:
-    """What a stream has said."""
+    """The events of a stream."""
 
     def __init__(self, lines: AsyncIterator[str]) -> None:
         self._lines = lines
@@ -55,7 +55,7 @@ async def following(http: httpx.AsyncClient, topic: str, **headers: str) -> Asyn
 
 @pytest.mark.parametrize("semantics", ["QUEUE", "PUB_SUB"])
 async def test_new_messages_come_as_events(http: httpx.AsyncClient, bus: Bus, semantics: str) -> None:
-    """Only those that are published from now on; a payload of several lines stays what it is."""
+    """Only messages published from now on come, and a payload of several lines is unchanged."""
     await bus.admin.create_topic("t", semantics=semantics)
     await bus.send("t", "before")
     async with following(http, "t") as events:
@@ -64,8 +64,8 @@ async def test_new_messages_come_as_events(http: httpx.AsyncClient, bus: Bus, se
     assert told | {"id": str(message_id), "payload": {"a": 1}, "key": "k"} == told
 
 
-async def test_following_changes_nobodys_position(http: httpx.AsyncClient, bus: Bus) -> None:
-    """A group has all before it that was followed."""
+async def test_following_moves_no_position(http: httpx.AsyncClient, bus: Bus) -> None:
+    """A group still has everything before it that was followed."""
     await bus.admin.create_topic("t", semantics="PUB_SUB")
     await http.put("/v1/topics/t/groups/g", json={})
     async with following(http, "t") as events:
@@ -76,8 +76,8 @@ async def test_following_changes_nobodys_position(http: httpx.AsyncClient, bus: 
 
 
 @pytest.mark.parametrize("semantics", ["QUEUE", "PUB_SUB"])
-async def test_a_stream_is_resumed_without_a_gap(http: httpx.AsyncClient, bus: Bus, semantics: str) -> None:
-    """Who goes on from the last event's id gets what was published meanwhile."""
+async def test_stream_is_resumed_without_a_gap(http: httpx.AsyncClient, bus: Bus, semantics: str) -> None:
+    """A client that continues from the last event's id gets the messages published meanwhile."""
     await bus.admin.create_topic("t", semantics=semantics)
     async with following(http, "t") as events:
         await bus.send("t", 1)
@@ -89,14 +89,14 @@ async def test_a_stream_is_resumed_without_a_gap(http: httpx.AsyncClient, bus: B
             pass
 
 
-async def test_a_topic_that_is_not_there_cannot_be_followed(http: httpx.AsyncClient) -> None:
-    """That is told before the stream begins; so is an id that is none."""
+async def test_missing_topic_cannot_be_followed(http: httpx.AsyncClient) -> None:
+    """The error comes before the stream begins, and so does that for a bad id."""
     problem(await http.get("/v1/topics/none/follow"), 404, "PB404")
     problem(await http.get("/v1/topics/none/follow", headers={"last-event-id": "x"}), 400, "PB400")
 
 
-async def test_a_stream_ends_when_its_token_is_revoked(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked again and again whether the caller may still follow."""
+async def test_stream_ends_when_its_token_is_revoked(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server checks repeatedly whether the caller may still follow."""
     monkeypatch.setattr("postbus.server.callers._REMEMBERED", 0.0)
     monkeypatch.setattr("postbus.server.vigil._EVERY", 0.1)
     await bus.admin.create_topic("t")
@@ -111,8 +111,8 @@ async def test_a_stream_ends_when_its_token_is_revoked(bus: Bus, monkeypatch: py
             await events.next()
 
 
-async def test_a_stream_ends_with_the_server(bus: Bus) -> None:
-    """A server that is told to end does not wait for those who follow."""
+async def test_stream_ends_with_the_server(bus: Bus) -> None:
+    """A server that is told to end does not wait for followers."""
     await bus.admin.create_topic("t")
     opened = httpx.AsyncClient(timeout=30, trust_env=False)
     async with serving(bus) as url:
@@ -124,10 +124,10 @@ async def test_a_stream_ends_with_the_server(bus: Bus) -> None:
     await opened.aclose()
 
 
-async def test_a_sign_of_life_comes_from_time_to_time(
+async def test_idle_stream_sends_signs_of_life(
     http: httpx.AsyncClient, bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection on which nothing happens says so, that dead ones are noticed."""
+    """They reveal dead connections."""
     monkeypatch.setattr("postbus.server.follow._SIGN_OF_LIFE", 0.0)
     await bus.admin.create_topic("t")
     async with http.stream("GET", "/v1/topics/t/follow") as answer:

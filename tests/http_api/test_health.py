@@ -1,4 +1,4 @@
-"""Health over HTTP: what somebody should look after, and from when on."""
+"""Health over HTTP: the findings, and their limits."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ async def subscribed(bus: Bus, *topics: str) -> None:
         await (await bus.connect()).subscribe(topic, "g", Start.NOW, "block")
 
 
-async def test_health_says_what_the_admin_says(http: httpx.AsyncClient, bus: Bus, conn: Any) -> None:
-    """One source: the same findings, and whether sweeping keeps up."""
+async def test_health_equals_that_of_the_admin(http: httpx.AsyncClient, bus: Bus, conn: Any) -> None:
+    """Both have the same findings, and whether sweeping keeps up."""
     await subscribed(bus, "t", "u")
     assert (await http.get("/v1/health")).json()["healthy"]
     await bus.admin.pause_group("u", "g")
@@ -36,7 +36,7 @@ async def test_health_says_what_the_admin_says(http: httpx.AsyncClient, bus: Bus
     assert answer["sweeping"]["healthy"]
 
 
-async def test_health_is_that_of_the_topics_of_the_caller(bus: Bus, conn: Any) -> None:
+async def test_health_is_limited_to_the_callers_topics(bus: Bus, conn: Any) -> None:
     """A token for one topic sees neither others nor the sweeping of all."""
     await subscribed(bus, "mine", "other")
     await conn.execute(
@@ -51,8 +51,8 @@ async def test_health_is_that_of_the_topics_of_the_caller(bus: Bus, conn: Any) -
         assert (await http.patch("/v1/health/limits", params={"topic": "mine"}, json={"lag": 1})).json()["lag"] == 1
 
 
-async def test_limits_are_set_and_taken_back(http: httpx.AsyncClient) -> None:
-    """What is left out stays; off is no limit."""
+async def test_limits_are_set_and_withdrawn(http: httpx.AsyncClient) -> None:
+    """Omitted values stay, and `off` means no limit."""
     of_one = {"topic": "t", "group": "g"}
     made = (await http.patch("/v1/health/limits", json={"lag": 9, "lag_age": "10m"})).json()
     assert made == {"failed_share": 0.5, "lag": 9, "lag_age": 600, "stopped_for": 86400}
@@ -64,7 +64,7 @@ async def test_limits_are_set_and_taken_back(http: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize("name", ["t", "t*"])
 async def test_consumers_over_http_stop_their_groups(bus: Bus, name: str) -> None:
-    """By a last heartbeat, or by closing the client; the server's end is none of a group's."""
+    """They do so by a last heartbeat, or by closing the client; the end of the server stops no group."""
     await subscribed(bus, "t")
     await bus.admin.subscribe_group("g", pattern="*")
     topic = "*" if name == "t*" else name
@@ -88,8 +88,8 @@ async def test_end_of_a_server_does_not_stop_groups(bus: Bus, dsn: str) -> None:
     assert (await bus.admin.group("t", "g"))["stopped_by"] is None
 
 
-async def test_client_tells_the_health(bus: Bus) -> None:
-    """HttpBus has it too."""
+async def test_client_returns_the_health(bus: Bus) -> None:
+    """HttpBus has the same call."""
     await subscribed(bus, "t")
     await bus.admin.pause_group("t", "g")
     async with serving(bus) as url, HttpBus(url) as http:

@@ -1,4 +1,4 @@
-"""docs/http.md: each route has a line with curl there, and each of these lines is one that the server takes."""
+"""docs/http.md: each route has a line with curl, and the server accepts each of these lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOKEN = "00000000-0000-0000-0000-000000000000"
 
 
 class Line(NamedTuple):
-    """What a line with curl sends."""
+    """The request of a line with curl."""
 
     method: str
     path: str
@@ -41,7 +41,7 @@ def _line(words: list[str]) -> Line:
 
 
 def operation_of(line: Line) -> str:
-    """The route that a line is for."""
+    """Return the route of a line."""
     for handler in (route for part in PARTS for route in part.ROUTES):
         [template] = handler.paths
         pattern = re.sub(r"\\\{\w+:str\\\}", "[^/]+", re.escape(template))
@@ -50,16 +50,16 @@ def operation_of(line: Line) -> str:
     return f"no route: {line.method} {line.path}"
 
 
-def test_every_route_has_a_line() -> None:
-    """A route that is added is told of, with a line to try it."""
+def test_every_route_has_a_curl_line() -> None:
+    """A new route is documented with a line to try."""
     shown = {operation_of(line) for line in curl_lines()} - {"no route: GET /openapi.json"}
     assert shown == set(TABLE)
 
 
-async def test_every_line_is_one_that_the_server_takes(http: httpx.AsyncClient, bus: Bus) -> None:
-    """What is asked for may not be there, but nothing is wrong with the asking."""
+async def test_every_curl_line_is_accepted(http: httpx.AsyncClient, bus: Bus) -> None:
+    """The named object may not exist, but the request is valid."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
-    await bus.send("events", 1)  # or it were waited for
+    await bus.send("events", 1)  # otherwise the pop would wait for it
     for line in curl_lines():
         if line.body == "@popped.json" or line.path.endswith("/follow"):
             continue

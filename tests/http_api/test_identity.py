@@ -1,4 +1,4 @@
-"""A message has one identity, whichever way one looks at it, and keeps it whatever happens to it."""
+"""A message has one identity, in every interface, and keeps it whatever happens to it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AT_ONCE: dict[str, Any] = {"retry_initial": "0 s", "retry_max": "0 s"}
 
 
 async def identity_in_sql(conn: Any, topic: str) -> str:
-    """What the view says of the only message that a topic has."""
+    """Return the event id that the view shows for the only message of a topic."""
     is_log = await conn.fetchval("select semantics = 'PUB_SUB' from postbus.topics where name = $1", topic)
     found = await conn.fetch(f"select event_id from postbus.{'log' if is_log else 'messages'} where topic = $1", topic)
     [row] = found
@@ -36,10 +36,10 @@ async def identity_in_sql(conn: Any, topic: str) -> str:
 
 @pytest.mark.parametrize("brought", [None, "evt-1"])
 @pytest.mark.parametrize("semantics", ["QUEUE", "PUB_SUB"])
-async def test_every_path_tells_the_same_identity(
+async def test_every_interface_shows_the_same_identity(
     http: httpx.AsyncClient, bus: Bus, conn: Any, cli: Cli, semantics: Any, brought: str | None
 ) -> None:
-    """Python, SQL, HTTP, its client, the command line and what follows a topic."""
+    """These are Python, SQL, HTTP, its client, the command line and the stream of a topic."""
     await bus.admin.create_topic("t", semantics=semantics, retention="1 hour", lanes=1)
     group: dict[str, Any] = {"group": "g", "start": Start.BEGINNING} if semantics == "PUB_SUB" else {}
     over_http = {"group": "g", "mode": "all"} if semantics == "PUB_SUB" else {}
@@ -82,8 +82,8 @@ async def test_every_path_tells_the_same_identity(
 
 
 @pytest.mark.parametrize("semantics", ["QUEUE", "PUB_SUB"])
-async def test_the_command_of_consume_is_told_the_identity(bus: Bus, conn: Any, cli: Cli, semantics: Any) -> None:
-    """In its environment, and in the report."""
+async def test_command_of_consume_gets_the_identity(bus: Bus, conn: Any, cli: Cli, semantics: Any) -> None:
+    """It is in its environment, and in the report."""
     await bus.admin.create_topic("t", semantics=semantics, retention="1 hour")
     await bus.send("t", 1)
     named = ["--group", "g", "--from", "beginning"] if semantics == "PUB_SUB" else []
@@ -93,8 +93,8 @@ async def test_the_command_of_consume_is_told_the_identity(bus: Bus, conn: Any, 
 
 
 @pytest.mark.parametrize("semantics", ["QUEUE", "PUB_SUB"])
-async def test_a_message_keeps_its_identity_through_everything(bus: Bus, conn: Any, semantics: Any) -> None:
-    """Attempts, leases that end, retries, dead letters, redrive, and groups that go back."""
+async def test_message_keeps_its_identity_through_everything(bus: Bus, conn: Any, semantics: Any) -> None:
+    """This covers attempts, expired leases, retries, dead letters, redrive, and groups that seek back."""
     await bus.admin.create_topic("t", semantics=semantics, retention="1 hour", lanes=1, **AT_ONCE)
     group = "g" if semantics == "PUB_SUB" else None
     start: dict[str, Any] = {"group": group, "start": Start.BEGINNING} if group else {}
@@ -138,10 +138,8 @@ async def test_a_message_keeps_its_identity_through_everything(bus: Bus, conn: A
     assert {one.event_id for one in got} == {expected}
 
 
-async def test_a_message_that_the_log_has_dropped_keeps_its_identity(
-    http: httpx.AsyncClient, bus: Bus, conn: Any
-) -> None:
-    """The story of the copy that a group has tells it."""
+async def test_message_dropped_from_the_log_keeps_its_identity(http: httpx.AsyncClient, bus: Bus, conn: Any) -> None:
+    """The copy that a group keeps has it."""
     await create_log(bus, "t")
     number = await bus.send("t", 1)
     expected = await identity_in_sql(conn, "t")
@@ -154,8 +152,8 @@ async def test_a_message_that_the_log_has_dropped_keeps_its_identity(
     assert (story["retained"], story["event_id"], dead["event_id"]) == (False, expected, expected)
 
 
-async def test_a_webhook_is_sent_the_identity(http: httpx.AsyncClient, bus: Bus, conn: Any) -> None:
-    """Two webhooks of a topic send the same message, each under an id of its own that its signature covers."""
+async def test_webhook_sends_the_identity(http: httpx.AsyncClient, bus: Bus, conn: Any) -> None:
+    """Two webhooks of a topic send the same message, each under its own signed id."""
     await create_log(bus, "t")
     with receiving() as receiver:
         secrets = {}
@@ -174,8 +172,8 @@ async def test_a_webhook_is_sent_the_identity(http: httpx.AsyncClient, bus: Bus,
     assert all(verify(secrets[one.path], one.headers, one.body) for one in receiver.received)
 
 
-async def test_the_inbox_knows_a_message_by_its_identity(bus: Bus, conn: Any) -> None:
-    """So that what came by another way, or was handled before it moved, is known."""
+async def test_inbox_knows_a_message_by_its_identity(bus: Bus, conn: Any) -> None:
+    """A message that came another way, or was handled before an import, is known."""
     await bus.send("t", 1, headers={"event-id": "evt-1"})
     [one] = await bus.pop("t", lease=60)
     async with bus.transaction() as tx, Inbox().once(tx, "mail", one.message) as first:
@@ -186,8 +184,8 @@ async def test_the_inbox_knows_a_message_by_its_identity(bus: Bus, conn: Any) ->
 
 
 @pytest.mark.parametrize("bad", ["", " ", "x" * 201, "a\nb", "ä"])
-async def test_what_is_no_identity_is_refused(http: httpx.AsyncClient, bus: Bus, bad: str) -> None:
-    """By Python and by HTTP, one by one and in a batch."""
+async def test_bad_event_id_is_refused(http: httpx.AsyncClient, bus: Bus, bad: str) -> None:
+    """Python and HTTP refuse it, one by one and in a batch."""
     headers = {"event-id": bad}
     with pytest.raises(InvalidOption, match="event-id") as refused:
         await bus.send("t", 1, headers=headers)
@@ -197,8 +195,8 @@ async def test_what_is_no_identity_is_refused(http: httpx.AsyncClient, bus: Bus,
     assert await bus.admin.messages("t") == []
 
 
-async def test_a_copy_that_runs_beside_the_original_has_other_identities(bus: Bus, conn: Any) -> None:
-    """A rebase keeps the source, since the database goes on; as a copy it gets one of its own."""
+async def test_copy_beside_the_original_has_other_identities(bus: Bus, conn: Any) -> None:
+    """A rebase keeps the source, because the database continues; a copy gets its own."""
     await bus.admin.create_topic("t", semantics="PUB_SUB")
     await bus.send("t", 1)
     before = await identity_in_sql(conn, "t")

@@ -17,8 +17,8 @@ from postbus.server.settings import CallerLimits
 from support.eventually import eventually
 
 
-async def test_a_body_that_is_too_large_is_refused(bus: Bus) -> None:
-    """Also one that does not say its length."""
+async def test_too_large_body_is_refused(bus: Bus) -> None:
+    """This includes a body without a declared length."""
     async with serving(bus, limits=CallerLimits(max_body=1000)) as url, client(url) as http:
         body = b'{"text": "' + b"x" * 2000 + b'"}'
 
@@ -33,8 +33,8 @@ async def test_a_body_that_is_too_large_is_refused(bus: Bus) -> None:
         assert (await http.post("/v1/topics/t/messages", json={"text": "x"})).status_code == 201
 
 
-async def test_a_batch_that_is_too_large_is_refused(bus: Bus) -> None:
-    """To push, to pop, to settle, and in a transaction."""
+async def test_too_large_batch_is_refused(bus: Bus) -> None:
+    """The limit applies to pushing, popping, settling and transactions."""
     token = "00000000-0000-0000-0000-000000000000"
     held = [{"id": str(n), "token": token} for n in range(3)]
     message = {"payload": 1}
@@ -49,7 +49,7 @@ async def test_a_batch_that_is_too_large_is_refused(bus: Bus) -> None:
         assert (await http.post("/v1/topics/t/messages", json=[message] * 2)).status_code == 201
 
 
-async def test_polls_of_a_token_are_counted(bus: Bus) -> None:
+async def test_polls_are_limited_per_token(bus: Bus) -> None:
     """Beyond the limit a poll or a stream is refused with Retry-After; another token's are not counted."""
     first, second = [await new_token(bus, "consumer", "observer") for _ in range(2)]
     await bus.admin.create_topic("t")
@@ -76,8 +76,8 @@ async def test_polls_of_a_token_are_counted(bus: Bus) -> None:
         assert len((await polling).json()["messages"]) == 1
 
 
-async def test_requests_of_a_token_are_counted(bus: Bus) -> None:
-    """Beyond its rate a token is refused, and told when to come again; another one is not."""
+async def test_requests_are_limited_per_token(bus: Bus) -> None:
+    """Beyond its rate a token is refused with the time to come again, and another one is not."""
     first, second = [await new_token(bus, "observer") for _ in range(2)]
     async with (
         serving(bus, auth=True, limits=CallerLimits(rate=2)) as url,
@@ -92,7 +92,7 @@ async def test_requests_of_a_token_are_counted(bus: Bus) -> None:
         assert (await other.get("/v1/topics")).status_code == 200
 
 
-def test_a_bucket_fills_again() -> None:
+def test_bucket_fills_again() -> None:
     """As many requests may come at once as are allowed in a second, and then one by one."""
     gate = Gate(CallerLimits(rate=2))
     gate.admit("a", now=0.0)
@@ -105,8 +105,8 @@ def test_a_bucket_fills_again() -> None:
         gate.admit("a", now=0.6)
 
 
-def test_buckets_that_are_full_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept of callers is bounded by how many call at the same time."""
+def test_full_buckets_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of buckets is bounded by the number of concurrent callers."""
     monkeypatch.setattr("postbus.server.limits._MOST_BUCKETS", 10)
     buckets = Buckets(1.0, 1.0)
     for number in range(100):
@@ -115,7 +115,7 @@ def test_buckets_that_are_full_are_forgotten(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("bad", [{"max_body": 0}, {"max_batch": 0}, {"max_polls": -1}, {"rate": 0}])
-def test_limits_that_make_no_sense_are_refused(bad: dict[str, Any]) -> None:
-    """A limit that lets nothing through is a mistake."""
+def test_bad_limits_are_refused(bad: dict[str, Any]) -> None:
+    """A limit that admits nothing is a mistake."""
     with pytest.raises(InvalidOption):
         CallerLimits(**bad)

@@ -1,4 +1,4 @@
-"""Pushing messages, and looking at them."""
+"""Pushing messages, and reading them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ async def push(http: httpx.AsyncClient, body: str, topic: str = "orders") -> htt
     )
 
 
-async def test_a_message_is_pushed_with_all_its_options(http: httpx.AsyncClient, bus: Bus) -> None:
-    """What is said of a message is stored with it, and its id is a text."""
+async def test_message_is_pushed_with_all_its_options(http: httpx.AsyncClient, bus: Bus) -> None:
+    """They are stored with the message, and its id is a text."""
     answer = await http.post(
         "/v1/topics/orders/messages",
         json={
@@ -39,8 +39,8 @@ async def test_a_message_is_pushed_with_all_its_options(http: httpx.AsyncClient,
     assert row["at"] > datetime.now(UTC) + timedelta(minutes=50)
 
 
-async def test_a_message_is_delivered_at_a_time(http: httpx.AsyncClient, bus: Bus) -> None:
-    """deliver_at is a time with its zone."""
+async def test_deliver_at_schedules_a_message(http: httpx.AsyncClient, bus: Bus) -> None:
+    """The time needs a zone."""
     at = datetime.now(UTC) + timedelta(hours=3)
     await push(http, f'{{"payload": 1, "deliver_at": "{at.isoformat()}"}}')
     [row] = await bus.admin.messages("orders")
@@ -48,14 +48,14 @@ async def test_a_message_is_delivered_at_a_time(http: httpx.AsyncClient, bus: Bu
     problem(await push(http, '{"payload": 1, "deliver_at": "2030-01-31T18:00:00"}'), 400, "PB400")
 
 
-async def test_pushing_again_with_a_deduplication_key_returns_the_first_id(http: httpx.AsyncClient) -> None:
-    """A client that does not know whether it has pushed may push again."""
+async def test_pushing_again_with_a_dedup_key_returns_the_first_id(http: httpx.AsyncClient) -> None:
+    """A client that does not know the outcome of a push may repeat it."""
     first, second = [await push(http, '{"payload": 1, "dedup_key": "d"}') for _ in range(2)]
     assert first.json() == second.json()
 
 
-async def test_a_list_is_pushed_together_or_not_at_all(http: httpx.AsyncClient, bus: Bus) -> None:
-    """One message that is refused keeps out all others of its request."""
+async def test_list_is_pushed_together_or_not_at_all(http: httpx.AsyncClient, bus: Bus) -> None:
+    """One refused message refuses the others of its request."""
     await bus.admin.create_topic("orders", max_payload_bytes=100)
     answer = await push(http, '[{"payload": 1}, {"text": "' + "x" * 200 + '"}]')
     problem(answer, 413, "PB411")
@@ -67,7 +67,7 @@ async def test_a_list_is_pushed_together_or_not_at_all(http: httpx.AsyncClient, 
 @pytest.mark.parametrize(
     "payload", ['{"a": 1, "a": 2}', "123456789012345678901234567890", '{"x":1.0,\n "y":1e400}', "null", '"\\u0000"']
 )
-async def test_json_comes_back_byte_for_byte(http: httpx.AsyncClient, bus: Bus, payload: str) -> None:
+async def test_json_is_preserved_byte_for_byte(http: httpx.AsyncClient, bus: Bus, payload: str) -> None:
     """Big numbers, duplicate keys and spaces survive the way in and out."""
     await push(http, f'{{"payload": {payload}}}')
     [row] = await bus.admin.messages("orders")
@@ -91,10 +91,10 @@ async def test_json_comes_back_byte_for_byte(http: httpx.AsyncClient, bus: Bus, 
         ({"base64": "YQ==", "content_type": "text/plain; charset=ISO-8859-1"}, b"a", "text/plain; charset=ISO-8859-1"),
     ],
 )
-async def test_text_and_bytes_come_back_in_the_field_they_were_pushed_in(
+async def test_text_and_bytes_come_back_in_the_same_field(
     http: httpx.AsyncClient, bus: Bus, body: dict[str, str], stored: bytes, content_type: str
 ) -> None:
-    """Text comes back as text where it is UTF-8, and all other bytes as base64, wherever a message is shown."""
+    """Text comes back as text if it is UTF-8, and other bytes as base64, wherever a message is shown."""
     [pushed] = (await http.post("/v1/topics/orders/messages", json=body)).json()["ids"]
     [row] = await bus.admin.messages("orders")
     [browsed] = (await http.get("/v1/topics/orders/messages")).json()["messages"]
@@ -108,7 +108,7 @@ async def test_text_and_bytes_come_back_in_the_field_they_were_pushed_in(
         assert {name: shown[name] for name in ("payload", "text", "base64") if name in shown} == expected
 
 
-async def test_what_is_only_said_to_be_json_comes_back_as_base64(http: httpx.AsyncClient, bus: Bus) -> None:
+async def test_invalid_json_comes_back_as_base64(http: httpx.AsyncClient, bus: Bus) -> None:
     """A payload that somebody else published as JSON, and that is none, does not break the answer."""
     await bus.send("orders", b"{not json", content_type="application/json")
 
@@ -140,23 +140,23 @@ async def test_what_is_only_said_to_be_json_comes_back_as_base64(http: httpx.Asy
         ("7", 400, "PB400"),
     ],
 )
-async def test_a_bad_message_is_refused(http: httpx.AsyncClient, bus: Bus, body: str, status: int, code: str) -> None:
-    """What is wrong is told with a remedy, and nothing is published."""
+async def test_bad_message_is_refused(http: httpx.AsyncClient, bus: Bus, body: str, status: int, code: str) -> None:
+    """The error has a remedy, and nothing is published."""
     raw = body.encode("latin-1")
     answer = await http.post("/v1/topics/orders/messages", content=raw, headers={"content-type": "application/json"})
     problem(answer, status, code)
     assert await bus.admin.messages("orders") == []
 
 
-async def test_names_with_slashes_are_encoded(http: httpx.AsyncClient, bus: Bus) -> None:
-    """A topic's name may hold slashes, as %2F in a path."""
+async def test_slashes_in_names_are_encoded(http: httpx.AsyncClient, bus: Bus) -> None:
+    """A topic's name may contain slashes, as %2F in a path."""
     assert (await push(http, '{"payload": 1}', "eu%2forders%2Fnew")).status_code == 201
     assert len(await bus.admin.messages("eu/orders/new")) == 1
     assert (await http.get("/v1/topics/eu%2Forders%2Fnew")).json()["waiting"] == 1
 
 
-async def test_messages_are_browsed_and_shown(http: httpx.AsyncClient, bus: Bus) -> None:
-    """A QUEUE's messages are listed by id, from a place on, and each tells where it is."""
+async def test_messages_are_listed_and_shown(http: httpx.AsyncClient, bus: Bus) -> None:
+    """A QUEUE's messages are listed by id, from any id on, and each shows its state."""
     ids = [await bus.send("jobs", n) for n in range(3)]
 
     first = (await http.get("/v1/topics/jobs/messages", params={"limit": 2})).json()["messages"]
@@ -172,8 +172,8 @@ async def test_messages_are_browsed_and_shown(http: httpx.AsyncClient, bus: Bus)
     problem(await http.get("/v1/topics/jobs/messages", params={"limit": 0}), 400, "PB400")
 
 
-async def test_the_story_of_a_message_of_the_log(http: httpx.AsyncClient, bus: Bus) -> None:
-    """It tells which groups a message is required for, and what became of it at each."""
+async def test_message_of_the_log_shows_its_deliveries(http: httpx.AsyncClient, bus: Bus) -> None:
+    """It shows the required groups, and the delivery to each."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
     await http.put("/v1/topics/events/groups/mail", json={})
     message_id = await bus.send("events", {"n": 1}, key="k")

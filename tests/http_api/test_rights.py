@@ -1,4 +1,4 @@
-"""Roles and routes: the table of the server is the one of docs/security.md, and of the database's grants."""
+"""Roles and routes: the server's table equals that of docs/security.md, and the database's grants."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def rows() -> list[Row]:
 
 
 def long(route: str) -> str:
-    """A route of the page, in full."""
+    """Return a route of the page, in full."""
     route = re.sub(r"\bG\b", "T/groups/{group}", route)
     return re.sub(r" T\b", " /v1/topics/{topic}", route)
 
 
 def routes() -> dict[str, str]:
-    """All routes, each with the name of its operation."""
+    """Return all routes, each with the name of its operation."""
     return {
         f"{next(iter(one.http_methods))} {next(iter(one.paths)).replace(':str', '')}": str(one.operation_id)
         for part in PARTS
@@ -51,7 +51,7 @@ def routes() -> dict[str, str]:
 
 
 def may(name: str) -> set[str]:
-    """The roles that open a route; all where nobody is asked."""
+    """Return the roles that open a route; all of them if it needs no authentication."""
     right = RIGHTS[name]
     return {
         role
@@ -60,8 +60,8 @@ def may(name: str) -> set[str]:
     }
 
 
-def test_the_page_has_every_route_with_its_roles() -> None:
-    """Each route stands there once, with the roles that the server asks for."""
+def test_page_has_every_route_with_its_roles() -> None:
+    """Each route is listed once, with the roles that the server requires."""
     of_page = {long(route): row for row in rows() for route in row.routes if "?" not in route}
     told = {routes()[route]: row.roles for route, row in of_page.items()}
 
@@ -70,14 +70,14 @@ def test_the_page_has_every_route_with_its_roles() -> None:
     assert sorted(RIGHTS) == sorted(routes().values())
 
 
-def test_the_page_says_which_routes_are_closed_to_tokens_of_some_groups() -> None:
-    """Where it says no, the server asks for all groups."""
+def test_page_says_which_routes_need_all_groups() -> None:
+    """Where it says no, the server requires all groups."""
     closed = {routes()[long(route)] for row in rows() if row.limited == "no" for route in row.routes}
     assert closed == {name for name, right in RIGHTS.items() if right.all_groups}
 
 
-def test_the_table_of_tests_is_that_of_the_server() -> None:
-    """Both were written by hand, and for each other."""
+def test_table_of_the_tests_equals_the_servers() -> None:
+    """Both were written by hand, to check each other."""
     for name, (_, _, body, allowed) in TABLE.items():
         if name == "transaction":
             assert body["push"]
@@ -85,8 +85,8 @@ def test_the_table_of_tests_is_that_of_the_server() -> None:
             assert allowed == (may(name) if RIGHTS[name].roles else set()), name
 
 
-async def test_the_database_grants_what_the_page_says(conn: Any, roles: Callable[[str], str]) -> None:
-    """Each function is granted to the roles of its row, and to no other of ours."""
+async def test_database_grants_what_the_page_says(conn: Any, roles: Callable[[str], str]) -> None:
+    """Each function is granted to the roles of its row, and to no other role of ours."""
     granted = await conn.fetch(
         "select f.proname as name, array_agg(distinct r.role) as roles "
         "from pg_proc f, unnest($1::text[], $2::text[]) as r (role, name) "
@@ -100,8 +100,8 @@ async def test_the_database_grants_what_the_page_says(conn: Any, roles: Callable
     assert {function: found.get(function) for function in told} == told
 
 
-def test_admins_are_operators_and_operators_observers() -> None:
-    """And without payloads nobody is a consumer or an admin."""
+def test_admin_includes_operator_and_operator_includes_observer() -> None:
+    """Without payloads nobody is a consumer or an admin."""
     assert held_by(frozenset({"admin"}), sees_payloads=True) == {"admin", "operator", "observer"}
     assert held_by(frozenset({"operator"}), sees_payloads=False) == {"operator", "observer"}
     assert held_by(frozenset({"admin", "consumer", "producer"}), sees_payloads=False) == {"producer"}

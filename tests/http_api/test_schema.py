@@ -1,4 +1,4 @@
-"""The API is what it says of itself: every route, with input that fits the description and with input that does not."""
+"""The API follows its description: every route, with input that fits it and with input that does not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from schemathesis.specs.openapi.checks import (
 from http_api.serving import client, new_token, serving
 from postbus import Bus
 
-# The server draws jitter while requests are made up in another thread.
+# The server draws jitter while requests are generated in another thread.
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the .random. module inside strategies")
 _CHECKS = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance,
@@ -40,7 +40,7 @@ _FEW = hypothesis.settings(_SETTINGS, max_examples=1)
 
 
 def call_all(url: str, headers: dict[str, str], settings: hypothesis.settings = _SETTINGS) -> set[int]:
-    """Call every operation with generated requests. Returns the statuses that came back."""
+    """Call every operation with generated requests. Returns the statuses of the answers."""
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
     statuses: set[int] = set()
     found: Any
@@ -57,14 +57,14 @@ def call_all(url: str, headers: dict[str, str], settings: hypothesis.settings = 
                 statuses.add(answer.status_code)
                 case.validate_response(answer, checks=_CHECKS)
 
-            with suppress(Unsatisfiable):  # a request without anything in it cannot be wrong
+            with suppress(Unsatisfiable):  # a request without any input cannot be wrong
                 test()
     return statuses
 
 
 @pytest.mark.timeout(300)
-async def test_every_route_keeps_to_its_description(bus: Bus) -> None:
-    """With all roles: no answer is an error of the server, or one that the description does not have."""
+async def test_every_route_follows_its_description(bus: Bus) -> None:
+    """With all roles, no answer is an internal error, or one that the description lacks."""
     await bus.admin.create_topic("orders", semantics="PUB_SUB")
     async with serving(bus, auth=True) as url:
         token = await new_token(bus, "producer", "consumer", "observer", "admin")
@@ -84,10 +84,10 @@ async def test_every_route_keeps_to_its_description(bus: Bus) -> None:
     ],
     ids=["an operator", "a token for one group", "an observer without payloads"],
 )
-async def test_every_route_keeps_to_its_description_for_a_limited_token(
+async def test_every_route_follows_its_description_for_a_limited_token(
     bus: Bus, roles: list[str], limits: dict[str, Any]
 ) -> None:
-    """What is refused, and what is left out, is as the description has it."""
+    """Refusals and omissions are described too."""
     await bus.admin.create_topic("orders", semantics="PUB_SUB")
     await bus.admin.subscribe_group("audit", "orders")
     await bus.send("orders", 1, key="k", headers={"event-id": "e"})
@@ -103,17 +103,17 @@ async def test_every_route_keeps_to_its_description_for_a_limited_token(
 
 
 @pytest.mark.timeout(300)
-async def test_every_route_keeps_to_its_description_for_strangers(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a token: all is refused that has to be, before anything else is looked at."""
-    monkeypatch.setattr("postbus.server.strangers._AT_ONCE", 1e9)  # headers are made up that are no token
+async def test_every_route_follows_its_description_for_strangers(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a token, everything that needs one is refused before anything else is checked."""
+    monkeypatch.setattr("postbus.server.strangers._AT_ONCE", 1e9)  # generated headers are no tokens
     async with serving(bus, auth=True) as url:
         statuses = await asyncio.to_thread(call_all, url, {})
 
     assert statuses <= {200, 401}  # the health routes are open
 
 
-async def test_the_description_is_openapi_3_1_with_examples_that_fit(bus: Bus) -> None:
-    """Each body has an example, and the example fits the schema of the body."""
+async def test_description_is_openapi_3_1_with_fitting_examples(bus: Bus) -> None:
+    """Each body has an example, which fits the schema of the body."""
     async with serving(bus) as url, client(url) as http:
         described = (await http.get("/openapi.json")).json()
 

@@ -33,7 +33,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "http"
 
 @asynccontextmanager
 async def served(cli: Cli, *options: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """A server in a process of its own, and an address that leads there."""
+    """Run a server in a process of its own, and return it with its address."""
     process = await cli.start("serve", "--port", "0", "--json", *options)
     assert process.stdout is not None
     async with asyncio.timeout(60):
@@ -45,8 +45,8 @@ async def served(cli: Cli, *options: str) -> AsyncIterator[tuple[asyncio.subproc
         await process.communicate()
 
 
-async def test_it_serves_until_it_is_told_to_end(cli: Cli) -> None:
-    """It tells its address; SIGTERM ends it with 0, and a poll that waits then ends with nothing."""
+async def test_server_runs_until_a_signal(cli: Cli) -> None:
+    """It prints its address, SIGTERM ends it with 0, and a waiting poll then returns empty."""
     async with served(cli) as (process, url):
         async with client(url) as http:
             assert (await http.get("/readyz")).status_code == 200
@@ -59,8 +59,8 @@ async def test_it_serves_until_it_is_told_to_end(cli: Cli) -> None:
         (await finish(process)).done()
 
 
-async def test_an_open_server_refuses_a_public_address(cli: Cli) -> None:
-    """It says what to do instead; a port that is taken is told too."""
+async def test_open_server_refuses_a_public_address(cli: Cli) -> None:
+    """The error says what to do instead; a port that is in use is reported too."""
     refused = (await cli("serve", "--host", "0.0.0.0", "--json")).failed(4).error
     assert "nobody would be asked" in refused["message"]
     assert "--auth" in refused["remedy"]
@@ -70,7 +70,7 @@ async def test_an_open_server_refuses_a_public_address(cli: Cli) -> None:
 
 
 async def test_tokens_are_made_listed_and_revoked(cli: Cli) -> None:
-    """A token from the command line opens the server for what it is for."""
+    """A token from the command line opens exactly its routes and topics."""
     made = (
         await cli.quick(
             "tokens", "create", "shop", "--role", "producer", "--topic", "orders.*", "--expires-in", "1d", "--json"
@@ -89,7 +89,7 @@ async def test_tokens_are_made_listed_and_revoked(cli: Cli) -> None:
         (await cli.quick("tokens", "create", "x", "--role", "king")).failed(4)
 
 
-async def test_limits_are_options(cli: Cli) -> None:
+async def test_limits_are_options_of_serve(cli: Cli) -> None:
     """Each limit of the command line is one of the server."""
     async with served(cli, "--max-body", "2000", "--max-batch", "2", "--max-polls", "0", "--rate", "1000") as (_, url):
         async with client(url) as http:
@@ -99,7 +99,7 @@ async def test_limits_are_options(cli: Cli) -> None:
         (await cli("serve", "--rate", "0", "--json")).failed(4)
 
 
-async def test_pages_may_call_that_are_allowed_to(cli: Cli) -> None:
+async def test_pages_of_an_allowed_origin_may_call(cli: Cli) -> None:
     """CORS is off unless an origin is named."""
     async with served(cli, "--cors-origin", "https://app.example.org") as (_, url):
         asked = {"origin": "https://app.example.org", "access-control-request-method": "POST"}
@@ -112,8 +112,8 @@ async def test_pages_may_call_that_are_allowed_to(cli: Cli) -> None:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-async def test_it_serves_https(cli: Cli, tmp_path: Path) -> None:
-    """With a certificate and its key; one of them alone is refused."""
+async def test_server_can_serve_https(cli: Cli, tmp_path: Path) -> None:
+    """It needs a certificate and its key; one of them alone is refused."""
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost",
@@ -128,8 +128,8 @@ async def test_it_serves_https(cli: Cli, tmp_path: Path) -> None:
         (await cli("serve", "--tls-cert", str(cert), "--json")).failed(4)
 
 
-async def test_jwts_of_an_issuer_are_taken(cli: Cli, tmp_path: Path, bus: Bus) -> None:
-    """Roles and topics come from claims; what is not signed by the issuer's key, or for others, is refused."""
+async def test_jwts_of_an_issuer_are_accepted(cli: Cli, tmp_path: Path, bus: Bus) -> None:
+    """Roles and topics come from claims; a JWT of another key, issuer or audience is refused."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     public = RSAAlgorithm.to_jwk(key.public_key(), as_dict=True) | {"kid": "one", "use": "sig", "alg": "RS256"}
@@ -190,7 +190,7 @@ async def test_jwts_of_an_issuer_are_taken(cli: Cli, tmp_path: Path, bus: Bus) -
         (await cli("serve", "--jwt-issuer", "x", "--json")).failed(2)
 
 
-async def test_a_second_signal_does_not_wait(cli: Cli) -> None:
+async def test_second_signal_does_not_wait(cli: Cli) -> None:
     """A stream that nobody reads is waited for only until the second Ctrl-C."""
     async with served(cli) as (process, url), client(url) as http:
         await http.post("/v1/topics/t/messages", json={"payload": 1})
@@ -201,7 +201,7 @@ async def test_a_second_signal_does_not_wait(cli: Cli) -> None:
 
 
 async def test_up_serves_http(folder: Path) -> None:
-    """postbus up tells the address, on the port that is asked for; --no-http leaves it out."""
+    """`postbus up` prints the address, on the requested port; --no-http leaves it out."""
     process = await start("up", "--data-dir", str(folder), "--json", "--http-port", "0")
     assert process.stdout is not None
     told = json.loads(await process.stdout.readline())
@@ -218,10 +218,10 @@ async def test_up_serves_http(folder: Path) -> None:
     ("program", "needs"),
     [((str(EXAMPLES / "consumer.sh"),), ("curl", "jq")), (("node", str(EXAMPLES / "consumer.mjs")), ("node",))],
 )
-async def test_consumers_in_other_languages(
+async def test_consumers_in_other_languages_work(
     cli: Cli, bus: Bus, program: tuple[str, ...], needs: tuple[str, ...]
 ) -> None:
-    """The examples pop, work and ack; what they cannot do is a dead letter."""
+    """The examples pop, work and acknowledge, and a message they cannot handle is a dead letter."""
     absent = [one for one in needs if shutil.which(one) is None]
     if absent:
         pytest.skip(f"{', '.join(absent)} is not installed")
@@ -239,7 +239,7 @@ async def test_consumers_in_other_languages(
 
 
 async def moved_until_killed(url: str) -> int:
-    """Move jobs to two other topics, by transactions, until the server is gone. Returns how many were answered."""
+    """Move jobs to two other topics, by transactions, until the server is gone. Returns the number of answers."""
     done = 0
     async with client(url) as http:
         try:
@@ -254,14 +254,14 @@ async def moved_until_killed(url: str) -> int:
 
 
 async def payloads(conn: Any) -> list[list[int]]:
-    """What is in each topic, at one moment: what a killed server asked for last may still be committed later."""
+    """Return the payloads of each topic at one moment: the last request of a killed server may still commit later."""
     rows = await conn.fetch("select topic, convert_from(payload, 'utf8')::int as n from postbus.messages order by n")
     return [[row["n"] for row in rows if row["topic"] == topic] for topic in ("left", "right", "jobs")]
 
 
 @pytest.mark.timeout(180)
-async def test_a_killed_server_loses_nothing_and_does_nothing_half(cli: Cli, bus: Bus, connect: Connect) -> None:
-    """kill -9 amid pops and transactions: each job is moved to both topics or to none, and goes on afterwards."""
+async def test_killed_server_loses_nothing_and_does_nothing_half(cli: Cli, bus: Bus, connect: Connect) -> None:
+    """After kill -9 amid pops and transactions, each job is moved to both topics or to none, and the rest follows."""
     jobs = list(range(300))
     await bus.send_many("jobs", jobs)
     conn = await connect()

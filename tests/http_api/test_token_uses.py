@@ -1,4 +1,4 @@
-"""Tokens know who made them, and when they were last used."""
+"""Tokens show who made them, and when they were last used."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from postbus.server.token_uses import TokenUses
 __all__ = ["cli", "end_what_was_started"]
 
 
-async def test_a_token_tells_who_made_it_and_when_it_was_used(bus: Bus, cli: Cli, conn: Any) -> None:
-    """Over HTTP and on the command line; a token that was never used says so."""
+async def test_token_shows_its_maker_and_its_last_use(bus: Bus, cli: Cli, conn: Any) -> None:
+    """This holds over HTTP and on the command line; an unused token says so."""
     used, unused = await new_token(bus, "admin"), await new_token(bus, "observer", groups=["audit"], payloads=False)
     async with serving(bus, auth=True) as url, client(url, used) as http:
         assert (await http.get("/v1/topics")).status_code == 200
@@ -44,16 +44,16 @@ async def test_a_token_tells_who_made_it_and_when_it_was_used(bus: Bus, cli: Cli
     (await cli.quick("tokens", "create", "x", "--role", "admin", "--no-payloads")).failed(4)
 
 
-async def test_a_token_tells_for_whom_it_was_made(bus: Bus, dsn: str, conn: Any) -> None:
-    """As the audit log does: the login, and beside it who acts."""
+async def test_token_shows_for_whom_it_was_made(bus: Bus, dsn: str, conn: Any) -> None:
+    """As in the audit log, it is the login, and beside it the actor."""
     async with Bus.open(dsn, actor="ada") as other:
         await other.admin.create_token("x", ["observer"])
     user = await conn.fetchval("select session_user::text")
     assert [one["created_by"] for one in await bus.admin.tokens()] == [f"{user} for ada"]
 
 
-async def test_a_use_is_written_once_a_minute_at_most(bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often a process looks the token up, and however many processes do."""
+async def test_use_is_written_once_a_minute_at_most(bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rate does not depend on the number of lookups or processes."""
     monkeypatch.setattr("postbus.server.callers._REMEMBERED", 0.0)
     writes = "select xmin::text, last_used_at from postbus.token"
     one, other = (Authenticator(bus.connect, is_open=False, verifier=None) for _ in range(2))
@@ -75,8 +75,8 @@ async def test_a_use_is_written_once_a_minute_at_most(bus: Bus, conn: Any, monke
     assert await conn.fetchval("select last_used_at from postbus.token") > first["last_used_at"]
 
 
-async def test_uses_wait_while_the_database_is_away(bus: Bus, conn: Any) -> None:
-    """They are written when it is back; a request never waits for that."""
+async def test_uses_wait_while_the_database_is_unavailable(bus: Bus, conn: Any) -> None:
+    """They are written when it is back, and no request waits for that."""
     token = await new_token(bus, "admin")
     is_away = True
 
@@ -95,8 +95,8 @@ async def test_uses_wait_while_the_database_is_away(bus: Bus, conn: Any) -> None
     assert await conn.fetchval("select last_used_at is not null from postbus.token")
 
 
-async def test_what_is_remembered_of_uses_is_bounded(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond that a use is noted later."""
+async def test_number_of_remembered_uses_is_bounded(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A use beyond the bound is recorded later."""
     monkeypatch.setattr("postbus.server.token_uses._MOST", 2)
     uses = TokenUses(bus.connect)
     for n in range(5):

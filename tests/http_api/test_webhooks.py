@@ -1,4 +1,4 @@
-"""Webhooks: messages are pushed by HTTP, signed, and tried again."""
+"""Webhooks: messages are pushed by HTTP, signed, and retried."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ async def received(receiver: Receiver, count: int) -> None:
     await eventually(so_many, within=15)
 
 
-async def test_a_queue_is_pushed_to_a_webhook(http: httpx.AsyncClient, bus: Bus) -> None:
-    """Each message is a POST with its payload, told about in headers, signed with the secret; 200 acks it."""
+async def test_queue_is_pushed_to_a_webhook(http: httpx.AsyncClient, bus: Bus) -> None:
+    """Each message is a signed POST with its payload and describing headers, and 200 acknowledges it."""
     with receiving() as receiver:
         created = await create(http, receiver)
         await bus.send("jobs", {"n": 1}, key="ö", headers={"a": "b"}, correlation_id="c")
@@ -51,8 +51,8 @@ async def test_a_queue_is_pushed_to_a_webhook(http: httpx.AsyncClient, bus: Bus)
     assert not verify(created["secret"], one.headers, one.body + b" ")
 
 
-async def test_a_group_is_pushed_to_a_webhook(http: httpx.AsyncClient, bus: Bus) -> None:
-    """A webhook with a group gets what is published from its creation on, in order per key."""
+async def test_group_is_pushed_to_a_webhook(http: httpx.AsyncClient, bus: Bus) -> None:
+    """A webhook with a group gets messages published from its creation on, in order per key."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
     await bus.send("events", "before")
     with receiving() as receiver:
@@ -63,8 +63,8 @@ async def test_a_group_is_pushed_to_a_webhook(http: httpx.AsyncClient, bus: Bus)
     assert [one.body for one in receiver.received] == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_a_message_that_is_refused_is_sent_again(http: httpx.AsyncClient, bus: Bus) -> None:
-    """An answer other than 2xx is an attempt, and the next one comes by the topic's policy."""
+async def test_refused_message_is_sent_again(http: httpx.AsyncClient, bus: Bus) -> None:
+    """An answer other than 2xx is an attempt, and the next one follows the topic's policy."""
     await bus.admin.create_topic("jobs", retry_initial="10ms", max_attempts=3)
     with receiving() as receiver:
         receiver.answers += [Answer(500, b"broken"), Answer(503, headers={"retry-after": "0"})]
@@ -74,8 +74,8 @@ async def test_a_message_that_is_refused_is_sent_again(http: httpx.AsyncClient, 
     assert [one.headers["postbus-attempt"] for one in receiver.received] == ["1", "2", "3"]
 
 
-async def test_a_message_that_nobody_takes_becomes_a_dead_letter(http: httpx.AsyncClient, bus: Bus) -> None:
-    """After its last attempt it is given up, with what went wrong."""
+async def test_message_that_nobody_accepts_becomes_a_dead_letter(http: httpx.AsyncClient, bus: Bus) -> None:
+    """After its last attempt it is given up, with the error."""
     await bus.admin.create_topic("jobs", retry_initial="10ms", max_attempts=2)
     with receiving() as receiver:
         pass
@@ -90,8 +90,8 @@ async def test_a_message_that_nobody_takes_becomes_a_dead_letter(http: httpx.Asy
     await eventually(is_dead, within=15)
 
 
-async def test_a_webhook_is_changed_while_the_server_runs(http: httpx.AsyncClient, bus: Bus) -> None:
-    """Disabled it gets nothing; enabled again, at another address, it gets what came meanwhile; deleted, no more."""
+async def test_webhook_can_be_changed_while_the_server_runs(http: httpx.AsyncClient, bus: Bus) -> None:
+    """Disabled it gets nothing; enabled at another address it gets the messages meanwhile; deleted, no more."""
     with receiving() as first, receiving() as second:
         await create(http, first)
         await bus.send("jobs", 1)
@@ -108,8 +108,8 @@ async def test_a_webhook_is_changed_while_the_server_runs(http: httpx.AsyncClien
     assert "secret" not in shown
 
 
-async def test_a_receiver_that_does_not_answer_is_not_waited_for(http: httpx.AsyncClient, bus: Bus) -> None:
-    """A request ends at the timeout, and no more of them are under way than concurrency says."""
+async def test_receiver_that_does_not_answer_is_not_waited_for(http: httpx.AsyncClient, bus: Bus) -> None:
+    """A request ends at the timeout, and at most `concurrency` of them are under way."""
     await bus.admin.create_topic("jobs", retry_initial="10ms", max_attempts=2)
     now = most = 0
 
@@ -136,15 +136,15 @@ async def test_a_receiver_that_does_not_answer_is_not_waited_for(http: httpx.Asy
 
 
 @pytest.mark.parametrize("name", ["w", "v"])
-async def test_a_consumer_has_one_webhook(http: httpx.AsyncClient, name: str) -> None:
-    """Neither a name nor a queue or group is taken twice."""
+async def test_consumer_has_only_one_webhook(http: httpx.AsyncClient, name: str) -> None:
+    """Neither a name nor a queue or group can be used twice."""
     with receiving() as receiver:
         await create(http, receiver, enabled=False)
         body = {"name": name, "topic": "jobs", "url": receiver.url}
         problem(await http.post("/v1/webhooks", json=body), 409, "PB446")
 
 
-async def test_a_secret_of_ones_own_signs(http: httpx.AsyncClient, bus: Bus) -> None:
+async def test_given_secret_signs(http: httpx.AsyncClient, bus: Bus) -> None:
     """The secret may be given, and changed."""
     with receiving() as receiver:
         created = await create(http, receiver, secret="0123456789abcdef")
@@ -156,8 +156,8 @@ async def test_a_secret_of_ones_own_signs(http: httpx.AsyncClient, bus: Bus) -> 
     assert verify("fedcba9876543210", one.headers, one.body)
 
 
-async def test_a_webhook_whose_topic_has_changed_does_not_stop_the_others(http: httpx.AsyncClient, bus: Bus) -> None:
-    """One that cannot work any more is left out."""
+async def test_webhook_whose_topic_has_changed_does_not_stop_others(http: httpx.AsyncClient, bus: Bus) -> None:
+    """A webhook that cannot work any more is skipped."""
     with receiving() as receiver:
         await create(http, receiver, name="unfit", topic="other", enabled=False)
         await bus.admin.create_topic("other", semantics="PUB_SUB")
