@@ -1,4 +1,4 @@
-"""What the audit log has to show: every administrative function, called once, and the entries that this makes."""
+"""The expected audit log: every administrative function, called once, and the entries that this makes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ select postbus.import_messages('old', 'log', array['7'], array['x'::bytea], 'tex
 
 
 async def make_world(conn: Any) -> None:
-    """What ACTS need, in a database of its own; `conn` owns the schema."""
+    """Set up what ACTS need, in a database of its own; `conn` owns the schema."""
     for statement in filter(str.strip, _WORLD.split(";")):
         await conn.execute(statement)
     await publish(conn, "dead", topic="q")
@@ -52,7 +52,7 @@ async def make_world(conn: Any) -> None:
 
 
 async def role_of(conn: Any, role: str) -> str:
-    """What the database's producers, consumers, observers, operators or admins are called."""
+    """Return the name of the database's role for producers, consumers, observers, operators or admins."""
     name: str = await conn.fetchval(
         "select r.rolname from pg_namespace n cross join aclexplode(n.nspacl) as given "
         "join pg_roles r on r.oid = given.grantee where n.nspname = 'postbus' and starts_with(r.rolname, $1) limit 1",
@@ -63,7 +63,7 @@ async def role_of(conn: Any, role: str) -> str:
 
 @dataclass(frozen=True)
 class Act:
-    """A call, and what its entry has to say: the columns that are given."""
+    """A call, and the expected columns of its entry."""
 
     sql: str
     action: str

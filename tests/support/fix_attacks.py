@@ -25,18 +25,18 @@ class Tried(NamedTuple):
 
 
 def attack_of(item: pytest.Item) -> str | None:
-    """What a test attacks; None for those that show that an attack would be seen."""
+    """Return what a test attacks; None for controls, which show that an attack would be seen."""
     marker = item.get_closest_marker("attack")
     return None if marker is None or item.get_closest_marker("control") else str(marker.args[0])
 
 
 def attacks(items: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """The tests of a run that are attacks."""
+    """Return the tests of a run that are attacks."""
     return [item for item in items if _FOLDER in item.path.as_posix() and attack_of(item) is not None]
 
 
 def table_in(page: str) -> dict[str, int]:
-    """What a page says that is tried, and how often."""
+    """Return what a page lists as attacked, and how often."""
     rows = page.partition(_BEGIN)[2].partition(_END)[0].splitlines()[2:]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row.startswith("|")]
     return {on: int(count) for on, _, count, _ in cells if on != "all"}
@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """An attack that is counted nowhere would be missing in the table."""
+    """Refuse an attack that is counted nowhere: it would be missing in the table."""
     for item in items:
         if _FOLDER in item.path.as_posix():
             marker = item.get_closest_marker("attack")
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Reports of other processes bring nothing but their properties."""
+    """Add the attack to the report: reports of other processes carry nothing but their properties."""
     report = yield
     on = attack_of(item)
     if on is not None and report.when == "call":
@@ -71,7 +71,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """How many attacks were tried on each thing, and how many of them came through."""
+    """Print how many attacks were tried on each thing, and how many of them came through."""
     table = _table(terminalreporter.stats)
     if not table:
         return
@@ -87,7 +87,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _table(stats: dict[str, list[Any]]) -> list[Tried]:
-    """By name, and all of them last."""
+    """Return the rows by name, and their sum last."""
     found: dict[str, tuple[int, int, set[str]]] = {}
     for outcome in ("passed", "failed"):
         for report in stats.get(outcome, ()):

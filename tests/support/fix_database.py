@@ -29,9 +29,10 @@ Connect = Callable[[], Awaitable[Any]]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """All that tests make is below one folder. The processes of a parallel run share it, and a server.
+    """Put everything that tests make below one folder, which the processes of a parallel run share, with a server.
 
-    In memory, if there is room: a database has hundreds of files, and making those on a disk takes ten times as long.
+    It is in memory if there is room: a database has hundreds of files, and making those on a disk takes ten times as
+    long.
     """
     if _FOLDER not in os.environ:
         folder = tempfile.mkdtemp(prefix="postbus-test-", dir=_MEMORY if _has_room(_MEMORY) else None)
@@ -49,14 +50,14 @@ def _has_room(folder: str) -> bool:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The process that made the folder removes it when all others have ended."""
+    """Remove the folder, in the process that made it, when all others have ended."""
     if not hasattr(config, "workerinput"):
         shutil.rmtree(os.environ.pop(_FOLDER), ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[EmbeddedPostgres]:
-    """The server that PG names."""
+    """Start the server of the version that PG names."""
     version = int(os.environ.get("PG", "18"))
     settings = {"max_connections": "300"}
     folder = Path(os.environ[_FOLDER]) / "server"
@@ -66,7 +67,7 @@ def server() -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture
 async def client_program(server: EmbeddedPostgres) -> Callable[[str], str]:
-    """Finds psql, pg_dump and the like, of the server's version; not every installation has them."""
+    """Find psql, pg_dump and the like, of the server's version; not every installation has them."""
     root: Any = await asyncpg.connect(server.dsn())
     folder = Path(await root.fetchval("select setting from pg_config where name = 'BINDIR'"))
     await root.close()
@@ -81,7 +82,7 @@ async def client_program(server: EmbeddedPostgres) -> Callable[[str], str]:
 
 @asynccontextmanager
 async def fresh_database(server: EmbeddedPostgres) -> AsyncIterator[str]:
-    """A database with the schema. Nothing of ours may be connected to it afterwards."""
+    """Create a database with the schema. Nothing of ours may be connected to it afterwards."""
     root: Any = await asyncpg.connect(server.dsn())
     name = f"test_{secrets.token_hex(8)}"
     try:
@@ -105,7 +106,7 @@ async def fresh_database(server: EmbeddedPostgres) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def dsn(server: EmbeddedPostgres) -> AsyncIterator[str]:
-    """A database of the test's own, with the schema."""
+    """Create a database of the test's own, with the schema."""
     async with fresh_database(server) as dsn:
         yield dsn
 
@@ -120,7 +121,7 @@ async def drop_database(root: Any, name: str) -> None:
 
 @pytest.fixture
 async def roles(conn: Any) -> Callable[[str], str]:
-    """Names a role of the test's database. A copy of the template has none of its own until it is migrated."""
+    """Return a function for the names of the database's roles. A copy of the template has none until it is migrated."""
     await migrate(conn)
     database = await conn.fetchval("select current_database()")
     return lambda role: f"postbus_{role}_{database}"
@@ -141,7 +142,7 @@ async def _make_template(root: Any, server: EmbeddedPostgres) -> None:
 
 @pytest.fixture
 async def empty_dsn(server: EmbeddedPostgres) -> AsyncIterator[str]:
-    """A database without the schema."""
+    """Create a database without the schema."""
     root: Any = await asyncpg.connect(server.dsn())
     name = f"empty_{secrets.token_hex(8)}"
     await root.execute(f"create database {name} template template0")
@@ -154,7 +155,7 @@ async def empty_dsn(server: EmbeddedPostgres) -> AsyncIterator[str]:
 
 @pytest.fixture
 def own_folder() -> Iterator[Path]:
-    """For a server of the test's own, which it may kill."""
+    """Make a folder for a server of the test's own, which it may kill."""
     folder = Path(tempfile.mkdtemp(prefix="postbus-own-"))
     folder.chmod(0o755)
     yield folder
@@ -163,7 +164,7 @@ def own_folder() -> Iterator[Path]:
 
 @pytest.fixture
 async def connect(dsn: str) -> AsyncIterator[Connect]:
-    """Makes connections to the test's database: for tests with several sessions."""
+    """Return a function that connects to the test's database, for tests with several sessions."""
     async with _connecting(dsn) as new:
         yield new
 
@@ -184,7 +185,7 @@ async def _connecting(dsn: str) -> AsyncIterator[Connect]:
 
 @pytest.fixture
 async def connect_alone(own_folder: Path) -> AsyncIterator[Connect]:
-    """The same on a server of the test's own: nobody else begins or ends a transaction there. They may be prepared."""
+    """Return such a function for a server of the test's own, without other transactions. They may be prepared."""
     settings = {"autovacuum": "off", "max_prepared_transactions": "20"}
     with EmbeddedPostgres.start(own_folder / "pg", settings=settings) as alone:
         async with _connecting(alone.dsn()) as new:
@@ -194,12 +195,12 @@ async def connect_alone(own_folder: Path) -> AsyncIterator[Connect]:
 
 @pytest.fixture
 async def conn(connect: Connect) -> Any:
-    """A connection of asyncpg to the test's database."""
+    """Connect to the test's database with asyncpg."""
     return await connect()
 
 
 @pytest.fixture
 async def bus(dsn: str) -> AsyncIterator[Bus]:
-    """A bus on the test's database."""
+    """Open a bus on the test's database."""
     async with Bus.open(dsn) as opened:
         yield opened

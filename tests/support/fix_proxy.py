@@ -13,7 +13,7 @@ __all__ = ["OnCommit", "Proxy", "proxy"]
 
 @pytest.fixture
 async def proxy(dsn: str) -> AsyncIterator[Proxy]:
-    """A proxy before the test's database."""
+    """Run a proxy before the test's database."""
     started = Proxy(dsn)
     await started.start()
     yield started

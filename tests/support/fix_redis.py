@@ -14,7 +14,7 @@ from bench.peers.system import Absent
 
 @pytest.fixture
 async def redis_url() -> AsyncIterator[str]:
-    """A Redis of the test's own that syncs each write."""
+    """Start a Redis of the test's own that syncs each write."""
     try:
         async with servers.redis() as server:
             yield server.address
@@ -24,6 +24,6 @@ async def redis_url() -> AsyncIterator[str]:
 
 @pytest.fixture
 async def redis_client(redis_url: str) -> AsyncIterator[Any]:
-    """An async client of it."""
+    """Open a client of it."""
     async with redis.asyncio.from_url(redis_url) as client:
         yield client

@@ -1,4 +1,4 @@
-"""After each test nothing of ours goes on running."""
+"""After each test no task of ours goes on running."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ SOON = RetryPolicy(initial=0.001, factor=1, maximum=0.001, max_attempts=3)
 
 
 async def create_log(bus: Bus, topic: str = "t", **options: Any) -> None:
-    """A PUB_SUB topic; with a short lease, so that lanes of the dead are taken over soon."""
+    """Create a PUB_SUB topic with a short lease, so that lanes of dead processes are taken over soon."""
     await bus.admin.create_topic(topic, **{"semantics": "PUB_SUB", "lease": "1s", **options})
 
 
@@ -32,7 +32,7 @@ async def publish_numbers(
 
 
 def collect(bus: Bus, group: str = "g", topic: str = "t", **options: Any) -> list[int]:
-    """Subscribe a handler that notes the numbers it gets. Returns where."""
+    """Subscribe a handler that records the numbers it gets. Returns their list."""
     got: list[int] = []
 
     @bus.subscribe(topic, group=group, **options)
@@ -61,7 +61,7 @@ async def bury(bus: Bus, *payloads: Any, groups: tuple[str, ...] = ("mail",), to
 
 
 async def are_listed(conn: Any, count: int = 1) -> None:
-    """Wait until so many groups are subscribed."""
+    """Wait until this many groups are subscribed."""
 
     async def as_many() -> None:
         assert await conn.fetchval("select count(*) from postbus.subscription") == count
@@ -70,7 +70,7 @@ async def are_listed(conn: Any, count: int = 1) -> None:
 
 
 async def shares(conn: Any) -> list[int]:
-    """How many lanes each process holds, ascending."""
+    """Return how many lanes each process holds, ascending."""
     rows = await conn.fetch(
         "select count(*) as n from postbus.lane where holder is not null group by holder order by 1"
     )
@@ -78,7 +78,7 @@ async def shares(conn: Any) -> list[int]:
 
 
 async def are_shared(conn: Any, *expected: int) -> None:
-    """Wait until processes hold so many lanes each."""
+    """Wait until processes hold this many lanes each."""
 
     async def as_expected() -> None:
         assert await shares(conn) == list(expected)
@@ -87,13 +87,13 @@ async def are_shared(conn: Any, *expected: int) -> None:
 
 
 def look_often(patch: pytest.MonkeyPatch) -> None:
-    """Let processes look at who has which lanes twenty times a second, so that tests need not wait for it."""
+    """Let processes ask for lanes twenty times a second, so that tests need not wait for it."""
     patch.setattr("postbus._group.lane_assignment._LOOK", 0.05)
     patch.setattr("postbus._group.lane_assignment._LOOK_WHEN_STABLE", 0.05)
 
 
 async def group_row(conn: Any, group: str = "g", topic: str = "t") -> dict[str, Any]:
-    """What the view says of a group's newest subscription."""
+    """Return the view's row of a group's newest subscription."""
     row = await conn.fetchrow(
         "select * from postbus.groups where topic = $1 and group_name = $2 order by subscription_id desc limit 1",
         topic,
@@ -106,7 +106,7 @@ async def group_row(conn: Any, group: str = "g", topic: str = "t") -> dict[str, 
 async def is_through(
     conn: Any, group: str = "g", topic: str = "t", *, within: float = 10.0, **expected: Any
 ) -> dict[str, Any]:
-    """Wait until a group has nothing before it and nothing to try again."""
+    """Wait until a group has nothing before it and nothing to retry."""
 
     async def through() -> dict[str, Any]:
         row = await group_row(conn, group, topic)
@@ -118,7 +118,7 @@ async def is_through(
 
 
 async def has(got: list[Any], count: int, *, within: float = 10.0) -> None:
-    """Wait until a list has so many elements."""
+    """Wait until a list has this many elements."""
 
     async def long_enough() -> None:
         assert len(got) >= count, f"{len(got)} of {count}"
@@ -127,7 +127,7 @@ async def has(got: list[Any], count: int, *, within: float = 10.0) -> None:
 
 
 def in_order(numbers: Iterable[int], keys: int) -> bool:
-    """Whether first occurrences rise within each key, and what is repeated is repeated from some point on."""
+    """Return whether first occurrences rise within each key, and repetitions repeat everything from some point on."""
     last: defaultdict[int, int] = defaultdict(lambda: -1)
     seen: set[int] = set()
     for n in numbers:

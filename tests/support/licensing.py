@@ -33,6 +33,6 @@ class LicensePrinted(msgspec.Struct):
 
 
 def headers(event_type: str = "license_status_changed", version: int = 2, **others: str) -> dict[str, str]:
-    """What tells of an event in a message that was published by hand."""
+    """Return the event headers of a message that is published by hand."""
     told = {"event-type": event_type, "event-version": str(version), "aggregate-type": "license", "aggregate-id": "1"}
     return {**told, **others}

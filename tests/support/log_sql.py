@@ -15,7 +15,7 @@ _NUMBER = (1 << 43) - 1
 
 
 async def create_topic(conn: Any, name: str = "t", **options: Any) -> int:
-    """A PUB_SUB topic with one lane unless told otherwise. Returns its storage."""
+    """Create a PUB_SUB topic, with one lane unless told otherwise. Returns its storage."""
     chosen = {"semantics": "PUB_SUB", "lanes": 1, **options}
     storage: int = await conn.fetchval(
         "select storage_id from postbus.create_topic($1, $2::jsonb)", name, json.dumps(chosen)
@@ -24,7 +24,7 @@ async def create_topic(conn: Any, name: str = "t", **options: Any) -> int:
 
 
 async def subscribe(conn: Any, group: str = "g", start: str = "FROM_NOW", *, topic: str = "t", **options: Any) -> int:
-    """Subscribe, and return the subscription's id."""
+    """Subscribe a group. Returns the subscription's id."""
     named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 4))
     id: int = await conn.fetchval(
         f"select subscription_id from postbus.subscribe($1, $2, $3{named})", topic, group, start, *options.values()
@@ -47,7 +47,7 @@ async def publish_many(
 
 
 async def cursor_of(conn: Any, subscription: int, lane: int = 0) -> str:
-    """The cursor that is stored for a lane."""
+    """Return the stored cursor of a lane."""
     cursor: str = await conn.fetchval(
         "select cursor::text from postbus.cursor where subscription_id = $1 and lane = $2 order by number desc limit 1",
         subscription,
@@ -58,7 +58,7 @@ async def cursor_of(conn: Any, subscription: int, lane: int = 0) -> str:
 
 @dataclass
 class Piece:
-    """What one read brought."""
+    """The result of one read."""
 
     messages: list[str] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Piece:
     more: bool = False
 
     def after(self, count: int) -> Piece:
-        """Without the first messages."""
+        """Return the rest without the first messages."""
         return replace(self, messages=self.messages[count:], keys=self.keys[count:], places=self.places[count:])
 
     @property
@@ -80,7 +80,7 @@ class Piece:
 async def read(
     conn: Any, cursor: str, count: int = 1000, *, topic: str = "t", lanes: tuple[int, ...] = (0,), **options: Any
 ) -> Piece:
-    """One call of read_log."""
+    """Call `read_log` once."""
     named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 5))
     rows = await conn.fetch(
         f"select * from postbus.read_log($1, $2, $3, max_count => $4{named})",
@@ -101,7 +101,7 @@ async def read(
 
 
 async def read_all(conn: Any, cursor: str, count: int = 1000, **options: Any) -> tuple[list[str], str]:
-    """Read until nothing more is there: the messages, and the cursor after them."""
+    """Read until nothing more is there. Returns the messages, and the cursor after them."""
     found: list[str] = []
     while True:
         piece = await read(conn, cursor, count, **options)
@@ -130,14 +130,14 @@ async def beat(conn: Any, *workers: str) -> None:
 
 
 async def vanish(conn: Any, *workers: str) -> None:
-    """Let workers not have been seen for an hour."""
+    """Make workers last seen an hour ago."""
     await conn.execute(
         "update postbus.worker set seen_at = clock_timestamp() - interval '1 hour' where name = any ($1)", list(workers)
     )
 
 
 async def lease(conn: Any, worker: str, subscription: int, held: list[Lane] | None = None) -> list[Any]:
-    """The rows that lease_lanes answers, after a heartbeat."""
+    """Return the rows of `lease_lanes`, after a heartbeat."""
     await beat(conn, worker)
     rows: list[Any] = await conn.fetch(
         "select * from postbus.lease_lanes($1, $2, $3)", worker, [subscription], [lane.token for lane in held or []]
@@ -146,7 +146,7 @@ async def lease(conn: Any, worker: str, subscription: int, held: list[Lane] | No
 
 
 async def take(conn: Any, worker: str, subscription: int, held: list[Lane] | None = None) -> list[Lane]:
-    """The lanes that a worker gets, by lane."""
+    """Return the lanes that a worker gets, by lane."""
     return [
         Lane(subscription, row["lane"], row["token"], row["number"], row["cursor"], row["deaths"], row["careful_until"])
         for row in await lease(conn, worker, subscription, held)
@@ -157,7 +157,7 @@ async def take(conn: Any, worker: str, subscription: int, held: list[Lane] | Non
 async def advance(
     conn: Any, lanes: list[Lane], cursor: str, passed: int = 0, done: tuple[int, int] | None = None
 ) -> list[int]:
-    """Move lanes on; the answer names those that are lost, by their place from 1 on."""
+    """Advance lanes. Returns the lost ones, by their place in the list from 1 on."""
     lost: list[int] = await conn.fetchval(
         "select postbus.advance($1, $2, $3, $4, $5, $6, $7, $8)",
         [lane.subscription for lane in lanes],
@@ -177,7 +177,7 @@ async def advance(
 
 
 async def put_off(conn: Any, lane: Lane, piece: Piece, *kinds: str, **options: Any) -> list[str] | None:
-    """Put off the first messages of a piece, one for each of `kinds`."""
+    """Defer the first messages of a read result, one for each of `kinds`."""
     named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 10))
     count = len(kinds)
     told: list[str] | None = await conn.fetchval(
@@ -199,7 +199,7 @@ async def put_off(conn: Any, lane: Lane, piece: Piece, *kinds: str, **options: A
 async def claim_retrying(
     conn: Any, lane: Lane, count: int = 10, *, as_of: datetime | None = None, is_alone: bool = False
 ) -> list[Any]:
-    """What is due to be tried again in a lane; with `as_of`, as if this came then."""
+    """Claim the retries that are due in a lane; with `as_of`, as if it were then."""
     function = "claim_retrying" if as_of is None else "claim_retrying_as_of"
     named = "" if as_of is None else ", as_of => $4"
     rows: list[Any] = await conn.fetch(
@@ -227,7 +227,7 @@ async def settle_retrying(conn: Any, lane: Lane, ids: list[int], outcome: str, *
 
 
 async def refused(act: Awaitable[Any], code: str) -> str:
-    """The hint of the error with which something is refused."""
+    """Return the hint of the error with which something is refused."""
     with pytest.raises(asyncpg.PostgresError) as caught:
         await act
     assert caught.value.sqlstate == code
@@ -235,7 +235,7 @@ async def refused(act: Awaitable[Any], code: str) -> str:
 
 
 async def pass_all(conn: Any, group: int, worker: str = "w", *, topic: str = "t") -> int:
-    """Let a group be done with all that there is."""
+    """Let a group settle everything there is."""
     held = await take(conn, worker, group)
     count = 0
     for lane in held:
@@ -248,30 +248,31 @@ async def pass_all(conn: Any, group: int, worker: str = "w", *, topic: str = "t"
 
 
 async def sweep(conn: Any, storage: int, later: timedelta = timedelta(0)) -> Any:
-    """One call of sweep_log, as if `later`."""
+    """Call `sweep_log` once, as if `later`."""
     if not later:
         return await conn.fetchrow("select * from postbus.sweep_log($1)", storage)
     return await conn.fetchrow("select * from postbus.sweep_log_as_of($1, clock_timestamp() + $2)", storage, later)
 
 
 async def let_die(conn: Any, storage: int, later: timedelta = timedelta(minutes=6)) -> int:
-    """Look for heartbeats as often as it takes, the last time `later`. Returns how many groups died then."""
+    """Check for heartbeats as often as it takes, the last time `later`. Returns how many groups died then."""
     for before in (2, 1):
         assert (await sweep(conn, storage, later - timedelta(minutes=before)))["dead"] == 0, "two misses kill nobody"
     return int((await sweep(conn, storage, later))["dead"])
 
 
 async def make_known(conn: Any, storage: int) -> None:
-    """Let a new storage be known to all sessions, so that it is read as a whole and not by the names of its leaves."""
+    """Publish a new storage to all sessions, so that it is read as a whole and not by the names of its partitions."""
     while (await sweep(conn, storage))["more"]:
         pass
 
 
 async def rotate(conn: Any, storage: int) -> int:
-    """Begin a new leaf, after the current one has got something. Returns its epoch."""
+    """Begin a new partition, after the current one has got a message. Returns its epoch."""
     await conn.execute("update postbus.storage set leaf_bytes = 1 where id = $1", storage)
     opened = None
-    for _ in range(4):  # at most: a spare leaf, the storage is known, one more leaf, and then that one begins
+    # at most: a standby partition, the storage is published, one more partition, and then that one begins
+    for _ in range(4):
         opened = opened or (await sweep(conn, storage))["opened"]
     assert opened, "the leaf is empty"
     await conn.execute("update postbus.storage set leaf_bytes = 1 << 30 where id = $1", storage)
@@ -279,7 +280,7 @@ async def rotate(conn: Any, storage: int) -> int:
 
 
 async def leaves(conn: Any, storage: int) -> list[int]:
-    """The epochs whose leaves are there, up to the one that is written to."""
+    """Return the epochs of the existing partitions, up to the one that is written to."""
     rows = await conn.fetch(
         "select epoch from postbus.log_leaf where storage_id = $1 and epoch <= postbus.epoch($1) order by 1",
         storage,

@@ -6,5 +6,5 @@ import re
 
 
 def steady(value: object) -> str:
-    """The value, in ASCII and without addresses in memory."""
+    """Return the value, in ASCII and without addresses in memory."""
     return re.sub(r" at 0x[0-9a-f]+", "", ascii(value))[:60]

@@ -1,4 +1,4 @@
-"""Outbox tables of other systems, as their guides have them, for tests of moving in."""
+"""Outbox tables of other systems, as their guides have them, for tests of importing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ create table outbox_events (
 
 
 async def add_topic(conn: Any, topic: str = "t", semantics: str = "PUB_SUB", **states: str) -> None:
-    """A topic, and groups in their states."""
+    """Add a topic, and groups in their states."""
     await conn.execute("insert into outbox_topics (topic, semantics) values ($1, $2)", topic, semantics)
     for group, state in states.items():
         await conn.execute(
@@ -59,7 +59,7 @@ async def add_topic(conn: Any, topic: str = "t", semantics: str = "PUB_SUB", **s
 
 
 async def add_messages(conn: Any, ids: Iterable[int], topic: str = "t", *, keys: int = 5) -> None:
-    """Messages that say their ids, in keys that go round; `keys` 0 for none."""
+    """Add messages that contain their ids, with repeating keys; `keys` 0 for none."""
     await conn.execute(
         "insert into outbox (id, topic, payload, message_group, headers, correlation_id, required_consumer_groups) "
         "select n, $2, jsonb_build_object('n', n), 'k' || n % nullif($3::int, 0), "
@@ -71,7 +71,7 @@ async def add_messages(conn: Any, ids: Iterable[int], topic: str = "t", *, keys:
 
 
 async def finish(conn: Any, group: str, ids: Iterable[int]) -> None:
-    """A group completes messages."""
+    """Let a group complete messages."""
     await conn.execute(
         "insert into outbox_consumer_groups (message_id, group_name, status) select n, $2, 'COMPLETED' "
         "from unnest($1::bigint[]) as n",
@@ -81,7 +81,7 @@ async def finish(conn: Any, group: str, ids: Iterable[int]) -> None:
 
 
 async def fail(conn: Any, group: str, message_id: int, times: int) -> None:
-    """A group has tried a message in vain."""
+    """Let a group have failed with a message."""
     await conn.execute(
         "insert into outbox_consumer_groups (message_id, group_name, status, retry_count, error_message) "
         "values ($1, $2, 'FAILED', $3, 'no luck')",
@@ -92,7 +92,7 @@ async def fail(conn: Any, group: str, message_id: int, times: int) -> None:
 
 
 def listen(bus: Bus, group: str, topic: str = "t", **options: Any) -> list[Message]:
-    """Subscribe a handler that notes the messages it gets. Returns where."""
+    """Subscribe a handler that records the messages it gets. Returns their list."""
     got: list[Message] = []
 
     @bus.subscribe(topic, group=group, concurrency=4, **options)
@@ -107,7 +107,7 @@ def numbers(messages: Iterable[Message]) -> list[int]:
 
 
 def check(got: Collection[Message], expected: Iterable[int]) -> None:
-    """Exactly these came, once each, and those of a key in their order."""
+    """Check that exactly these came, once each, and those of a key in their order."""
     came = numbers(got)
     assert sorted(came) == sorted(expected)
     by_key: Mapping[str | None, list[int]] = {message.key: [] for message in got}
@@ -122,6 +122,6 @@ def groups_of(result: ImportResult) -> dict[str, ImportedGroup]:
 
 
 async def counts(conn: Any) -> dict[str, int]:
-    """How many rows there are of what an import writes."""
+    """Return the number of rows in each table that an import writes."""
     tables = ("topic", "subscription", "segment", "retrying", "queued", "imported", "imported_group")
     return {table: await conn.fetchval(f"select count(*) from postbus.{table}") for table in tables}

@@ -1,4 +1,4 @@
-"""What people ask a fan-out outbox, word for word as guides to one have it."""
+"""Questions that people ask a fan-out outbox, word for word as guides to one have them."""
 
 from __future__ import annotations
 

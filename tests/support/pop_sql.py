@@ -10,7 +10,7 @@ from uuid import UUID
 
 @dataclass
 class Pop:
-    """What one pop brought."""
+    """The result of one pop."""
 
     topic: str | None = None
     token: UUID | None = None
@@ -25,7 +25,7 @@ class Pop:
 
 
 async def pop(conn: Any, count: int = 1, *, topic: str = "t", group: str | None = "g", **options: Any) -> Pop:
-    """One call of pop, as whoever; with `as_of`, as if it came then."""
+    """Call `pop` once; with `as_of`, as if it were then."""
     if "as_of" in options:
         return await _pop_as_of(conn, count, topic, group, options)
     named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 4))
@@ -37,7 +37,7 @@ async def pop(conn: Any, count: int = 1, *, topic: str = "t", group: str | None 
 
 
 async def _pop_as_of(conn: Any, count: int, topic: str, group: str | None, options: dict[str, Any]) -> Pop:
-    """The part of pop that knows the time: see pop_group."""
+    """Call the internal part of pop that takes the time: see pop_group."""
     given = {"member": "somebody", "lease": None, "key": None, "auto_ack": False, "floor": None, "max_bytes": 1 << 24}
     given |= {"topic": topic, "group_name": group, "max_count": count, **options}
     named = ", ".join(f"{name} => ${place}" for place, name in enumerate(given, 1))
@@ -45,7 +45,7 @@ async def _pop_as_of(conn: Any, count: int, topic: str, group: str | None, optio
 
 
 def as_pop(rows: list[Any]) -> Pop:
-    """The rows that a pop answers."""
+    """Return the rows of a pop as one result."""
     *found, last = rows
     popped = Pop(more=last["more"], next_due=last["next_due"], floor=last["next_floor"])
     for row in found:
@@ -60,7 +60,7 @@ def as_pop(rows: list[Any]) -> Pop:
 
 
 async def ack(conn: Any, popped: Pop, *ids: int) -> list[int]:
-    """Ack what was popped, or some of it; the answer names those that are lost."""
+    """Acknowledge what was popped, or some of it. Returns the ids of lost messages."""
     lost: list[int] = await conn.fetchval("select postbus.ack($1, $2)", popped.token, list(ids) or popped.ids)
     return lost
 

@@ -1,4 +1,4 @@
-"""Popping in tests: what is leased, and leases that end."""
+"""Popping in tests: leased messages, and leases that end."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from postbus import Bus, Popped
 
 
 async def leased(conn: Any, topic: str) -> int:
-    """How many messages of a topic somebody holds."""
+    """Return how many messages of a topic are leased."""
     return int(
         await conn.fetchval("select count(*) from postbus.messages where topic = $1 and state = 'leased'", topic)
     )
 
 
 async def states_of(conn: Any, topic: str) -> dict[str, int]:
-    """How many messages of a topic are where."""
+    """Return how many messages of a topic are in each state."""
     rows = await conn.fetch("select state, count(*)::int from postbus.messages where topic = $1 group by state", topic)
     return dict(rows)
 
 
 async def let_end(conn: Any, popped: Popped) -> None:
-    """Let the leases be over, as if time had passed."""
+    """Let the leases end, as if time had passed."""
     tokens = {one.token for one in popped}
     await conn.execute(
         "update postbus.lease set ends_at = clock_timestamp() - interval '1 ms' where token = any ($1)", tokens
@@ -29,7 +29,7 @@ async def let_end(conn: Any, popped: Popped) -> None:
 
 
 async def lose(conn: Any, popped: Popped) -> None:
-    """Let the leases be over, and their messages go back."""
+    """Let the leases end, and return their messages."""
     await let_end(conn, popped)
     await conn.execute("select postbus.return_expired()")
 

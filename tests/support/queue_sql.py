@@ -14,7 +14,7 @@ async def publish(conn: Any, *payloads: str, topic: str = "t", **options: Any) -
 
 
 async def claim(conn: Any, count: int = 10, *, topic: str = "t", member: str = "a", **options: Any) -> Any:
-    """One claim; with `as_of`, as if it came then."""
+    """Claim once; with `as_of`, as if it were then."""
     named = "".join(f", {name} => ${place}" for place, name in enumerate(options, 4))
     function = "claim_as_of" if "as_of" in options else "claim"
     return await conn.fetchrow(
@@ -27,13 +27,13 @@ def payloads(claimed: Any) -> list[str]:
 
 
 async def payloads_of(conn: Any, topic: str) -> list[str]:
-    """What a topic holds, in the order of ids."""
+    """Return the payloads of a topic, in the order of ids."""
     rows = await conn.fetch("select payload from postbus.messages where topic = $1 order by id", topic)
     return [row["payload"].decode() for row in rows]
 
 
 async def count_of(conn: Any, topic: str) -> int:
-    """How many messages a topic holds."""
+    """Return how many messages a topic has."""
     return int(await conn.fetchval("select count(*) from postbus.messages where topic = $1", topic))
 
 
@@ -42,11 +42,11 @@ async def states(conn: Any) -> dict[str, int]:
 
 
 async def ack(conn: Any, claimed: Any) -> None:
-    """Finish all that a claim brought."""
+    """Acknowledge everything that a claim returned."""
     lost = await conn.fetchval("select postbus.ack_leases(array[$1::uuid])", claimed["token"])
     assert lost == []
 
 
 async def is_waiting(conn: Any, pid: int) -> bool:
-    """Whether a session waits for another one's lock."""
+    """Return whether a session waits for another one's lock."""
     return bool(await conn.fetchval("select cardinality(pg_blocking_pids($1)) > 0", pid))

@@ -27,7 +27,10 @@ class Endless:
             self.cancelled.set()
 
     async def is_stopped_twice(self, bus: Bus) -> bool:
-        """Run, stop once the handler has begun, and stop again while that is waited for. Returns what `run` does."""
+        """Run, stop once the handler has begun, and stop again while that is waited for.
+
+        Returns the result of `run`.
+        """
         run = asyncio.create_task(bus.run())
         await self.begun.wait()
         bus.stop()
@@ -37,7 +40,7 @@ class Endless:
 
 
 async def tasks_are(name: str, count: int) -> None:
-    """Wait until so many tasks have this name, or run a coroutine of this name."""
+    """Wait until this many tasks have this name, or run a coroutine of this name."""
 
     async def as_many() -> None:
         tasks = [
@@ -51,7 +54,7 @@ async def tasks_are(name: str, count: int) -> None:
 
 
 async def send_surely(bus: Bus, payload: Any, *, dedup_key: str, key: str | None = None) -> None:
-    """Send until it is known to be sent; the deduplication key makes repeating safe."""
+    """Send until the outcome is known; the deduplication key makes repeating safe."""
     while True:
         try:
             await bus.send("t", payload, key=key, dedup_key=dedup_key)
@@ -62,7 +65,7 @@ async def send_surely(bus: Bus, payload: Any, *, dedup_key: str, key: str | None
 
 @asynccontextmanager
 async def running(bus: Bus) -> AsyncIterator[asyncio.Task[bool]]:
-    """The bus consumes within the block, and drains at its end."""
+    """Let the bus consume within the block, and drain it at the end."""
     run = asyncio.create_task(bus.run())
     await asyncio.sleep(0)  # so that it can be stopped
     try:

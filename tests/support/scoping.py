@@ -9,7 +9,7 @@ from support.eventually import eventually
 
 
 def gather(bus: Bus, group: str, topic: str | None = None, **options: Any) -> list[tuple[str, Any]]:
-    """Subscribe a handler to a scope that notes the topics and payloads it gets. Returns where."""
+    """Subscribe a handler to a scope that records the topics and payloads it gets. Returns their list."""
     got: list[tuple[str, Any]] = []
 
     @bus.subscribe(topic, group=group, name="gatherer", **options)
@@ -20,7 +20,7 @@ def gather(bus: Bus, group: str, topic: str | None = None, **options: Any) -> li
 
 
 async def gets(got: list[tuple[str, Any]], *payloads: Any, within: float = 10.0) -> None:
-    """Wait until a group has got these payloads, in whatever order, and see that it has got no others."""
+    """Wait until a group has got these payloads, in any order, and check that it has got no others."""
 
     async def all_of_them() -> None:
         assert sorted(payload for _, payload in got) == sorted(payloads)
@@ -29,7 +29,7 @@ async def gets(got: list[tuple[str, Any]], *payloads: Any, within: float = 10.0)
 
 
 async def age(conn: Any, seconds: float) -> None:
-    """Let all that was published and recorded have been so much longer ago."""
+    """Make everything published and recorded this much older."""
     await conn.execute("update postbus.segment set published_at = published_at - make_interval(secs => $1)", seconds)
     await conn.execute(
         "update postbus.scope set recorded_at = recorded_at - make_interval(secs => $1), "
