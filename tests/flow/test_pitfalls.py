@@ -81,7 +81,7 @@ async def states(conn: Any) -> dict[str, tuple[tuple[str, ...], str]]:
     return {row["payload"].decode(): (tuple(row["required"]), row["status"]) for row in rows}
 
 
-async def test_pitfall_1_message_committed_during_detection_needs_only_the_living(conn: Any, connect: Connect) -> None:
+async def test_pitfall_1_message_committed_during_detection_needs_the_living(conn: Any, connect: Connect) -> None:
     """Messages that commit before, while and after a group is found DEAD are required for the living group alone."""
     storage = await create_topic(conn)
     living, dying = await subscribe(conn, "living"), await subscribe(conn, "dying")

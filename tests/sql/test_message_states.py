@@ -442,8 +442,8 @@ async def test_late_group_is_required_for_messages_of_a_returned_group(conn: Any
     assert await state(conn, second) == (["a", "b", "late"], ["a"], "PROCESSING")
 
 
-async def test_messages_skipped_by_a_returning_group_were_not_unclaimed(conn: Any) -> None:
-    """The group had them before it while it lived."""
+async def test_messages_skipped_by_a_returning_group_had_a_group(conn: Any) -> None:
+    """They were before the group while it lived, so they do not count as zero-subscription messages."""
     storage = await create_topic(conn)
     group = await subscribe(conn, "g", "FROM_BEGINNING")
     [id] = await publish(conn, "one")
