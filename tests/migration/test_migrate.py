@@ -124,7 +124,7 @@ async def test_changed_functions_are_applied_again(conn: Any) -> None:
     with pytest.raises(SchemaTooOld):
         await check(conn)
 
-    assert "3_settle/backoff.sql" in await migrate(conn)
+    assert "queue/internal/backoff.sql" in await migrate(conn)
 
     await check(conn)
     state = await read_state(conn)

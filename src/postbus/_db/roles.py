@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-GRANTS = "9_grants.sql"
+GRANTS = "grants.sql"
 """The code file that makes roles and gives them their rights."""
 
 _ROLES = "select role, name, is_there, has_rights from postbus.roles()"
