@@ -27,7 +27,7 @@ declare
     _reading  refcursor;
     _segment  postbus.log_row;
     _last     bigint;
-    _count    integer := 0;
+    _count    integer := 0;         -- messages, and their bytes, so far
     _bytes    bigint := 0;
     _size     bigint;
     _stopped  boolean := false;
@@ -39,18 +39,13 @@ begin
         _snapshot := pg_current_snapshot();
     elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted')
           and _target.snapshot::text <> pg_current_snapshot()::text then
-        perform postbus.refuse('PB402', format('up to a given place the log cannot be read in a transaction that is %s',
-                                               current_setting('transaction_isolation')),
+        perform postbus.refuse('PB402',
+            format('up to a given place the log cannot be read in a transaction that is %s', current_setting('transaction_isolation')),
             'use READ COMMITTED: the transaction''s own snapshot may be older than that place');
     else
         _snapshot := _target.snapshot;
     end if;
-    -- A cursor that this transaction has just set is at its own id, which a snapshot shows only when older ones have ended.
-    if pg_snapshot_xmax(_snapshot) <= (cursor.seen).txid and pg_snapshot_xmax(pg_current_snapshot()) < (cursor.seen).txid
-       and (cursor.seen).txid is distinct from pg_current_xact_id_if_assigned() then
-        perform postbus.refuse('PB507', 'cursors are ahead of this server''s transaction ids: the database was restored from a dump',
-            'run: postbus rebase; for a copy that runs beside the original: postbus rebase --as-copy');
-    end if;
+    perform postbus.check_cursor(cursor, _snapshot);
     if cursor.until is not null and cursor.target is null and (cursor.seen).position = (cursor.until).position
        and (cursor.seen).snapshot::text = (cursor.until).snapshot::text then
         return next postbus.end_of_read(cursor, null, null);
@@ -81,38 +76,15 @@ begin
     <<leaves>>
     for _n in 1 .. coalesce(cardinality(_epochs), 0) loop
         _epoch := _epochs[_n];
-        -- Locked, so that it is not dropped meanwhile. One that is gone had nothing for a live group.
+        -- Locked, so that it is not dropped meanwhile. A partition that is gone had nothing for a live group.
         continue when _closed[_n] and not postbus.lock_leaf(topic.storage_id, _epoch);
         -- Limit: as many as are wanted, the one that was done last, and one that tells that there are more.
         if _epoch is null then
-            -- What is late lies below the seen position, and so comes first. See read_leaf_sql: these plans, unlike that
-            -- one, are kept, and making one takes longer than most reads.
+            -- They lie below the seen position, and so come first. This plan is kept, and that of the last query, since making a plan
+            -- takes longer than most reads.
             open _reading for
-                select late.position, late.lane, late.count, late.bytes,
-                       case when late.position = cursor.done_position then cursor.done_index + 1 else 0 end,
-                       late.published_at, late.content_type, late.content_types, late.keys, late.correlation_ids, late.headers::text[],
-                       case when read_leaves.in_lines then late.payloads else postbus.payloads_of(late.payloads, late.count, late.in_lines) end,
-                       null::text, null::text, null::boolean, null::text
-                  -- By transaction id, one by one. Topic and lane are not to be looked up: their index would be read from the
-                  -- beginning of the leaf. Positions tell which leaves to look at.
-                  from (select s.*
-                          from unnest(_late) as open (txid)
-                         cross join lateral (
-                             select s.* from postbus.segment_shared s
-                              where s.storage_id = topic.storage_id and s.txid = open.txid and s.topic_id + 0 = topic.id
-                                and s.position >= greatest(cursor.done_position, _low) and s.position < _since
-                             offset 0) as s
-                        union all
-                        select s.* from postbus.segment_shared s
-                         where s.storage_id = topic.storage_id and s.txid >= pg_snapshot_xmax((cursor.seen).snapshot)
-                           and s.txid <= (cursor.seen).txid and s.topic_id + 0 = topic.id
-                           and s.position >= greatest(cursor.done_position, _low) and s.position < _since) as late
-                 where late.lane + 0 = any (lanes)
-                   and pg_visible_in_snapshot(late.txid, _snapshot)
-                   and (late.position <= cursor.since_bound
-                        and (late.published_at < cursor.since_at and pg_visible_in_snapshot(late.txid, cursor.since_snapshot) is not false
-                             or postbus.first_id(late.position) + late.count <= cursor.since_id)) is not true
-                 order by late.position limit greatest(max_count - _count, 0) + 2;
+                select late.* from postbus.late_segments(topic.storage_id, topic.id, lanes, cursor, _late, greatest(cursor.done_position, _low),
+                                                         _since, _snapshot, in_lines, greatest(max_count - _count, 0) + 2) as late;
         elsif _by_name then
             open _reading for execute postbus.read_leaf_sql(topic.storage_id, _epoch, _has_late, in_lines)
                 using topic.id, lanes, greatest(_since, (_epoch::bigint << 43) + (cursor.since_id >> 10)), (cursor.seen).txid,
@@ -142,10 +114,8 @@ begin
             fetch _reading into _segment;
             exit when not found;
             continue when _segment.position = cursor.done_position and cursor.done_index >= _segment.count - 1;
-            if _count > 0 and (_count >= max_count or _bytes >= max_bytes) then
-                _stopped := true;
-                exit leaves;
-            end if;
+            _stopped := _count > 0 and (_count >= max_count or _bytes >= max_bytes);
+            exit leaves when _stopped;
             -- As it is: assigned to variables, arrays would be taken apart and put together again.
             return next _segment;
             _last := _segment.position;
@@ -154,8 +124,6 @@ begin
         end loop;
         close _reading;
     end loop;
-    if _is_new then
-        _target := postbus.next_place(cursor.seen, _position, _snapshot, _count);
-    end if;
+    _target := case when _is_new then postbus.next_place(cursor.seen, _position, _snapshot, _count) else _target end;
     return next postbus.end_of_read(cursor, _target, case when _stopped then _last end);
 end $$;

@@ -58,22 +58,7 @@ begin
                      order by r.due_at limit max_count for update skip locked) as due
                  order by due.due_at limit max_count);
         else
-            _heads := array(
-                select r.ctid
-                  from unnest(subscription_ids) as part (id)
-                 cross join lateral (
-                    select r.ctid from postbus.retrying r
-                     where r.subscription_id = part.id and r.lane = postbus.lane_of(claim_shelved.key, topic.lanes)
-                       and r.key = claim_shelved.key and not (_passes and postbus.is_put_off(r, as_of))
-                     order by r.position, r.id limit 1) as first         -- if that is locked, the next one is not to be had, either
-                  join postbus.retrying r on r.ctid = first.ctid
-                 where not r.parked and r.due_at <= as_of and r.lane <> all (_held)
-                   and not exists (
-                       select from postbus.retrying other
-                        where other.subscription_id = r.subscription_id and other.lane = r.lane and other.key = r.key
-                          and other.position <= postbus.last_tried(r.subscription_id, r.lane, r.key)
-                          and other.token is not null and other.due_at > as_of)
-                   for update of r skip locked);
+            _heads := postbus.first_of_key(subscription_ids, topic, key, _held, _passes, as_of);
         end if;
         with head as materialized (
             select h.tid, r.subscription_id, r.lane, r.id, r.position, r.key, r.attempts, r.token, r.member, r.alone,

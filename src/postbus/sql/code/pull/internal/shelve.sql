@@ -2,14 +2,14 @@
 -- max_count of them, and of those keys only that the group wants. Returns how many; and whether there are more. The first
 -- `take` of them, of the key that is asked for, are in hand of the pop with this token at once: see claim_shelved.
 --
--- One process at a time does so for a group: others find its messages when it has committed. Lanes that a worker reads are
--- left to it. In a transaction that has written, nothing is moved, see check_fresh, except of a history, which has an end, and
--- up to target, a place that this transaction took before it wrote.
+-- One process at a time does so for a group: others find its messages when it has committed. Lanes that a worker reads are left to
+-- it. A transaction that has written moves nothing (see check_fresh), except of a history, which has an end, and up to `target`, a
+-- place that this transaction took before it wrote.
 --
--- A message waits (parked) behind others of its key. What it waits behind is locked, so that whoever settles that sees
--- the one that waits; if that cannot be, because it is just being settled, the message does not wait, and it is
--- claim_shelved that keeps the order. Nor does a message wait that is late: committed after one of its key that has a higher position and
--- is on the shelf. So what waits lies behind all of its key that may be in hand: see last_tried.
+-- A message waits (parked) behind others of its key. What it waits behind is locked, so that whoever settles that sees the one that
+-- waits. If it is just being settled and so cannot be locked, the message does not wait, and claim_shelved keeps the order. A late
+-- message does not wait: one that was committed after another of its key that has a higher position and is on the shelf. So what
+-- waits lies behind all of its key that may be in hand: see last_tried.
 --
 -- Writes: retrying, cursor.  Locks: an advisory lock for the transaction; rows of retrying, for share (skip locked).
 create or replace function postbus.shelve(
@@ -34,31 +34,19 @@ declare
     _rows   postbus.log_row[];
     _end    postbus.log_row;
     _target text := target;
-    _count  record;
     _passes boolean := exists (select from postbus.subscription s where s.id = shelve.subscription_id and s.on_failure = 'pass');
 begin
     shelved := 0;
     taken := 0;
     more := false;
-    if (pg_current_xact_id_if_assigned() is not null and _target is null
-        and not exists (select from postbus.subscription s where s.id = shelve.subscription_id and s.catch_up_of is not null))
+    if (pg_current_xact_id_if_assigned() is not null and _target is null and not exists (
+            select from postbus.subscription s where s.id = shelve.subscription_id and s.catch_up_of is not null))
        or not pg_try_advisory_xact_lock(hashtext('postbus.shelf'), hashtext(subscription_id::text)) then
         return;
     end if;
-    -- Lanes that stand at the same place are read together, and stay together. Those of others that are on their way to a place
-    -- of their own say nothing about where these are to go; and who has written cannot take a place any more, so the next pop does.
-    for _place in
-        select c.cursor::text as cursor, coalesce((c.cursor::text::postbus.log_cursor).target, (c.cursor::text::postbus.log_cursor).until)
-               is null as needs_target, (c.cursor::text::postbus.log_cursor).target is not null as is_on_its_way,
-               array_agg(c.lane order by c.lane) as lanes, array_agg(c.number order by c.lane) as numbers,
-               array_agg(c.passed order by c.lane) as passed
-          from postbus.current_cursor c
-          join postbus.lane l on l.subscription_id = c.subscription_id and l.lane = c.lane
-          left join postbus.worker w on w.name = l.holder
-         where c.subscription_id = shelve.subscription_id and (w.seen_at is null or w.seen_at < as_of - topic.lease)
-         group by c.cursor::text
-         order by min(c.at)
-    loop
+    -- Lanes on their way to a place of their own say nothing about where others are to go. A transaction that has written cannot
+    -- take a place any more, so the next pop does.
+    for _place in select * from postbus.places_to_shelve(subscription_id, topic.lease, as_of) loop
         if _place.needs_target and _target is null and pg_current_xact_id_if_assigned() is not null then
             more := true;
             continue;
@@ -136,9 +124,7 @@ begin
             on conflict do nothing
             returning retrying.token
         )
-        select count(*) as shelved, count(kept.token) as taken into _count from kept;
-        shelved := shelved + _count.shelved;
-        taken := taken + _count.taken;
+        select shelve.shelved + count(*), shelve.taken + count(kept.token) into shelved, taken from kept;
         exit when shelved >= max_count;
     end loop;
 end $$;

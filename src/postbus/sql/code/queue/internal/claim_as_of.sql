@@ -1,17 +1,13 @@
--- Leases up to max_count due messages of a topic to one member, and at most max_bytes of payload and headers
--- (but one message always). A lease is one row, so it has at most 10,000 messages and 64 MiB, whatever is asked for:
--- see append_many.
+-- Leases up to max_count due messages of a topic to one member, and at most max_bytes of payload and headers, but always one message.
+-- A lease is one row, so it has at most 10,000 messages and 64 MiB, whatever is asked for: see append_many.
 --
--- The messages come as arrays, one element each; the token is null where there is nothing to do.
--- floor is to be handed back with the member's next claim of the same topic on this server.
--- more says that asking again at once is worth it; next_due tells, where nothing was found, how long it is
--- until something is expected.
+-- The messages come as arrays, one element each; the token is null if there is nothing to do. The member hands next_floor to its next
+-- claim of the same topic on this server. more says that asking again at once is worth it; if nothing was found, next_due tells how
+-- long it is until something is expected. moved: the queue became PUB_SUB, and what is left in it is claimed.
 --
--- Of a queue that became PUB_SUB what is left is claimed; moved says so.
---
--- A claim that finds nothing writes nothing. Each message taken counts its attempt: it begins now. If the process ends, the count
+-- A claim that finds nothing writes nothing. Each message taken counts its attempt: it begins now. If the process ends, the attempt
 -- is taken back, unless the message was alone: see return_expired. What was in hand with others then comes first, and apart: see
--- claim_suspects. Without with_suspects, as workers claim, these are left to whoever asks for them, and nothing is taken for alone.
+-- claim_suspects. Workers claim without with_suspects: suspects are left to whoever asks for them, and no message is taken alone.
 --
 -- Writes: queued, delayed, lease, busy_key.  Locks: queued and delayed rows (skip locked), busy_key.
 create or replace function postbus.claim_as_of(
@@ -63,18 +59,7 @@ begin
     -- Each expression costs time once per transaction, so there are few of them on the way to a message.
     if (max_count >= 1 and (lease is null or lease > interval '0' and lease <= interval '1000 years') and _topic.paused_at is null
         and _topic.storage_id is null and max_count <= 10000 and max_bytes <= 67108864 and length(member) <= 300) is not true then
-        perform postbus.check_member(member);
-        if max_count is null or max_count < 1 then
-            perform postbus.refuse('PB402', format('max_count %s is less than 1', max_count), 'claim one message or more');
-        elsif lease <= interval '0' or lease > interval '1000 years' then
-            perform postbus.check_lease(lease);
-        elsif _topic.storage_id is not null then
-            select true, m.ordered into moved, _topic.ordered from postbus.moving m where m.topic_id = _topic.id;
-            if moved is null then
-                perform postbus.refuse('PB432', format('topic %L is PUB_SUB', topic), 
-                    'name the group that the messages are for: group=NAME in Python, --group NAME, "group" over HTTP, group_name in SQL');
-            end if;
-        end if;
+        select c.moved, c.ordered into moved, _topic.ordered from postbus.check_claim(_topic, topic, member, max_count, lease) as c;
         max_count := least(max_count, 10000);
         max_bytes := least(max_bytes, 67108864);
         if _topic.paused_at is not null then

@@ -1,0 +1,31 @@
+-- The first message of a key on the shelves of subscriptions, locked, if a pop may take it now: it is due, nobody has a message of
+-- the key in hand, and no worker holds the lane (`held`). Messages that were put off are passed by if the group lets others pass.
+--
+-- Locks: rows of retrying (skip locked).
+create or replace function postbus.first_of_key(
+    subscription_ids bigint[],
+    topic            postbus.topic,
+    key              text,
+    held             integer[],
+    passes           boolean,
+    as_of            timestamptz
+) returns tid[]
+language plpgsql as $$
+begin
+    return array(
+        select r.ctid
+          from unnest(subscription_ids) as part (id)
+         cross join lateral (
+            select r.ctid from postbus.retrying r
+             where r.subscription_id = part.id and r.lane = postbus.lane_of(first_of_key.key, topic.lanes)
+               and r.key = first_of_key.key and not (passes and postbus.is_put_off(r, as_of))
+             order by r.position, r.id limit 1) as first         -- if that is locked, the next one is not to be had, either
+          join postbus.retrying r on r.ctid = first.ctid
+         where not r.parked and r.due_at <= as_of and r.lane <> all (held)
+           and not exists (
+               select from postbus.retrying other
+                where other.subscription_id = r.subscription_id and other.lane = r.lane and other.key = r.key
+                  and other.position <= postbus.last_tried(r.subscription_id, r.lane, r.key)
+                  and other.token is not null and other.due_at > as_of)
+           for update of r skip locked);
+end $$;
