@@ -29,7 +29,7 @@ from typing import Any
 
 import asyncpg
 
-from postbus import Ack, Bus, Message, Outcome, Retry, Start
+from postbus import Ack, Bus, Message, Outcome, PopOptions, Retry, Start
 from postbus.embedded import EmbeddedPostgres
 
 _ROOT = Path(__file__).parent.parent
@@ -92,11 +92,12 @@ async def consume(dsn: str, way: str, messages: int, failing: float) -> float:
 async def one_by_one(dsn: str, way: str, messages: int) -> float:
     """Messages per second, each published in a transaction of its own, or popped and acknowledged."""
     orders = [{"id": n, "customer": "c" * 40, "total": n * 1.5} for n in range(messages // 40)]
-    topic, options = f"t{secrets.token_hex(4)}", {"group": "g"} if way == "pop_group" else {}
+    topic = f"t{secrets.token_hex(4)}"
+    options: PopOptions = {"group": "g"} if way == "pop_group" else {}
     async with Bus.open(dsn) as bus:
         await bus.admin.create_topic(topic, semantics="PUB_SUB" if options else "QUEUE")
         if options:
-            await bus.pop(topic, wait=0, **options)  # subscribes the group
+            await bus.pop(topic, **options)  # subscribes the group
         if way != "publish":
             await bus.send_many(topic, orders)
         conn: Any = await asyncpg.connect(dsn)
@@ -106,7 +107,7 @@ async def one_by_one(dsn: str, way: str, messages: int) -> float:
                 async with conn.transaction():
                     await bus.publish(conn, topic, order)
             else:
-                popped = await bus.pop(topic, wait=5, **options)
+                popped = await bus.pop(topic, **options)
                 await popped.ack()
         took = time.monotonic() - began
         await conn.close()
