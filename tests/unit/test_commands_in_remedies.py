@@ -23,7 +23,7 @@ _END_GLUE = re.compile(r"'\s*\|\|\s*[\w.]+(?:\([^()]*\))?")
 
 
 @cache
-def _root() -> Any:  # of Click, or of the copy that Typer has of it
+def root_command() -> Any:  # of Click, or of the copy that Typer has of it
     return get_command(_app_for([]))
 
 
@@ -78,9 +78,9 @@ def _commands_in(text: str) -> Iterator[str]:
         before = part
 
 
-def _problem(command: str) -> str | None:
+def problem_with(command: str) -> str | None:
     """Return what is wrong with a command, or None if a user can type it."""
-    words, here = command.split(), _root()
+    words, here = command.split(), root_command()
     taken: list[str] = []
     known = here
     while words and hasattr(known, "commands"):
@@ -123,7 +123,7 @@ NAMED = _named()
 @pytest.mark.parametrize(("command", "where"), NAMED, ids=[f"{where}: {command}" for command, where in NAMED])
 def test_named_command_exists(command: str, where: str) -> None:
     """A remedy that is a command can be typed as it stands, with names filled in."""
-    assert _problem(command) is None
+    assert problem_with(command) is None
 
 
 def test_commands_are_found_in_sql_and_python() -> None:
@@ -146,5 +146,5 @@ def test_commands_are_found_in_sql_and_python() -> None:
 )
 def test_impossible_command_is_found(command: str, problem: str | None) -> None:
     """It may have an unknown name, an unknown option, or an argument too many."""
-    told = _problem(command)
+    told = problem_with(command)
     assert told is None if problem is None else problem in str(told)
