@@ -41,7 +41,7 @@ class _Handled(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """What the consuming process saw."""
+    """The figures of the consuming process."""
 
     quiet: list[_Handled]
     quiet_reads: list[Read]

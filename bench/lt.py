@@ -40,7 +40,7 @@ class _Test(NamedTuple):
 
 
 class Followed(NamedTuple):
-    """What the consuming process saw."""
+    """The figures of the consuming process."""
 
     handled: list[int]
     """Messages, of each group."""
@@ -174,7 +174,7 @@ async def _follow(dsn: str, groups: int) -> Followed:
 
 
 class _Seen:
-    """What each group has handled: how many messages, and when the last of them was sent."""
+    """The progress of each group: how many messages it has handled, and when the last of them was sent."""
 
     def __init__(self, groups: int) -> None:
         self.handled = [0] * groups

@@ -14,7 +14,7 @@ from typing import Any
 
 
 def machine() -> dict[str, Any]:
-    """What a reader has to know to compare figures."""
+    """The facts that a reader needs to compare figures."""
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
@@ -88,7 +88,7 @@ _ALL_TICKS = slice(11, 15)  # with those of children that have ended
 
 
 def _stat(pid: int) -> list[int]:
-    """What /proc tells of a process of PostgreSQL, from its state on (as 0); zeros for anything else."""
+    """The fields of /proc for a process of PostgreSQL, from its state on (as 0); zeros for anything else."""
     try:
         name, _, rest = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")
     except OSError:

@@ -95,7 +95,7 @@ async def _to_jetstream(dsn: str, address: str, count: int) -> float:
 
 
 async def _jetstream_alone(given: Sequence[bytes], address: str, count: int) -> float:
-    """What its client does with batches of the same size."""
+    """The speed of its client with batches of the same size."""
     async with _stream(address) as (stream, subject):
         began = time.perf_counter()
         for start in range(0, count, BATCH):

@@ -1,4 +1,4 @@
-"""What a run found out: figures, and checks of them against goals."""
+"""The results of a run: figures, and checks of them against goals."""
 
 from __future__ import annotations
 

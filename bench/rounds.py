@@ -11,7 +11,7 @@ Measure = Callable[[], Awaitable[float]]
 
 
 class Rates:
-    """What alternating rounds measured, by name: one rate per round."""
+    """The measurements of alternating rounds, by name: one rate per round."""
 
     def __init__(self, by_name: Mapping[str, list[float]]) -> None:
         self._by_name = by_name

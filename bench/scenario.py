@@ -21,7 +21,7 @@ Part = Callable[[Any, Plan, Report], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is measured under one name."""
+    """One scenario: everything that is measured under one name."""
 
     name: str
     parts: Mapping[str, Part]

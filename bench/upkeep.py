@@ -1,4 +1,4 @@
-"""What a load does to tables and to the write-ahead log, looked at while it runs."""
+"""The effect of a load on tables and on the write-ahead log, observed while it runs."""
 
 from __future__ import annotations
 

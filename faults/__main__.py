@@ -61,7 +61,7 @@ class Run:
 
     @property
     def is_green(self) -> bool:
-        """What is absent is told, and is no failure."""
+        """Absent programs are reported, and are no failure."""
         return all(one.is_green or one.absent for one in self.verdicts) and all(caught for _, caught in self.controls)
 
 

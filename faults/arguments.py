@@ -1,4 +1,4 @@
-"""What producers and consumers are told by the driver that starts them."""
+"""The arguments that the driver gives to the producers and consumers it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done to processes, server and network, each by its name."""
+"""The faults of processes, server and network, each by its name."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Observed:
         return settled
 
     def _taking_out(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        """What is settled by itself is not settled with its lease."""
+        """A message that was settled by itself is not settled with its lease."""
 
         @wraps(method)
         async def settled(store: Store, token: Any, ids: Sequence[int], *args: Any, **options: Any) -> Any:
@@ -370,7 +370,7 @@ async def _stream(bus: Bus, address: str, mode: Mode, group: str) -> None:
 
 
 def _tell_tasks() -> None:
-    """What this process is waiting for, when it does not end."""
+    """Describe what this process is waiting for, when it does not end."""
     for task in asyncio.all_tasks():
         task.print_stack(limit=4, file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""What producers, handlers and the driver write to files, so that a judgement needs nothing from the database.
+"""The files that producers, handlers and the driver write, so that a judgement needs nothing from the database.
 
 Times are CLOCK_MONOTONIC, which all processes of a machine share. A record is on its way to the disk with one write,
 before the process goes on: who is killed afterwards has written it.

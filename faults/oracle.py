@@ -49,7 +49,7 @@ class Finding(NamedTuple):
 
 @dataclass
 class Facts:
-    """What only the database can tell, asked when all was quiet again."""
+    """Facts that only the database knows, queried when all was quiet again."""
 
     effects: Counter[Place] = field(default_factory=Counter)
     dead: set[Place] = field(default_factory=set)
@@ -106,7 +106,7 @@ class Story:
         return [Place(message.mode, group, message.key, message.n) for group in groups]
 
     def missing(self, handled: set[Place], dead: set[Place]) -> list[Place]:
-        """What was committed for certain, and neither handled nor, being poison, given up."""
+        """Messages that were committed for certain, and neither handled nor, being poison, given up."""
         return [
             place
             for message in self.messages(self.done)
@@ -125,7 +125,7 @@ class Story:
 
     @property
     def faults(self) -> int:
-        """What was done on purpose: a machine that stalls does so by itself."""
+        """The faults that were injected on purpose: a machine that stalls does so by itself."""
         return sum(one.fault not in ("stalled", "slow database") for one in self.hurts)
 
     @property

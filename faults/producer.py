@@ -98,7 +98,7 @@ class Clerk:
         return Done(tried.transaction)
 
     async def _commit(self, tried: Sequence[Try], in_bulk: bool) -> AnyRecord | None:
-        """What is known afterwards. An error before COMMIT is raised."""
+        """Report what is known afterwards. An error before COMMIT is raised."""
         if self._conn is None:
             self._conn = await asyncpg.connect(
                 self._args.dsn, statement_cache_size=self._args.statement_cache, timeout=_PATIENCE

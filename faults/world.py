@@ -234,7 +234,7 @@ class World:
 
     @asynccontextmanager
     async def hurting(self, fault: str, *, excuses: bool = True, aftermath: float = 1.0) -> AsyncIterator[None]:
-        """What happens in the block, and for `aftermath` seconds more, is a fault."""
+        """Count everything in the block, and for `aftermath` seconds more, as a fault."""
         since = now()
         try:
             yield
@@ -288,7 +288,7 @@ class World:
         await asyncio.sleep(0.5)
 
     async def facts(self) -> Facts:
-        """What the database says at the end."""
+        """The state of the database at the end."""
         facts = Facts()
         for database in self.databases:
             await self._look(database, facts)

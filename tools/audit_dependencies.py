@@ -41,7 +41,7 @@ Found = dict[Package, list[str]]
 
 
 def pinned(lock: str) -> list[Package]:
-    """What a lock file pins."""
+    """The packages and versions that a lock file pins."""
     return [Package(*found) for found in _PINNED.findall(lock)]
 
 
@@ -59,7 +59,7 @@ def ask_osv(url: str, packages: Sequence[Package]) -> Found:
 
 
 def ask_index(url: str, packages: Sequence[Package]) -> Found:
-    """What the index says of each release."""
+    """The answer of the index for each release."""
 
     def of(package: Package) -> list[str]:
         release = _ask(f"{url}/pypi/{package.name}/{package.version}/json")

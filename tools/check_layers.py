@@ -49,7 +49,7 @@ def module_of(name: str, modules: dict[str, ast.Module]) -> str:
 
 
 def executed(tree: ast.Module) -> ast.Module:
-    """What runs when a module is imported: no bodies of functions, nothing for type checkers."""
+    """The nodes that run when a module is imported: no bodies of functions, nothing for type checkers."""
     body = [
         node
         for node in tree.body

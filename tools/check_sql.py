@@ -38,7 +38,7 @@ CREATED = re.compile(r"^create or replace (function|view) postbus(?:_outbox|_top
 
 
 def problems_of(path: Path) -> Iterator[str]:
-    """What is wrong with one file."""
+    """Find problems of one file."""
     text = path.read_text("utf-8")
     statements = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
     if not text.isascii():
@@ -82,7 +82,7 @@ def problems_of_place(named: set[str], path: Path) -> Iterator[str]:
 
 
 def problems_of_grants(named: set[str], path: Path) -> Iterator[str]:
-    """What a function gets from its callers though it is one that roles may call: the time is for inner ones."""
+    """Find parameters for the current time in functions that roles may call: only internal ones take the time."""
     found = re.search(
         r"^create or replace function postbus\.(\w+)\s*\((.*?)\)\s*(?:returns|language)",
         path.read_text("utf-8"),

@@ -1,4 +1,4 @@
-"""What a catch-up does to an application and to live groups, whether it yields, and whether it can be interrupted."""
+"""The cost of a catch-up to an application and to live groups, whether it yields, and whether it can be interrupted."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Lag(NamedTuple):
 
 
 class Handled(NamedTuple):
-    """What the late group had."""
+    """The messages that the late group had."""
 
     once: int
     """Messages that were there before all others."""
@@ -93,7 +93,7 @@ async def come_late(dsn: str, options: CatchUp, count: int) -> Handled:
 
 
 class Progress(NamedTuple):
-    """What the database says of the catch-up at a moment."""
+    """The state of the catch-up in the database at a moment."""
 
     at: float
     status: str

@@ -36,7 +36,7 @@ _IS_DONE = {
 
 
 class _Load(NamedTuple):
-    """What the publisher did at one rate."""
+    """The publisher's figures at one rate."""
 
     rate: int
     due_ns: dict[int, int]

@@ -1,4 +1,4 @@
-"""Who takes part: a publisher, and groups, each in a process of its own."""
+"""The participants: a publisher, and groups, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BATCH = 10
 
 
 class Worked(NamedTuple):
-    """What a process of a group saw."""
+    """The figures of a process of a group."""
 
     numbers: list[int]
     """Of the messages that it handled."""

@@ -1,4 +1,4 @@
-"""What many topics and groups cost a process that has nothing to do."""
+"""The cost of many topics and groups to a process that has nothing to do."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _table(
 
 
 def _bars(scenario: str, figures: Mapping[str, float]) -> list[Picture]:
-    """What stands beside hand-written queues and raw limits."""
+    """The charts beside hand-written queues and raw limits."""
     made = []
     for about, patterns in _BARS.get(scenario, {}).items():
         chosen = {name: value for name, value in figures.items() if any(fnmatch(name, one) for one in patterns)}

@@ -1,4 +1,4 @@
-"""Who takes part: a publisher, and groups that are not equally fast, each in a process of its own."""
+"""The participants: a publisher, and groups of different speed, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BATCHES = 100  # published per second
 
 
 class Published(NamedTuple):
-    """What the publisher did."""
+    """The publisher's figures."""
 
     messages: int
     failures: int
@@ -33,7 +33,7 @@ class Published(NamedTuple):
 
 
 class Worked(NamedTuple):
-    """What a process of a group saw."""
+    """The figures of a process of a group."""
 
     first: int
     """The number of the first message that it handled."""

@@ -1,4 +1,4 @@
-"""What becomes of the leaves of a storage, looked at many times a second."""
+"""The partitions of a log storage, observed many times a second."""
 
 from __future__ import annotations
 

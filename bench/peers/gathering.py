@@ -53,7 +53,7 @@ ORDER = (*_INSIDE, *_INSIDE_15, *_OUTSIDE)
 
 @dataclass
 class Gathering:
-    """Who is here."""
+    """The peers that are present."""
 
     helpers: Executor
     """Two other processes."""

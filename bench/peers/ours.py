@@ -17,7 +17,7 @@ _LOG_BATCH = 1000
 
 
 class Ours(InPostgres):
-    """What both have in common: how they publish, and how a worker runs."""
+    """The common part of both: how they publish, and how a worker runs."""
 
     client = "postbus"
 

@@ -1,4 +1,4 @@
-"""What is measured, of each system in the same way."""
+"""The measurements, taken of each system in the same way."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def drain(system: System, given: Sequence[load.Payload], count: int) -> fl
 
 
 async def _take(system: System, wanted: int, consume: Callable[..., Coroutine[Any, Any, None]]) -> Consumed:
-    """What the first delivery brings is not counted, since the time that it took is not known."""
+    """The first delivery is not counted, since the time that it took is not known."""
     counter, called_at = Counter(wanted), time.monotonic()
     async with asyncio.timeout(_LONGEST):
         await consume(handle=lambda orders: counter.add(len(orders)))

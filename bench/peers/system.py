@@ -30,7 +30,7 @@ class Absent(PostbusError):
 
 
 class Style(Enum):
-    """What a consumer is to be good at."""
+    """The goal of a consumer: throughput or latency."""
 
     BULK = auto()
     """As many messages per second as possible."""
@@ -87,7 +87,7 @@ class System(abc.ABC):
             yield [await stack.enter_async_context(self.publisher(shared, style)) for _ in range(count)]
 
     def shared(self) -> AbstractAsyncContextManager[Any]:
-        """What the publishers of a process have in common."""
+        """The state that the publishers of a process share."""
         return contextlib.nullcontext()
 
     @abc.abstractmethod

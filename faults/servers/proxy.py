@@ -20,7 +20,7 @@ _CHUNK = 1 << 16
 
 
 class OnCommit(Enum):
-    """What happens to a COMMIT."""
+    """The treatment of a COMMIT."""
 
     PASS = "it passes"
     CUT_BEFORE = "the connection breaks before the server has got it"
@@ -181,7 +181,7 @@ class Proxy:
         return await asyncio.open_connection(self._host, self._server_port)
 
     def fate_of(self, unit: Unit | None) -> OnCommit:
-        """What becomes of what a client asks for."""
+        """Decide what becomes of a client's request."""
         if unit is Unit.COMMIT or (unit is Unit.AUTOCOMMIT and self.with_autocommit):
             self.counts["commits" if unit is Unit.COMMIT else "autocommits"] += 1
             fate = self.on_commit.next() if isinstance(self.on_commit, Odds) else self.on_commit
@@ -254,7 +254,7 @@ class _Link:
                 await self._to_client.drain()
 
     async def _pieces(self, reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-        """What is read, without what is swallowed, until the end or a reset."""
+        """The bytes that are read, without those that are swallowed, until the end or a reset."""
         while True:
             try:
                 data = await reader.read(_CHUNK)

@@ -11,7 +11,7 @@ _POLL = 0.01
 
 
 class TookTooLong(Exception):
-    """What was waited for did not come true in time."""
+    """The condition did not come true in time."""
 
 
 async def until(holds: Callable[[], bool | Awaitable[bool]], what: str, *, within: float) -> None:

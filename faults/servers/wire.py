@@ -15,7 +15,7 @@ _IDLE = b"I"
 
 
 class Unit(Enum):
-    """What a client asks for up to the answer "ready for query"."""
+    """The messages of a client up to the answer "ready for query"."""
 
     COMMIT = "a COMMIT, by name"
     AUTOCOMMIT = "a statement outside of a transaction, which commits by itself if it writes"

@@ -93,9 +93,9 @@ def _misfit(function: Any, call: ast.Call) -> str | None:
 
 def _options_of(function: Any) -> Iterator[str]:
     """The names in the TypedDict that its `**options` are annotated with."""
-    namespace = {**vars(inspect.getmodule(function)), **vars(typing)}
-    annotation = eval(str(function.__annotations__["options"]), namespace)  # noqa: S307 - of our own code
-    yield from typing.get_args(annotation)[0].__annotations__
+    name = re.fullmatch(r"Unpack\[(\w+)\]", function.__annotations__["options"])
+    assert name is not None
+    yield from typing.get_type_hints(function.__globals__[name[1]])
 
 
 def test_misfits_are_found() -> None:
