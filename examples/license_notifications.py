@@ -1,4 +1,4 @@
-"""Licenses and their notifications: events that are emitted in a transaction, and handled once.
+"""Licenses and their notifications: events are emitted in a transaction, and handled once.
 
     python examples/license_notifications.py
 
@@ -32,7 +32,7 @@ class LicenseStatusChanged(msgspec.Struct, rename="camel"):
     reason: str | None = None
 
 
-# The service: the license and its event are there together, or neither is.
+# The service: the license and its event are committed together, or neither is.
 async def upload(license_id: int, store_id: int) -> None:
     async with bus.transaction() as conn:
         await conn.execute("insert into license values ($1, $2, 'pending')", license_id, store_id)
@@ -49,7 +49,7 @@ async def decide(license_id: int, status: Literal["verified", "rejected"], reaso
         await bus.emit(conn, event, aggregate_id=license_id)
 
 
-# The consumer: the notification, the note that the event is done, and the group's place commit together.
+# The consumer: the notification, the inbox record and the group's position commit together.
 @bus.subscribe(
     "domain-events", group="compliance", start=Start.BEGINNING, transactional=True, retry=RetryPolicy(initial=0.05)
 )
@@ -69,7 +69,7 @@ async def notify(event: LicenseStatusChanged, message: Message, conn: asyncpg.Co
 
 
 class Deliveries(Middleware):
-    """Counts how often events were delivered, whatever became of that."""
+    """Counts deliveries of events, successful or not."""
 
     def __init__(self) -> None:
         self._count = 0

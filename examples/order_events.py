@@ -24,22 +24,22 @@ class OrderEvent:
     article: str
 
 
-# Each event on its own, those of one order one after the other: the key of the messages is the order.
+# One event at a time. The order is the key of the messages, so events of one order come one after the other.
 @bus.subscribe("orders.events", group="email", start=Start.BEGINNING, concurrency=4, retry=RetryPolicy(initial=0.1))
 async def send_mail(event: OrderEvent, message: Message) -> None:
     if event.order == 2 and message.attempt == 1:
-        raise ConnectionError("the mail server is away")  # order 2 waits and is tried again; the others go on
+        raise ConnectionError("the mail server is away")  # order 2 is tried again later; the others go on
     print(f"email: order {event.order} is {event.kind}")
     done("email", 1)
 
 
-# Many at a time: what costs the same for one and for a hundred.
+# Many at a time, for work that costs the same for one event and for a hundred.
 @bus.subscribe("orders.events", group="analytics", start=Start.BEGINNING, batch=100)
 async def count(events: list[OrderEvent]) -> None:
     done("analytics", len(events))
 
 
-# What it writes commits together with its place in the log: nothing is booked twice, or not at all.
+# Its writes commit together with the group's position: every event is booked, and none is booked twice.
 @bus.subscribe(
     "orders.events",
     group="inventory",

@@ -1,4 +1,4 @@
-"""An order service: a message exists exactly if the order does.
+"""An order service: a message exists if and only if its order does.
 
     python examples/order_service.py
 
@@ -27,7 +27,7 @@ async def place_order(conn: asyncpg.Connection, customer: str) -> None:
         order_id = await conn.fetchval("insert into shop_order (customer) values ($1) returning id", customer)
         await bus.publish(conn, "orders.placed", OrderPlaced(order_id, customer))
         if customer == "nobody":
-            raise ValueError("nobody cannot order")  # undoes the order, and the message
+            raise ValueError("nobody cannot order")  # rolls back the order, and its message
 
 
 @bus.subscribe("orders.placed", concurrency=4)

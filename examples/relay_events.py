@@ -1,4 +1,4 @@
-"""An outbox: events that are committed with an order go on to a broker, here one that prints them.
+"""An outbox: events are committed with an order, and relayed to a broker; here to one that prints them.
 
     python examples/relay_events.py
 
@@ -19,9 +19,9 @@ bus = Bus.open(migrate=True)
 
 
 class PrintingSink:
-    """All that a sink needs: open, close, and an outcome for each message."""
+    """Everything a sink needs: open, close, and an outcome for each message."""
 
-    keeps_order = True  # of one key: it takes them one after the other
+    keeps_order = True  # it handles messages of one key one after the other
 
     async def open(self) -> None:
         print("connected")

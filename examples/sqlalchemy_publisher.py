@@ -1,4 +1,4 @@
-"""Publishing from SQLAlchemy: on the session that writes the rows, without any asyncio.
+"""Publishing from SQLAlchemy, on the session that writes the rows and without any asyncio.
 
     python examples/sqlalchemy_publisher.py
 
@@ -25,7 +25,7 @@ class User(Base):
 
 
 def register(session: Session, name: str) -> int:
-    """Add a user and publish that, in the transaction of the session."""
+    """Add a user, and publish that in the transaction of the session."""
     user = User(name=name)
     session.add(user)
     session.flush()  # which gives the user an id

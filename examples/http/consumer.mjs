@@ -20,7 +20,7 @@ async function call(path, body) {
 while (left > 0) {
   const { messages } = await call("/v1/topics/jobs/pop", { count: 10, wait: 20, lease: "30s" });
   for (const message of messages) {
-    const held = { messages: [{ id: message.id, token: message.token }] };      // ids are texts: they have 64 bits
+    const held = { messages: [{ id: message.id, token: message.token }] };      // ids are strings: they have 64 bits
     if (message.payload?.n === undefined) {
       console.error("not a job");
       await call("/v1/dead-letter", { ...held, reason: "it has no n" });

@@ -17,10 +17,10 @@ while [ "$left" -gt 0 ]; do
     popped=$(call /v1/topics/jobs/pop '{"wait": 20, "lease": "30s"}')
     [ "$(echo "$popped" | jq '.messages | length')" -gt 0 ] || continue
 
-    # The work. What fails is tried again, later.
+    # The work. If it fails, the message is tried again later.
     if n=$(echo "$popped" | jq --exit-status '.messages[0].payload.n'); then
         echo "job $n"
-        call /v1/ack "$popped" >/dev/null               # the answer of pop settles what it brought
+        call /v1/ack "$popped" >/dev/null               # the answer to a pop settles its messages
         left=$((left - 1))
     else
         echo "not a job" >&2
