@@ -42,7 +42,8 @@ def test_the_page_of_commands_lists_each_of_them() -> None:
     """docs/cli.md names every command, and no other."""
     listed = re.findall(r"^\| `postbus (.+?)` \|", (DOCS / "cli.md").read_text("utf-8"), re.MULTILINE)
     there = set(_leaves(root_command(), ())) | {"sweep --forever"}
-    assert sorted(listed) == sorted(there)
+    assert sorted({*listed} - _CHANGING) == sorted(there - _CHANGING)
+    assert len(listed) == len({*listed})
 
 
 def _leaves(command: Any, path: tuple[str, ...]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from guides.pages import PAGES, Block, blocks
 from postbus import events, http_client, inbox
 
 SNIPPETS = blocks("python")
-TYPES = {
+TYPES: dict[str, Any] = {
     "bus": postbus.Bus,
     "bus.admin": postbus.Admin,
     "delivery": postbus.Delivery,
@@ -54,18 +54,31 @@ def test_imports_exist(snippet: Block) -> None:
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=str)
 def test_calls_fit_the_api(snippet: Block) -> None:
     """Methods that are called exist, and take the arguments that are given."""
-    for node in ast.walk(_tree(snippet)):
-        if isinstance(node, ast.Call) and (found := _called(ast.unparse(node.func))) is not None:
+    tree = _tree(snippet)
+    types = {**TYPES, **_assigned(tree)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (found := _called(ast.unparse(node.func), types)) is not None:
             problem = _misfit(found, node)
             assert problem is None, f"{snippet}: {ast.unparse(node)}: {problem}"
 
 
-def _called(name: str) -> Any:
+def _assigned(tree: ast.Module) -> dict[str, type]:
+    """The variables of a snippet to which it assigns a new object of Postbus."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            made = _called(ast.unparse(node.value.func), {})
+            if isinstance(made, type):
+                found[ast.unparse(node.targets[0])] = made
+    return found
+
+
+def _called(name: str, types: dict[str, Any]) -> Any:
     """The function or class of Postbus that is meant by a dotted name; None for others."""
     owner, _, attribute = name.rpartition(".")
-    if owner in TYPES:
-        found = inspect.getattr_static(TYPES[owner], attribute, None)
-        assert found is not None, f"{TYPES[owner].__name__} has no {attribute}"
+    if owner in types:
+        found = inspect.getattr_static(types[owner], attribute, None)
+        assert found is not None, f"{types[owner].__name__} has no {attribute}"
         return found
     for module in (postbus, events, inbox, http_client):
         if not owner and name in module.__all__:
@@ -104,7 +117,7 @@ def test_misfits_are_found() -> None:
     def problem(text: str) -> str | None:
         node = ast.parse(text, mode="eval").body
         assert isinstance(node, ast.Call)
-        return _misfit(_called(ast.unparse(node.func)), node)
+        return _misfit(_called(ast.unparse(node.func), TYPES), node)
 
     assert problem("bus.publish(conn, 'orders', {}, key='k')") is None
     assert problem("bus.publish(conn, 'orders', {}, keys='k')") == "unknown options ['keys']"
@@ -129,5 +142,5 @@ async def test_functions_and_views_of_sql_exist(conn: Any) -> None:
         for name, arguments in re.findall(r"\bpostbus(?:_topics)?\.(\w+)\(((?:[^()]|\([^()]*\))*)\)", text):
             assert name in functions, f"{page.name}: {name}"
             assert set(re.findall(r"(\w+) =>", arguments)) <= functions[name], f"{page.name}: {name}"
-        for name in re.findall(r"\bfrom (postbus\w*\.\w+)(?!\w*\()", text):
+        for name in re.findall(r"\bselect\b[^`;]*?\bfrom (postbus\w*\.\w+)(?![\w(])", text):
             assert await conn.fetchval("select to_regclass($1)", name) is not None, f"{page.name}: {name}"

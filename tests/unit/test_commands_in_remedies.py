@@ -97,7 +97,7 @@ def problem_with(command: str) -> str | None:
     given, used = 0, set()
     while words:
         word = words.pop(0)
-        if word.startswith("--"):
+        if re.match(r"--|-[a-z]", word):
             option = flags.get(word.partition("=")[0])
             if option is None and word not in ("--help", "--X"):
                 return f"{' '.join(taken)} has no option {word}"
@@ -140,6 +140,8 @@ def test_commands_are_found_in_sql_and_python() -> None:
         ("groups pause t", "needs 2 arguments"),
         ("groups seek t g", "needs --to"),
         ("groups heal t g", "no command"),
+        ("events export m:r -o FILE", None),
+        ("events export m:r -q FILE", "no option -q"),
         ("topics create t --semantics PUB_SUB", None),
         ("topics create t --kind PUB_SUB", "no option --kind"),
     ],
