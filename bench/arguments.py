@@ -14,8 +14,11 @@ from postbus.cli._exits import INTERRUPTED, report
 
 _BACKLOG = "messages in the large backlog"
 _AGE = "age of the old transaction in seconds, at least 1"
-_LOAD = {"seconds": (4, "how many seconds the load lasts, at least 4"), "lanes": (1, "lanes of the topic")}
-_COMPARED = {"messages": (1000, _BACKLOG), "seconds": (1, _AGE)}
+_LOAD: dict[str, tuple[float, str]] = {
+    "seconds": (4, "how many seconds the load lasts, at least 4"),
+    "lanes": (1, "lanes of the topic"),
+}
+_COMPARED: dict[str, tuple[float, str]] = {"messages": (1000, _BACKLOG), "seconds": (1, _AGE)}
 
 _ABOUT = {
     "queue": "the queue: publishing, draining, latency, backlog, old transactions, memory",
