@@ -91,6 +91,14 @@ def as_timedelta(value: Duration, *, name: str = "duration") -> timedelta:
     raise InvalidOption(f"{name} {value!r} is not a duration", remedy='use "30s", "5 minutes", "24h" or a timedelta')
 
 
+def as_wait(value: Duration, *, name: str) -> float:
+    """A time to wait, in seconds. Refuses a negative one."""
+    seconds = as_timedelta(value, name=name).total_seconds()
+    if seconds < 0:
+        raise InvalidOption(f"{name} {value} is negative", remedy="use 0 or more")
+    return seconds
+
+
 def as_interval(value: Duration, *, name: str) -> str:
     """A duration as the database reads it. Not in days, which may have 23 or 25 hours there."""
     hours, rest = divmod(as_timedelta(value, name=name), timedelta(hours=1))

@@ -151,7 +151,7 @@ async def poll(bus: Bus) -> Popped:
 async def are_waiting(bus: Bus, count: int = 1) -> None:
     """Check that so many pops have found no message, or wait for others that search."""
     puller = await bus._connected_puller()
-    assert sum(len(line.waiting) for place in puller._places.values() for line in place._lines.values()) == count
+    assert sum(len(pops.turns) for waiters in puller._waiters.values() for pops in waiters._by_key.values()) == count
 
 
 async def test_poll_of_a_scope_ends_with_a_message_of_any_topic(bus: Bus) -> None:

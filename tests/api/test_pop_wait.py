@@ -13,7 +13,7 @@ import pytest
 
 from postbus import Bus, DatabaseUnavailable
 from postbus._db.store import Store
-from postbus._pull import puller, waiters
+from postbus._pull import shared_listener, waiters
 from support.eventually import eventually
 from support.fix_proxy import Proxy, proxy
 from support.pulling import leased, lose, send_numbers, states_of
@@ -58,9 +58,9 @@ async def waiting(
 
 async def all_wait(bus: Bus, count: int) -> None:
     assert bus._puller is not None
-    lines = [line for place in bus._puller._places.values() for line in place._lines.values()]
-    assert sum(len(line.waiting) for line in lines) == count
-    assert not any(line.looking for line in lines)
+    queues = [pops for waiters in bus._puller._waiters.values() for pops in waiters._by_key.values()]
+    assert sum(len(pops.turns) for pops in queues) == count
+    assert not any(pops.polling for pops in queues)
 
 
 async def listeners(bus: Bus) -> int:
@@ -247,7 +247,7 @@ async def test_many_messages_go_to_many_waiting_pops(bus: Bus, no_polling: None)
 
 async def test_listening_ends_when_no_pop_waits(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection stays a while after the last pop, and is opened again when it is needed."""
-    monkeypatch.setattr(puller, "_LINGER", 0.05)
+    monkeypatch.setattr(shared_listener, "_LINGER", 0.05)
     await bus.pop("t")
     assert await listeners(bus) == 0
 

@@ -11,7 +11,7 @@ import pytest
 
 from api.ear import Ear
 from postbus import Bus, DatabaseUnavailable
-from postbus._wakeup import waiters
+from postbus._wakeup import listener
 from postbus._wakeup.listener import Listener
 from postbus._wakeup.notifier import Notifier
 from postbus._wakeup.waiters import TimedWaker, Wakers, topic_id
@@ -109,7 +109,7 @@ async def test_notifier_survives_an_unreachable_database() -> None:
 
 
 async def _has_ended(notifier: Notifier) -> None:
-    assert notifier._ringing is None
+    assert notifier._notifying is None
 
 
 async def test_closed_notifier_starts_nothing() -> None:
@@ -119,7 +119,7 @@ async def test_closed_notifier_starts_nothing() -> None:
     await notifier.close()
     notifier.notify("t")
 
-    assert notifier._ringing is None
+    assert notifier._notifying is None
     assert store.rung == []
 
 
@@ -246,7 +246,7 @@ async def test_listener_reconnects_after_losing_its_connection(
     dsn: str, conn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It wakes all topics afterwards, because it may have missed something."""
-    monkeypatch.setattr(waiters, "_STILL_THERE", 0.01)
+    monkeypatch.setattr(listener, "_CHECK_EVERY", 0.01)
     wakers = Wakers()
     waker = wakers.add("t")
     stop = asyncio.Event()

@@ -392,7 +392,7 @@ async def test_errors_are_those_of_postbus(http: HttpBus, url: str) -> None:
     assert missing.value.remedy
     with pytest.raises(InvalidOption):
         await http.send("t", 1, priority=10)
-    with pytest.raises(InvalidOption, match="the token tells who pops"):
+    with pytest.raises(InvalidOption, match="the token names the consumer"):
         http.pop("t", member="me")
     wrong: list[dict[str, Any]] = [{"url": "127.0.0.1"}, {"timeout": 0}, {"patience": -1}, {"max_pending": 0}]
     for options in wrong:

@@ -417,7 +417,7 @@ async def test_queue_can_be_relayed(bus: Bus, conn: Any) -> None:
     assert sorted(sink.got) == [n for n in range(20) if n != 5]
     for key in range(4):
         assert [n for n in sink.got if n % 4 == key] == [n for n in range(key, 20, 4) if n != 5]
-    with pytest.raises(InvalidOption, match="is a QUEUE, which has no places to start"):
+    with pytest.raises(InvalidOption, match="is a QUEUE, which has no position to start at"):
         await bus.relay("t", sink, start=Start.NOW)
 
 

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 from postbus import Bus, Message, PostbusError, SchemaNotTrusted, Start
-from postbus._db.connect import _MAKE_OURS, connect
-from postbus._db.migrator import check, code_checksum, migrate, migrate_telling, read_state, script
+from postbus._db.connect import _PREPARE_SESSION, connect
+from postbus._db.migrator import check, code_checksum, migrate, migrate_reporting, read_state, script
 from postbus.cli._checks import Level, Target, examine
 from postbus.embedded import EmbeddedPostgres
 from postbus.inbox import Inbox
@@ -98,7 +98,7 @@ async def test_migration_calls_no_lookalikes(planted: Town) -> None:
     """This holds for a superuser's first migration, on any plain connection, and for the second one."""
     conn: Any = await asyncpg.connect(planted.dsn)
     try:
-        await migrate_telling(conn)
+        await migrate_reporting(conn)
         assert await migrate(conn) == []
         await check(conn)
     finally:
@@ -259,8 +259,8 @@ async def test_bus_behind_a_pooler_calls_no_lookalikes(planted: Town, monkeypatc
     """Where no session state is ours, each statement is qualified, or has a transaction of its own."""
     await (await _migrated(planted)).close()
     # The server's process id differs from the one the driver was told: so it is behind a pooler.
-    behind_a_pooler = _MAKE_OURS.replace("pg_catalog.pg_backend_pid()", "0")
-    monkeypatch.setattr(connect, "_MAKE_OURS", behind_a_pooler)
+    behind_a_pooler = _PREPARE_SESSION.replace("pg_catalog.pg_backend_pid()", "0")
+    monkeypatch.setattr(connect, "_PREPARE_SESSION", behind_a_pooler)
     async with Bus.open(planted.dsn) as bus:
         assert (await bus.connect()).is_pooled
         for use in _USES.values():

@@ -15,8 +15,8 @@ from psycopg import sql
 
 from postbus import Bus
 from postbus._db.connect import connect
-from postbus._db.migrator import migrate, migrate_telling
-from postbus._db.roles import GRANTS, tell
+from postbus._db.migrator import migrate, migrate_reporting
+from postbus._db.roles import GRANTS, report_roles
 from postbus.cli._checks import Level, Target
 from postbus.cli._checks import roles as look_at_roles
 from postbus.embedded import EmbeddedPostgres
@@ -182,8 +182,8 @@ async def test_server_wide_role_loses_its_rights(country: Country, bank: str, ro
         root.execute("update postbus.installed set code_checksum = 'old'")
     conn = await connect(country.dsn(bank))
     try:
-        _, taken = await migrate_telling(conn)
-        first, later = await tell(conn, taken), await tell(conn)
+        _, taken = await migrate_reporting(conn)
+        first, later = await report_roles(conn, taken), await report_roles(conn)
         assert _rights(country, bank, user) == []
         for told in (first, later):
             assert [one.statement for one in told.notes if former in one.statement.split()] == [
@@ -191,7 +191,7 @@ async def test_server_wide_role_loses_its_rights(country: Country, bank: str, ro
             ]
         await conn.execute(f"grant {new} to {former}")
         assert _rights(country, bank, user)
-        assert not [one for one in (await tell(conn)).notes if former in one.statement.split()]
+        assert not [one for one in (await report_roles(conn)).notes if former in one.statement.split()]
     finally:
         await conn.execute(f"revoke {new} from {former}; revoke {former} from {user}")
         await conn.close()
@@ -216,11 +216,11 @@ async def test_renamed_or_copied_database_gets_its_own_roles(country: Country, s
     try:
         assert {one.level for one in await look_at_roles(Target(country.dsn(second), conn))} == {Level.WARNING}
 
-        applied, taken = await migrate_telling(conn)
+        applied, taken = await migrate_reporting(conn)
 
         assert applied == [GRANTS]
         assert _rights(country, second, member) == []
-        statements = [one.statement for one in (await tell(conn, taken)).notes]
+        statements = [one.statement for one in (await report_roles(conn, taken)).notes]
         assert f"grant postbus_consumer_{second} to postbus_consumer_{first}" in statements
         assert {one.level for one in await look_at_roles(Target(country.dsn(second), conn))} <= {Level.OK, Level.INFO}
         assert await migrate(conn) == []
@@ -280,7 +280,7 @@ async def test_owner_without_createrole_can_migrate(country: Country) -> None:
     assert GRANTS in await country.migrate(database, owner)
     conn = await connect(country.dsn(database, owner))
     try:
-        told = await tell(conn)
+        told = await report_roles(conn)
         statements = [one.statement for one in told.notes]
         assert statements == [f"create role postbus_{role}_{database} nologin" for role in _ROLES]
         assert await migrate(conn) == []
@@ -307,7 +307,7 @@ async def test_owner_without_createrole_can_migrate(country: Country) -> None:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await other.fetch(_WORK["producer"])
         await other.close()
-        assert len((await tell(conn)).notes) == 3
+        assert len((await report_roles(conn)).notes) == 3
     finally:
         await conn.close()
 

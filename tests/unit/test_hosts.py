@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postbus._db.connect import one_by_one
+from postbus._db.connect import hosts_of
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ from postbus._db.connect import one_by_one
 )
 def test_each_host_has_its_dsn(dsn: str, each: list[str]) -> None:
     """Everything but host and port stays the same."""
-    assert one_by_one(dsn) == each
+    assert hosts_of(dsn) == each

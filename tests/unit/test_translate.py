@@ -36,9 +36,9 @@ def test_crash_is_suspected(sqlstate: str) -> None:
 @pytest.mark.parametrize(
     ("sqlstate", "remedy"),
     [
-        ("40001", "try again; workers do so by themselves"),
+        ("40001", "try again; workers do so automatically"),
         ("53300", "raise max_connections, and try again"),
-        ("53100", "make room on the server's disk"),
+        ("53100", "free space on the server's disk"),
         ("25006", "standbys are read-only"),
     ],
 )

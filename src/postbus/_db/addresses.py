@@ -1,4 +1,4 @@
-"""Addresses with passwords in them: what is wrong with one, without a word of what it says."""
+"""Checking addresses that contain passwords, with errors that quote no part of them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _BEFORE_PORT = re.compile(r"(\[[^\]]*\]|[^:]*):?")
 ENCODE = "in user and password write %25 for %, %2F for /, %23 for #, %3F for ?, %40 for @ and %3A for :"
 
 
-def why_no_address(address: str, schemes: Collection[str]) -> str | None:
-    """What is wrong with an address, if something is.
+def address_problem(address: str, schemes: Collection[str]) -> str | None:
+    """The problem of an address, or None if it has none.
 
-    Any part of one that cannot be read may be a part of the password, and libraries repeat such parts in their errors.
-    So addresses are looked at here, before a library gets them.
+    Any part of an unreadable address may belong to the password, and libraries quote such parts in their errors. So
+    addresses are checked here before a library gets them.
     """
     scheme, separator, _ = address.partition("://")
     if not separator or scheme.lower() not in schemes:
@@ -25,22 +25,22 @@ def why_no_address(address: str, schemes: Collection[str]) -> str | None:
         parts = urlsplit(address)
         hosts = parts.netloc.rpartition("@")[2].split(",")
         if parts.fragment or ("@" in parts.path and "@" not in parts.netloc):
-            return "what comes before its host is cut off by one of / ? #"
+            return "the user or the password contains one of / ? #, which ends the host"
         if not all(is_port(_BEFORE_PORT.sub("", host, count=1)) for host in hosts):
-            return "a port of it is not a number from 1 to 65535"
+            return "its port is not a number from 1 to 65535"
         return None
     return "its host cannot be read"
 
 
-def told_address(address: str) -> str:
-    """An address as errors may tell it: without user and password, and not at all if it cannot be read."""
+def public_address(address: str) -> str:
+    """An address without user and password, as errors may quote it; a placeholder if it cannot be read."""
     with suppress(ValueError):
         parts = urlsplit(address)
-        if parts.port != 0 and (parts.netloc or "@" not in address):  # a port that is no number raises
+        if parts.port != 0 and (parts.netloc or "@" not in address):  # reading a port that is no number raises
             return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     return "(cannot be read)"
 
 
 def is_port(text: str) -> bool:
-    """Whether a text is a port, or left out."""
+    """Whether a text is a port number, or empty."""
     return text == "" or (text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65536 and len(text) < 6)

@@ -1,4 +1,4 @@
-"""BEGIN and COMMIT of our own, so that their outcome is known or said to be unknown."""
+"""BEGIN and COMMIT whose outcome is known, or reported as unknown."""
 
 from __future__ import annotations
 
@@ -13,26 +13,24 @@ from postbus._db.error_map import LOST
 from postbus._db.search_path import PIN
 from postbus.errors import CommitUnknown, DatabaseUnavailable, NotCommitted, TransactionEnded
 
-# Set for the transaction alone: behind a pooler nothing else is ours, and on other connections a user's RESET ALL would
-# undo what the session has. The user's own statements keep the limits that the server has for them.
+# Limits are lifted for the transaction only: behind a pooler the session belongs to others, and elsewhere a RESET ALL
+# of the user would restore those of the session. The user's own statements keep the limits of the server.
 _OPEN_ENDED = ("idle_in_transaction_session_timeout", "transaction_timeout")
 _UNLIMITED = (*_OPEN_ENDED, "statement_timeout", "lock_timeout")
 
 _MARK = "pg_catalog.current_setting('postbus.transaction', true)"
-# Fails in a transaction that does not have the mark, and one that has failed: what follows is not done then.
+# Fails in a transaction without the mark, and in one that has failed, so that the COMMIT behind it does not run.
 _CHECK = f"select 1 operator(pg_catalog./) case when {_MARK} operator(pg_catalog.=) '{{}}' then 1 else 0 end"
 
 
 async def begin(conn: Any, *, for_user: bool = False, mark: str | None = None) -> None:
-    """Begin a transaction in READ COMMITTED whose length nobody limits.
+    """Begin a transaction in READ COMMITTED without time limits, and with a pinned search path unless it is `for_user`.
 
-    For statements of ours its search path is pinned.
+    asyncpg's own `transaction()` would not do: its `commit` hides that the server has rolled back. Inside of this
+    transaction it makes savepoints, as it does inside of its own.
 
-    Not by asyncpg's own `transaction()`, whose `commit` hides that the server has rolled back. Within it that one
-    makes savepoints, as it does in its own transactions.
-
-    mark: tells the transaction from a later one that a user began by hand on the same connection; see `fetch_marked`
-    and `commit`.
+    mark: distinguishes the transaction from a later one that a user begins by hand on the same connection; see
+    `fetch_marked` and `commit`.
     """
     has_timeout = conn.get_server_version().major >= 17
     limits = [one for one in (_OPEN_ENDED if for_user else _UNLIMITED) if has_timeout or one != "transaction_timeout"]
@@ -54,10 +52,10 @@ async def roll_back(conn: Any) -> None:
 
 
 async def commit(conn: Any, mark: str | None = None) -> None:
-    """Commit what `begin` began: the transaction of that mark, where it is given, and no other.
+    """Commit the transaction that `begin` began; if a mark is given, only the transaction with that mark.
 
-    A cancellation that arrives meanwhile is held back until the server has answered: cancelling a COMMIT
-    would report an error for a change that may well have happened.
+    A cancellation is held back until the server has answered: cancelling a COMMIT would report an error for a change
+    that may well have happened.
     """
     if is_lost(conn):
         raise DatabaseUnavailable(
@@ -78,13 +76,11 @@ async def commit(conn: Any, mark: str | None = None) -> None:
     if failure is not None and _leaves_open(failure, conn):
         raise CommitUnknown(
             "the connection broke during COMMIT: the change may or may not have happened",
-            remedy="look before you repeat it, or publish with a dedup_key, which makes repeating safe",
+            remedy="check before you repeat it, or publish with a dedup_key, which makes repeating safe",
         ) from failure
     has_failed = isinstance(failure, asyncpg.InFailedSQLTransactionError)
-    if (
-        failure is not None and not is_lost(conn) and conn.is_in_transaction()
-    ):  # the check's failure: COMMIT has not come
-        await conn.execute("rollback")
+    if failure is not None and not is_lost(conn) and conn.is_in_transaction():
+        await conn.execute("rollback")  # the check failed, so the server has not run the COMMIT
         if isinstance(failure, asyncpg.DivisionByZeroError):
             raise _ended_inside()
     if failure is not None and not has_failed:
@@ -101,22 +97,20 @@ async def commit(conn: Any, mark: str | None = None) -> None:
 
 @contextmanager
 def repeatable_commit() -> Iterator[None]:
-    """Make a commit of unknown outcome an absence of the database, where it is harmless to do the work twice."""
+    """Turn CommitUnknown into DatabaseUnavailable, for work that is harmless to do twice: loops repeat it then."""
     try:
         yield
     except CommitUnknown as error:
-        raise DatabaseUnavailable(
-            error.message, remedy="do it again: it is harmless to do it twice"
-        ) from error.__cause__
+        raise DatabaseUnavailable(error.message, remedy="try again: doing it twice is harmless") from error.__cause__
 
 
 @asynccontextmanager
 async def committed(conn: Any, *, repeatable: bool = False) -> AsyncIterator[None]:
-    """A transaction whose COMMIT no cancellation interrupts. If its outcome is unknown, CommitUnknown is raised.
+    """A transaction whose COMMIT cancellation does not interrupt. Raises CommitUnknown if its outcome is unknown.
 
-    repeatable: it is harmless to do the work twice, see `repeatable_commit`.
+    repeatable: the work is harmless to do twice; see `repeatable_commit`.
     """
-    if conn.is_in_transaction():  # see `Use`, which then commits
+    if conn.is_in_transaction():  # `Borrowed` has begun it, and commits it
         yield
         return
     await begin(conn)
@@ -131,7 +125,7 @@ async def committed(conn: Any, *, repeatable: bool = False) -> AsyncIterator[Non
 
 
 async def fetch_marked(conn: Any, mark: str | None, sql: str, *args: Any) -> Any:
-    """The value of a statement of ours in a transaction that was lent to a user, unless that user has ended it."""
+    """Run a statement in a transaction that was lent to a user. Refuses if the user has ended that transaction."""
     check_open(conn)
     row = await conn.fetchrow(f"select ({sql}) as answer, {_MARK} as mark", *args)
     check_open(conn, is_same=mark is None or row["mark"] == mark)
@@ -139,37 +133,37 @@ async def fetch_marked(conn: Any, mark: str | None, sql: str, *args: Any) -> Any
 
 
 def check_open(conn: Any, *, is_same: bool = True) -> None:
-    """Refuse to go on where a user has ended the transaction that is ours to end."""
+    """Refuse to go on if a user has ended the transaction, which only Postbus may end."""
     if not is_same or not conn.is_in_transaction():
         raise _ended_inside()
 
 
 def _ended_inside() -> TransactionEnded:
     return TransactionEnded(
-        "the transaction was ended by a COMMIT or ROLLBACK inside it: what was done before cannot be undone, "
-        "and what is done after belongs to no transaction of ours",
+        "the transaction was ended by a COMMIT or ROLLBACK inside it: what came before cannot be undone, "
+        "and what comes after is in no transaction of Postbus",
         remedy="leave COMMIT and ROLLBACK to Postbus; to undo a part, use a savepoint: async with conn.transaction()",
     )
 
 
 def _note_transaction(conn: Any, transaction: Any) -> None:
-    inner = getattr(conn, "_con", conn)  # a connection of asyncpg's pool is around one
+    inner = getattr(conn, "_con", conn)  # the proxy of asyncpg's pool wraps it
     if inner is not None:
         inner._top_xact = transaction
 
 
 def _leaves_open(error: BaseException, conn: Any) -> bool:
-    """Whether the server may have committed nevertheless: it answered nothing, or only that it ends."""
+    """Whether the server may have committed nevertheless: it did not answer, or only reported its shutdown."""
     shutdown = (asyncpg.exceptions.AdminShutdownError, asyncpg.exceptions.CrashShutdownError)
     if isinstance(error, (*LOST, asyncpg.PostgresConnectionError, *shutdown)):
         return True
-    if isinstance(error, asyncio.CancelledError):  # the loop is shut down, and cancels all tasks
+    if isinstance(error, asyncio.CancelledError):  # the event loop is shutting down and cancels all tasks
         return True
     return is_lost(conn) and not isinstance(error, asyncpg.PostgresError)
 
 
 def is_lost(conn: Any) -> bool:
-    """Whether a connection is closed, also where its pool has taken it back for that."""
+    """Whether a connection is closed, also if its pool has taken it back for that reason."""
     try:
         return bool(conn.is_closed())
     except asyncpg.InterfaceError:

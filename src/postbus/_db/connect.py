@@ -1,7 +1,7 @@
-"""Connecting: to a server, or to whichever of several is the primary.
+"""Connecting to a server, or to the primary of several.
 
-With several hosts, asyncpg tries one after the other within one time limit: a host that is dead and silent uses all
-of it up, and one that only breaks connections is taken for the answer. Here each host has its chance.
+With several hosts, asyncpg tries one after the other within one time limit. A dead and silent host uses all of it, and
+the error of a host that breaks connections ends the attempt. Here every host is tried.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from urllib.parse import parse_qs, parse_qsl, quote, urlencode, urlsplit, urluns
 
 import asyncpg
 
-from postbus._db.addresses import is_port, why_no_address
+from postbus._db.addresses import address_problem, is_port
 from postbus._db.error_map import DSN_REMEDY, translate
 from postbus._db.search_path import PIN
 from postbus.errors import DatabaseUnavailable, InvalidInput
 
 TIMEOUT = 10.0  # seconds
 PROGRAM = ContextVar("program", default="postbus")
-"""What our connections are called: the application_name, where the DSN has none. Commands set their own name."""
-_NEXT_AFTER = 1.0  # seconds that a host has for itself, before the next one is tried beside it
+"""The application_name of our connections if the DSN has none. Commands set their own name."""
+_NEXT_AFTER = 1.0  # seconds until the next host is tried beside one that has not answered
 
-# A peer that is gone is noticed after half a minute; by default it takes a quarter of an hour, or hours.
+# A dead peer is noticed after half a minute. By default that takes a quarter of an hour, or hours.
 _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 
 _origins: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -38,9 +38,9 @@ _pooled: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 """Connections that go through a pooler, with the isolation level that their transactions have by default."""
 
 # A server, database or role may limit how long a session idles or a statement takes. Such limits are meant for
-# programs that misbehave; a worker idles between messages and waits in line for locks. On a connection that is ours
-# alone they are switched off for the session. Behind a pooler the session is shared, so nothing is set there; the
-# transactions in `commit.py` set what they need for themselves. `transaction_timeout` came with PostgreSQL 17.
+# programs that misbehave, but a worker idles between messages and waits for locks. On connections of our own they are
+# switched off for the session. Behind a pooler the session is shared, so nothing is set there, and the transactions in
+# `commit.py` set what they need. `transaction_timeout` came with PostgreSQL 17.
 _UNLIMITED = (
     "idle_session_timeout",
     "idle_in_transaction_session_timeout",
@@ -53,9 +53,10 @@ _NO_LIMITS = ", ".join(
     f"then pg_catalog.set_config('{one}', '0', false) end"
     for one in _UNLIMITED
 )
-# The search path is pinned for the session, so that no statement of ours means an object that somebody made elsewhere.
-# This one runs before that, and so has each name qualified; behind a pooler, all statements outside a transaction have.
-_MAKE_OURS = f"""
+# The search path is pinned for the session, so that names in our statements cannot mean objects of another schema. This
+# statement runs before that, so each name in it is qualified; so it is in all statements outside of transactions, which
+# may run behind a pooler.
+_PREPARE_SESSION = f"""
     select pg_catalog.pg_backend_pid() as pid, pg_catalog.current_setting('transaction_isolation') as isolation,
            case when pg_catalog.pg_backend_pid() operator(pg_catalog.=) $1
                 then array[pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false),
@@ -70,28 +71,27 @@ _TYPES = "select " + ", ".join(f"null::pg_catalog.{one}[]" for one in _ARRAYS)
 async def connect(
     dsn: str, *, timeout: float = TIMEOUT, caches: bool = False, for_users: bool = False, **options: Any
 ) -> Any:
-    """A connection of asyncpg. Of several hosts, to the first one that fits.
+    """A connection of asyncpg; if the DSN has several hosts, to the first that fits.
 
-    caches: whether it prepares statements and keeps them. Behind a connection pooler they belong to somebody else the
-        next moment.
-    for_users: leave the session's settings as users know them.
+    caches: prepare statements and keep them. Behind a pooler the session that has them serves others next.
+    for_users: leave the session's settings as users expect them.
     """
     if not caches:
         options["statement_cache_size"] = 0
-    hosts = one_by_one(dsn)
-    options["server_settings"] = _named(dsn) | options.get("server_settings", {})
+    hosts = hosts_of(dsn)
+    options["server_settings"] = _application_name(dsn) | options.get("server_settings", {})
     if len(hosts) == 1:
         conn = await asyncpg.connect(dsn, timeout=timeout, **options)
     else:
         async with asyncio.timeout(timeout):
             conn = await _first_that_fits(hosts, options)
-    _notice_when_gone(conn)
+    _enable_keepalive(conn)
     try:
         if for_users:
             await _learn_types(conn, timeout)
         else:
-            await _make_ours(conn, timeout)
-            if is_pooled(conn) and not caches:  # one that keeps statements is not used behind a pooler
+            await _prepare_session(conn, timeout)
+            if is_pooled(conn) and not caches:  # a connection that keeps statements is not used behind a pooler
                 await _learn_types(conn, timeout)
     except BaseException:
         conn.terminate()
@@ -99,65 +99,65 @@ async def connect(
     return conn
 
 
-def _named(dsn: str) -> dict[str, str]:
-    """What tells our sessions from others, in pg_stat_activity and in the server's log, unless the DSN has a name."""
+def _application_name(dsn: str) -> dict[str, str]:
+    """The application_name for pg_stat_activity and the server's log, unless the DSN has one."""
     is_given = "application_name" in parse_qs(urlsplit(dsn).query, keep_blank_values=True)
     return {} if is_given else {"application_name": os.environ.get("PGAPPNAME") or PROGRAM.get()}
 
 
-async def _make_ours(conn: Any, timeout: float) -> None:
-    """Learn whether a pooler is before the server: it makes up a pid. If not, set what our session needs."""
-    asked = await conn.prepare(_MAKE_OURS, name="", timeout=timeout)  # without a name it does not outlive the statement
-    told = await asked.fetchrow(conn.get_server_pid(), timeout=timeout)
-    if told["pid"] != conn.get_server_pid():
-        _pooled[conn] = told["isolation"]
+async def _prepare_session(conn: Any, timeout: float) -> None:
+    """Detect a pooler by the pid that it makes up. Without one, set what the session needs."""
+    asked = await conn.prepare(_PREPARE_SESSION, name="", timeout=timeout)  # an unnamed statement is not kept
+    found = await asked.fetchrow(conn.get_server_pid(), timeout=timeout)
+    if found["pid"] != conn.get_server_pid():
+        _pooled[conn] = found["isolation"]
 
 
 async def _learn_types(conn: Any, timeout: float) -> None:
-    """Let the driver look up the types that it will need: it does so by the search path, which is pinned only now."""
+    """Let the driver look up the types that it will need, while the search path is pinned: it looks them up by that."""
     await conn.execute(f"begin; {PIN}", timeout=timeout)
     await conn.prepare(_TYPES, name="", timeout=timeout)
     await conn.execute("rollback", timeout=timeout)
 
 
 def process_name(name: str | None = None) -> str:
-    """What this process is called in the database: another one each time.
+    """A name for this process in the database, with a random suffix.
 
-    One that is started again under the same name is not the one before: what that one held is not its own.
+    A process that is started again under the same name does not own the leases of the one before.
     """
     return f"{name or f'{socket.gethostname()}:{os.getpid()}'}:{secrets.token_hex(3)}"
 
 
 SECRET = uuid.uuid4()
-"""Known to this process and the database alone: it proves who speaks for a process of this one's names."""
+"""A secret of this process, which proves to the database that a call under the process's name is its own."""
 
 
 def given_name(process_name: str) -> str:
-    """The same each time that it is started under that name."""
+    """The part of a process's name that its user chose."""
     return process_name.rpartition(":")[0] or process_name
 
 
 def is_pooled(conn: Any) -> bool:
-    """Whether there is a connection pooler before the server, of a connection that `connect` made."""
+    """Whether a connection of `connect` goes through a connection pooler."""
     return conn in _pooled
 
 
 def needs_transaction(conn: Any) -> bool:
-    """Whether a statement needs a transaction around it to be READ COMMITTED, which ours rely on."""
+    """Whether a statement needs a transaction around it to run in READ COMMITTED, as our statements must."""
     return _pooled.get(conn, "read committed") != "read committed"
 
 
 def origin_of(conn: Any) -> str:
-    """Which of several hosts a connection goes to, as a DSN. Nothing where there is only one."""
-    return _origins.get(getattr(conn, "_con", conn), "")  # within a connection of asyncpg's pool is ours
+    """The DSN of the host that a connection goes to; empty if there is only one host."""
+    return _origins.get(getattr(conn, "_con", conn), "")  # unwrap the proxy of asyncpg's pool
 
 
 async def is_deposed(origin: str, dsn: str) -> bool:
-    """Whether a host of a DSN takes no connections, while another one is a primary that does."""
+    """Whether a host of a DSN refuses connections while another one is a primary that accepts them."""
     with suppress(*_REFUSED):
         (await _probe(origin)).terminate()
         return False
-    for other in one_by_one(dsn):
+    for other in hosts_of(dsn):
         with suppress(*_REFUSED):
             probe = await _probe(other) if other != origin else None
             if probe is not None:
@@ -169,7 +169,7 @@ async def is_deposed(origin: str, dsn: str) -> bool:
 
 
 async def _probe(dsn: str) -> Any:
-    return await asyncpg.connect(dsn, timeout=TIMEOUT, server_settings=_named(dsn))
+    return await asyncpg.connect(dsn, timeout=TIMEOUT, server_settings=_application_name(dsn))
 
 
 async def _is_standby(conn: Any) -> bool:
@@ -181,7 +181,7 @@ _REFUSED = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClien
 
 
 async def _first_that_fits(dsns: Sequence[str], options: dict[str, Any]) -> Any:
-    """Tries them in order: the next one when one has failed, or beside one that does not answer."""
+    """Try hosts in order: the next when one has failed, or beside one that has not answered for a while."""
     pending: set[asyncio.Task[Any]] = set()
     errors: list[BaseException] = []
     chosen = None
@@ -203,7 +203,7 @@ async def _first_that_fits(dsns: Sequence[str], options: dict[str, Any]) -> Any:
                 return chosen.result()
     finally:
         await _drop(pending)
-    raise _telling(errors)
+    raise _most_telling(errors)
 
 
 async def _connect_to(dsn: str, options: dict[str, Any]) -> Any:
@@ -220,30 +220,30 @@ async def _drop(attempts: set[asyncio.Task[Any]]) -> None:
             made.terminate()
 
 
-def _telling(errors: Sequence[BaseException]) -> BaseException:
-    """That the primary is away passes; what another host says of users and databases may not be true of it."""
-    passing = (error for error in errors if isinstance(translate(error), DatabaseUnavailable))
-    return next(passing, errors[0])
+def _most_telling(errors: Sequence[BaseException]) -> BaseException:
+    """The error to raise: an unavailable host first, for other hosts may not know the users of the primary."""
+    away = (error for error in errors if isinstance(translate(error), DatabaseUnavailable))
+    return next(away, errors[0])
 
 
 def check_dsn(dsn: str) -> None:
-    """Refuse a DSN that cannot be read, without a word of what it says."""
-    problem = why_no_address(dsn, ("postgresql", "postgres")) or _why_no_options(dsn)
+    """Refuse a DSN that cannot be read, without quoting it."""
+    problem = address_problem(dsn, ("postgresql", "postgres")) or _options_problem(dsn)
     if problem is not None:
         raise InvalidInput(f"bad DSN: {problem}", remedy=DSN_REMEDY)
 
 
-def _why_no_options(dsn: str) -> str | None:
+def _options_problem(dsn: str) -> str | None:
     query = urlsplit(dsn).query
     with suppress(ValueError):
         given = parse_qs(query, keep_blank_values=True, strict_parsing=True) if query else {}
         ports = given.get("port", [""])[-1].split(",")
-        return None if all(map(is_port, ports)) else "a port of it is not a number from 1 to 65535"
+        return None if all(map(is_port, ports)) else "its port is not a number from 1 to 65535"
     return "its options cannot be read: they look like ?sslmode=require&application_name=shop"
 
 
-def one_by_one(dsn: str) -> list[str]:
-    """A DSN for each host of a DSN."""
+def hosts_of(dsn: str) -> list[str]:
+    """One DSN for each host of a DSN."""
     check_dsn(dsn)
     address = urlsplit(dsn)
     options = parse_qsl(address.query, keep_blank_values=True)
@@ -264,7 +264,7 @@ def one_by_one(dsn: str) -> list[str]:
     return [f"{before}?{urlencode(one, quote_via=quote, safe='/')}" for one in each]
 
 
-def _notice_when_gone(conn: Any) -> None:
+def _enable_keepalive(conn: Any) -> None:
     sock = conn._transport.get_extra_info("socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return

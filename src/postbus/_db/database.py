@@ -1,4 +1,4 @@
-"""Connections and transactions: what everything that talks to the database goes through."""
+"""Connections to one database, and transactions on them: the way of every statement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Self, overload
 import asyncpg
 
 from postbus._db import migrator
-from postbus._db.actor import SAY_ACTOR
+from postbus._db.actor import SET_ACTOR
 from postbus._db.commit import begin, commit, committed, is_lost, roll_back
 from postbus._db.connect import connect
 from postbus._db.error_map import DRIVER_ERRORS, dsn_errors, translated_errors
@@ -22,7 +22,7 @@ from postbus._db.pool import IDLE, Borrowed, Connections
 Connection = asyncpg.Connection
 PoolConnection = asyncpg.pool.PoolConnectionProxy
 
-# For statements that a crash of the server may undo without harm: their commits do not wait for the disk. Said in
+# For statements that a crash of the server may undo without harm: their commits do not wait for the disk. It is part of
 # the statement, since behind a connection pooler a session's settings are not ours.
 RELAXED = "pg_catalog.set_config('synchronous_commit', 'off', true)"
 
@@ -36,15 +36,18 @@ class Database:
     def __init__(self, pool: asyncpg.Pool, connections: Connections, source: str, actor: str = "") -> None:
         self._identity = {"source": source}
         self.actor = actor
-        """Who acts, for the audit log; empty if that is not known."""
+        """The actor for the audit log, or an empty string if it is not known."""
         self._pool = pool
-        """For transactions of users."""
+        """Connections for transactions of users."""
         self._connections = connections
         connections.watch.on_deposed.append(lambda _: pool.expire_connections())
 
     @classmethod
-    async def open(cls, dsn: str, *, size: int = 10, actor: str = "") -> Self:
-        """Connect. Refuses a database whose schema does not fit."""
+    async def open(cls, dsn: str, *, size: int = 10, actor: str = "", migrate: bool = False) -> Self:
+        """Connect. Refuses a database whose schema does not fit, unless `migrate` lets it be migrated first."""
+        if migrate:
+            async with connected(dsn) as conn:
+                await migrator.migrate_if_needed(conn, actor)
         with translated_errors(), dsn_errors():
             connections = Connections(dsn, size)
             try:
@@ -52,7 +55,7 @@ class Database:
                 async with connections.one() as conn:
                     await migrator.check(conn)
                     source = await conn.fetchval("select postbus.source()::pg_catalog.text")
-                # Not by a statement: what a user sets is reset, to what was said when the connection began.
+                # As a startup parameter: after a user's transaction the session is reset to those.
                 settings = {} if connections.is_pooled else {"idle_session_timeout": "0"}
                 connecting = partial(
                     connect, caches=not connections.is_pooled, for_users=True, server_settings=settings
@@ -71,7 +74,7 @@ class Database:
         return cls(pool, connections, source, actor)
 
     def acting_as(self, actor: str) -> Self:
-        """The same connections, for statements of somebody else."""
+        """The same connections, with statements in the name of another actor."""
         other = copy.copy(self)
         other.actor = actor
         return other
@@ -87,12 +90,12 @@ class Database:
 
     @property
     def tells_crashes(self) -> bool:
-        """Whether statements tell of a crash of the server: see `_log_store`. Else connections that break have to."""
+        """Whether statements detect a crash of the server: see `statements.log`. Otherwise broken connections must."""
         return self.is_pooled or self._connections.server_version >= 15
 
     @property
     def is_pooled(self) -> bool:
-        """Whether a connection pooler, such as pgbouncer, is before the server."""
+        """Whether connections go through a pooler, such as pgbouncer."""
         return self._connections.is_pooled
 
     async def close(self) -> None:
@@ -105,21 +108,21 @@ class Database:
         self._pool.terminate()
 
     def connection(self, *, repeatable: bool = True) -> Borrowed:
-        """A connection for statements of ours in which each name is qualified: see `pinned`."""
+        """A connection for our statements in which each name is qualified; see `pinned`."""
         return self._connections.one(repeatable=repeatable)
 
     def pinned(self, *, repeatable: bool = True) -> Borrowed:
-        """A connection for other statements of ours: no name in them means what somebody made elsewhere.
+        """A connection with a pinned search path, for our other statements: their names mean no other schema's objects.
 
-        Behind a pooler, where nothing of the session is ours, that takes a transaction: two round trips.
+        Behind a pooler, where the session is not ours, that takes a transaction: two round trips.
         """
         return self._connections.one(pinned=True, repeatable=repeatable)
 
     @asynccontextmanager
     async def transaction(self, mark: str | None = None) -> AsyncIterator[PoolConnection]:
-        """A transaction for the work of users: their errors stay theirs, and what they set is reset.
+        """A transaction for the work of users. Their errors are not translated, and their settings are reset.
 
-        mark: as in `begin`, for callers who look at it themselves before the end. Else COMMIT does.
+        mark: as in `begin`, for callers that check it themselves before the end. Otherwise COMMIT checks one.
         """
         own_mark = secrets.token_hex(8) if mark is None else None
         with translated_errors():
@@ -132,7 +135,7 @@ class Database:
                 yield conn
             except BaseException:
                 if not is_lost(conn):
-                    with contextlib.suppress(*DRIVER_ERRORS):  # what the body raised is what counts
+                    with contextlib.suppress(*DRIVER_ERRORS):  # the caller needs the error of the body
                         await roll_back(conn)
                 raise
             with translated_errors():
@@ -142,7 +145,7 @@ class Database:
             await self._take_back(conn)
 
     async def _take_back(self, conn: PoolConnection) -> None:
-        """Reset what the user has set. One that cannot be reset, or is still busy, is dropped."""
+        """Reset the user's settings. Drop a connection that cannot be reset, or is still busy."""
         try:
             if not is_lost(conn):
                 await conn.reset(timeout=_RESET)
@@ -157,16 +160,16 @@ class Database:
 
     @asynccontextmanager
     async def acting(self, *, repeatable: bool = False) -> AsyncIterator[Connection]:
-        """A connection for an action, which the audit log shows with the actor, if the actor is known.
+        """A connection for an action that the audit log shows, with the actor if it is known.
 
-        repeatable: it is harmless to do the action twice.
+        repeatable: the action is harmless to do twice.
         """
         async with self.pinned(repeatable=repeatable) as conn:
             if not self.actor:
                 yield conn
                 return
             async with committed(conn, repeatable=repeatable):
-                await conn.execute(SAY_ACTOR, self.actor)
+                await conn.execute(SET_ACTOR, self.actor)
                 yield conn
 
     async def _act(self, sql: str, *args: Any) -> Any:
@@ -187,12 +190,12 @@ class Database:
 
 
 async def _no_reset(conn: Any) -> None:
-    """Our statements leave nothing behind in a session, so giving one back costs no round trip."""
+    """Do nothing: `_take_back` has reset the session already."""
 
 
 @asynccontextmanager
 async def connected(dsn: str) -> AsyncIterator[Connection]:
-    """A connection of its own, for a moment."""
+    """A connection outside of any pool, for a moment."""
     with translated_errors(), dsn_errors():
         conn = await connect(dsn)
         try:
@@ -210,7 +213,7 @@ def clean(text: None) -> None: ...
 
 
 def clean(text: str | None) -> str | None:
-    """A text that PostgreSQL can store: an error's text may hold anything."""
+    """A text made fit for PostgreSQL to store: the text of an error may contain anything."""
     if text is None:
         return None
     return text.replace("\0", "\\0").encode("utf-8", "replace").decode("utf-8")[:4000]

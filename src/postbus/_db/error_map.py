@@ -1,4 +1,4 @@
-"""Errors of the driver, and what they mean to a user of Postbus."""
+"""Translating errors of the driver into errors of Postbus."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from postbus.errors import (
 # On a connection that the server ends at the wrong moment, asyncpg raises InternalClientError.
 LOST = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 DRIVER_ERRORS = (asyncpg.PostgresError, *LOST)
-"""All that talking to the server may raise."""
+"""All errors that a statement may raise."""
 
 MIGRATE = "run, with the DSN of this database: postbus migrate --dsn DSN"
 DSN_REMEDY = f"it looks like postgresql://user:password@host:5432/database; {ENCODE}"
@@ -30,10 +30,10 @@ _AWAY = (
     TimeoutError,
 )
 _NOT_LET_IN = (asyncpg.exceptions.InvalidAuthorizationSpecificationError, asyncpg.exceptions.InvalidPasswordError)
-_AGAIN = "try again; workers do so by themselves"
+_AGAIN = "try again; workers do so automatically"
 _AGAIN_THEN = {
-    "25006": "give the DSN of a server and a user that may write: standbys are read-only",
-    "53100": "make room on the server's disk, and try again",
+    "25006": "use the DSN of a server and a user that may write: standbys are read-only",
+    "53100": "free space on the server's disk, and try again",
     "53300": "end some connections or raise max_connections, and try again",
 }
 
@@ -48,7 +48,7 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[PostbusError], str,
         (asyncpg.exceptions.InsufficientPrivilegeError,),
         AccessDenied,
         "the database refused: {}",
-        "grant the user the role of this database that may do it: postbus_producer_DATABASE, "
+        "grant the user a role of this database that may do it: postbus_producer_DATABASE, "
         "postbus_consumer_DATABASE, postbus_observer_DATABASE, postbus_operator_DATABASE or postbus_admin_DATABASE; "
         "to migrate, be the owner of the schema",
     ),
@@ -74,8 +74,8 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[PostbusError], str,
     (
         (asyncpg.exceptions.DataError,),
         InvalidInput,
-        "the database cannot take it: {}",
-        "correct the value that it names",
+        "invalid value: {}",
+        "correct the value that the message names",
     ),
     (
         (asyncpg.InterfaceError, asyncpg.InternalClientError),
@@ -86,7 +86,7 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[PostbusError], str,
 )
 
 
-class translated_errors:  # like a function. A generator would cost each statement microseconds
+class translated_errors:  # named like a function. A generator would cost each statement microseconds
     """Turn errors of the driver into errors of Postbus."""
 
     def __enter__(self) -> None: ...
@@ -97,15 +97,15 @@ class translated_errors:  # like a function. A generator would cost each stateme
 
 
 def translate(error: BaseException) -> PostbusError | None:
-    """The error of Postbus that an error of asyncpg means, or None if it means none."""
-    # str() of an error that the server raised has the hint in it too.
+    """The error of Postbus for an error of asyncpg, or None if there is none."""
+    # str() of an error of the server would include the hint.
     text = getattr(error, "message", None) or str(error) or type(error).__name__
     ours = from_database(getattr(error, "sqlstate", None), text, getattr(error, "hint", None))
     if ours is not None:
         return ours
-    if isinstance(error, asyncpg.PostgresError) and _passes(error.sqlstate or ""):
+    if isinstance(error, asyncpg.PostgresError) and _is_transient(error.sqlstate or ""):
         remedy = _AGAIN_THEN.get(error.sqlstate or "", _AGAIN)
-        return DatabaseUnavailable(f"the database could not do it now: {error}", remedy=remedy)
+        return DatabaseUnavailable(f"the database cannot do this now: {error}", remedy=remedy)
     for kinds, kind, message, remedy in _MEANINGS:
         if isinstance(error, kinds):
             return kind(message.format(text), remedy=remedy)
@@ -113,27 +113,29 @@ def translate(error: BaseException) -> PostbusError | None:
 
 
 def may_have_crashed(error: DatabaseUnavailable) -> bool:
-    """Whether the server may have gone down, rather than refused something for the moment.
+    """Whether the server may have gone down, instead of having refused something for the moment.
 
-    Then what only our memory knows of it may be wrong: transaction ids and positions that were not on disk yet
-    are handed out again.
+    Positions that only this process knows may be wrong after that: the server gives out transaction ids and sequences
+    again that were not on disk yet.
     """
     cause = error.__cause__
     if not isinstance(cause, asyncpg.PostgresError):
         return True
-    ending = cause.__cause__ if isinstance(cause.__cause__, asyncpg.PostgresError) else cause  # of the connection
+    ending = (
+        cause.__cause__ if isinstance(cause.__cause__, asyncpg.PostgresError) else cause
+    )  # the error that ended the connection
     sqlstate = ending.sqlstate or ""
     return sqlstate[:2] in ("08", "58") or sqlstate in ("57P02", "57P03")
 
 
-def _passes(sqlstate: str) -> bool:
-    """Whether an error is of the moment: no resources, rolled back for others' sake, shut down, timed out, locked."""
+def _is_transient(sqlstate: str) -> bool:
+    """Whether an error is transient: no resources, a deadlock, a shutdown, a timeout, a lock."""
     return sqlstate[:2] in ("40", "53", "57", "58") or sqlstate in ("25006", "25P03", "25P04", "55P03")
 
 
 @contextmanager
 def dsn_errors() -> Iterator[None]:
-    """What the driver says of a DSN that it cannot read is a plain ValueError at times."""
+    """Translate the plain ValueError that the driver raises for some unreadable DSNs."""
     try:
         yield
     except ValueError as error:

@@ -1,8 +1,7 @@
-"""Brings the schema of a database to what this version of Postbus needs.
+"""Migrating the schema of a database to the version that this Postbus needs.
 
-Tables come from numbered migrations, each applied once. Functions and views come from the code files,
-which are applied again whenever they have changed. All of it happens in one transaction: a migration
-that fails, or is killed, changes nothing.
+Numbered migrations make the tables, each applied once. The code files make functions and views, and are applied again
+whenever they have changed. All of it happens in one transaction: a migration that fails, or is killed, changes nothing.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from importlib.resources import files
 
 import asyncpg
 
-from postbus._db.actor import SAY_ACTOR
+from postbus._db.actor import SET_ACTOR
 from postbus._db.commit import committed
 from postbus._db.error_map import MIGRATE
 from postbus._db.owners import check_owners, owners_script
-from postbus._db.roles import GRANTS, Former, about_to_lose, are_behind, read_roles
+from postbus._db.roles import GRANTS, Former, are_behind, losing_rights, read_roles
 from postbus._db.search_path import PIN
 from postbus._version import VERSION
 from postbus.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
@@ -30,7 +29,7 @@ _LOCK = "select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('postbus.mi
 
 @dataclass(frozen=True)
 class Migration:
-    """One numbered step. `-- breaking` as its first line keeps older clients out."""
+    """One numbered step. If its first line is `-- breaking`, older clients refuse the schema."""
 
     number: int
     name: str
@@ -60,13 +59,13 @@ def code() -> tuple[tuple[str, str], ...]:
 
 @cache
 def code_checksum() -> str:
-    """What tells one state of the code files from another."""
+    """A checksum of the code files."""
     return hashlib.sha256("\n".join(text for _, text in code()).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class SchemaState:
-    """What a database has."""
+    """The versions of the schema in a database."""
 
     migrations: int = 0
     breaking: int = 0
@@ -79,7 +78,7 @@ class SchemaState:
 
 
 async def read_state(conn: asyncpg.Connection) -> SchemaState | None:
-    """What the database has, or None where it has no schema postbus."""
+    """The state of the database's schema, or None if there is no schema postbus."""
     if await conn.fetchval("select to_regprocedure('postbus.schema_state()')") is None:
         return None
     row = await conn.fetchrow("select * from postbus.schema_state()")
@@ -88,7 +87,7 @@ async def read_state(conn: asyncpg.Connection) -> SchemaState | None:
 
 
 async def check(conn: asyncpg.Connection) -> None:
-    """Refuse a database that this version of Postbus cannot serve, before anything of its schema is called."""
+    """Refuse a database whose schema this version of Postbus cannot use, before calling anything in it."""
     async with committed(conn, repeatable=True):
         await check_owners(conn, is_client=True)
         state = await read_state(conn)
@@ -114,7 +113,7 @@ def _check_version(state: SchemaState | None) -> None:
 
 
 def _is_older(state: SchemaState) -> bool:
-    """Whether the functions in the database are of an older version than ours, and differ from ours."""
+    """Whether the functions in the database differ from ours, and are of no newer version."""
     if state.code_checksum == code_checksum():
         return False
     return _as_numbers(state.code_version) <= _as_numbers(VERSION)
@@ -125,18 +124,17 @@ def _as_numbers(version_text: str) -> tuple[int, ...]:
 
 
 async def migrate(conn: asyncpg.Connection, actor: str = "") -> list[str]:
-    """Bring the database up to date. Returns the names of what was applied, in order.
+    """Bring the schema up to date. Returns the names of the applied steps, in order.
 
-    `actor` is who the audit log shows beside the database user.
-
-    Any number of processes may do so at once: the first does the work, the others wait for it.
+    The audit log shows `actor` beside the database user. Any number of processes may migrate at once: the first does
+    the work, and the others wait for it.
     """
-    applied, _ = await migrate_telling(conn, actor)
+    applied, _ = await migrate_reporting(conn, actor)
     return applied
 
 
 async def migrate_if_needed(conn: asyncpg.Connection, actor: str = "") -> None:
-    """The same for a client, which may use a schema of somebody else as long as there is nothing to do."""
+    """The same for a client, which needs no rights to the schema as long as it is up to date."""
     async with committed(conn, repeatable=True):
         await check_owners(conn, is_client=True)
         state = await read_state(conn)
@@ -145,10 +143,10 @@ async def migrate_if_needed(conn: asyncpg.Connection, actor: str = "") -> None:
         await migrate(conn, actor)
 
 
-async def migrate_telling(conn: asyncpg.Connection, actor: str = "") -> tuple[list[str], list[Former]]:
-    """The same, with the roles that have lost their rights."""
+async def migrate_reporting(conn: asyncpg.Connection, actor: str = "") -> tuple[list[str], list[Former]]:
+    """Migrate. Returns the applied steps, and the roles that have lost their rights."""
     async with committed(conn, repeatable=True):
-        before = await about_to_lose(conn)
+        before = await losing_rights(conn)
         applied = await _apply(conn, actor)
         if not applied:
             return [], []
@@ -168,15 +166,15 @@ async def _apply(conn: asyncpg.Connection, actor: str) -> list[str]:
         steps = [step for step in code() if step[0] == GRANTS]
     else:
         return []
-    await conn.execute(SAY_ACTOR, actor)
+    await conn.execute(SET_ACTOR, actor)
     for _, sql in steps:
         await conn.execute(sql)
-    await check_owners(conn, is_client=False)  # of what somebody may have made meanwhile
+    await check_owners(conn, is_client=False)  # another session may have made objects meanwhile
     return [name for name, _ in steps]
 
 
 def script() -> str:
-    """The whole schema as one SQL script, for those who run such things themselves."""
+    """The whole schema as one SQL script, for administrators who run it themselves."""
     steps = "\n\n".join(f"-- {name}\n{sql.strip()}" for name, sql in _steps(SchemaState()))
     owners = owners_script()
     return f"begin;\n{PIN};\n{_LOCK};\n{owners}\n\n{steps}\n\n{owners}\n\ncommit;\n"
@@ -187,7 +185,7 @@ def _steps(state: SchemaState) -> Iterator[tuple[str, str]]:
         yield "schema", f"create schema if not exists postbus;\n{owners_script()}"
     for step in migrations():
         if step.number > state.migrations:
-            # Together: a number that is only reserved has no statement of its own, which asyncpg cannot execute.
+            # In one text: a migration that only reserves its number is empty, and asyncpg cannot execute empty text.
             yield f"migration {step.number:04d}_{step.name}", f"{step.sql.rstrip()}\n{_noted(step)}\n"
     yield from code()
     yield "note of the functions", _installed(state)

@@ -1,7 +1,7 @@
-"""Looks who owns the schema before anything of it is called.
+"""Checking the owners of the schema and its objects before anything in it is called.
 
-Whoever may create schemas in a database may have made a schema `postbus` beforehand, with functions of his own in it,
-which would run with the rights of whoever calls them.
+Any user who may create schemas may have made a schema `postbus` beforehand. Functions in it would run with the rights
+of their callers.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from typing import Any
 
 from postbus.errors import SchemaNotTrusted
 
-_MESSAGE = "%s belongs to %s, whose rights %s does not have: nothing of the schema was called"
+_MESSAGE = "%s belongs to %s, whose rights %s does not have: nothing in the schema was called"
 _REMEDY = (
-    "if %s is to own Postbus, connect as that role, or trust it: grant %s to %s; "
-    "if not, look at what was made, and remove it: %s"
+    "if %s is to own Postbus, connect as that role, or trust it: grant %s to %s; if not, inspect it and remove it: %s"
 )
 
 
 async def check_owners(conn: Any, *, is_client: bool) -> None:
-    """Refuse a schema that is a stranger's, or that has something of a stranger in it. In a transaction that is pinned.
+    """Refuse a schema that belongs to a stranger, or has objects of a stranger. Needs a pinned search path.
 
-    is_client: who calls the schema, but does not change it, trusts its owner, unless it has more to lose than others:
-        superusers and the database's owner do not.
+    is_client: a client calls the schema and does not change it, and so trusts the schema's owner. Superusers and the
+        database's owner do not: their rights are worth stealing.
     """
     found = await conn.fetchrow(_strangers(is_client))
     if found is not None:
@@ -34,7 +33,7 @@ async def check_owners(conn: Any, *, is_client: bool) -> None:
 
 
 def owners_script() -> str:
-    """The same for a migration, as a statement for scripts."""
+    """The same check for a migration, as a statement for scripts."""
     return f"""do $postbus$
 declare
     _found record;

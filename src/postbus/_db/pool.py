@@ -1,9 +1,9 @@
-"""Connections for our own statements: kept open while they are needed, given out one at a time.
+"""Connections for our own statements, kept open while they are needed and lent one at a time.
 
-A server has few of them for all its clients. So what was needed in a rush is given up soon afterwards, and who is
-refused another one makes do with those he has.
+A server has few connections for all its clients. So connections that were needed for a burst are closed soon after it,
+and when the server refuses another one, the pool makes do with those it has.
 
-asyncpg's pool resets and guards what users do with its connections. Our statements leave nothing behind, and
+asyncpg's pool resets its connections and guards what users do with them. Our statements leave nothing behind, and
 without those guards a statement costs half as much in the client.
 """
 
@@ -22,27 +22,27 @@ from postbus._db.connect import connect, is_pooled, needs_transaction, origin_of
 from postbus._db.error_map import DRIVER_ERRORS, translate, translated_errors
 from postbus._db.failover import FailoverMonitor
 
-_TIMEOUT = 10.0  # seconds for a connection to be free, and to be made
+_TIMEOUT = 10.0  # seconds until a connection is free, or made
 
-IDLE = 10.0  # seconds that a connection is not needed, before it is given up
-_KEPT = 2  # connections that are not
-_FEWER = 5.0  # seconds without asking for more, once the server has none left
+IDLE = 10.0  # seconds without use after which a connection is closed
+_KEPT = 2  # connections that stay open nevertheless
+_FEWER = 5.0  # seconds with one connection less, after the server had none left
 
 
 class Connections:
-    """Up to `size` connections, made when they are needed. The one used last is used next."""
+    """Up to `size` connections, made when they are needed. The one that was used last is used next."""
 
     def __init__(self, dsn: str, size: int) -> None:
         self._dsn = dsn
         self.is_pooled = False
-        """Whether a connection pooler is before the server: nothing of a session is ours then, after a transaction."""
+        """Whether connections go through a pooler: then a session is ours for one transaction only."""
         self.server_version = 0
         self._idle: list[tuple[Any, float]] = []
-        """Since when; the longest first."""
+        """Idle connections, each with the time since when it is idle; the longest idle first."""
         self._used: set[Any] = set()
-        self._room = Slots(size)
+        self._slots = Slots(size)
         self._is_closed = False
-        self._giving_up: asyncio.TimerHandle | None = None
+        self._closing_idle: asyncio.TimerHandle | None = None
         self.watch = FailoverMonitor(dsn)
         self.watch.on_deposed.append(self._drop_idle)
 
@@ -57,20 +57,21 @@ class Connections:
             self._keep(conn)
 
     def one(self, *, pinned: bool = False, repeatable: bool = True) -> Borrowed:
-        """A connection for the time of a block; pinned: also behind a pooler its search path is ours.
+        """A connection for the time of a block.
 
-        repeatable: it is harmless to do the work twice, as it is for nearly all statements of ours.
+        pinned: its search path is pinned even behind a pooler.
+        repeatable: the work is harmless to do twice, as for nearly all of our statements.
         """
         return Borrowed(self, pinned=pinned, repeatable=repeatable)
 
     async def lend(self) -> Any:
-        """A connection to be given back."""
-        if not self._room.take_at_once():
-            await self._room.take()
+        """Lend a connection. `take_back` returns it."""
+        if not self._slots.take_at_once():
+            await self._slots.take()
         try:
             return self._idle_one() or await self._new_one()
         except BaseException:
-            self._room.give_back()
+            self._slots.give_back()
             raise
 
     def _idle_one(self) -> Any:
@@ -83,21 +84,21 @@ class Connections:
         return None
 
     async def _new_one(self) -> Any:
-        """Another connection; where the server has none left, one that somebody gives back."""
+        """A new connection or, if the server has none left, one that another task returns."""
         while True:
             try:
                 return self._lent(await connect(self._dsn, caches=not self.is_pooled))
             except asyncpg.TooManyConnectionsError:
                 if not self._used:
                     raise
-                await self._be_fewer()
+                await self._wait_for_return()
             if (conn := self._idle_one()) is not None:
                 return conn
 
-    async def _be_fewer(self) -> None:
-        """Wait for a connection that somebody gives back. For a while there is room for one less than before."""
-        await self._room.take()
-        asyncio.get_running_loop().call_later(_FEWER, self._room.give_back)
+    async def _wait_for_return(self) -> None:
+        """Wait until another task returns a connection. For a while the pool has one slot less."""
+        await self._slots.take()
+        asyncio.get_running_loop().call_later(_FEWER, self._slots.give_back)
 
     def _lent(self, conn: Any) -> Any:
         self._used.add(conn)
@@ -105,6 +106,7 @@ class Connections:
         return conn
 
     def take_back(self, conn: Any) -> None:
+        """Take a lent connection back."""
         self._used.discard(conn)
         self.watch.end(conn)
         if not conn.is_closed():
@@ -112,21 +114,21 @@ class Connections:
                 conn.terminate()
             else:
                 self._keep(conn)
-        self._room.give_back()
+        self._slots.give_back()
 
     def _keep(self, conn: Any) -> None:
         self._idle.append((conn, time.monotonic()))
-        if self._giving_up is None and len(self._idle) > _KEPT:
-            self._giving_up = asyncio.get_running_loop().call_later(IDLE, self._give_up)
+        if self._closing_idle is None and len(self._idle) > _KEPT:
+            self._closing_idle = asyncio.get_running_loop().call_later(IDLE, self._close_idle)
 
-    def _give_up(self) -> None:
-        """Close those that were not needed for a while: the one used last is used next, so the others are too many."""
-        self._giving_up = None
+    def _close_idle(self) -> None:
+        """Close connections that were idle for a while. As the one used last is used next, the others are too many."""
+        self._closing_idle = None
         now = time.monotonic()
         while len(self._idle) > _KEPT:
             conn, since = self._idle[0]
             if (wait := since + IDLE - now) > 0:
-                self._giving_up = asyncio.get_running_loop().call_later(wait, self._give_up)
+                self._closing_idle = asyncio.get_running_loop().call_later(wait, self._close_idle)
                 break
             del self._idle[0]
             conn.terminate()
@@ -137,7 +139,7 @@ class Connections:
                 conn.terminate()
 
     async def close(self) -> None:
-        """Close what is idle now, and the rest when it is given back."""
+        """Close the idle connections now, and the others when they are returned."""
         self._stop()
         await self.watch.close()
         idle, self._idle = self._idle, []
@@ -157,54 +159,56 @@ class Connections:
 
     def _stop(self) -> None:
         self._is_closed = True
-        if self._giving_up is not None:
-            self._giving_up.cancel()
+        if self._closing_idle is not None:
+            self._closing_idle.cancel()
 
 
 class Slots:
-    """Places for a number of users. Who finds none waits in line, and is handed the next one.
+    """A limited number of slots. If none is free, callers wait for one in their order.
 
-    A semaphore of asyncio does the same, in five times as many steps where nobody waits.
+    `asyncio.Semaphore` does the same, in five times as many steps when nobody waits.
     """
 
-    def __init__(self, places: int) -> None:
-        self._left = places
-        self._line: deque[asyncio.Future[None]] = deque()
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     def take_at_once(self) -> bool:
-        """Take a place if there is one."""
-        if self._left == 0:
+        """Take a slot if one is free."""
+        if self._free == 0:
             return False
-        self._left -= 1
+        self._free -= 1
         return True
 
     async def take(self) -> None:
-        """Take a place, or wait for one; not longer than the time limit of connections."""
+        """Take a slot, or wait for one within the time limit of connections."""
         if self.take_at_once():
             return
-        place = asyncio.get_running_loop().create_future()
-        self._line.append(place)
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
         try:
             async with asyncio.timeout(_TIMEOUT):
-                await place
+                await turn
         except BaseException:
-            if not place.cancel() and not place.cancelled():  # it was handed to us in the moment in which we gave up
+            if not turn.cancel() and not turn.cancelled():  # the slot came just when the wait ended
                 self.give_back()
             raise
 
     def give_back(self) -> None:
-        while self._line:
-            place = self._line.popleft()
-            if not place.done():
-                place.set_result(None)
+        """Free a slot: the caller that has waited longest gets it."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
                 return
-        self._left += 1
+        self._free += 1
 
 
 class Borrowed:
-    """A connection for the time of a block, in which errors of the driver become ours.
+    """A connection for the time of a block, in which errors of the driver are translated.
 
-    It is dropped after anything but an error of the server. Not a generator: this is on the way of each message.
+    After any other error than one of the server, the connection is dropped. This is no generator, because it is on the
+    path of each message.
     """
 
     __slots__ = ("_conn", "_connections", "_is_begun", "_pinned", "_repeatable")
@@ -223,7 +227,7 @@ class Borrowed:
         return self._conn
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is not None and not isinstance(error, asyncpg.PostgresError):  # a statement may still be under way
+        if error is not None and not isinstance(error, asyncpg.PostgresError):  # a statement may still be running
             self._conn.terminate()
         try:
             if self._is_begun:

@@ -1,4 +1,4 @@
-"""The roles of a database: which there are, and what has to be done about them."""
+"""The SQL roles of a database, and the statements that repair them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 GRANTS = "grants.sql"
-"""The code file that makes roles and gives them their rights."""
+"""The code file that makes the roles and grants them their rights."""
 
 _ROLES = "select role, name, is_there, has_rights from postbus.roles()"
 _MAY_CREATE = "select rolsuper or rolcreaterole from pg_roles where rolname = current_user"
 _MAY_GRANT = "select pg_has_role(nspowner, 'usage') from pg_namespace where nspname = 'postbus'"
-# Until roles carried the name of their database, there was one of each for the whole server.
+# Before roles carried the name of their database, there was one of each for the whole server.
 _FORMER = """
     select old.rolname as name, new.name as successor
       from postbus.roles() as new
@@ -43,14 +43,14 @@ class Role:
 
 @dataclass(frozen=True)
 class Note:
-    """What an administrator should know of roles, and the statement that changes it."""
+    """A problem with roles that an administrator should know, and the statement that solves it."""
 
     text: str
     statement: str
 
 
 class Former(NamedTuple):
-    """A role that stands for another database, or for the server."""
+    """A role named for another database, or for the whole server."""
 
     name: str
     role: str
@@ -61,7 +61,7 @@ async def read_roles(conn: Any) -> list[Role]:
 
 
 async def are_behind(conn: Any) -> bool:
-    """Whether a migration by this user would make roles, or give some their rights."""
+    """Whether a migration by this user would make roles, or grant some their rights."""
     if not await conn.fetchval(_MAY_GRANT):
         return False
     known = await read_roles(conn)
@@ -71,20 +71,20 @@ async def are_behind(conn: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a migration tells of roles."""
+class RoleReport:
+    """The roles of a database, as a migration reports them."""
 
     roles: Sequence[Role]
     notes: Sequence[Note]
 
 
-async def about_to_lose(conn: Any) -> list[Former]:
-    """Roles that have rights here by the name of another database, or of the server: GRANTS takes these away."""
+async def losing_rights(conn: Any) -> list[Former]:
+    """Roles named for another database, or for the server, that have rights here: GRANTS revokes these."""
     return [Former(row["name"], row["role"]) for row in await conn.fetch(_OTHERS)]
 
 
-async def tell(conn: Any, lost: Sequence[Former] = ()) -> Told:
-    """What there is, what is missing, and how those who `lost` their rights get them back."""
+async def report_roles(conn: Any, lost: Sequence[Former] = ()) -> RoleReport:
+    """The roles that there are and that are missing, and how roles that `lost` their rights get them back."""
     known = await read_roles(conn)
     names = {role.role: role.name for role in known}
     notes = [
@@ -100,12 +100,12 @@ async def tell(conn: Any, lost: Sequence[Former] = ()) -> Told:
         )
         for one in lost
     ]
-    said = {note.statement for note in notes}
-    return Told(known, [*notes, *(note for note in await former(conn) if note.statement not in said)])
+    known_statements = {note.statement for note in notes}
+    return RoleReport(known, [*notes, *(note for note in await former(conn) if note.statement not in known_statements)])
 
 
 async def former(conn: Any) -> list[Note]:
-    """Roles of the whole server, of versions before this one, whose members have lost their rights here."""
+    """Roles that earlier versions made for the whole server, whose members have lost their rights here."""
     return [
         Note(
             f"role {row['name']} has members, and no rights in this database; {row['successor']} has them. "
@@ -117,6 +117,6 @@ async def former(conn: Any) -> list[Note]:
 
 
 def quoted(name: str) -> str:
-    """The name as statements have it."""
+    """The name as statements write it, quoted if need be."""
     is_plain = name.isascii() and name.isidentifier() and name == name.lower()
     return name if is_plain else '"' + name.replace('"', '""') + '"'

@@ -1,10 +1,11 @@
-"""The search path of statements of ours."""
+"""The pinned search path of our statements."""
 
 from __future__ import annotations
 
 PIN = "set local search_path = pg_catalog, pg_temp"
-"""The first statement of each transaction of ours.
+"""The first statement of each transaction of Postbus.
 
-No function, operator or table that somebody made elsewhere, such as in the schema public, stands in for one that we
-mean. Transactions of users keep the search path that they know, so statements of ours in them have each name qualified.
+With it, no function, operator or table that a user made in another schema, such as public, can take the place of the
+one that a statement means. Transactions of users keep their own search path, so our statements in them qualify each
+name.
 """

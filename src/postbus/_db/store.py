@@ -1,6 +1,6 @@
-"""The door to the database: one method per SQL function, rows in, plain values out.
+"""All statements on one database: one method per SQL function, which returns plain values.
 
-Nothing above this module sees SQL, a row or an error of the driver.
+Nothing above this module sees SQL or an error of the driver.
 """
 
 from __future__ import annotations
@@ -16,4 +16,4 @@ from postbus._db.statements.scopes import ScopeStore
 
 
 class Store(QueueStore, LogStore, ScopeStore, UpkeepStore, AdminStore, PageStore, AuditStore, HttpStore):
-    """All that can be asked of one database."""
+    """Runs all statements of Postbus on one database."""

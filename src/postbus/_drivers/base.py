@@ -1,4 +1,4 @@
-"""How Postbus runs its statements on a connection that the caller owns, whatever the driver."""
+"""Running statements of Postbus on a connection that the caller owns, of any driver."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ class AsyncConnection(Protocol):
 
 
 class Driver(Protocol):
-    """How to run a statement with $1, $2, … on a connection, and how to learn of its transaction's end."""
+    """Runs statements with $1, $2, … on connections of one library, and notices the end of their transactions."""
 
     is_async: bool
 
     def run(self, conn: Any, sql: str, args: Sequence[Any]) -> Any:
-        """The statement's one value, or an awaitable of it."""
+        """Run a statement. Returns its one value, or an awaitable of it."""
 
     def when_ended(self, conn: Any, action: Action) -> None:
         """Call `action` once, soon after the connection's transaction has ended, by COMMIT or ROLLBACK."""
 
     def has_committed(self, conn: Any) -> bool:
-        """Whether the statement that was run last was a transaction of its own."""
+        """Whether the last statement was a transaction of its own, because the connection is in none."""
 
 
 def translate_from(driver_error: BaseException) -> BaseException:
-    """Our error, where SQL raised one of ours; otherwise the caller's error as it is."""
+    """The error of Postbus that SQL raised, or the caller's error as it is if SQL raised none."""
     ours: PostbusError | None = None
     error: BaseException | None = driver_error
     seen = set[int]()
-    while error is not None and id(error) not in seen:  # libraries wrap the driver's error, which says most
+    while error is not None and id(error) not in seen:  # libraries wrap the driver's error, which has the most detail
         seen.add(id(error))
         ours = _ours(error) or ours
         error = getattr(error, "orig", None) or error.__cause__

@@ -23,13 +23,13 @@ class DjangoDriver:
 
     def when_ended(self, conn: Any, action: Action) -> None:
         if conn.in_atomic_block:
-            # A hook for COMMIT is all that Django has. On ROLLBACK, also to a savepoint, it drops the hook.
+            # Django has a hook for COMMIT only. On ROLLBACK, also to a savepoint, it drops the hook.
             ended = _Once(action)
             conn.on_commit(ended, robust=True)
             when_over(self._of_this_thread(conn), partial(_has_dropped, ended), ended)
         elif conn.get_autocommit():
             action()
-        else:  # transactions by hand, for which Django has no hook
+        else:  # the program manages transactions itself, for which Django has no hook
             when_over(conn.connection, is_over, action)
 
     def has_committed(self, conn: Any) -> bool:
@@ -42,7 +42,7 @@ class DjangoDriver:
 
 
 class _Once:
-    """An action that two may call, of which one does it."""
+    """An action that is called at most once, by whichever of two callers comes first."""
 
     def __init__(self, action: Action) -> None:
         self._action = action

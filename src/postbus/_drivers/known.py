@@ -1,7 +1,7 @@
-"""Running one of our statements on a connection that the caller owns, whatever driver it is of.
+"""Finding the driver of a connection that the caller owns.
 
-A driver is recognised by the module of the connection's class, so none is imported that the caller has
-not imported already.
+A driver is recognised by the module of the connection's class, so that no library is imported that the caller has not
+imported already.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from postbus.errors import InvalidInput
 
 
 def driver_of(conn: Any) -> Driver:
-    """The driver that a connection belongs to."""
+    """The driver for a connection. Refuses connections of unknown libraries."""
     kind = type(conn)
     driver = _known.get(kind)
     if driver is None:
@@ -41,7 +41,7 @@ def _driver_of_kind(kind: type[Any]) -> Driver:
     raise InvalidInput(
         f"a {kind.__module__}.{kind.__qualname__} is not a connection that Postbus knows",
         remedy="pass a connection of asyncpg or psycopg 3, a Session or Connection of SQLAlchemy, "
-        "or django.db.connection; or publish by bus.send(), which needs none",
+        "or django.db.connection; or publish by bus.send(), which needs no connection",
     )
 
 

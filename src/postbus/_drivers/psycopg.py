@@ -31,7 +31,7 @@ class PsycopgDriver:
 
     @staticmethod
     def _cursor(kind: str, conn: Any) -> Any:
-        """A cursor with %s and tuples, whatever the connection's own are like."""
+        """A cursor with %s and tuples, whatever factories the connection has."""
         return getattr(sys.modules["psycopg"], kind)(conn, row_factory=sys.modules["psycopg.rows"].tuple_row)
 
     @staticmethod

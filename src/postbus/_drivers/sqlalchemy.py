@@ -12,7 +12,7 @@ from postbus._drivers.transaction_end import Action, IsOver, when_over
 
 
 class SqlAlchemyDriver:
-    """A Connection. It tells of a commit before, not after it, so it is looked at."""
+    """A Connection. Its commit event comes before the commit and not after it, so the connection is checked."""
 
     is_async = False
 
@@ -30,7 +30,7 @@ class SqlAlchemyDriver:
     @staticmethod
     def _statement(sql: str, args: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
         text = sys.modules["sqlalchemy"].text
-        return text(with_names(sql)), {f"p{place}": value for place, value in enumerate(args, 1)}
+        return text(with_names(sql)), {f"p{number}": value for number, value in enumerate(args, 1)}
 
 
 class AsyncSqlAlchemyDriver(SqlAlchemyDriver):
@@ -43,7 +43,7 @@ class AsyncSqlAlchemyDriver(SqlAlchemyDriver):
 
 
 class SqlAlchemySessionDriver(SqlAlchemyDriver):
-    """A Session. It tells of its end, to one listener for good: one that is being called cannot be removed."""
+    """A Session. It has one listener for good, because a listener that is being called cannot be removed."""
 
     def __init__(self) -> None:
         self._waiting: weakref.WeakKeyDictionary[Any, list[tuple[Any, IsOver, Action]]]
@@ -66,14 +66,16 @@ class SqlAlchemySessionDriver(SqlAlchemyDriver):
 
     @staticmethod
     def _session(conn: Any) -> Any:
-        session = conn.registry() if hasattr(conn, "session_factory") else conn  # a scoped one stands for many
+        session = (
+            conn.registry() if hasattr(conn, "session_factory") else conn
+        )  # a scoped_session stands for a session of each thread or task
         return getattr(session, "sync_session", session)
 
     def _ended(self, session: Any, transaction: Any) -> None:
         if transaction.parent is None:  # not a savepoint
             waiting, self._waiting[session] = self._waiting[session], []
             for connection, is_over, action in waiting:
-                # That is at once, unless the session is part of a larger transaction.
+                # The connection's transaction ends with it, unless the session is part of a larger one.
                 when_over(connection, is_over, action)
 
 
@@ -82,7 +84,7 @@ class AsyncSqlAlchemySessionDriver(AsyncSqlAlchemyDriver, SqlAlchemySessionDrive
 
 
 def _end_of_transaction(conn: Any) -> IsOver:
-    """What tells whether the transaction that a Connection of SQLAlchemy is in now has ended."""
+    """A function that says whether the current transaction of a Connection has ended."""
     transaction = conn.get_transaction()
     if transaction is None or _is_autocommit(conn):
         return lambda _: True
@@ -91,7 +93,7 @@ def _end_of_transaction(conn: Any) -> IsOver:
 
 
 def _is_autocommit(conn: Any) -> bool:
-    """Whether a Connection of SQLAlchemy that is in a transaction has none in the database."""
+    """Whether a Connection that is in a transaction for SQLAlchemy has none in the database."""
     try:
         return is_over(conn.connection.driver_connection)
     except AttributeError:

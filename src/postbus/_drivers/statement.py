@@ -1,4 +1,4 @@
-"""A statement that a driver runs, and what publishing answers."""
+"""Statements that a driver runs, and the result of publishing."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any, NamedTuple
 
 
 class Statement(NamedTuple):
-    """SQL with $1, $2, … and its arguments. It returns one value."""
+    """SQL with $1, $2, … and its arguments, which returns one value."""
 
     sql: str
     args: Sequence[Any]
 
 
 class Published(NamedTuple):
-    """What has come of publishing."""
+    """The result of publishing."""
 
     ids: list[int]
     commit_notifies: bool
-    """Consumers are woken by the commit itself: nobody needs to ring for them."""
+    """The commit itself wakes the consumers of other processes, so no separate NOTIFY is needed."""
 
 
 def published(answer: Sequence[int | None]) -> Published:
-    """Read the value of a statement that publishes: the ids, and last what is told of it."""
+    """Read the value of a statement that publishes: the ids and, last, whether the commit notifies."""
     ids: Any = answer[:-1]
-    return Published(ids, answer[-1] == 1)  # nothing is told of a batch that is empty
+    return Published(ids, answer[-1] == 1)  # the last value is null for an empty batch

@@ -1,8 +1,8 @@
-"""Learning that a transaction has ended, on a connection that belongs to the caller.
+"""Noticing that a transaction has ended on a connection that belongs to the caller.
 
-Most drivers have no hook for it, so their connections are looked at: soon at first, then less often. A look
-costs next to nothing, for it only reads what the driver knows already. Nothing depends on it: who is not
-woken up finds the message by polling.
+Most drivers have no hook for it, so their connections are checked: soon at first, then less often. A check costs next
+to nothing, because it only reads what the driver knows already. Nothing depends on it: a consumer that is not woken
+finds the message by polling.
 """
 
 from __future__ import annotations
@@ -25,34 +25,36 @@ IsOver = Callable[[Any], bool]
 
 _FIRST_WAIT = 0.0005
 _LONGEST_WAIT = 0.1
-_GIVE_UP = 600.0  # seconds after which an open transaction is no longer looked at
-_LINGER = 1.0  # seconds that the thread stays without work
+_GIVE_UP = 600.0  # seconds after which an open transaction is no longer checked
+_LINGER = 1.0  # seconds that the thread stays while there are no transactions
 
 
-def when_over(conn: Any, is_over: IsOver, action: Action, *, transaction: object = None, is_told: bool = False) -> bool:
+def when_over(
+    conn: Any, is_over: IsOver, action: Action, *, transaction: object = None, driver_reports: bool = False
+) -> bool:
     """Call `action` soon after the transaction of `conn` has ended, and not before.
 
-    `transaction` names it where the driver can: one with another name comes after its end. Looking alone
+    `transaction` identifies it, for drivers that can: a transaction with another id comes after its end. Checks alone
     would not do, since a busy connection is hardly ever seen between two transactions.
-    `is_told` says that the driver calls `look_at` then, so that there is no need to look often.
+    `driver_reports` means that the driver calls `check_one` then, so that frequent checks are not needed.
     Returns whether this is the first action of its transaction.
     """
-    return _watch_of_here().add(conn, is_over, action, transaction, is_told=is_told)
+    return _watch_of_here().add(conn, is_over, action, transaction, driver_reports=driver_reports)
 
 
-def look_at(place: int, _: object = None) -> None:
-    """Act if the transaction has ended of the connection that has this id, of the running event loop or of threads."""
-    _watch_of_here().look_at(place)
+def check_one(conn_id: int, _: object = None) -> None:
+    """Act if the transaction of the connection with this id has ended, in the running event loop or in threads."""
+    _watch_of_here().check_one(conn_id)
 
 
-def look_now() -> None:
-    """Act on what has ended by now, without waiting for the next look: the program is about to end."""
+def check_now() -> None:
+    """Act on all transactions that have ended by now, without waiting for the next check."""
     for watch in (_thread_watch, *list(_loop_watches.values())):
-        watch.look()
+        watch.check()
 
 
 class _Open:
-    """An open transaction, and what to do after it."""
+    """An open transaction, and the actions to call after it."""
 
     def __init__(self, conn: Any, is_over: IsOver, transaction: object) -> None:
         self.transaction = transaction
@@ -77,22 +79,22 @@ class _Open:
 
 
 def weakly(conn: Any) -> Callable[[], Any]:
-    """A connection that its owner dropped must be free to close, and to roll back."""
+    """A weak reference: a connection that its owner drops must be free to close, and to roll back."""
     try:
         return weakref.ref(conn)
-    except TypeError:  # asyncpg's pool keeps its connections anyway
+    except TypeError:  # asyncpg's pool keeps the connections that it lends
         return lambda: conn
 
 
 class _Watch(ABC):
-    """Open transactions, one per connection."""
+    """Watches open transactions, one per connection."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[int, _Open] = {}
         self._wait = _LONGEST_WAIT
 
-    def add(self, conn: Any, is_over: IsOver, action: Action, transaction: object, *, is_told: bool) -> bool:
+    def add(self, conn: Any, is_over: IsOver, action: Action, transaction: object, *, driver_reports: bool) -> bool:
         with self._lock:
             ended = None
             known = self._open.get(id(conn))
@@ -101,41 +103,42 @@ class _Watch(ABC):
                 ended, known = known, _Open(conn, is_over, transaction)
                 self._open[id(conn)] = known
             known.actions.append(action)
-            if not is_told:
+            if not driver_reports:
                 self._wait = _FIRST_WAIT
         if ended is not None:
             ended.act()
-        if is_told:
-            self.look_at(id(conn))
+        if driver_reports:
+            self.check_one(id(conn))
         else:
-            self.look()
-        if self._open and not (is_told and self._is_looking()):
-            self._look_soon()
+            self.check()
+        if self._open and not (driver_reports and self._is_scheduled()):
+            self._check_soon()
         return is_new
 
-    def look_at(self, place: int) -> None:
-        """Only at one of them, however many there are."""
+    def check_one(self, conn_id: int) -> None:
+        """Act if one connection's transaction has ended, whatever the number of others."""
         with self._lock:
-            known = self._open.get(place)
+            known = self._open.get(conn_id)
             if known is None or not known.is_over():
                 return
-            del self._open[place]
+            del self._open[conn_id]
         known.act()
 
-    def look(self) -> None:
+    def check(self) -> None:
+        """Act on all transactions that have ended."""
         with self._lock:
-            ended = [place for place, one in self._open.items() if one.is_over()]
-            over = [self._open.pop(place) for place in ended]
+            ended = [conn_id for conn_id, one in self._open.items() if one.is_over()]
+            over = [self._open.pop(conn_id) for conn_id in ended]
         for one in over:
             one.act()
 
     @abstractmethod
-    def _look_soon(self) -> None:
-        """See to it that the next look comes."""
+    def _check_soon(self) -> None:
+        """Schedule the next check."""
 
     @abstractmethod
-    def _is_looking(self) -> bool:
-        """Whether it will come by itself."""
+    def _is_scheduled(self) -> bool:
+        """Whether the next check is scheduled."""
 
     def _next_wait(self) -> float:
         wait, self._wait = self._wait, min(self._wait * 1.3, _LONGEST_WAIT)
@@ -143,32 +146,32 @@ class _Watch(ABC):
 
 
 class _LoopWatch(_Watch):
-    """Looks from an event loop."""
+    """Checks from an event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._loop = weakref.ref(loop)
         self._timer: asyncio.TimerHandle | None = None
 
-    def _look_soon(self) -> None:
+    def _check_soon(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         loop = self._loop()
         if loop is not None:
             self._timer = loop.call_later(self._next_wait(), self._tick)
 
-    def _is_looking(self) -> bool:
+    def _is_scheduled(self) -> bool:
         return self._timer is not None
 
     def _tick(self) -> None:
         self._timer = None
-        self.look()
+        self.check()
         if self._open and self._timer is None:
-            self._look_soon()
+            self._check_soon()
 
 
 class _ThreadWatch(_Watch):
-    """Looks from a thread of its own, for programs without an event loop. It ends when nothing is open."""
+    """Checks from a thread of its own, for programs without an event loop. It ends when no transaction is open."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,11 +179,11 @@ class _ThreadWatch(_Watch):
         self._thread: threading.Thread | None = None
 
     def forget(self) -> None:
-        """A forked child has neither the thread nor the transactions of its parent; who held a lock is not there."""
+        """Start anew in a forked child: it has no thread, and a lock that the parent's thread held stays locked."""
         self._lock, self._added = threading.Lock(), threading.Event()
         self._open, self._thread = {}, None
 
-    def _look_soon(self) -> None:
+    def _check_soon(self) -> None:
         self._added.set()
         with self._lock:
             if self._thread is None:
@@ -189,7 +192,7 @@ class _ThreadWatch(_Watch):
                     thread.start()
                     self._thread = thread
 
-    def _is_looking(self) -> bool:
+    def _is_scheduled(self) -> bool:
         return self._thread is not None
 
     def _run(self) -> None:
@@ -197,7 +200,7 @@ class _ThreadWatch(_Watch):
             is_idle = not self._open
             was_added = self._added.wait(_LINGER if is_idle else self._next_wait())
             self._added.clear()
-            self.look()
+            self.check()
             with self._lock:
                 if is_idle and not was_added and not self._open:
                     self._thread = None

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
-from postbus._handling.settler import ClaimedLease
 from postbus._runtime.log_events import event
 
 LOOK_AT_LEASES = 0.2  # seconds; leases are of 1 second at least
@@ -22,10 +21,31 @@ class ExtendsLeases(Protocol):
     async def extend(self, tokens: Sequence[UUID], lease: timedelta) -> set[UUID]: ...
 
 
+class ExtendableLease(Protocol):
+    """A lease in this process, of claimed or of popped messages."""
+
+    topic: str
+    token: UUID
+    length: timedelta
+    is_lost: bool
+    prolong_at: float
+
+    @property
+    def in_hand(self) -> Collection[int]:
+        """The messages that are not settled."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the lease is worth prolonging."""
+
+    def was_prolonged(self) -> None:
+        """Note that the lease ends after its length from now."""
+
+
 class LeaseExtender:
     """Prolongs the leases of what is still in hand, in one statement for all of the same length."""
 
-    def __init__(self, store: ExtendsLeases, leases: Mapping[UUID, ClaimedLease]) -> None:
+    def __init__(self, store: ExtendsLeases, leases: Mapping[UUID, ExtendableLease]) -> None:
         self._store = store
         self._leases = leases
 

@@ -1,4 +1,4 @@
-"""Sending without a transaction of one's own: concurrent calls share one durable commit."""
+"""Sending in transactions of the bus: concurrent calls share one durable commit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Notify(Protocol):
 
 
 class PendingSend(NamedTuple):
-    """A message that is to be sent, and who waits for its id."""
+    """A message to be sent, and the future that its caller awaits."""
 
     topic: str
     message: Outgoing
@@ -34,10 +34,10 @@ class PendingSend(NamedTuple):
 
 
 class Sender:
-    """Sends messages in two lanes.
+    """Sends messages by two batchers.
 
-    One with a deduplication key may have to wait for somebody else's open transaction. Those without one
-    never have to, and so must not wait behind it.
+    A message with a deduplication key may have to wait for an open transaction with the same key. Messages without one
+    never do, and must not wait behind it.
     """
 
     def __init__(self, store: Store, notify: Notify) -> None:
@@ -47,39 +47,39 @@ class Sender:
         self._deduplicated = CommitBatcher(self._commit)
 
     async def send(self, topic: str, message: Outgoing) -> int:
-        """Publish; returns the id when the message is committed."""
+        """Publish a message. Returns its id once it is committed."""
         payload, content_type = encode(message.payload)
         message = msgspec.structs.replace(message, payload=payload, content_type=message.content_type or content_type)
-        lane = self._plain if message.dedup_key is None else self._deduplicated
-        return await lane.send(topic, message, len(payload))
+        batcher = self._plain if message.dedup_key is None else self._deduplicated
+        return await batcher.send(topic, message, len(payload))
 
     async def close(self) -> None:
-        """Wait until all that was sent is committed."""
+        """Wait until all sent messages are committed."""
         await self._plain.close()
         await self._deduplicated.close()
 
     async def _commit(self, batch: list[PendingSend]) -> list[int]:
         by_topic: dict[str, list[int]] = {}
-        for place, one in enumerate(batch):
-            by_topic.setdefault(one.topic, []).append(place)
+        for index, one in enumerate(batch):
+            by_topic.setdefault(one.topic, []).append(index)
         statements = [
-            publish_many(topic, [batch[place].message for place in places]) for topic, places in by_topic.items()
+            publish_many(topic, [batch[index].message for index in indexes]) for topic, indexes in by_topic.items()
         ]
         answers = await self._store.publish_batches(statements)
         ids = [0] * len(batch)
-        for (topic, places), answer in zip(by_topic.items(), answers, strict=True):
+        for (topic, indexes), answer in zip(by_topic.items(), answers, strict=True):
             self._notify(topic, commit_notified=answer.commit_notifies)
-            for place, message_id in zip(places, answer.ids, strict=True):
-                ids[place] = message_id
+            for index, message_id in zip(indexes, answer.ids, strict=True):
+                ids[index] = message_id
         return ids
 
 
 class CommitBatcher:
-    """Gathers what is sent while a commit is under way, and commits it together next."""
+    """Gathers the messages that are sent while a commit is under way, and commits them together next."""
 
     def __init__(self, commit: Callable[[list[PendingSend]], Awaitable[list[int]]]) -> None:
         self._commit = commit
-        """Commits all or nothing, and returns the ids."""
+        """Commits a batch, all or nothing, and returns the ids."""
         self._waiting: list[PendingSend] = []
         self._sending: asyncio.Task[None] | None = None
 
@@ -106,7 +106,7 @@ class CommitBatcher:
                 if batch:
                     await self._send_batch(batch)
         except BaseException:
-            for one in (*batch, *self._waiting):  # nobody may wait forever for a task that is cancelled
+            for one in (*batch, *self._waiting):  # the task was cancelled: no caller may wait for it forever
                 one.sent.cancel()
             self._waiting.clear()
             raise
@@ -114,7 +114,7 @@ class CommitBatcher:
             self._sending = None
 
     def _take(self) -> list[PendingSend]:
-        """What is committed together next. What was cancelled before its turn is left out."""
+        """The next batch, without messages whose callers were cancelled."""
         size = count = 0
         for one in self._waiting[:_MAX_BATCH]:
             size += one.size
@@ -128,7 +128,7 @@ class CommitBatcher:
         try:
             ids = await self._commit(batch)
         except Exception as error:
-            if len(batch) > 1 and _may_be_one_only(error):
+            if len(batch) > 1 and _may_be_one_message(error):
                 half = len(batch) // 2
                 await self._send_batch(batch[:half])
                 await self._send_batch(batch[half:])
@@ -140,10 +140,10 @@ class CommitBatcher:
                     one.sent.set_result(message_id)
 
 
-def _may_be_one_only(error: Exception) -> bool:
-    """Whether parts of a batch can succeed where it failed as a whole: nothing of it was committed.
+def _may_be_one_message(error: Exception) -> bool:
+    """Whether one message made the batch fail, so that parts of it can succeed. Nothing of it was committed.
 
-    One message was refused, or its deduplication key led to a deadlock with the keys of somebody else.
+    Such a message was refused, or its deduplication key led to a deadlock with another transaction's keys.
     """
     return isinstance(error, InvalidInput) or str(getattr(error.__cause__, "sqlstate", "")).startswith("40")
 

@@ -1,4 +1,4 @@
-"""Publishing: in the caller's transaction or in one of our own, and waking those who wait for it."""
+"""Publishing in the caller's transaction or in one of the bus, and waking the consumers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Publisher:
-    """What a bus publishes goes through here. It needs no connection of the bus, except to send."""
+    """Publishes all messages of a bus. Only sending needs a connection of the bus."""
 
     def __init__(self, dsn: str, wakers: Wakers, middleware: Sequence[Middleware]) -> None:
         self._middleware = middleware
@@ -32,7 +32,7 @@ class Publisher:
         self._sender: Sender | None = None
 
     def connected(self, store: Store) -> None:
-        """The bus is connected: ring, and send, through that."""
+        """Use the connections of the bus from now on, to send messages and wake-ups."""
         self._store = store
         self._notifier = Notifier(store, self._wakers)
         self._sender = Sender(store, self._notifier.notify)
@@ -40,11 +40,11 @@ class Publisher:
     # in the caller's transaction
 
     def publish(self, conn: Any, topic: str, message: Outgoing) -> int | Awaitable[int]:
-        """Returns the id, or for an async connection an awaitable of it."""
+        """Publish one message. Returns its id, or for an async connection an awaitable of it."""
         return self._publish(conn, topic, [message], lambda given: publish_one(topic, _only(given)), _only)
 
     def publish_many(self, conn: Any, topic: str, messages: Iterable[Any]) -> list[int] | Awaitable[list[int]]:
-        """The same for ids."""
+        """Publish many messages. Returns their ids, or for an async connection an awaitable of them."""
         given = self._many(messages)
         return self._publish(conn, topic, given, lambda given: publish_many(topic, given), list)
 
@@ -64,7 +64,7 @@ class Publisher:
                 answer = published(driver.run(conn, *statement(given)))
             except Exception as error:
                 raise translate_from(error) from error.__cause__
-        self._heard(driver, conn, topic, answer)
+        self._notify_when_ended(driver, conn, topic, answer)
         return result(answer.ids)
 
     async def _publish_async(
@@ -81,32 +81,32 @@ class Publisher:
                 answer = published(await driver.run(conn, *statement(given)))
             except Exception as error:
                 raise translate_from(error) from error.__cause__
-        self._heard(driver, conn, topic, answer)
+        self._notify_when_ended(driver, conn, topic, answer)
         return result(answer.ids)
 
     def _many(self, messages: Iterable[Any]) -> list[Any]:
         if isinstance(messages, str | bytes | Mapping):
             raise InvalidInput(f"publish_many got one {type(messages).__name__}", remedy="give a list, or use publish")
-        if self._middleware:  # which sees all messages in one form
+        if self._middleware:  # middleware sees all messages in one form
             return [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in messages]
         return list(messages)
 
-    def _heard(self, driver: Driver, conn: Any, topic: str, answer: Published) -> None:
+    def _notify_when_ended(self, driver: Driver, conn: Any, topic: str, answer: Published) -> None:
         if not answer.commit_notifies or self._wakers.has(topic):
             driver.when_ended(conn, lambda: self.notify(topic, commit_notified=answer.commit_notifies))
 
-    # in one of our own
+    # in a transaction of the bus
 
     async def send(self, topic: str, message: Outgoing) -> int:
-        """Returns the id once the message is committed."""
+        """Publish one message. Returns its id once it is committed."""
         assert self._sender is not None
         with publishing(self._middleware, topic, [message]) as changed:
             given = _only(changed)
-            publish_one(topic, given)  # what is wrong with it is told here, not to those it shares a commit with
+            publish_one(topic, given)  # refuse a bad message here: in a shared commit it would fail others
             return await self._sender.send(topic, given)
 
     async def send_many(self, topic: str, messages: Iterable[Any]) -> list[int]:
-        """All or none. Returns the ids once they are committed."""
+        """Publish many messages, all or none. Returns their ids once they are committed."""
         assert self._store is not None
         with publishing(self._middleware, topic, self._many(messages)) as given:
             [answer] = await self._store.publish_batches([publish_many(topic, given)])
@@ -116,14 +116,14 @@ class Publisher:
     # waking
 
     def notify(self, topic: str, *, commit_notified: bool = False) -> None:
-        """Let those look who wait for messages of a topic."""
+        """Wake the consumers of a topic; only those of this process if the commit has notified all others."""
         if self._notifier is not None and is_in_loop():
             self._notifier.notify(topic, commit_notified=commit_notified)
         elif not commit_notified:
             self._thread_notifier.notify(topic)
 
     async def close(self) -> None:
-        """Finish what is being sent, and ring for it."""
+        """Finish pending sends, and send their wake-ups."""
         if self._sender is not None:
             await self._sender.close()
         if self._notifier is not None:
@@ -131,11 +131,11 @@ class Publisher:
         self._store = self._sender = self._notifier = None
 
     def close_threads(self) -> None:
-        """Ring for what threads have published, and end the one that does so."""
+        """Send the wake-ups for what threads have published, and end the thread that does so."""
         self._thread_notifier.close()
 
 
 def _only(messages: Sequence[T]) -> T:
     if len(messages) != 1:
-        raise InvalidInput(f"a middleware made {len(messages)} messages of one", remedy="return as many as were given")
+        raise InvalidInput(f"a middleware made {len(messages)} messages of one", remedy="yield as many as were given")
     return messages[0]

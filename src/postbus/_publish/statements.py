@@ -1,4 +1,4 @@
-"""Publishing: what is asked for, as one statement for the caller's transaction."""
+"""The statements that publish, for any connection and driver."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from postbus.message import Outgoing
 
 DEFAULT_PRIORITY = 4
 MAX_CORRELATION_ID = 500
-"""Characters. The same as the SQL function check_message."""
+"""In characters. The SQL function check_message has the same limit."""
 _IN_FUTURE = "use datetime.now(timezone.utc) + …"
-# These run on the caller's connection, whose search path may hold anything: each function, operator and type is
-# qualified. Types that SQL itself has (integer, bigint, interval) need not be. `nullif` would look for an operator.
-_TOLD = (
+# These statements run on the caller's connection, whose search path may hold anything. So each function, operator and
+# type is qualified, except types that are keywords of SQL (integer, bigint, interval). `nullif` would use an operator.
+_COMMIT_NOTIFIES = (
     "case when pg_catalog.current_setting('postbus.told', true) operator(pg_catalog.<>) '' "
     "then pg_catalog.current_setting('postbus.told', true)::bigint end"
 )
-# Headers travel as text: what a connection makes of a jsonb parameter is up to its owner.
+# Headers travel as text, because the owner of the connection may have its own codec for jsonb.
 _PUBLISH = (
     "select array[postbus.publish($1::pg_catalog.text, $2::pg_catalog.bytea, $3::pg_catalog.text, "
     "$4::pg_catalog.text::pg_catalog.jsonb, $5::integer, $6::interval, $7::pg_catalog.timestamptz, "
-    f"$8::pg_catalog.text, $9::pg_catalog.text, $10::pg_catalog.text), {_TOLD}]"
+    f"$8::pg_catalog.text, $9::pg_catalog.text, $10::pg_catalog.text), {_COMMIT_NOTIFIES}]"
 )
 _PUBLISH_MANY = (
     "select postbus.publish_many($1::pg_catalog.text, $2::pg_catalog.bytea[], $3::pg_catalog.text[], "
     "$4::pg_catalog.text[]::pg_catalog.jsonb[], $5::integer[], $6::interval[], $7::pg_catalog.timestamptz[], "
     "$8::pg_catalog.text[], $9::pg_catalog.text[], $10::pg_catalog.text[], $11::pg_catalog.text) "
-    f"operator(pg_catalog.||) {_TOLD}"
+    f"operator(pg_catalog.||) {_COMMIT_NOTIFIES}"
 )
 _PUBLISH_LINES = (
     "select postbus.publish_lines($1::pg_catalog.text, $2::pg_catalog.bytea, $3::integer) "
-    f"operator(pg_catalog.||) {_TOLD}"
+    f"operator(pg_catalog.||) {_COMMIT_NOTIFIES}"
 )
 
 
@@ -64,7 +64,7 @@ def publish_one(topic: str, message: Outgoing) -> Statement:
 
 
 def publish_many(topic: str, messages: Iterable[Any]) -> Statement:
-    """The statement that publishes many messages to one topic: payloads, or `Outgoing`s."""
+    """The statement that publishes many messages to one topic, given as payloads or as `Outgoing`."""
     check_topic_name(topic)
     given = list(messages)
     if not any(issubclass(kind, Outgoing) for kind in set(map(type, given))):
@@ -92,7 +92,7 @@ def publish_many(topic: str, messages: Iterable[Any]) -> Statement:
 
 
 def _publish_plain(topic: str, payloads: Sequence[Any]) -> Statement:
-    """Payloads without options, which is what large batches are made of."""
+    """The statement for payloads without options, as most large batches have them."""
     if (lines := encode_lines(payloads)) is not None:
         return Statement(_PUBLISH_LINES, (topic, lines, len(payloads)))
     encoded, content_types = encode_many(payloads)
@@ -101,7 +101,7 @@ def _publish_plain(topic: str, payloads: Sequence[Any]) -> Statement:
 
 
 def _uniform(content_types: list[str]) -> tuple[list[str] | None, str | None]:
-    """One content type for all, where they have the same; otherwise one for each."""
+    """One content type for all messages if they have the same, otherwise one for each."""
     if len(set(content_types)) <= 1:
         return None, content_types[0] if content_types else None
     return content_types, None
@@ -122,7 +122,7 @@ def _check_options(message: Outgoing) -> None:
     if delay is not None and not isinstance(delay, timedelta):
         raise InvalidOption(f"delay {delay!r} is not a timedelta", remedy="give timedelta(seconds=…)")
     if delay is not None and delay < timedelta(0):
-        raise InvalidOption(f"delay {delay} is negative", remedy="give a delay of zero or more")
+        raise InvalidOption(f"delay {delay} is negative", remedy="use 0 or more")
     if delay is not None and deliver_at is not None:
         raise InvalidOption("delay and deliver_at are both given", remedy="give one of them")
     if deliver_at is not None and not isinstance(deliver_at, datetime):

@@ -1,150 +1,241 @@
-"""What a pop holds: which messages of a lease are still to be settled."""
+"""Leases of popped messages, and which of these are still to be settled."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from enum import IntEnum
 from typing import Any
 
 from postbus._db.statements.queue import PulledLease
-from postbus._drivers.transaction_end import look_now
-from postbus._handling.settler import ClaimedLease
+from postbus._drivers.transaction_end import check_now
 from postbus.errors import InvalidInput, LeaseLost
 from postbus.message import Message
 
 
-class PoppedLease(ClaimedLease):
-    """A lease that a pop brought.
+class MessageState(IntEnum):
+    """The state of one message of a lease, as far as this process knows."""
 
-    A settlement in a transaction of the caller counts when that commits. Until then its messages are `given`; when
-    the transaction has ended and is not known to have committed, they are `undone`: they may be settled again.
+    OPEN = 0
+    """It is to be settled."""
+    SETTLED = 1
+    """It is settled, or its settlement is under way."""
+    IN_TRANSACTION = 2
+    """It is settled in a transaction of the caller that is still open."""
+    UNCERTAIN = 3
+    """The transaction that settled it has ended, and its outcome is unknown. The message may be settled again."""
+    UNDONE = 4
+    """The transaction that settled it was rolled back. The message may be settled again."""
+    DOUBTFUL = 5
+    """A message before it in its key went back, and may have taken this one along: the database decides."""
+    LOST = 6
+    """Another consumer had the message when it was to be settled."""
 
-    In a group, a message that goes back takes those of its key along that are in hand behind it, unless the group lets
-    them pass. Which of both it is, we are not told: they are `doubtful`.
+
+_OPEN = (MessageState.OPEN, MessageState.UNCERTAIN, MessageState.UNDONE)
+_TO_SETTLE = (*_OPEN, MessageState.DOUBTFUL)
+_OF_TRANSACTIONS = (MessageState.IN_TRANSACTION, MessageState.UNCERTAIN, MessageState.UNDONE)
+
+
+class PoppedLease:
+    """A lease that a pop returned, with the state of each of its messages.
+
+    In a group, a message that goes back takes along those of its key that are in hand behind it, unless the group's
+    on_failure is "pass". The client does not know which of both it is, so these messages become DOUBTFUL.
     """
 
     __slots__ = (
-        "doubtful",
+        "_counts",
+        "_ends_in",
+        "_states",
+        "_transaction",
         "ends_at",
-        "ends_in",
-        "given",
-        "given_to",
         "has_keys",
+        "is_lost",
         "is_of_group",
-        "lost",
+        "length",
         "messages",
-        "undone",
+        "prolong_at",
+        "token",
+        "topic",
     )
 
     def __init__(self, pulled: PulledLease, *, is_of_group: bool) -> None:
         assert pulled.token is not None
         assert pulled.length is not None
-        self.is_of_group = is_of_group
+        self.topic = pulled.topic
+        self.token = pulled.token
         self.messages = pulled.messages
-        self.has_keys = any(one.key is not None for one in pulled.messages)
+        self.length = pulled.length
         self.ends_at: datetime | None = pulled.ends_at
-        """By the clock of the database, when the messages were popped."""
-        self.ends_in = 0.0
-        self.given: set[int] = set()
-        self.given_to = 0
-        """The id of that transaction's connection."""
-        self.undone: dict[int, bool] = {}
-        """And whether that is certain."""
-        self.doubtful: set[int] = set()
-        self.lost: set[int] = set()
-        """What somebody else had when it was to be settled."""
-        super().__init__(pulled.topic, pulled.token, pulled.messages, pulled.length, remaining=pulled.remaining)
+        """The end of the lease that the pop returned, by the clock of the database."""
+        self.is_of_group = is_of_group
+        self.is_lost = False
+        self.has_keys = any(one.key is not None for one in pulled.messages)
+        self._states = {one.id: MessageState.OPEN for one in pulled.messages}
+        self._counts = [len(self._states)] + [0] * (len(MessageState) - 1)
+        """The number of messages in each state."""
+        self._transaction = 0
+        """The id of the connection whose transaction has settled messages last."""
+        self._ends_in = self.prolong_at = 0.0
+        self.was_prolonged(pulled.remaining)
 
-    def was_prolonged(self, remaining: timedelta | None = None) -> None:
-        super().was_prolonged(remaining)
-        self.ends_in = time.monotonic() + (remaining or self.length).total_seconds()
-
-    @property
-    def is_needed(self) -> bool:
-        # A transaction that settles something of the lease has it locked: prolonging it would wait for that.
-        return bool(self.in_hand or self.undone) and not self.given and not self.is_lost
+    # the lease
 
     @property
     def remaining(self) -> timedelta:
-        """What is left of the lease, as far as this process knows."""
-        return timedelta(seconds=max(self.ends_in - time.monotonic(), 0.0))
+        """The time left until the lease ends, as far as this process knows."""
+        return timedelta(seconds=max(self._ends_in - time.monotonic(), 0.0))
 
-    def is_open(self, message_id: int) -> bool:
-        """Whether a message is still to be settled."""
-        if message_id in self.given:
-            look_now()  # whether the caller's transaction has ended
-        return message_id in self.in_hand or message_id in self.undone
+    @property
+    def is_needed(self) -> bool:
+        """Whether the lease is worth prolonging."""
+        # A transaction that settles something of the lease has it locked: prolonging it would wait for that.
+        return not self.is_lost and not self._has_transaction and any(self._counts[state] for state in _OPEN)
+
+    def was_prolonged(self, remaining: timedelta | None = None) -> None:
+        """Note that the lease ends after its length from now, or after `remaining`."""
+        now, seconds = time.monotonic(), (remaining or self.length).total_seconds()
+        self._ends_in = now + seconds
+        self.prolong_at = now + seconds / 3
+
+    def lose(self) -> list[int]:
+        """Note that another consumer has the lease. Returns the messages that were open."""
+        self.is_lost = True
+        lost = self.open_ids
+        self.set_states(lost, MessageState.LOST)
+        self.set_states(self.ids_in(MessageState.DOUBTFUL), MessageState.SETTLED)
+        return lost
+
+    # the messages
+
+    @property
+    def in_hand(self) -> list[int]:
+        """The messages that were never settled."""
+        return self.ids_in(MessageState.OPEN)
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether no message was ever settled."""
+        return self._counts[MessageState.OPEN] == len(self.messages)
 
     @property
     def open_ids(self) -> list[int]:
-        """What is to be settled, in the order of the messages."""
+        """The messages that are to be settled, in their order."""
         return [one.id for one in self.messages if self.is_open(one.id)]
 
-    def doubt_behind(self, ids: Sequence[int]) -> None:
-        """These messages go back: what is behind them in their keys is doubtful."""
-        keys: set[str | None] = set()
-        for one in self.messages:
-            if one.id in ids and one.key is not None:
-                keys.add(one.key)
-            elif one.key in keys and one.id in self.in_hand:
-                self.in_hand.discard(one.id)
-                self.doubtful.add(one.id)
+    def ids_in(self, state: MessageState) -> list[int]:
+        """The messages in a state, in their order."""
+        return [one for one, known in self._states.items() if known is state] if self._counts[state] else []
 
-    def lose(self) -> list[int]:
-        """Somebody else has it. Returns what was open."""
-        self.is_lost = True
-        lost = self.open_ids
-        self.lost.update(lost)
-        self.in_hand.clear()
-        self.undone.clear()
-        self.doubtful.clear()
-        return lost
+    def state_of(self, message_id: int) -> MessageState:
+        """The state of one message."""
+        return self._states[message_id]
+
+    def is_open(self, message_id: int) -> bool:
+        """Whether a message is still to be settled."""
+        if self._states[message_id] is MessageState.IN_TRANSACTION:
+            check_now()  # whether the caller's transaction has ended
+        return self._states[message_id] in _OPEN
+
+    def set_states(self, ids: Iterable[int], state: MessageState) -> None:
+        """Change the state of messages."""
+        for one in ids:
+            self._counts[self._states[one]] -= 1
+            self._states[one] = state
+            self._counts[state] += 1
+
+    def start_settling(self, ids: Iterable[int]) -> dict[int, MessageState]:
+        """Let nobody else settle these messages. Returns the states to restore if the settlement fails."""
+        before = {one: self._states[one] for one in ids}
+        before = {one: state for one, state in before.items() if state in _TO_SETTLE}
+        self.set_states(before, MessageState.SETTLED)
+        return before
+
+    def restore(self, before: dict[int, MessageState]) -> None:
+        """Undo `start_settling`."""
+        for one, state in before.items():
+            self.set_states([one], state)
+
+    def doubt_behind(self, ids: Sequence[int]) -> None:
+        """Mark as DOUBTFUL the messages behind these in their keys, because these go back."""
+        given_back, keys = set(ids), set[str | None]()
+        for one in self.messages:
+            if one.id in given_back and one.key is not None:
+                keys.add(one.key)
+            elif one.key in keys and self._states[one.id] is MessageState.OPEN:
+                self.set_states([one.id], MessageState.DOUBTFUL)
+
+    # the transactions of callers that settle messages
+
+    def undone_of(self, ids: Iterable[int]) -> list[int]:
+        """Those whose settlement was undone, or may have been."""
+        return [one for one in ids if self._states[one] in (MessageState.UNCERTAIN, MessageState.UNDONE)]
+
+    @property
+    def _has_transaction(self) -> bool:
+        return self._counts[MessageState.IN_TRANSACTION] > 0
+
+    def enter_transaction(self, ids: Iterable[int], conn: Any) -> None:
+        """Note that messages are settled if and only if the transaction of `conn` commits."""
+        self.set_states(ids, MessageState.IN_TRANSACTION)
+        self._transaction = id(conn)
+
+    def leave_transaction(self, ids: Iterable[int]) -> None:
+        """Note that the transaction has ended, by COMMIT or ROLLBACK."""
+        ended = [one for one in ids if self._states[one] is MessageState.IN_TRANSACTION]
+        self.set_states(ended, MessageState.UNCERTAIN)
+
+    def transaction_committed(self, ids: Iterable[int]) -> None:
+        """Note that the transaction has committed, and with it the settlement."""
+        settled = [one for one in ids if self._states[one] in _OF_TRANSACTIONS]
+        self.set_states(settled, MessageState.SETTLED)
 
     def check_free(self, conn: Any) -> None:
-        """Refuse to wait for the caller's own transaction, which has the lease locked."""
-        if self.given:
-            look_now()
-        if self.given and self.given_to != id(conn):
+        """Refuse to wait for another transaction of the caller, which has the lease locked."""
+        if self._has_transaction:
+            check_now()
+        if self._has_transaction and self._transaction != id(conn):
+            first = min(self.ids_in(MessageState.IN_TRANSACTION))
             raise InvalidInput(
-                f"message {min(self.given)}, of the same lease, is being settled in a transaction that is still open",
-                remedy="settle the others in it, too, or end it first",
+                f"message {first}, of the same lease, is being settled in a transaction that is still open",
+                remedy="settle the others in that transaction too, or end it first",
             )
-
-    def undone_of(self, ids: Sequence[int]) -> dict[int, bool]:
-        """Those of them whose settlement was undone, or may have been."""
-        return {one: self.undone[one] for one in ids if one in self.undone}
 
     def check_open(self, message_id: int) -> None:
-        """Refuse what is settled already."""
-        if self.is_open(message_id) or message_id in self.doubtful:
+        """Refuse a message that is settled already."""
+        if self.is_open(message_id):
             return
-        if message_id in self.lost:
-            raise lease_lost([message_id])
-        if message_id in self.given:
-            raise InvalidInput(
-                f"message {message_id} is being settled in a transaction that is still open",
-                remedy="commit that, or roll it back, first",
-            )
+        match self._states[message_id]:
+            case MessageState.DOUBTFUL:
+                return
+            case MessageState.LOST:
+                raise lease_lost([message_id])
+            case MessageState.IN_TRANSACTION:
+                raise InvalidInput(
+                    f"message {message_id} is being settled in a transaction that is still open",
+                    remedy="commit that transaction, or roll it back, first",
+                )
         raise InvalidInput(f"message {message_id} is settled already", remedy="settle each message once")
 
 
 def lease_lost(ids: Iterable[int]) -> LeaseLost:
-    """Says whose messages these are no longer."""
+    """The error that names messages whose lease is lost."""
     listed = sorted(ids)
     error = LeaseLost(
         f"the lease of {'message' if len(listed) == 1 else 'messages'} {', '.join(map(str, listed[:10]))}"
-        f"{', …' if len(listed) > 10 else ''} is lost: somebody else has them, or they are done",
-        remedy="drop what you did; next time ask for a longer lease, extend it, or pop with keep=True",
+        f"{', …' if len(listed) > 10 else ''} is lost: another consumer has them, or they are done",
+        remedy="discard what you did; next time pop with a longer lease, extend it, or use keep=True",
     )
     error.ids = listed
     return error
 
 
-def as_held(leases: Iterable[PulledLease], *, is_of_group: bool) -> list[tuple[Message, PoppedLease | None]]:
-    """Each message with its lease; without one if it is acked already."""
+def with_leases(pulled: Iterable[PulledLease], *, is_of_group: bool) -> list[tuple[Message, PoppedLease | None]]:
+    """Each message with its lease, or without one if it is acked already."""
     paired: list[tuple[Message, PoppedLease | None]] = []
-    for pulled in leases:
-        held = None if pulled.token is None else PoppedLease(pulled, is_of_group=is_of_group)
-        paired.extend((message, held) for message in pulled.messages)
+    for one in pulled:
+        lease = None if one.token is None else PoppedLease(one, is_of_group=is_of_group)
+        paired.extend((message, lease) for message in one.messages)
     return paired

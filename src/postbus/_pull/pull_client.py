@@ -1,4 +1,4 @@
-"""Holding what was popped: leases are prolonged while they are needed, and work is finished that has begun."""
+"""Popping and settling from this process, with leases prolonged and started work finished in the background."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from postbus._db.statements.queue import PulledLease
 from postbus._maintenance.lease_extender import LOOK_AT_LEASES, LeaseExtender
 from postbus._pull.lease import PoppedLease
 from postbus._pull.request import PopRequest
-from postbus._pull.settlements import SettlementBackend, Settlements
+from postbus._pull.settlements import LeaseSettler, SettlementBackend
 from postbus._runtime.loop import repeat
 
 
 class PullClient(ABC):
-    """Pops, and looks after the leases that this brings and the tasks that have to do with them."""
+    """Pops messages, prolongs their leases, and owns the tasks that do this."""
 
-    def __init__(self, door: SettlementBackend) -> None:
-        self.settlements = Settlements(door)
-        self._door = door
+    def __init__(self, backend: SettlementBackend) -> None:
+        self.settler = LeaseSettler(backend)
+        self._backend = backend
         self._tasks: set[asyncio.Task[Any]] = set()
         self._kept: dict[UUID, PoppedLease] = {}
-        self._keeping: asyncio.Event | None = None
-        """Set to end the task that prolongs leases."""
+        self._stop_keeping: asyncio.Event | None = None
+        """Ends the task that prolongs leases, if it runs."""
 
     @abstractmethod
-    async def pop(self, wish: PopRequest) -> list[PulledLease]:
-        """Take messages; wait for them if there are none."""
+    async def pop(self, request: PopRequest) -> list[PulledLease]:
+        """Take messages. If there are none, wait for them for as long as the request says."""
 
     @contextmanager
     def kept(self, leases: Iterable[PoppedLease]) -> Iterator[None]:
-        """Prolong leases in the background while something of them is to be settled."""
+        """Prolong leases in the background until all of their messages are settled."""
         given = {lease.token: lease for lease in leases}
         self._kept |= given
-        if self._keeping is None and given:
-            self._keeping = asyncio.Event()
-            tick = LeaseExtender(_ExtendsByToken(self._door, self._kept), self._kept).tick
-            self._start(repeat(tick, name="leases", every=LOOK_AT_LEASES, stop=self._keeping), "keep")
+        if self._stop_keeping is None and given:
+            self._stop_keeping = asyncio.Event()
+            tick = LeaseExtender(_ExtendsByToken(self._backend, self._kept), self._kept).tick
+            self._start(repeat(tick, name="leases", every=LOOK_AT_LEASES, stop=self._stop_keeping), "keep")
         try:
             yield
         finally:
             for token in given:
                 self._kept.pop(token, None)
-            if not self._kept and self._keeping is not None:
-                self._keeping.set()
-                self._keeping = None
+            if not self._kept and self._stop_keeping is not None:
+                self._stop_keeping.set()
+                self._stop_keeping = None
 
     async def extend(self, leases: Sequence[PoppedLease], length: timedelta) -> list[int]:
-        """Prolong leases, from now. Returns the messages of those that are lost."""
-        lost_tokens = await self._door.extend(leases, length)
+        """Prolong leases, from now on. Returns the messages of those that are lost."""
+        lost_tokens = await self._backend.extend(leases, length)
         lost: list[int] = []
         for lease in leases:
             if lease.token in lost_tokens:
@@ -64,11 +64,11 @@ class PullClient(ABC):
         return lost
 
     async def finish(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something to its end, also for somebody who is cancelled meanwhile."""
+        """Finish work even if the caller is cancelled meanwhile."""
         await asyncio.shield(self._start(work, "settle"))
 
-    def _start(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
-        task = asyncio.create_task(work, name=f"postbus-{what}")
+    def _start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work, name=f"postbus-{name}")
         self._tasks.add(task)
         task.add_done_callback(self._has_ended)
         return task
@@ -76,22 +76,22 @@ class PullClient(ABC):
     def _has_ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # told to whoever waits for it, if somebody still does
+            task.exception()  # raised in the caller, which may have been cancelled: then asyncio would log it
 
     async def close(self) -> None:
-        """Finish what has begun."""
-        if self._keeping is not None:
-            self._keeping.set()
+        """Finish all work that has begun."""
+        if self._stop_keeping is not None:
+            self._stop_keeping.set()
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 class _ExtendsByToken:
-    """A door to prolong leases by their tokens."""
+    """Prolongs leases by their tokens, as `LeaseExtender` asks for it."""
 
-    def __init__(self, door: SettlementBackend, leases: Mapping[UUID, PoppedLease]) -> None:
-        self._door = door
+    def __init__(self, backend: SettlementBackend, leases: Mapping[UUID, PoppedLease]) -> None:
+        self._backend = backend
         self._leases = leases
 
     async def extend(self, tokens: Sequence[UUID], lease: timedelta) -> set[UUID]:
-        return await self._door.extend([self._leases[token] for token in tokens], lease)
+        return await self._backend.extend([self._leases[token] for token in tokens], lease)

@@ -1,39 +1,34 @@
-"""Popping, for all pops of a process: asking the database, waiting for messages, and what is done beside that."""
+"""Popping from the database, for all pops of a bus."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from postbus._db.connect import process_name
-from postbus._db.error_map import DRIVER_ERRORS
 from postbus._db.statements.queue import Pulled, PulledLease
 from postbus._db.store import Store
-from postbus._maintenance.sweeper import RETURN_EXPIRED, SWEEP, SWEEP_SUBSCRIPTIONS, Sweeper
+from postbus._pull.maintenance import PopMaintenance
 from postbus._pull.pull_client import PullClient
 from postbus._pull.request import PopRequest
+from postbus._pull.shared_listener import SharedListener
 from postbus._pull.sql_backend import SqlBackend
 from postbus._pull.waiters import PopWaiters
 from postbus._queue.scan_floor import ScanFloor
-from postbus._runtime.log_events import event
-from postbus._wakeup.listener import Listener
 from postbus._wakeup.waiters import Wakers, topic_id
 from postbus.errors import DatabaseUnavailable, InvalidInput, PostbusError
 from postbus.scope import Scope
 
 _FLOOR_AGE = 2.0  # seconds after which a group is searched from the beginning
-_LINGER = 30.0  # seconds that it is listened for rings after the last one who waited
-_GOODBYE = 2.0  # seconds that closing may take to tell that groups were stopped
-_PARTING = 1.0  # seconds that a pop that is cancelled waits for the database's answer, to give back what comes
+_REPORT_TIMEOUT = 2.0  # seconds that closing may take to report that groups were stopped
+_CANCEL_TIMEOUT = 1.0  # seconds that a cancelled pop waits for the database's answer, to give the messages back
 
 
 class Puller(PullClient):
-    """Pops for a process."""
+    """Pops by SQL."""
 
     def __init__(self, dsn: str, store: Store, wakers: Wakers, notify: Callable[[str], None]) -> None:
         super().__init__(SqlBackend(store, wakers, notify))
@@ -41,105 +36,105 @@ class Puller(PullClient):
         self._wakers = wakers
         self._member = process_name()
         self._floors: dict[tuple[Scope, str | None], ScanFloor] = {}
-        self._places: dict[tuple[Scope, str | None], PopWaiters] = {}
-        self._joins: dict[tuple[Scope, str | None], _Joins] = {}
-        """Of scopes that somebody waits for: heard for as long as they are kept here."""
-        self._known: set[tuple[Scope, str | None]] = set()
-        """What groups have asked for before, in this process: they are subscribed."""
+        self._waiters: dict[tuple[Scope, str | None], PopWaiters] = {}
+        self._new_topics: dict[tuple[Scope, str | None], _NewTopics] = {}
+        """Of wide scopes that pops wait for. `Wakers` holds wakers weakly: here they stay alive."""
+        self._subscribed: set[tuple[Scope, str | None]] = set()
+        """The groups that this process has subscribed to a scope by their first pop."""
         self._popped_for: dict[tuple[Scope, str], str] = {}
-        """The groups that this process popped for itself, and as which member."""
-        self._ear = _Ear(dsn, store, wakers)
-        self._tending = _Tending(store, wakers)
+        """The groups that this process popped for itself, each with the member that it was."""
+        self._listener = SharedListener(dsn, store, wakers)
+        self._maintenance = PopMaintenance(store, wakers)
 
-    async def pop(self, wish: PopRequest) -> list[PulledLease]:
-        """Take messages; wait for them if there are none."""
-        if wish.start is not None and wish.group is not None and (wish.scope, wish.group) not in self._known:
-            await self._store.subscribe_scope(wish.group, wish.scope, wish.start)
-            self._known.add((wish.scope, wish.group))
-        if wish.group is not None and not wish.for_others:
-            scope = wish.scope if wish.scope.is_wide else Scope(wish.scope.topic)
-            self._popped_for[scope, wish.group] = wish.member or self._member
-        if wish.wait > 0:
-            return await self._wait(wish)
+    async def pop(self, request: PopRequest) -> list[PulledLease]:
+        """Take messages. If there are none, wait for them for as long as the request says."""
+        group = request.group
+        if request.start is not None and group is not None and (request.scope, group) not in self._subscribed:
+            await self._store.subscribe_scope(group, request.scope, request.start)
+            self._subscribed.add((request.scope, group))
+        if group is not None and not request.for_others:
+            self._popped_for[request.subscribed_scope, group] = request.member or self._member
+        if request.wait > 0:
+            return await self._wait(request)
         began = time.monotonic()
-        pulled = await self._take_what_is_there(wish)
-        if not pulled.leases and await self._tending.has_returned_some(since=began):
-            pulled = await self._take_what_is_there(wish)
+        pulled = await self._poll_to_the_end(request)
+        if not pulled.leases and await self._maintenance.has_returned_messages(since=began):
+            pulled = await self._poll_to_the_end(request)
         return pulled.leases
 
-    async def _take_what_is_there(self, wish: PopRequest) -> Pulled:
-        """Ask until there are messages, or no more: one answer passes by a limited number of other keys' messages."""
+    async def _poll_to_the_end(self, request: PopRequest) -> Pulled:
+        """Poll until there are messages, or no more: one poll skips a limited number of messages of busy keys."""
         while True:
-            pulled = await self._take(wish)
+            pulled = await self._poll(request)
             if pulled.leases or not pulled.more:
                 return pulled
 
-    async def _wait(self, wish: PopRequest) -> list[PulledLease]:
-        whole = Scope(wish.scope.topic) if wish.scope.key is not None else wish.scope
-        name = whole, wish.group
-        place = self._places.get(name)
-        if place is None:
-            place = self._places[name] = PopWaiters()
-            self._register(whole, wish.group, place)
-        with self._ear.listening():
+    async def _wait(self, request: PopRequest) -> list[PulledLease]:
+        name = request.subscribed_scope, request.group
+        waiters = self._waiters.get(name)
+        if waiters is None:
+            waiters = self._waiters[name] = PopWaiters()
+            self._register(*name, waiters)
+        with self._listener.listening():
             try:
-                return await place.wait(wish.scope.key, wish.wait, partial(self._take, wish))
+                return await waiters.wait(request.scope.key, request.wait, partial(self._poll, request))
             finally:
-                if place.is_empty and self._places.get(name) is place:
-                    del self._places[name]
-                    self._joins.pop(name, None)
+                if waiters.is_empty and self._waiters.get(name) is waiters:
+                    del self._waiters[name]
+                    self._new_topics.pop(name, None)
 
-    def _register(self, scope: Scope, group: str | None, place: PopWaiters) -> None:
-        """Let those who wait hear the rings of a topic; of a scope, those of all its topics, and of more that join."""
+    def _register(self, scope: Scope, group: str | None, waiters: PopWaiters) -> None:
+        """Let the wake-ups of a topic reach the waiters; of a wide scope, those of all its topics, now and later."""
         if not scope.is_wide or group is None:
-            self._wakers.register(str(scope), place)
+            self._wakers.register(str(scope), waiters)
             return
 
         async def register() -> None:
             for topic in await self._store.group_topics(group, scope):
-                self._wakers.register(topic, place)
-            place.set()
+                self._wakers.register(topic, waiters)
+            waiters.set()
 
-        joins = self._joins[scope, group] = _Joins(lambda: self._start(register(), "join"))
-        self._wakers.register_for_scopes(joins)
-        joins.set()
+        new_topics = self._new_topics[scope, group] = _NewTopics(lambda: self._start(register(), "join"))
+        self._wakers.register_for_scopes(new_topics)
+        new_topics.set()
 
-    async def _take(self, wish: PopRequest) -> Pulled:
-        """Ask once. Who is cancelled meanwhile gets nothing, so what comes after all is given back.
+    async def _poll(self, request: PopRequest) -> Pulled:
+        """Ask the database once. If the caller is cancelled meanwhile, messages that come after all are given back.
 
-        That is waited for, so that whoever pops next finds it there; not for long, should the database not answer.
+        The cancelled caller waits for that, so that the next pop finds the messages; but only for a limited time,
+        because the database may not answer.
         """
-        self._tending.begin(self._start)
-        asking = self._start(self._ask(wish), "pop")
+        self._maintenance.start_due(self._start)
+        polling = self._start(self._ask(request), "pop")
         try:
-            return await asyncio.shield(asking)
+            return await asyncio.shield(polling)
         except asyncio.CancelledError:
-            await asyncio.wait((self._start(self._give_back(asking), "give-back"),), timeout=_PARTING)
+            await asyncio.wait((self._start(self._give_back(polling), "give-back"),), timeout=_CANCEL_TIMEOUT)
             raise
 
-    async def _ask(self, wish: PopRequest) -> Pulled:
-        if wish.scope.is_wide:
-            assert wish.group is not None
+    async def _ask(self, request: PopRequest) -> Pulled:
+        if request.scope.is_wide:
+            assert request.group is not None
             return await self._store.pop_scope(
-                wish.scope,
-                group=wish.group,
-                member=wish.member or self._member,
-                max_count=wish.batch,
-                lease=wish.lease,
-                auto_ack=wish.auto_ack,
+                request.scope,
+                group=request.group,
+                member=request.member or self._member,
+                max_count=request.batch,
+                lease=request.lease,
+                auto_ack=request.auto_ack,
             )
-        # A pop of one key knows nothing of where others begin.
-        floor = self._floor_of(wish) if wish.scope.key is None else ScanFloor()
+        # The floor is one of all keys: a pop of one key neither uses nor moves it.
+        floor = self._floor_of(request) if request.scope.key is None else ScanFloor()
         given = floor.current()
         try:
             pulled = await self._store.pop(
-                str(wish.scope),
-                group=wish.group,
-                member=wish.member or self._member,
-                max_count=wish.batch,
-                lease=wish.lease,
-                key=wish.scope.key,
-                auto_ack=wish.auto_ack,
+                str(request.scope),
+                group=request.group,
+                member=request.member or self._member,
+                max_count=request.batch,
+                lease=request.lease,
+                key=request.scope.key,
+                auto_ack=request.auto_ack,
                 floor=given,
             )
         except DatabaseUnavailable:
@@ -148,134 +143,41 @@ class Puller(PullClient):
         floor.moved(pulled.floor, given=given, took=pulled.took)
         return pulled
 
-    def _floor_of(self, wish: PopRequest) -> ScanFloor:
-        """Of a group it is a time, and what a transaction lets go on that stays open for seconds lies below that."""
-        name = wish.scope, wish.group
-        return self._floors.setdefault(name, ScanFloor() if wish.group is None else ScanFloor(age=_FLOOR_AGE))
+    def _floor_of(self, request: PopRequest) -> ScanFloor:
+        # A group's floor is a time. A transaction that stays open for seconds may release messages from before it.
+        name = request.scope, request.group
+        return self._floors.setdefault(name, ScanFloor() if request.group is None else ScanFloor(age=_FLOOR_AGE))
 
-    async def _give_back(self, asking: asyncio.Task[Pulled]) -> None:
+    async def _give_back(self, polling: asyncio.Task[Pulled]) -> None:
         with contextlib.suppress(PostbusError):  # then the lease ends by itself
-            for lease in (await asking).leases:
+            for lease in (await polling).leases:
                 if lease.token is not None:
                     await self._store.release(lease.token, [one.id for one in lease.messages])
                     self._wakers.wake(topic_id(lease.topic))
 
     async def close(self) -> None:
-        """Let those who wait go with nothing, and finish what has begun."""
-        self._joins.clear()
-        for place in self._places.values():
-            place.send_away()
+        """Let waiting pops return without messages, and finish all work that has begun."""
+        self._new_topics.clear()
+        for waiters in self._waiters.values():
+            waiters.send_away()
         await super().close()
-        await self._ear.close()
+        await self._listener.close()
 
-    async def say_goodbye(self) -> None:
-        """Tell that the groups were stopped as planned. If that fails, they look as if their consumer had vanished."""
+    async def report_stopped(self) -> None:
+        """Report that the groups were stopped as planned. If that fails, their consumer seems to have vanished."""
         with contextlib.suppress(PostbusError, TimeoutError):
-            async with asyncio.timeout(_GOODBYE):
+            async with asyncio.timeout(_REPORT_TIMEOUT):
                 for (scope, group), member in self._popped_for.items():
                     with contextlib.suppress(InvalidInput):  # the group or the topic has gone
                         await self._store.send_heartbeat(group, scope, stopped_by=member)
         self._popped_for.clear()
 
 
-class _Joins:
-    """A waker that is rung when a topic has come into the scope of some group."""
+class _NewTopics:
+    """A waker that acts when a topic has come into the scope of some group."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self._act = act
 
     def set(self) -> None:
         self._act()
-
-
-class _Ear:
-    """Listens for rings while somebody waits, on one connection for all."""
-
-    def __init__(self, dsn: str, store: Store, wakers: Wakers) -> None:
-        self._dsn = dsn
-        self._wakers = wakers
-        self._is_possible = not store.is_pooled  # who listens there leaves that to whoever gets the connection next
-        self._waiting = 0
-        self._listening: asyncio.Task[None] | None = None
-        self._ending: asyncio.TimerHandle | None = None
-
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        self._waiting += 1
-        if self._ending is not None:
-            self._ending.cancel()
-            self._ending = None
-        if self._is_possible and (self._listening is None or self._listening.done()):
-            listener = Listener(self._dsn, self._wakers).run(asyncio.Event())
-            self._listening = asyncio.create_task(listener, name="postbus-listener")
-            self._listening.add_done_callback(_tell_failure)
-        try:
-            yield
-        finally:
-            self._waiting -= 1
-            if self._waiting == 0 and self._listening is not None:
-                self._ending = asyncio.get_running_loop().call_later(_LINGER, self._listening.cancel)
-
-    async def close(self) -> None:
-        if self._ending is not None:
-            self._ending.cancel()
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
-
-
-def _tell_failure(listening: asyncio.Task[None]) -> None:
-    if not listening.cancelled() and (error := listening.exception()) is not None:
-        event(logging.WARNING, "wake.by_polling", reason=error)
-
-
-class _Tending:
-    """Does beside popping what workers do beside consuming: whoever only pops may be the only one there is."""
-
-    def __init__(self, store: Store, wakers: Wakers) -> None:
-        self._sweeper = Sweeper(store)
-        self._wakers = wakers
-        self._every: dict[Callable[[], Awaitable[float | None]], float] = {
-            self._sweeper.sweep: SWEEP,
-            self._sweeper.sweep_log: SWEEP,
-            self._sweeper.sweep_subscriptions: SWEEP_SUBSCRIPTIONS,
-        }
-        self._due_at = dict.fromkeys(self._every, 0.0)
-        self._began = 0.0
-        self._returning: asyncio.Task[bool] | None = None
-        self._sweeping: asyncio.Task[None] | None = None
-
-    def begin(self, start: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]]) -> None:
-        """See to what is due, beside whatever the caller does. Looks once a second whether leases have ended."""
-        now = time.monotonic()
-        if self._returning is None or (self._returning.done() and now >= self._began + RETURN_EXPIRED):
-            self._began = now
-            self._returning = start(self._return_expired(), "return-expired")
-        if (self._sweeping is None or self._sweeping.done()) and now >= min(self._due_at.values()):
-            self._sweeping = start(self._sweep(), "sweep")
-
-    async def has_returned_some(self, *, since: float) -> bool:
-        """Whether messages came back since then, whose lease has ended."""
-        if self._returning is None or (self._returning.done() and self._began < since):
-            return False
-        return await asyncio.shield(self._returning)
-
-    async def _return_expired(self) -> bool:
-        returned = await self._quietly(self._sweeper.give_back)
-        if returned:
-            self._wakers.wake_all()
-        return bool(returned)
-
-    async def _sweep(self) -> None:
-        for job, every in self._every.items():
-            if time.monotonic() >= self._due_at[job]:
-                again = await self._quietly(job)
-                self._due_at[job] = time.monotonic() + (every if again is None else again)
-
-    async def _quietly(self, job: Callable[[], Awaitable[Any]]) -> Any:
-        try:
-            return await job()
-        except (PostbusError, *DRIVER_ERRORS) as error:
-            level = logging.DEBUG if isinstance(error, DatabaseUnavailable) else logging.WARNING
-            event(level, "upkeep.failed", error=error)
-            return None

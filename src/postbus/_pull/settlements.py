@@ -1,4 +1,4 @@
-"""Settling what pops hold: each message once, in the caller's transaction or at once."""
+"""Settling popped messages: each once, in a transaction of the caller or at once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
-from postbus._pull.lease import PoppedLease, lease_lost
+from postbus._pull.lease import MessageState, PoppedLease, lease_lost
 from postbus.errors import CommitUnknown
 
 
-class How(NamedTuple):
-    """A settlement: ack, retry, release or dead_letter."""
+class Settlement(NamedTuple):
+    """What becomes of messages: ack, retry, release or dead_letter."""
 
     kind: str
     delay: timedelta | None = None
@@ -22,89 +22,87 @@ class How(NamedTuple):
 
     @property
     def gives_back(self) -> bool:
-        """Others can have the messages then, now or later."""
+        """Whether other consumers can have the messages then, now or later."""
         return self.kind in ("retry", "release")
 
 
-ACK, RELEASE = How("ack"), How("release")
+ACK, RELEASE = Settlement("ack"), Settlement("release")
 
 
 class SettlementBackend(Protocol):
-    """Where leases are settled: a database, or a server before it."""
+    """Where leases are settled: a database, or a server in front of it."""
 
-    async def settle(self, how: How, lease: PoppedLease, ids: list[int], conn: Any) -> set[int]:
+    async def settle(self, settlement: Settlement, lease: PoppedLease, ids: list[int], conn: Any) -> set[int]:
         """Settle messages of a lease, in the transaction of `conn` if there is one. Returns those that are lost."""
 
     async def ack_leases(self, leases: Sequence[PoppedLease]) -> set[UUID]:
-        """Ack all messages of leases, together. Returns the leases that are lost."""
+        """Ack all messages of leases together. Returns the leases that are lost."""
 
     async def extend(self, leases: Sequence[PoppedLease], length: timedelta) -> set[UUID]:
-        """Prolong leases, from now. Returns those that are lost."""
+        """Prolong leases, from now on. Returns those that are lost."""
 
     def when_ended(self, conn: Any, action: Callable[[], None]) -> None:
         """Call `action` soon after the transaction of `conn` has ended."""
 
-    def was_settled(self, how: How, lease: PoppedLease) -> None:
-        """Others may have waited for this: for the message itself, or for one behind it in its key."""
+    def was_settled(self, settlement: Settlement, lease: PoppedLease) -> None:
+        """Wake consumers that may have waited for a message of the lease, or for one behind it in its key."""
 
 
-class Settlements:
-    """Settles what pops hold."""
+class LeaseSettler:
+    """Settles messages of popped leases, and keeps track of those that transactions of callers settle."""
 
-    def __init__(self, door: SettlementBackend) -> None:
-        self._door = door
+    def __init__(self, backend: SettlementBackend) -> None:
+        self._backend = backend
         self._transactions: dict[int, list[tuple[PoppedLease, list[int]]]] = {}
-        """What was settled in transactions of the bus, by their connections."""
+        """The messages settled in each transaction of the bus, by the id of its connection."""
 
-    async def settle(self, how: How, ids_of: dict[PoppedLease, list[int]], conn: Any = None) -> None:
-        """Settle messages, lease by lease. Raises LeaseLost for those that somebody else has by now."""
-        # In the order of tokens, as all who lock several leases do.
+    async def settle(self, settlement: Settlement, ids_of: dict[PoppedLease, list[int]], conn: Any = None) -> None:
+        """Settle messages, lease by lease. Raises LeaseLost for those that another consumer has by now."""
+        # Whoever locks several leases locks them in the order of their tokens.
         for lease in sorted(ids_of, key=lambda lease: lease.token):
-            await self._settle_lease(how, lease, ids_of[lease], conn)
-        _tell_lost(ids_of)
+            await self._settle_lease(settlement, lease, ids_of[lease], conn)
+        _raise_if_lost(ids_of)
 
     async def ack_whole(self, leases: Sequence[PoppedLease]) -> None:
-        """Ack all that is open in leases of which nothing was settled yet: in one go for all of them."""
+        """Ack leases of which nothing was settled yet: all messages of all leases in one statement."""
         ids_of = {lease: lease.open_ids for lease in leases}
-        with _taken(ids_of):
-            lost = await self._door.ack_leases(leases)
+        with _settling(ids_of):
+            lost = await self._backend.ack_leases(leases)
         for lease in leases:
-            self._door.was_settled(ACK, lease)
+            self._backend.was_settled(ACK, lease)
             if lease.token in lost:
-                lease.lost.update(ids_of[lease])
-        _tell_lost(ids_of)
+                lease.set_states(ids_of[lease], MessageState.LOST)
+        _raise_if_lost(ids_of)
 
-    async def _settle_lease(self, how: How, lease: PoppedLease, ids: list[int], conn: Any) -> None:
+    async def _settle_lease(self, settlement: Settlement, lease: PoppedLease, ids: list[int], conn: Any) -> None:
         lease.check_free(conn)
-        unsure = {one for one in ids if lease.undone.get(one) is False}  # a commit explains why they are lost
-        with _taken({lease: ids}):
-            lost = await self._door.settle(how, lease, ids, conn)
-        lease.lost |= lost - unsure
-        if how.gives_back and lease.is_of_group:
+        # If the earlier transaction did commit after all, that is why the database has these no longer.
+        uncertain = {one for one in ids if lease.state_of(one) is MessageState.UNCERTAIN}
+        with _settling({lease: ids}):
+            lost = await self._backend.settle(settlement, lease, ids, conn)
+        lease.set_states(lost - uncertain, MessageState.LOST)
+        if settlement.gives_back and lease.is_of_group:
             lease.doubt_behind(ids)
         if conn is None:
-            self._door.was_settled(how, lease)
+            self._backend.was_settled(settlement, lease)
         else:
-            self._give(how, lease, [one for one in ids if one not in lost], conn)
+            self._await_commit(settlement, lease, [one for one in ids if one not in lost], conn)
 
-    def _give(self, how: How, lease: PoppedLease, ids: list[int], conn: Any) -> None:
-        """They are settled if the caller's transaction commits."""
-        lease.given.update(ids)
-        lease.given_to = id(conn)
+    def _await_commit(self, settlement: Settlement, lease: PoppedLease, ids: list[int], conn: Any) -> None:
+        """Watch the caller's transaction: the messages are settled if and only if it commits."""
+        lease.enter_transaction(ids, conn)
         if id(conn) in self._transactions:
             self._transactions[id(conn)].append((lease, ids))
 
         def ended() -> None:
-            self._door.was_settled(how, lease)
-            for one in lease.given.intersection(ids):
-                lease.given.discard(one)
-                lease.undone[one] = False
+            self._backend.was_settled(settlement, lease)
+            lease.leave_transaction(ids)
 
-        self._door.when_ended(conn, ended)
+        self._backend.when_ended(conn, ended)
 
     @contextmanager
     def noting(self) -> Iterator[Callable[[Any], None]]:
-        """Learn what becomes of a transaction of the bus: it has committed if the block ends without an error."""
+        """Note the outcome of a transaction of the bus: it has committed if the block ends without an error."""
         settled: list[tuple[PoppedLease, list[int]]] = []
         conns: list[Any] = []
 
@@ -114,49 +112,32 @@ class Settlements:
 
         try:
             yield note
-        except CommitUnknown:
-            _were_undone(settled, is_certain=False)
-            raise
-        except BaseException:
-            _were_undone(settled, is_certain=True)
+        except BaseException as error:
+            state = MessageState.UNCERTAIN if isinstance(error, CommitUnknown) else MessageState.UNDONE
+            for lease, ids in settled:
+                lease.set_states(ids, state)
             raise
         else:
             for lease, ids in settled:
-                lease.given.difference_update(ids)
-                lease.undone = {one: is_certain for one, is_certain in lease.undone.items() if one not in ids}
+                lease.transaction_committed(ids)
         finally:
             for conn in conns:
                 self._transactions.pop(id(conn), None)
 
 
-def _were_undone(settled: list[tuple[PoppedLease, list[int]]], *, is_certain: bool) -> None:
-    for lease, ids in settled:
-        lease.given.difference_update(ids)
-        lease.undone |= dict.fromkeys(ids, is_certain)
-
-
 @contextmanager
-def _taken(ids_of: dict[PoppedLease, list[int]]) -> Iterator[None]:
-    """Nobody else settles these messages meanwhile. If it fails they are as they were."""
-    before = [
-        (lease, lease.in_hand.intersection(ids), lease.doubtful.intersection(ids), lease.undone_of(ids))
-        for lease, ids in ids_of.items()
-    ]
-    for lease, in_hand, doubtful, undone in before:
-        lease.in_hand -= in_hand
-        lease.doubtful -= doubtful
-        lease.undone = {one: is_sure for one, is_sure in lease.undone.items() if one not in undone}
+def _settling(ids_of: dict[PoppedLease, list[int]]) -> Iterator[None]:
+    """Let nobody else settle these messages meanwhile. If the block fails, their states are restored."""
+    before = {lease: lease.start_settling(ids) for lease, ids in ids_of.items()}
     try:
         yield
     except BaseException:
-        for lease, in_hand, doubtful, undone in before:
-            lease.in_hand |= in_hand
-            lease.doubtful |= doubtful
-            lease.undone |= undone
+        for lease, states in before.items():
+            lease.restore(states)
         raise
 
 
-def _tell_lost(ids_of: dict[PoppedLease, list[int]]) -> None:
-    lost = [one for lease, ids in ids_of.items() for one in lease.lost.intersection(ids)]
+def _raise_if_lost(ids_of: dict[PoppedLease, list[int]]) -> None:
+    lost = [one for lease, ids in ids_of.items() for one in ids if lease.state_of(one) is MessageState.LOST]
     if lost:
         raise lease_lost(lost)

@@ -1,4 +1,4 @@
-"""Where leases are settled: the database."""
+"""Settling popped messages by SQL."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from postbus._db.store import Store
 from postbus._drivers.known import driver_of
 from postbus._drivers.statement import Statement
 from postbus._pull.lease import PoppedLease
-from postbus._pull.settlements import How
+from postbus._pull.settlements import Settlement
 from postbus._wakeup.waiters import Wakers, topic_id
 from postbus.errors import DatabaseUnavailable
 
 T = TypeVar("T")
-_DEADLOCKS = 3  # in a row, after which the caller is told
+_DEADLOCKS = 3  # in a row, after which the error is raised
 
 
 class SqlBackend:
-    """Settles by SQL, on a connection of the bus or of the caller, and wakes who may have waited for it."""
+    """Settles on a connection of the bus or of the caller, and wakes consumers that may have waited for it."""
 
     def __init__(self, store: Store, wakers: Wakers, notify: Callable[[str], None]) -> None:
         self._store = store
         self._wakers = wakers
         self._notify = notify
 
-    async def settle(self, how: How, lease: PoppedLease, ids: list[int], conn: Any) -> set[int]:
-        ask = partial(self._store.settle, _statement(how, lease.token, ids), conn)
+    async def settle(self, settlement: Settlement, lease: PoppedLease, ids: list[int], conn: Any) -> set[int]:
+        ask = partial(self._store.settle, _statement(settlement, lease.token, ids), conn)
         return settlements.lost(await (_through_deadlocks(ask) if conn is None else ask()))
 
     async def ack_leases(self, leases: Sequence[PoppedLease]) -> set[UUID]:
@@ -44,15 +44,16 @@ class SqlBackend:
     def when_ended(self, conn: Any, action: Callable[[], None]) -> None:
         driver_of(conn).when_ended(conn, action)
 
-    def was_settled(self, how: How, lease: PoppedLease) -> None:
-        if how.gives_back or lease.is_of_group:
+    def was_settled(self, settlement: Settlement, lease: PoppedLease) -> None:
+        if settlement.gives_back or lease.is_of_group:
             self._notify(lease.topic)
-        elif lease.has_keys:  # of a queue that may be ordered: other processes look again soon
+        elif lease.has_keys:  # of a queue that may be ordered: other processes poll soon
             self._wakers.wake(topic_id(lease.topic))
 
 
 async def _through_deadlocks(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask again after a deadlock, as with a `reindex`: then nothing was changed, and the messages would come again."""
+    """Ask again after a deadlock, as with a `reindex`. It changed nothing, and without another try the messages
+    would be delivered again."""
     for _ in range(_DEADLOCKS - 1):
         try:
             return await ask()
@@ -62,13 +63,13 @@ async def _through_deadlocks(ask: Callable[[], Awaitable[T]]) -> T:
     return await ask()
 
 
-def _statement(how: How, token: UUID, ids: list[int]) -> Statement:
-    match how.kind:
+def _statement(settlement: Settlement, token: UUID, ids: list[int]) -> Statement:
+    match settlement.kind:
         case "ack":
             return settlements.ack(token, ids)
         case "retry":
-            return settlements.retry(token, ids, delay=how.delay, error=how.error)
+            return settlements.retry(token, ids, delay=settlement.delay, error=settlement.error)
         case "release":
             return settlements.release(token, ids)
         case _:
-            return settlements.dead_letter(token, ids, reason=how.reason, error=how.error)
+            return settlements.dead_letter(token, ids, reason=settlement.reason, error=settlement.error)

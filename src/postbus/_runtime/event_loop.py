@@ -1,4 +1,4 @@
-"""The event loop that programs of ours run in."""
+"""The event loop that commands of Postbus run in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class EventLoop(StrEnum):
-    """Which one to use. In uvloop a message takes less time, but subprocesses behave differently in some ways."""
+    """The choice of event loop. uvloop takes less time for each message, but its subprocesses behave differently."""
 
     AUTO = "auto"
     ASYNCIO = "asyncio"
@@ -21,7 +21,7 @@ class EventLoop(StrEnum):
 
 
 def run(main: Coroutine[Any, Any, T], kind: EventLoop = EventLoop.AUTO) -> T:
-    """As asyncio.run does. For what runs long: to load uvloop takes a moment, too."""
+    """Run a coroutine as asyncio.run does. For long-running commands, because loading uvloop takes a moment."""
     new_loop: Callable[[], Any] | None = None
     if kind is not EventLoop.ASYNCIO:
         try:

@@ -11,9 +11,9 @@ _logger = logging.getLogger("postbus")
 
 
 def event(level: int, name: str, *, exc_info: BaseException | None = None, **fields: Any) -> None:
-    """Log an event. Its name and fields are on the record too, as `event` and `fields`.
+    """Log an event. The record has its name and fields also as attributes, `event` and `fields`.
 
-    Its text is one line, whatever the fields hold.
+    The text is one line, whatever the fields contain.
     """
     if _logger.isEnabledFor(level):
         text = " ".join(f"{key}={visible(str(value))}" for key, value in fields.items())

@@ -1,4 +1,4 @@
-"""The only loop: a tick that is called again and again, and survives that the database is away."""
+"""The one loop: it calls a tick again and again, and goes on while the database is away."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_WAIT = 5.0
 
 
 class Backoff:
-    """How long to wait while the database is away: longer each time, with jitter."""
+    """Waits while the database is away: longer each time, with jitter."""
 
     def __init__(self) -> None:
         self._wait = _FIRST_WAIT
@@ -41,7 +41,7 @@ async def pause(seconds: float, *events: asyncio.Event) -> None:
     if not events:
         await asyncio.sleep(seconds)
         return
-    if len(events) == 1:  # needs no tasks
+    if len(events) == 1:  # one event needs no tasks
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await events[0].wait()
@@ -55,7 +55,7 @@ async def pause(seconds: float, *events: asyncio.Event) -> None:
 
 
 async def patiently(ask: Callable[[], Awaitable[T]], *, stop: asyncio.Event | None = None) -> T:
-    """Ask the database; while it is away, wait for it, but not beyond `stop`."""
+    """Ask the database. While it is away, wait and ask again, until `stop` is set."""
     backoff = Backoff()
     while True:
         try:
@@ -69,14 +69,14 @@ async def patiently(ask: Callable[[], Awaitable[T]], *, stop: asyncio.Event | No
 async def repeat(
     tick: Tick, *, name: str, every: float, stop: asyncio.Event, wake: asyncio.Event | None = None
 ) -> None:
-    """Call `tick` every `every` seconds, or after as many as it returns, and when `wake` is set, until `stop` is.
+    """Call `tick` every `every` seconds, or after the seconds that it returns, or when `wake` is set.
 
-    A tick that cannot reach the database is tried again with backoff. Any other error ends the loop, and
-    with it the worker: a bug must not be retried in silence.
+    Setting `stop` ends the loop. A tick that cannot reach the database is repeated with backoff. Any other error ends
+    the loop, and with it the worker: a bug must not be retried in silence.
     """
     backoff = Backoff()
     while not stop.is_set():
-        if wake is not None:  # before the tick, not after: what is rung for meanwhile must be looked at
+        if wake is not None:  # before the tick, not after: a wake-up during the tick must lead to another one
             wake.clear()
         try:
             asked = await tick()

@@ -1,9 +1,9 @@
-"""Wake-ups: consumers learn of new messages without asking all the time.
+"""Sending wake-ups, so that consumers learn of new messages without polling all the time.
 
-Where nobody has to wait for it, the commit that publishes rings by itself, with a NOTIFY. Otherwise the publishing
-process rings after its commit: straight to the consumers of its own, and for all others through the database with
-one NOTIFY, however many messages were published since the last one. Nothing depends on a ring: who misses it finds
-the message by polling.
+If no other transaction has to wait for it, the publishing transaction itself sends a NOTIFY with its commit. Otherwise
+the publishing process sends the wake-up after the commit: directly to its own consumers, and to all others by one
+NOTIFY for all messages since the last one. Nothing depends on a wake-up: a consumer that misses it finds the message by
+polling.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from postbus._db.connect import connect
 from postbus._db.error_map import DRIVER_ERRORS
 from postbus._db.statements.queue import NOTIFY
 from postbus._db.store import Store
-from postbus._drivers.transaction_end import look_now
+from postbus._drivers.transaction_end import check_now
 from postbus._runtime.log_events import event
 from postbus._wakeup.waiters import Wakers, topic_id
 from postbus.errors import PostbusError
 
-_APART = 0.001  # seconds between two rings through the database, in which further ones are gathered
+_INTERVAL = 0.001  # seconds between two NOTIFYs, in which further wake-ups are gathered
 
 
 class Notifier:
-    """Rings for topics, from the event loop of the bus."""
+    """Sends wake-ups from the event loop of the bus."""
 
     def __init__(self, store: Store, wakers: Wakers) -> None:
         self._store = store
@@ -35,14 +35,14 @@ class Notifier:
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
         self._pending: set[int] = set()
-        self._ringing: asyncio.Task[None] | None = None
+        self._notifying: asyncio.Task[None] | None = None
 
     def notify(self, topic: str, *, commit_notified: bool = False) -> None:
-        """Ring for a topic; where the commit has rung for all others, only for consumers of this process."""
+        """Wake the consumers of a topic; only those of this process if the commit has notified all others."""
         if _running_loop() is self._loop:
             self._notify(topic_id(topic), commit_notified)
-        else:  # somebody publishes in another event loop: wakers and connections belong to ours
-            with suppress(RuntimeError):  # which has ended
+        else:  # called in another event loop: wakers and connections belong to the bus's own
+            with suppress(RuntimeError):  # the bus's loop has ended
                 self._loop.call_soon_threadsafe(self._notify, topic_id(topic), commit_notified)
 
     def _notify(self, topic: int, commit_notified: bool) -> None:
@@ -50,8 +50,8 @@ class Notifier:
         if commit_notified:
             return
         self._pending.add(topic)
-        if self._ringing is None and not self._is_closed:
-            self._ringing = asyncio.create_task(self._notify_through_database(), name="postbus-notifier")
+        if self._notifying is None and not self._is_closed:
+            self._notifying = asyncio.create_task(self._notify_through_database(), name="postbus-notifier")
 
     async def _notify_through_database(self) -> None:
         try:
@@ -62,59 +62,60 @@ class Notifier:
                     await self._store.notify(sorted(topics))
                 except PostbusError as error:  # consumers poll
                     event(logging.DEBUG, "notifier.failed", error=error.message)
-                await asyncio.sleep(began + _APART - self._loop.time())
+                await asyncio.sleep(began + _INTERVAL - self._loop.time())
         finally:
-            self._ringing = None
+            self._notifying = None
 
     async def close(self) -> None:
-        """Ring for all that has been committed."""
-        look_now()
+        """Send the wake-ups for all that has been committed."""
+        check_now()
         self._is_closed = True
-        if self._ringing is not None:
-            await self._ringing
+        if self._notifying is not None:
+            await self._notifying
 
 
 class ThreadNotifier:
-    """Rings for topics from threads without an event loop, such as a web worker that uses psycopg.
+    """Sends wake-ups from threads without an event loop, such as a web worker that uses psycopg.
 
-    Closing is final: what is rung for afterwards, consumers find by polling.
+    Closing is final: consumers find messages that are published later by polling.
     """
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._lock = threading.Lock()
         self._pending: set[int] = set()
-        self._rung = threading.Event()
+        self._has_work = threading.Event()
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
     def notify(self, topic: str) -> None:
+        """Wake the consumers of a topic."""
         with self._lock:
             if self._is_closed:
                 return
             self._pending.add(topic_id(topic))
-            if self._thread is None or not self._thread.is_alive():  # it does not live on in a forked child
+            if self._thread is None or not self._thread.is_alive():  # a forked child does not inherit the thread
                 self._thread = threading.Thread(target=self._run, name="postbus-notifier", daemon=True)
                 self._thread.start()
-        self._rung.set()
+        self._has_work.set()
 
     def close(self) -> None:
-        """Ring for all that has been committed, and end the thread."""
-        look_now()
+        """Send the wake-ups for all that has been committed, and end the thread."""
+        check_now()
         with self._lock:
             self._is_closed = True
-        self._rung.set()
+        self._has_work.set()
         if self._thread is not None:
             self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        # Waits outside of the event loop: a thread of the loop's executor, unlike this one, would keep the
-        # process from ending.
+        # Wait outside of the event loop: a thread of its executor would keep the process from ending, but this one,
+        # a daemon, does not.
         with asyncio.Runner() as runner:
             conn: Any = None
             while True:
-                self._rung.wait()
-                self._rung.clear()
+                self._has_work.wait()
+                self._has_work.clear()
                 with self._lock:
                     topics, self._pending = self._pending, set()
                     is_closed = self._is_closed
@@ -126,7 +127,7 @@ class ThreadNotifier:
                 runner.run(_close(conn))
 
     async def _notify(self, conn: Any, topics: list[int]) -> Any:
-        """Ring on the connection given; on another one if it is lost by now. Returns the one to use next."""
+        """Notify on the given connection, or on a new one if that is lost. Returns the one to use next."""
         is_new = conn is None
         try:
             conn = conn or await connect(self._dsn)

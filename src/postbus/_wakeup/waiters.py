@@ -1,4 +1,4 @@
-"""Wakers: what a waiting consumer is woken by, and which consumers of this process wait for which topic."""
+"""The consumers of this process that wait for messages, by topic, and the wakers that wake them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ from collections import defaultdict
 from functools import lru_cache
 from typing import Protocol
 
-_SCOPES = 0  # rung for, instead of a topic, when a topic has come into somebody's scope
+_SCOPES = 0  # notified, instead of a topic, when a topic has come into the scope of a group
 
 
 @lru_cache(maxsize=10_000)
 def topic_id(name: str) -> int:
-    """The same as the SQL function postbus.topic_id."""
+    """The id of a topic, as the SQL function postbus.topic_id computes it."""
     return int.from_bytes(hashlib.md5(name.encode(), usedforsecurity=False).digest()[:8], "big", signed=True)
 
 
 class Waker(Protocol):
-    """Is told that something may have happened: an event, or what acts on it."""
+    """Is set when there may be new messages: an `asyncio.Event`, or an object that acts at once."""
 
     def set(self) -> None: ...
 
 
 class TimedWaker:
-    """A waker that one task waits for, for a limited time. On the way of each message, so without tasks and scopes."""
+    """A waker that one task awaits for a limited time.
+
+    It is on the path of each message, so it makes neither tasks nor cancel scopes.
+    """
 
     def __init__(self) -> None:
         self.woken_at = 0.0
-        """When it rang last (monotonic)."""
+        """The time of the last wake-up (monotonic)."""
         self._is_set = False
         self._waiter: asyncio.Future[None] | None = None
 
@@ -43,7 +46,7 @@ class TimedWaker:
         self._is_set = False
 
     async def woken_within(self, seconds: float) -> bool:
-        """Wait for it. Returns whether it rang, or had rung."""
+        """Wait for a wake-up. Returns whether there was one, now or before."""
         if not self._is_set:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
@@ -61,43 +64,46 @@ class TimedWaker:
 
 
 class Wakers:
-    """The wakers that this process's consumers wait for, by topic, for as long as they do."""
+    """The wakers of this process's consumers by topic. It holds them weakly, so it forgets those that are dropped."""
 
     def __init__(self) -> None:
         self._events: defaultdict[int, set[weakref.ref[Waker]]] = defaultdict(set)
 
     def add(self, topic: str) -> TimedWaker:
+        """Make a waker for a topic."""
         waker = TimedWaker()
         self.register(topic, waker)
         return waker
 
     def register(self, topic: str, waker: Waker) -> None:
-        """Ring a waker of the caller's own for a topic, for as long as the caller keeps it."""
+        """Register a waker of the caller for a topic, for as long as the caller keeps it alive."""
         self._register(topic_id(topic), waker)
 
     def add_for_scopes(self) -> asyncio.Event:
-        """Rung when a topic has come into the scope of some group."""
+        """Make an event that is set when a topic has come into the scope of some group."""
         waker = asyncio.Event()
         self.register_for_scopes(waker)
         return waker
 
     def register_for_scopes(self, waker: Waker) -> None:
-        """The same for a waker of the caller's own."""
+        """Register a waker of the caller for the same."""
         self._register(_SCOPES, waker)
 
     def _register(self, topic: int, waker: Waker) -> None:
         wakers = self._events[topic]
-        wakers.add(weakref.ref(waker, wakers.discard))  # a WeakSet takes longer to ring
+        wakers.add(weakref.ref(waker, wakers.discard))  # a WeakSet takes longer to iterate
 
     def has(self, topic: str) -> bool:
-        """Whether anybody waits for messages of a topic here."""
+        """Whether a consumer of this process waits for messages of a topic."""
         return bool(self._events.get(topic_id(topic)))
 
     def wake(self, topic: int) -> None:
+        """Wake the consumers of the topic that has this id."""
         for known in tuple(self._events.get(topic, ())):
             if (waker := known()) is not None:
                 waker.set()
 
     def wake_all(self) -> None:
+        """Wake the consumers of all topics."""
         for topic in self._events:
             self.wake(topic)

@@ -11,7 +11,7 @@ from postbus._db import migrator
 from postbus._db.commit import committed
 from postbus._db.connect import connect
 from postbus._db.error_map import translated_errors
-from postbus._db.roles import GRANTS, Told, tell
+from postbus._db.roles import GRANTS, RoleReport, report_roles
 from postbus.cli._command import Cli
 from postbus.cli._render import write_json
 from postbus.cli._say import say
@@ -50,7 +50,7 @@ async def migrate(
     _tell(told)
 
 
-def _tell(told: Told) -> None:
+def _tell(told: RoleReport) -> None:
     rightful = [role.name for role in told.roles if role.has_rights]
     if rightful:
         say(f"the roles of this database: {', '.join(rightful)}")
@@ -61,16 +61,16 @@ def _tell(told: Told) -> None:
         say("roles that are missing get their rights when you migrate again")
 
 
-async def _apply(cli: Cli) -> tuple[list[str], migrator.SchemaState, Told]:
+async def _apply(cli: Cli) -> tuple[list[str], migrator.SchemaState, RoleReport]:
     bus = cli.open_bus()
     try:
         with translated_errors():
             conn = await connect(bus.dsn)
             try:
-                applied, taken = await migrator.migrate_telling(conn, os_actor())
+                applied, taken = await migrator.migrate_reporting(conn, os_actor())
                 async with committed(conn, repeatable=True):
                     state = await migrator.read_state(conn) or migrator.SchemaState()
-                    return applied, state, await tell(conn, taken)
+                    return applied, state, await report_roles(conn, taken)
             finally:
                 await conn.close()
     finally:

@@ -1,4 +1,4 @@
-"""A bus over HTTP: the same calls, through a server of Postbus, from programs that cannot reach the database."""
+"""A bus over HTTP: the calls of `Bus` through a server of Postbus, for programs that cannot reach the database."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["Delivery", "HttpBus", "HttpTransaction", "Popped"]
 
 
 class HttpBus:
-    """Sends to, and pops from, a server of Postbus. Needs httpx: pip install 'postbus[client]'.
+    """Sends to and pops from a server of Postbus. Needs httpx: pip install 'postbus[client]'.
 
-    `send` gathers what is sent at the same time into requests. While more than `max_pending` messages, or
-    `max_pending_bytes` of them, have not been answered, it waits: memory is bounded.
+    Concurrent calls of `send` share requests. While `max_pending` messages, or messages of `max_pending_bytes`, are
+    unanswered, further calls wait, so memory is bounded.
 
-    A request that fails is made again for up to `patience` seconds. So that none is published twice, each message gets
-    a deduplication key, unless it has one; with `dedup` False it gets none, and where the outcome is unknown, that is
-    told: CommitUnknown.
+    A failed request is repeated for up to `patience` seconds. Each message without a deduplication key gets one, so
+    that repeating publishes it once. With `dedup=False` it gets none, and a request of unknown outcome raises
+    CommitUnknown.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class HttpBus:
     # publishing
 
     async def send(self, topic: str, payload: Any, **options: Unpack[PublishOptions]) -> int:
-        """Publish a message; returns its id once it is committed."""
+        """Publish a message. Returns its id once it is committed."""
         return await self._sender.send(topic, outgoing(payload, **options))
 
     async def send_many(self, topic: str, messages: Iterable[Any]) -> list[int]:
@@ -63,7 +63,7 @@ class HttpBus:
         return await self._sender.send_many(topic, messages)
 
     async def publish(self, tx: HttpTransaction, topic: str, payload: Any, **options: Unpack[PublishOptions]) -> None:
-        """Publish a message in a transaction: it exists exactly if that commits. Then its id is in `tx.ids`."""
+        """Publish a message if and only if the transaction commits. Its id is in `tx.ids` then."""
         tx.publish(topic, [outgoing(payload, **options)])
 
     async def publish_many(self, tx: HttpTransaction, topic: str, messages: Iterable[Any]) -> None:
@@ -72,11 +72,12 @@ class HttpBus:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[HttpTransaction]:
-        """Ack and publish together, also across topics. It is sent at the end of the block, unless that raises.
+        """Acknowledge and publish together, also across topics, by one request at the end of the block.
 
-        A message that is somebody else's by then lets all of it fail: LeaseLost.
+        Nothing is sent if the block raises. If another consumer has one of the messages by then, the whole
+        transaction fails with LeaseLost.
         """
-        with self._puller.settlements.noting() as note:
+        with self._puller.settler.noting() as note:
             tx = HttpTransaction(self._wire)
             note(tx)
             yield tx
@@ -85,9 +86,9 @@ class HttpBus:
     # consuming
 
     def pop(self, topic: str | None = None, **options: Unpack[PopOptions]) -> Pop:
-        """Take messages, with the options of `Bus.pop`, but `member`: who has them is told by the token."""
+        """Take messages, with the options of `Bus.pop` except `member`: the server knows the consumer by its token."""
         if "member" in options:
-            raise InvalidOption("over HTTP the token tells who pops", remedy="leave member out")
+            raise InvalidOption("over HTTP the token names the consumer", remedy="omit member")
         return pop(self._connected_puller, topic, options)
 
     async def heartbeat(
@@ -101,8 +102,8 @@ class HttpBus:
     ) -> list[Heartbeat]:
         """Keep a group alive whose consumer will not pop, settle or extend for a while. Revives a DEAD group.
 
-        `last` says that this consumer stops as planned: its group is shown as stopped, until another sign of life.
-        `close()` says so by itself for groups that this bus has popped for.
+        With `last`, this consumer stops as planned: its group is shown as stopped until its next sign of life.
+        `close()` does this automatically for groups that this bus has popped for.
         """
         return await self._puller.heartbeat(Scope.of(topic, namespace=namespace, task=task), group, last=last)
 
@@ -110,10 +111,10 @@ class HttpBus:
         return self._puller
 
     async def close(self) -> None:
-        """Finish what has begun, and disconnect."""
+        """Finish pending sends and settlements, and disconnect."""
         await self._sender.close()
         await self._puller.close()
-        await self._puller.say_goodbye()
+        await self._puller.report_stopped()
         await self._wire.close()
 
     async def __aenter__(self) -> Self:

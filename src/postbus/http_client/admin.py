@@ -1,4 +1,4 @@
-"""Looking at topics, groups and messages over HTTP, and subscribing groups."""
+"""Inspecting topics, groups and messages over HTTP, and subscribing groups."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _MOST_ON_PAGE = 1000
 
 
 class HttpAdmin:
-    """What can be looked at, as the server tells it. Reached as `bus.admin`."""
+    """Topics, groups and messages as the server describes them. Reached as `bus.admin`."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     async def topics(self) -> list[dict[str, Any]]:
-        """All topics that the caller may see, with options and what they hold."""
+        """All topics that the caller may see, with options and message counts."""
         return await self._all(path_of("topics"), "topics")
 
     async def topic(self, name: str) -> dict[str, Any]:
@@ -36,19 +36,19 @@ class HttpAdmin:
         return dict(await self._wire.get(path_of("topics", topic, "groups", name)))
 
     async def health(self, stuck_after: Duration = timedelta(hours=1)) -> dict[str, Any]:
-        """What is wrong with groups that the caller may see, and, for all topics, whether sweeping keeps up."""
+        """Problems of groups that the caller may see and, for callers of all topics, whether sweeping keeps up."""
         longest = as_timedelta(stuck_after, name="stuck_after").total_seconds()
         return dict(await self._wire.get(path_of("health"), stuck_after=longest))
 
     async def subscribe_group(
         self, group: str, topic: str, *, start: Start | str | int = Start.NOW, on_failure: str = "block"
     ) -> dict[str, Any]:
-        """Subscribe a group to a PUB_SUB topic. One that is subscribed keeps its place."""
-        place = Start.of(start)
+        """Subscribe a group to a PUB_SUB topic. A group that is subscribed already keeps its position."""
+        position = Start.of(start)
         body = {
-            "start": place.kind,
-            "timestamp": place.timestamp,
-            "message_id": None if place.message_id is None else str(place.message_id),
+            "start": position.kind,
+            "timestamp": position.timestamp,
+            "message_id": None if position.message_id is None else str(position.message_id),
             "on_failure": on_failure,
         }
         path = path_of("topics", topic, "groups", group)
@@ -57,22 +57,22 @@ class HttpAdmin:
     async def messages(
         self, topic: str, *, after_id: int = 0, limit: int = 100, newest: bool = False
     ) -> list[dict[str, Any]]:
-        """Messages of a topic that are still there, by id: the first ones, or the newest."""
+        """Retained messages of a topic by id: the first ones, or the newest."""
         path = path_of("topics", topic, "messages")
         found = await self._all(path, "messages", after_id=after_id, most=limit, newest=newest)
         return sorted(found, key=lambda one: int(one["id"])) if newest else found
 
     async def message(self, topic: str, message_id: int) -> dict[str, Any]:
-        """The story of a message."""
+        """The state and the history of a message."""
         return dict(await self._wire.get(path_of("topics", topic, "messages", str(message_id))))
 
     async def dead_letters(self, topic: str, *, after_id: int = 0, limit: int = 100) -> list[dict[str, Any]]:
-        """Messages of a topic that were given up."""
+        """The dead letters of a topic."""
         path = path_of("topics", topic, "dead-letters")
         return await self._all(path, "dead_letters", after_id=after_id, most=limit)
 
     async def _all(self, path: str, name: str, *, most: int | None = None, **params: Any) -> list[dict[str, Any]]:
-        """What a list has, page after page: all of it, or as much as is wanted."""
+        """The entries of a list, page after page: all of them, or the first `most`."""
         found: list[dict[str, Any]] = []
         cursor: str | None = None
         while True:

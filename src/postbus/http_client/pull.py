@@ -20,20 +20,20 @@ from postbus._publish.statements import publish_one
 from postbus._pull.lease import PoppedLease
 from postbus._pull.pull_client import PullClient
 from postbus._pull.request import PopRequest
-from postbus._pull.settlements import How
+from postbus._pull.settlements import Settlement
 from postbus.errors import InvalidInput, LeaseLost, NotAllowed, PostbusError
 from postbus.http_client.send import as_outgoing, as_wire
 from postbus.http_client.wire import Answer, Wire, path_of
 from postbus.message import Message
 from postbus.scope import Heartbeat, Scope
 
-_GOODBYE = 2.0  # seconds that closing may take to tell that groups were stopped
+_REPORT_TIMEOUT = 2.0  # seconds that closing may take to report that groups were stopped
 _LONGEST_POLL = 20.0  # seconds that one request waits: proxies cut longer ones off
 _PATHS = {"ack": "ack", "retry": "retry", "release": "release", "dead_letter": "dead-letter"}
 
 
 class Delivered(msgspec.Struct, kw_only=True):
-    """A message as the server hands it out."""
+    """A message as the server delivers it."""
 
     id: str
     topic: str
@@ -74,7 +74,7 @@ class _Settled(msgspec.Struct):
 
 
 class HttpPuller(PullClient):
-    """Pops for a process, from a server."""
+    """Pops by requests to a server."""
 
     def __init__(self, wire: Wire) -> None:
         super().__init__(HttpBackend(wire))
@@ -82,7 +82,7 @@ class HttpPuller(PullClient):
         self._popped_for: set[tuple[Scope, str]] = set()
 
     async def heartbeat(self, scope: Scope, group: str, *, last: bool) -> list[Heartbeat]:
-        """Tell that a group lives; or, with `last`, that this consumer of it stops as planned."""
+        """Report that a group is alive or, with `last`, that this consumer of it stops as planned."""
         path, body = path_of("topics", str(scope), "groups", group, "heartbeat"), None
         if scope.is_wide:
             path = path_of("heartbeat")
@@ -90,63 +90,64 @@ class HttpPuller(PullClient):
         answer = await self._wire.ask("POST", path, body, is_repeatable=True, last=last or None)
         return msgspec.convert(answer.as_json()["topics"], list[Heartbeat])
 
-    async def say_goodbye(self) -> None:
-        """Tell that the groups were stopped as planned. If that fails, they look as if their consumer had vanished."""
+    async def report_stopped(self) -> None:
+        """Report that the groups were stopped as planned. If that fails, their consumer seems to have vanished."""
         with suppress(PostbusError, TimeoutError):
-            async with asyncio.timeout(_GOODBYE):
+            async with asyncio.timeout(_REPORT_TIMEOUT):
                 for scope, group in self._popped_for:
-                    with suppress(InvalidInput, NotAllowed):  # the group or the topic has gone, or is not ours
+                    with suppress(InvalidInput, NotAllowed):  # the group or the topic has gone, or the token lacks it
                         await self.heartbeat(scope, group, last=True)
         self._popped_for.clear()
 
-    async def pop(self, wish: PopRequest) -> list[PulledLease]:
-        """Take messages; wait for them if there are none, a poll at a time."""
-        if wish.group is not None:
-            self._popped_for.add((wish.scope if wish.scope.is_wide else Scope(wish.scope.topic), wish.group))
-        until = time.monotonic() + wish.wait
+    async def pop(self, request: PopRequest) -> list[PulledLease]:
+        """Take messages. If there are none, wait for them, one poll of the server after the other."""
+        if request.group is not None:
+            self._popped_for.add((request.subscribed_scope, request.group))
+        until = time.monotonic() + request.wait
         while True:
             left = max(until - time.monotonic(), 0.0)
-            pulled = await self._poll(wish, min(left, _LONGEST_POLL))
+            pulled = await self._poll(request, min(left, _LONGEST_POLL))
             if pulled or time.monotonic() >= until:
                 return pulled
 
-    async def _poll(self, wish: PopRequest, wait: float) -> list[PulledLease]:
+    async def _poll(self, request: PopRequest, wait: float) -> list[PulledLease]:
         body: dict[str, Any] = {
-            "group": wish.group,
-            "count": wish.batch,
+            "group": request.group,
+            "count": request.batch,
             "wait": wait,
-            "lease": None if wish.lease is None else wish.lease.total_seconds(),
-            "key": wish.scope.key,
-            "auto_ack": wish.auto_ack,
+            "lease": None if request.lease is None else request.lease.total_seconds(),
+            "key": request.scope.key,
+            "auto_ack": request.auto_ack,
         }
-        if wish.start is not None:
+        if request.start is not None:
             body |= {
-                "mode": wish.start.mode,
-                "timestamp": wish.start.timestamp,
-                "message_id": None if wish.start.message_id is None else str(wish.start.message_id),
-                "look_back": wish.start.look_back.total_seconds() if wish.start.mode == "new" else None,
+                "mode": request.start.mode,
+                "timestamp": request.start.timestamp,
+                "message_id": None if request.start.message_id is None else str(request.start.message_id),
+                "look_back": request.start.look_back.total_seconds() if request.start.mode == "new" else None,
             }
-        path = path_of("topics", str(wish.scope), "pop")
-        if wish.scope.is_wide:
+        path = path_of("topics", str(request.scope), "pop")
+        if request.scope.is_wide:
             path = path_of("pop")
-            body |= {"namespace": wish.scope.namespace, "task": wish.scope.task, "pattern": wish.scope.pattern}
-        # What an answer that got lost has taken comes again when its lease ends.
-        answer = await self._wire.ask("POST", path, body, is_repeatable=not wish.auto_ack, takes=wait)
-        return _leases(answer, wish)
+            scope = request.scope
+            body |= {"namespace": scope.namespace, "task": scope.task, "pattern": scope.pattern}
+        # If the answer is lost, the messages that it took are delivered again when their lease ends.
+        answer = await self._wire.ask("POST", path, body, is_repeatable=not request.auto_ack, takes=wait)
+        return _leases(answer, request)
 
 
-def _leases(answer: Answer, wish: PopRequest) -> list[PulledLease]:
+def _leases(answer: Answer, request: PopRequest) -> list[PulledLease]:
     by_token: dict[UUID | None, list[Delivered]] = {}
     for one in msgspec.json.decode(answer.body, type=_Popped).messages:
         by_token.setdefault(one.token, []).append(one)
-    return [_lease(some, answer, wish) for some in by_token.values()]
+    return [_lease(some, answer, request) for some in by_token.values()]
 
 
-def _lease(some: list[Delivered], answer: Answer, wish: PopRequest) -> PulledLease:
+def _lease(some: list[Delivered], answer: Answer, request: PopRequest) -> PulledLease:
     first = some[0]
-    length = wish.lease
+    length = request.lease
     if length is None and first.lease_ends_at is not None:
-        # How long that is, by the server's clock: it tells the time in whole seconds, and a second late.
+        # The length by the server's clock, which `date` has in whole seconds, up to a second late.
         now = parsedate_to_datetime(answer.date) if answer.date else datetime.now(UTC)
         length = max(first.lease_ends_at - now - timedelta(seconds=2), timedelta(seconds=1))
     messages = [one.as_message() for one in some]
@@ -154,37 +155,38 @@ def _lease(some: list[Delivered], answer: Answer, wish: PopRequest) -> PulledLea
 
 
 class HttpBackend:
-    """Settles by requests to a server, which wakes who waits."""
+    """Settles by requests to a server, which wakes the consumers that wait."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    async def settle(self, how: How, lease: PoppedLease, ids: list[int], conn: Any) -> set[int]:
-        held = _held(lease, ids)
+    async def settle(self, settlement: Settlement, lease: PoppedLease, ids: list[int], conn: Any) -> set[int]:
+        messages = _as_body(lease, ids)
         if conn is not None:
-            _transaction(conn).settle(how, held)
+            _transaction(conn).settle(settlement, messages)
             return set()
-        body: dict[str, Any] = {"messages": held}
-        if how.kind == "retry":
-            body |= {"delay": None if how.delay is None else how.delay.total_seconds(), "error": how.error}
-        elif how.kind == "dead_letter":
-            body |= {"reason": how.reason, "error": how.error}
-        return await self._settle(_PATHS[how.kind], body, ids)
+        body: dict[str, Any] = {"messages": messages}
+        if settlement.kind == "retry":
+            delay = None if settlement.delay is None else settlement.delay.total_seconds()
+            body |= {"delay": delay, "error": settlement.error}
+        elif settlement.kind == "dead_letter":
+            body |= {"reason": settlement.reason, "error": settlement.error}
+        return await self._settle(_PATHS[settlement.kind], body, ids)
 
     async def ack_leases(self, leases: Sequence[PoppedLease]) -> set[UUID]:
         ids = {lease: [one.id for one in lease.messages] for lease in leases}
-        body = {"messages": [one for lease in leases for one in _held(lease, ids[lease])]}
+        body = {"messages": [one for lease in leases for one in _as_body(lease, ids[lease])]}
         lost = await self._settle("ack", body, [one for some in ids.values() for one in some]) if leases else set()
         return {lease.token for lease, some in ids.items() if lost.issuperset(some)}
 
     async def extend(self, leases: Sequence[PoppedLease], length: timedelta) -> set[UUID]:
         one_of = {lease.messages[0].id: lease.token for lease in leases}
-        held = [one for lease in leases for one in _held(lease, [lease.messages[0].id])]
-        body = {"messages": held, "lease": length.total_seconds()}
+        messages = [one for lease in leases for one in _as_body(lease, [lease.messages[0].id])]
+        body = {"messages": messages, "lease": length.total_seconds()}
         return {one_of[one] for one in await self._settle("extend", body, list(one_of), is_repeatable=True)}
 
     async def _settle(self, path: str, body: Any, ids: list[int], *, is_repeatable: bool = False) -> set[int]:
-        """Returns those that are lost. The server says so by an error where all are."""
+        """Settle messages. Returns those that are lost; if all of them are, the server answers with an error."""
         try:
             answer = await self._wire.ask("POST", path_of(path), body, is_repeatable=is_repeatable)
         except LeaseLost:
@@ -192,18 +194,18 @@ class HttpBackend:
         return {int(one) for one in msgspec.json.decode(answer.body, type=_Settled).lost}
 
     def when_ended(self, conn: Any, action: Callable[[], None]) -> None:
-        """The bus notes what becomes of its transactions: there are no others."""
+        """Nothing to watch: `LeaseSettler.noting` sees how transactions of the bus end, and there are no others."""
 
-    def was_settled(self, how: How, lease: PoppedLease) -> None:
-        """The server wakes them."""
+    def was_settled(self, settlement: Settlement, lease: PoppedLease) -> None:
+        """Nothing to do: the server wakes them."""
 
 
-def _held(lease: PoppedLease, ids: Iterable[int]) -> list[dict[str, str]]:
+def _as_body(lease: PoppedLease, ids: Iterable[int]) -> list[dict[str, str]]:
     return [{"id": str(one), "token": str(lease.token)} for one in ids]
 
 
 class HttpTransaction:
-    """What is to be acked and published together. It is sent as one request, at the end of the block."""
+    """Messages to acknowledge and to publish together, sent as one request at the end of the block."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -211,10 +213,10 @@ class HttpTransaction:
         self._push: list[dict[str, Any]] = []
         self._has_ended = False
         self.ids: list[list[int]] = []
-        """After the commit: the ids of each publish call, in their order."""
+        """The ids of each publish call, in their order, after the commit."""
 
     def publish(self, topic: str, messages: Iterable[Any]) -> None:
-        """Publish messages, if it commits. Use `bus.publish(tx, …)`."""
+        """Publish messages if the transaction commits. Use `bus.publish(tx, …)`."""
         self._check_open()
         given = as_outgoing(messages)
         for one in given:
@@ -222,21 +224,23 @@ class HttpTransaction:
         if given:
             self._push.append({"topic": topic, "messages": [as_wire(one) for one in given]})
 
-    def settle(self, how: How, held: list[dict[str, str]]) -> None:
-        """Ack messages, if it commits. Use `delivery.ack(tx)`."""
+    def settle(self, settlement: Settlement, messages: list[dict[str, str]]) -> None:
+        """Acknowledge messages if the transaction commits. Use `delivery.ack(tx)`."""
         self._check_open()
-        if how.kind != "ack":
-            raise InvalidInput(f"a transaction over HTTP cannot {how.kind}", remedy="ack in it, or settle without it")
-        self._ack += held
+        if settlement.kind != "ack":
+            raise InvalidInput(
+                f"a transaction over HTTP cannot {settlement.kind}", remedy="ack in it, or settle outside of it"
+            )
+        self._ack += messages
 
     async def commit(self) -> None:
-        """Send it, once."""
+        """Send the request, once."""
         self._check_open()
         self._has_ended = True
         if self._ack or self._push:
             body = {"ack": self._ack, "push": self._push}
             sending = asyncio.ensure_future(self._wire.ask("POST", path_of("transaction"), body, is_repeatable=False))
-            answer = await _to_the_end(sending)
+            answer = await _uninterrupted(sending)
             self.ids = [[int(one) for one in part["ids"]] for part in answer.as_json()["pushed"]]
 
     def _check_open(self) -> None:
@@ -244,8 +248,8 @@ class HttpTransaction:
             raise InvalidInput("this transaction has ended", remedy="begin another one: bus.transaction()")
 
 
-async def _to_the_end(sending: asyncio.Future[Answer]) -> Answer:
-    """Hold a cancellation back until the outcome is known, as a COMMIT does."""
+async def _uninterrupted(sending: asyncio.Future[Answer]) -> Answer:
+    """Hold a cancellation back until the answer is there, as a COMMIT does."""
     cancelled: asyncio.CancelledError | None = None
     while not sending.done():
         try:
@@ -260,5 +264,5 @@ async def _to_the_end(sending: asyncio.Future[Answer]) -> Answer:
 
 def _transaction(conn: Any) -> HttpTransaction:
     if not isinstance(conn, HttpTransaction):
-        raise InvalidInput(f"{type(conn).__name__} is no transaction of this bus", remedy="use: bus.transaction()")
+        raise InvalidInput(f"{type(conn).__name__} is not a transaction of this bus", remedy="use: bus.transaction()")
     return conn

@@ -1,4 +1,4 @@
-"""Sending over HTTP: what is sent at the same time shares requests, within bounds."""
+"""Sending over HTTP: concurrent calls share requests, within bounds."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from postbus.errors import InvalidInput, InvalidOption
 from postbus.http_client.wire import Answer, Wire, path_of
 from postbus.message import Outgoing
 
-_MOST_LANES = 1000  # after which those that are idle are forgotten
+_MAX_BATCHERS = 1000  # beyond that, those that are idle are forgotten
 
 
 class WireMessage(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """A message as the server takes it."""
+    """A message as the server accepts it."""
 
     payload: msgspec.Raw | UnsetType = UNSET
     text: str | UnsetType = UNSET
@@ -42,23 +42,23 @@ class WireMessage(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class HttpSender:
-    """Sends messages, a request at a time for each topic: what comes meanwhile shares the next one."""
+    """Sends messages by one request at a time for each topic. Messages that come meanwhile share the next one."""
 
     def __init__(self, wire: Wire, *, dedup: bool, most: int, most_bytes: int) -> None:
         self._wire = wire
         self._dedup = dedup
-        self._lanes: dict[str, CommitBatcher] = {}
-        self._room = SendBudget(most, most_bytes)
+        self._batchers: dict[str, CommitBatcher] = {}
+        self._budget = SendBudget(most, most_bytes)
 
     async def send(self, topic: str, message: Outgoing) -> int:
-        """Publish; returns the id when the message is committed."""
+        """Publish a message. Returns its id once it is committed."""
         message = self._checked(topic, message)
         size = len(encode(message.payload)[0])
-        async with self._room.taken(size):
-            if len(self._lanes) >= _MOST_LANES:
-                self._lanes = {name: lane for name, lane in self._lanes.items() if not lane.is_idle}
-            lane = self._lanes.setdefault(topic, CommitBatcher(self._commit))
-            return await lane.send(topic, message, size)
+        async with self._budget.taken(size):
+            if len(self._batchers) >= _MAX_BATCHERS:
+                self._batchers = {name: one for name, one in self._batchers.items() if not one.is_idle}
+            batcher = self._batchers.setdefault(topic, CommitBatcher(self._commit))
+            return await batcher.send(topic, message, size)
 
     async def send_many(self, topic: str, messages: Iterable[Any]) -> list[int]:
         """Publish all in one request."""
@@ -66,12 +66,12 @@ class HttpSender:
         return await self._push(topic, given) if given else []
 
     async def close(self) -> None:
-        """Wait until all that was sent is answered."""
-        for lane in list(self._lanes.values()):
-            await lane.close()
+        """Wait until all sent messages are answered."""
+        for batcher in list(self._batchers.values()):
+            await batcher.close()
 
     def _checked(self, topic: str, message: Outgoing) -> Outgoing:
-        publish_one(topic, message)  # what is wrong with it is told here, not to those it shares a request with
+        publish_one(topic, message)  # refuse a bad message here: in a shared request it would fail others
         if message.dedup_key is None and self._dedup:
             return msgspec.structs.replace(message, dedup_key=f"http:{uuid4().hex}")
         return message
@@ -87,11 +87,13 @@ class HttpSender:
 
 
 class SendBudget:
-    """How much may be under way. Who finds no room waits for it, in order."""
+    """Bounds what is unanswered. Calls beyond the bounds wait, in their order."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         if most < 1 or most_bytes < 1:
-            raise InvalidOption(f"room for {most} messages of {most_bytes} bytes is none", remedy="give 1 or more")
+            raise InvalidOption(
+                f"max_pending {most} or max_pending_bytes {most_bytes} is not positive", remedy="use 1 or more"
+            )
         self._most = most
         self._most_bytes = most_bytes
         self.count = self.size = 0
@@ -99,7 +101,7 @@ class SendBudget:
 
     @asynccontextmanager
     async def taken(self, size: int) -> AsyncIterator[None]:
-        """Room for one message, for as long as the block runs."""
+        """Count one message while the block runs; wait first if it does not fit."""
         if self._waiting or not self._fits(size):
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append((size, turn))
@@ -117,7 +119,7 @@ class SendBudget:
             self._free(size)
 
     def _fits(self, size: int) -> bool:
-        """One message always does, however large it is."""
+        """Whether a message fits now. A single one always does, however large it is."""
         return self.count == 0 or (self.count < self._most and self.size + size <= self._most_bytes)
 
     def _take(self, size: int) -> None:
@@ -135,14 +137,14 @@ class SendBudget:
 
 
 def as_outgoing(messages: Iterable[Any]) -> list[Outgoing]:
-    """Payloads, or `Outgoing`s, as messages."""
+    """Payloads and `Outgoing` messages, all as `Outgoing`."""
     if isinstance(messages, str | bytes | Mapping):
-        raise InvalidInput(f"many messages are one {type(messages).__name__}", remedy="give a list")
+        raise InvalidInput(f"messages are one {type(messages).__name__}", remedy="give a list of messages")
     return [one if isinstance(one, Outgoing) else Outgoing(payload=one) for one in messages]
 
 
 def as_wire(message: Outgoing) -> WireMessage:
-    """A message as the server takes it: JSON as it is, text as text, anything else in base64."""
+    """A message as the server accepts it: JSON as it is, text as text, anything else in base64."""
     encoded, own = encode(message.payload)
     content_type = message.content_type
     wire = WireMessage(
@@ -165,7 +167,7 @@ def as_wire(message: Outgoing) -> WireMessage:
 
 
 def _is_plain(encoded: bytes) -> bool:
-    """Whether it is UTF-8: lone surrogates, which a text may hold, are not."""
+    """Whether a text is UTF-8: a str may hold lone surrogates, which are not."""
     try:
         encoded.decode()
     except UnicodeDecodeError:

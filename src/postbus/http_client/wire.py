@@ -1,4 +1,4 @@
-"""Requests to a server: made again while that may help, and errors as those of Postbus."""
+"""Requests to a server: repeated while that may help, with errors translated into those of Postbus."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ except ModuleNotFoundError as error:
     ) from error
 
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-_AWAY = "check that the server runs and that its address is right"
-_MOST_CONNECTIONS = 1000
-_PASSING = (429, 503)  # nothing was done, and later it may be
-_OF_PROXIES = (502, 504)  # who do not know what was done
+_CHECK_SERVER = "check that the server runs and that its address is right"
+_MAX_CONNECTIONS = 1000
+_PASSING = (429, 503)  # the server did nothing, and may do it later
+_OF_PROXIES = (502, 504)  # proxies do not know what the server did
 
 
 class _Failed(Exception):
@@ -37,7 +37,7 @@ class _Failed(Exception):
 
 
 class Problem(msgspec.Struct):
-    """What the server says of an error."""
+    """An error as the server describes it."""
 
     code: str
     detail: str = ""
@@ -45,7 +45,7 @@ class Problem(msgspec.Struct):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the server says."""
+    """A successful response."""
 
     body: bytes
     date: str
@@ -56,18 +56,19 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Wire:
-    """A server of Postbus."""
+    """The connection to a server of Postbus."""
 
     def __init__(self, url: str, *, token: str | None, patience: float, timeout: float) -> None:
         if not url.startswith(("http://", "https://", "unix:/")):
             raise InvalidOption(
-                f"{url!r} is no address of a server", remedy="such as http://127.0.0.1:8472, or unix:/run/postbus.sock"
+                f"{url!r} is not the address of a server",
+                remedy="use one such as http://127.0.0.1:8472 or unix:/run/postbus.sock",
             )
         if timeout <= 0 or patience < 0:
-            raise InvalidOption(f"timeout {timeout} or patience {patience} makes no sense", remedy="give seconds")
+            raise InvalidOption(f"timeout {timeout} or patience {patience} is out of range", remedy="give seconds")
         self._patience = patience
         self._timeout = timeout
-        limits = httpx.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=20)
+        limits = httpx.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=20)
         socket = url.removeprefix("unix:") if url.startswith("unix:") else None
         self._client = httpx.AsyncClient(
             base_url=url if socket is None else "http://localhost",
@@ -79,10 +80,10 @@ class Wire:
     async def ask(
         self, method: str, path: str, body: Any = None, *, is_repeatable: bool, takes: float = 0.0, **params: Any
     ) -> Answer:
-        """Make a request; again, while it fails and that may help.
+        """Make a request, and repeat it while it fails and that may help.
 
-        What `is_repeatable` may be done twice without harm. Of the rest, what may have happened is not done again, and
-        told as CommitUnknown. `takes` is how long the server may take for it on purpose.
+        A request that `is_repeatable` may be carried out twice without harm. Any other is not repeated once it may have
+        been carried out: it raises CommitUnknown. `takes` is the time for which the server may wait on purpose.
         """
         content = None if body is None else msgspec.json.encode(body)
         request = self._client.build_request(
@@ -101,8 +102,8 @@ class Wire:
             except _Failed as failed:
                 if failed.may_have_happened and not is_repeatable:
                     raise CommitUnknown(
-                        f"the request may or may not have been done: {failed.error.message}",
-                        remedy="look before you repeat it, or send with a dedup_key, which makes repeating safe",
+                        f"the request may or may not have been carried out: {failed.error.message}",
+                        remedy="check before you repeat it, or send with a dedup_key, which makes repeating safe",
                     ) from failed.error
                 wait = max(failed.retry_after, backoff.next())
                 if time.monotonic() + wait > until:
@@ -113,8 +114,9 @@ class Wire:
         try:
             answer = await self._client.send(request)
         except httpx.TransportError as error:
-            told = DatabaseUnavailable(f"the server cannot be reached: {error or type(error).__name__}", remedy=_AWAY)
-            raise _Failed(told, may_have_happened=not isinstance(error, _NOT_SENT)) from error
+            reason = str(error) or type(error).__name__
+            away = DatabaseUnavailable(f"the server cannot be reached: {reason}", remedy=_CHECK_SERVER)
+            raise _Failed(away, may_have_happened=not isinstance(error, _NOT_SENT)) from error
         if answer.is_success:
             return Answer(answer.content, answer.headers.get("date", ""))
         problem = _problem(answer)
@@ -124,7 +126,7 @@ class Wire:
         raise problem
 
     async def get(self, path: str, **params: Any) -> Any:
-        """What a path shows."""
+        """The JSON at a path."""
         return (await self.ask("GET", path, is_repeatable=True, **params)).as_json()
 
     async def close(self) -> None:
@@ -132,16 +134,17 @@ class Wire:
 
 
 def path_of(*parts: str) -> str:
-    """A path of the API; names may hold slashes."""
+    """A path of the API. Names may contain slashes."""
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def _problem(answer: httpx.Response) -> PostbusError:
     try:
-        told = msgspec.json.decode(answer.content, type=Problem)
+        problem = msgspec.json.decode(answer.content, type=Problem)
     except msgspec.MsgspecError:
         return PostbusError(f"the server answered {answer.status_code}", remedy="check the address of the server")
-    return from_database(told.code, told.detail, told.remedy) or PostbusError(told.detail, remedy=told.remedy)
+    error = from_database(problem.code, problem.detail, problem.remedy)
+    return error or PostbusError(problem.detail, remedy=problem.remedy)
 
 
 def _texts(params: dict[str, Any]) -> dict[str, str]:

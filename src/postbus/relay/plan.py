@@ -5,20 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
+from postbus._consumers.handlers import HandlerRegistry
 from postbus._content.names import check_topic_name
 from postbus._db.store import Store
 from postbus._runtime.log_events import event
 from postbus.catch_up import CatchUp
-from postbus.errors import InvalidOption, TopicNotFound
+from postbus.errors import InvalidOption, PostbusError, TopicNotFound
 from postbus.options import Duration, as_timedelta
 from postbus.relay.away import Away
 from postbus.relay.envelope import Envelope, Form
 from postbus.relay.relay import EventRegistry, Relay
 from postbus.relay.sink import Sink
 from postbus.retry import RetryPolicy
+from postbus.start import Start
 from postbus.subscription import HandlerOptions
 
 BATCH, CONCURRENCY, POLL, MAX_ATTEMPTS, RETENTION = 50, 1, timedelta(milliseconds=500), 25, timedelta(days=30)
@@ -54,6 +56,7 @@ class RelayOptions(TypedDict, total=False):
 class Planned:
     """A relay, and how the bus is to run it."""
 
+    topic: str
     relay: Relay
     handling: HandlerOptions
     is_of_queue: bool
@@ -96,7 +99,24 @@ async def plan(
         "poll": options.get("poll", POLL),
         "retry": retry_of(found[0], options.get("max_attempts", MAX_ATTEMPTS)),
     }
-    return Planned(relay, handling, is_queue)
+    return Planned(topic, relay, handling, is_queue)
+
+
+async def register(planned: Planned, handlers: HandlerRegistry, start: Start | str | datetime | int) -> None:
+    """Make a relay the handler of its QUEUE, or start a group for it."""
+    topic, relay, handling = planned.topic, planned.relay, planned.handling
+    if planned.is_of_queue:
+        if Start.of(start) != Start.BEGINNING:
+            raise InvalidOption(f"topic {topic!r} is a QUEUE, which has no position to start at", remedy="omit start")
+        handlers.decorator(topic, name=relay.name, **handling)(relay.handle)
+        return
+    group = handlers.group(relay.name, topic, catch_up=IN_ORDER, **handling)
+    group.add_member("sink", relay.handle)
+    try:
+        await group.start(start)
+    except PostbusError:
+        handlers.groups.remove(group)  # so that the caller can try again
+        raise
 
 
 def retry_of(topic: Mapping[str, Any], max_attempts: int) -> RetryPolicy:

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from postbus._db.addresses import ENCODE, why_no_address
+from postbus._db.addresses import ENCODE, address_problem
 from postbus.errors import InvalidOption
 from postbus.message import Message, Outcome, Release, Retry
 
@@ -85,7 +85,7 @@ async def one_by_one(send: Callable[[Parcel], Awaitable[Outcome]], parcels: Sequ
 
 def check_address(url: str, *schemes: str, of: str, example: str) -> None:
     """Refuse an address of a sink that cannot be read, without a word of what it says: it may hold a password."""
-    problem = why_no_address(url, schemes)
+    problem = address_problem(url, schemes)
     if problem is not None:
         raise InvalidOption(f"the address of {of} is wrong: {problem}", remedy=f"such as {example}; {ENCODE}")
 

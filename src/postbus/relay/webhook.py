@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from postbus._db.addresses import told_address
+from postbus._db.addresses import public_address
 from postbus._runtime.visible_text import visible
 from postbus.errors import InvalidOption, SinkUnavailable
 from postbus.message import Ack, DeadLetter, Outcome, Release, Retry
@@ -94,7 +94,7 @@ class WebhookSink:
     @staticmethod
     def check_target(target: str) -> None:
         """Refuse what is no address."""
-        told = told_address(target)
+        told = public_address(target)
         if urlsplit(told).scheme not in ("http", "https") or not urlsplit(told).netloc:
             raise InvalidOption(f"target {told!r} is not an address", remedy="such as https://example.com/hook")
 
@@ -151,7 +151,7 @@ class WebhookSink:
             self._silent.add(_address(parcel.target))
             return Release()
         if isinstance(error, httpx.InvalidURL):
-            return DeadLetter(reason=f"target {told_address(parcel.target)!r} is not an address")
+            return DeadLetter(reason=f"target {public_address(parcel.target)!r} is not an address")
         if isinstance(error, RuntimeError) and "closed" in str(error):  # the client was, meanwhile, for another call
             return Release()
         if isinstance(error, TimeoutError):

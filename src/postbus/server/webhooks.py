@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from postbus._content.content_types import told_content_type
-from postbus._db.addresses import told_address
+from postbus._db.addresses import public_address
 from postbus._db.store import Store
 from postbus._runtime.log_events import event
 from postbus._runtime.loop import Backoff, pause
@@ -42,7 +42,7 @@ class Webhook:
         """Send a message. Where nobody listens, that is an attempt as well: others of the topic do not wait for it."""
         [outcome] = await self.sink.send([self._parcel(message)])
         return (
-            Retry(error=f"nobody listens at {told_address(self.row['url'])}")
+            Retry(error=f"nobody listens at {public_address(self.row['url'])}")
             if isinstance(outcome, Release)
             else outcome
         )
