@@ -224,7 +224,7 @@ async def test_commit_that_notified_is_not_notified_again(
         rung.append(topics)
         await original(topics)
 
-    monkeypatch.setattr(store, "ring", notify)
+    monkeypatch.setattr(store, "notify", notify)
     await bus.send(topic, 1)
     await ear.hears(topic)
     await bus.send_many(topic, [1, 2])

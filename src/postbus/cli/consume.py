@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from postbus._consumers.group_control import GroupControl
 from postbus._wakeup.waiters import Wakers
 from postbus.bus import Bus
 from postbus.catch_up import CatchUp
@@ -203,7 +204,8 @@ class _Consumer:
         if group is None:
             self.worker = Worker(bus.dsn, [subscribe(_NAME, handler)], wakers=Wakers())
         else:
-            members = Group(bus, group, scope, subscribe, catch_up=catch_up)
+            control = GroupControl(bus.connect, bus.default, lambda: self.worker)
+            members = Group(control, group, scope, subscribe, catch_up=catch_up)
             members.add_member(_NAME, handler)
             self.worker = Worker(bus.dsn, [], groups=[(members, start)], wakers=Wakers())
         self.handled = 0
