@@ -359,7 +359,7 @@ async def test_impossible_uses_of_a_transaction_are_refused(http: HttpBus, bus: 
             await popped.retry(tx)
     with pytest.raises(InvalidInput, match="has ended"):
         await http.publish(tx, "out", 1)
-    with pytest.raises(InvalidInput, match="no transaction of this bus"):
+    with pytest.raises(InvalidInput, match="not a transaction of this bus"):
         await popped.ack("something else")
     await popped.ack()
 
