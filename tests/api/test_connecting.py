@@ -56,7 +56,7 @@ async def test_user_without_a_role_is_refused(conn: Any, dsn: str) -> None:
     await conn.execute("create role nobody_special login")
     try:
         error = await error_of(dsn.replace("postgres@", "nobody_special@"), AccessDenied)
-        assert "grant the user the role" in error.remedy
+        assert "grant the user a role" in error.remedy
     finally:
         await conn.execute("drop role nobody_special")
 

@@ -260,7 +260,7 @@ async def test_bus_behind_a_pooler_calls_no_lookalikes(planted: Town, monkeypatc
     await (await _migrated(planted)).close()
     # The server's process id differs from the one the driver was told: so it is behind a pooler.
     behind_a_pooler = _PREPARE_SESSION.replace("pg_catalog.pg_backend_pid()", "0")
-    monkeypatch.setattr(connect, "_PREPARE_SESSION", behind_a_pooler)
+    monkeypatch.setattr("postbus._db.connect._PREPARE_SESSION", behind_a_pooler)
     async with Bus.open(planted.dsn) as bus:
         assert (await bus.connect()).is_pooled
         for use in _USES.values():
