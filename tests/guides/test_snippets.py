@@ -62,6 +62,23 @@ def test_calls_fit_the_api(snippet: Block) -> None:
             assert problem is None, f"{snippet}: {ast.unparse(node)}: {problem}"
 
 
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=str)
+def test_attributes_exist(snippet: Block) -> None:
+    """Attributes of messages, deliveries and the like that a page reads are there."""
+    tree = _tree(snippet)
+    types = {**TYPES, **_assigned(tree)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (owner := types.get(ast.unparse(node.value))) is not None:
+            assert node.attr in _attributes_of(owner), f"{snippet}: {ast.unparse(node)}"
+
+
+def _attributes_of(owner: Any) -> set[str]:
+    """The methods, properties and fields of a class, also those that its constructor sets."""
+    body = ast.walk(ast.parse(inspect.getsource(inspect.getmodule(owner) or owner)))
+    set_by_itself = {one.attr for one in body if isinstance(one, ast.Attribute) and ast.unparse(one.value) == "self"}
+    return {*dir(owner), *inspect.get_annotations(owner), *set_by_itself}
+
+
 def _assigned(tree: ast.Module) -> dict[str, type]:
     """The variables of a snippet to which it assigns a new object of Postbus."""
     found = {}
