@@ -13,7 +13,22 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 SHORT_PAGES = ("README.md",)
 MOST_LINES = 150
-CODE = ("tools", "faults", "bench", "examples")
+CODE = ("src", "tools", "faults", "bench", "tests", "examples")
+TO_DO = (
+    "_admin",
+    "_consumers",
+    "_db",
+    "_group",
+    "_handling",
+    "_maintenance",
+    "_pull",
+    "_queue",
+    "admin.py",
+    "cli",
+    "server",
+    "worker.py",
+)
+"""Parts of the package that are still being rewritten."""
 SKIPPED = {"build", "dist", "node_modules"}
 VAGUE = ("Who", "What", "That")
 
@@ -99,7 +114,9 @@ def findings(root: Path) -> Iterator[Finding]:
     """Everything to mend below a folder."""
     yield from lengths(root)
     yield from links(pages_in(root))
-    yield from docstrings(path for name in CODE for path in sorted((root / name).rglob("*.py")))
+    files = (path for name in CODE for path in sorted((root / name).rglob("*.py")))
+    to_do = [root / "src" / "postbus" / name for name in TO_DO]
+    yield from docstrings(path for path in files if not any(path.is_relative_to(one) for one in to_do))
 
 
 def main(root: Path = ROOT) -> int:

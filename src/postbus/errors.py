@@ -1,4 +1,4 @@
-"""What can go wrong, grouped by what the caller can do about it.
+"""Errors, grouped by what the caller can do about them.
 
     PostbusError
     ├── InvalidInput                 the call is wrong: change it

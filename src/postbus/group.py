@@ -22,7 +22,7 @@ Filter = Callable[[Message], bool]
 
 
 class GroupHost(Protocol):
-    """What a group needs of its bus."""
+    """The part of a bus that a group needs."""
 
     default: Default
 
@@ -35,7 +35,7 @@ class GroupHost(Protocol):
 
 @dataclass
 class Counts:
-    """What a member, or a group, has done in this process."""
+    """Counts of what a member, or a group, has done in this process."""
 
     processed: int = 0
     failed: int = 0
@@ -216,7 +216,7 @@ class Group:
 
     @property
     def counts(self) -> Counts:
-        """What the group has done in this process."""
+        """Counts of what the group has done in this process."""
         each = [member.counts for member in (*self.members.values(), *self._removed)]
         each += [part.counts for part in self.parts.values()]
         return Counts(
@@ -249,7 +249,7 @@ class Group:
             yield next(iter(self.members)), self._filtered, self._filtered_told
 
     def member_for(self, message: Message) -> Member | None:
-        """Who gets a message: None if all filters reject it."""
+        """The member that gets a message. None if all filters reject it."""
         if self.filter is not None and not self.filter(message):
             return None
         fitting = [one for one in self.members.values() if one.filter is None or one.filter(message)]

@@ -1,4 +1,4 @@
-"""What is wrong with groups, and what to do about it: one source for the doctor, `groups check`, HTTP and programs."""
+"""Problems of groups, and their remedies: one source for the doctor, `groups check`, HTTP and programs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def as_limits(row: Row) -> dict[str, Any]:
 async def look_at_groups(
     fetch: Fetch, stuck_after: timedelta, topics: Sequence[str] | None = None
 ) -> list[GroupFinding]:
-    """What is wrong with groups (a warning), and what is unusual. `topics`: patterns of LIKE; None for all."""
+    """Find problems of groups (warnings), and unusual states. `topics`: patterns of LIKE; None for all."""
     found = [finding for row in await fetch(_GROUPS, topics) for finding in _of_group(row)]
     stuck = await fetch(f"select * from postbus.stuck_messages($2) {_VISIBLE}", topics, stuck_after)
     broken = await fetch(f"select * from postbus.inconsistencies() {_VISIBLE}", topics)

@@ -1,4 +1,4 @@
-"""What travels: messages as handlers see them, messages to be published, and outcomes."""
+"""Messages as handlers see them, messages to be published, and outcomes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishOptions(TypedDict, total=False):
-    """What can be said of a message beside its payload."""
+    """Options of a message beside its payload."""
 
     key: str | None
     """What order is kept by, in an ordered topic."""

@@ -16,7 +16,7 @@ Duration = timedelta | str | float
 
 
 class TopicOptions(TypedDict, total=False):
-    """What can be set for a topic. What is left out has the default named here."""
+    """Options of a topic. An option that is left out has the default named here."""
 
     semantics: str
     """QUEUE: each message goes to one consumer. PUB_SUB: each message goes to every group (QUEUE)."""

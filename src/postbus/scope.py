@@ -1,4 +1,4 @@
-"""What a group subscribes to: a topic, a key of it, or topics by namespace, task or pattern."""
+"""The scope of a subscription: a topic, a key of it, or topics by namespace, task or pattern."""
 
 from __future__ import annotations
 

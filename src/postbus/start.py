@@ -122,7 +122,7 @@ class Default:
         is_recorded: bool,
         is_wide: bool,
     ) -> Start:
-        """What was asked for. `is_recorded`: the start is recorded as a mode. `is_wide`: see `Start.recorded`."""
+        """The start that was asked for. `is_recorded`: it is recorded as a mode. `is_wide`: see `Start.recorded`."""
         if mode is not None:
             if start is not None and mode != "timestamp":
                 raise InvalidOption("start and mode are both given", remedy="give one of them")

@@ -35,7 +35,7 @@ class HandlerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Subscription:
-    """What is consumed, by whom, and how."""
+    """A handler, the topic it consumes, and how."""
 
     topic: str
     """Or, before it is known which ones, what topics a group has: see `Scope`."""
@@ -187,13 +187,13 @@ class HandlerCall:
         return cls(decoder, events, message_parameter, connection_parameter)
 
     def payload(self, message: Message) -> Any:
-        """What the handler is given of a message; raises what NOT_DECODABLE lists."""
+        """Decode a message's payload for the handler; raises the errors in NOT_DECODABLE."""
         if self.decoder is not None:
             return self.decoder(message.payload, message.content_type)
         return message if self.events is None else self.events.payload(message)
 
     def named_arguments(self, message: Any, conn: Any) -> dict[str, Any]:
-        """What the handler gets beside the payload."""
+        """The arguments that the handler gets beside the payload."""
         named = {}
         if self.message_parameter is not None:
             named[self.message_parameter] = message

@@ -11,7 +11,7 @@ PRESETS = ("default", "low_throughput", "high_throughput", "critical")
 
 
 class SweepingOptions(TypedDict, total=False):
-    """What can be set. What is left out stays as it is."""
+    """Options of sweeping. An option that is left out stays as it is."""
 
     interval: Duration
     """How often finished messages, and parts of the log that nobody needs, are looked for (5 minutes)."""

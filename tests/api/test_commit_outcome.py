@@ -1,4 +1,4 @@
-"""What a caller learns when COMMIT is interrupted by a broken connection or by a cancellation."""
+"""A caller whose COMMIT is interrupted by a broken connection or a cancellation learns its outcome."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_the_settings_tell_what_was_measured(report: dict[str, Any]) -> None:
 
 
 def test_every_goal_has_a_check(report: dict[str, Any]) -> None:
-    """What a check says about itself is consistent. Whether the timings are met is not tested on a busy machine."""
+    """Each check is consistent in itself. Whether timings are met is not tested on a busy machine."""
     assert {check["name"] for check in report["checks"]} == _CHECKS
     for check in report["checks"]:
         comparison, goal = check["goal"].split()

@@ -133,7 +133,7 @@ def test_the_short_form_lies_between_the_quick_one_and_the_long_one() -> None:
 
 
 def test_a_run_ends_in_time(tmp_path: Path) -> None:
-    """What is running then is ended, with its server; what has not begun is not begun. Reports of before are gone."""
+    """The running scenario is ended, with its server; later ones are not begun. Earlier reports are gone."""
     (tmp_path / "lt7.json").write_text("{}")
     out = io.StringIO()
 

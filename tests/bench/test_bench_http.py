@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def report() -> dict[str, Any]:
-    """What a quick run prints."""
+    """The report that a quick run prints."""
     command = [sys.executable, "-m", "bench", "http", "--quick", "--json"]
     finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
     assert finished.returncode in (0, 1), finished.stderr
@@ -31,7 +31,7 @@ def test_every_part_has_figures(report: dict[str, Any]) -> None:
 
 
 def test_goals_are_checked(report: dict[str, Any]) -> None:
-    """What a poll costs, how soon it wakes up, and what HTTP takes of the throughput."""
+    """It has the cost of a poll, how soon it wakes up, and what HTTP takes of the throughput."""
     assert {check["name"] for check in report["checks"]} == {
         "http_push_batch_to_python_ratio", "http_pop_batch_to_python_ratio", "http_poll_wake_up_p99_ms",
         "http_polls_idle_cpu_percent", "http_poll_kib",

@@ -1,4 +1,4 @@
-"""What a benchmark says about the machine."""
+"""The description of the machine in a benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all commands have in common: options, errors, exit codes, help."""
+"""Common behaviour of all commands: options, errors, exit codes, help."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ COUNT = 20
 
 
 class Order(msgspec.Struct):
-    """What handlers ask for."""
+    """The payload that handlers ask for."""
 
     n: int
 

@@ -1,4 +1,4 @@
-"""Who may do what: tokens, roles, patterns of topics."""
+"""Access over HTTP: tokens, roles, patterns of topics."""
 
 from __future__ import annotations
 

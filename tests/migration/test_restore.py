@@ -104,7 +104,7 @@ async def _rebase(conn: Any) -> int:
 
 
 async def _take_all(conn: Any, group: int, topic: str = "t") -> list[str]:
-    """What a worker gets for a group: it takes the lanes, reads and moves on."""
+    """The messages that a worker gets for a group: it takes the lanes, reads and moves on."""
     found = []
     worker = f"worker {secrets.token_hex(4)}"
     for lane in await take(conn, worker, group):
@@ -301,7 +301,7 @@ async def test_what_commits_late_and_what_lies_behind_is_not_lost(conn: Any, con
 async def test_a_publisher_that_waits_for_the_rebase_is_not_lost(
     conn: Any, restore: Restore, other_server: Any
 ) -> None:
-    """Who was about to publish when it began, with a position already, is delivered after it."""
+    """A message of a publisher that already had a position when the rebase began is delivered after it."""
     await create_topic(conn)
     group = await subscribe(conn)
     await publish(conn, "one")
@@ -441,7 +441,7 @@ async def test_a_topic_joins_no_scope_until_a_restored_database_is_rebased(conn:
 
 
 async def test_a_queue_goes_on_in_its_order_in_a_restored_database(conn: Any, restore: Restore) -> None:
-    """What was published before the dump does not wait until nothing new is published any more."""
+    """Messages from before the dump do not wait until nothing new is published any more."""
     await _burn_ids(conn)
     await publish(conn, "one", "two", topic="q")
     there = await restore()

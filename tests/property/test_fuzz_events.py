@@ -1,4 +1,4 @@
-"""What the comparison of two schemas allows is what msgspec really reads."""
+"""The comparison of two schemas allows exactly the changes that msgspec can read."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class _Group:
 
 @dataclass
 class _Topic:
-    """What a topic must keep, by its options and groups."""
+    """The messages that a topic must keep, by its options and groups."""
 
     name: str
     options: dict[str, int]

@@ -1,4 +1,4 @@
-"""What strangers can make the server do before authentication: read, wait, remember, query the database."""
+"""Strangers can make the server do little before authentication: read, wait, remember, query the database."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ LATER = RetryPolicy(initial=3600, factor=1, maximum=3600, max_attempts=3)
 
 
 class History:
-    """What has happened in the database, as the test knows it."""
+    """The events in the database, as the test knows them."""
 
     begun_at: datetime
     ended_at: datetime

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def quick_report(scenario: str, *options: str) -> dict[str, Any]:
-    """What a quick run on a server of its own prints, which is one JSON object; its exit code is that of its checks."""
+    """The one JSON object that a quick run on a server of its own prints; its exit code is that of its checks."""
     command = [sys.executable, "-m", "bench", scenario, "--quick", "--json", *options]
     finished = subprocess.run(command, check=False, capture_output=True, text=True, timeout=170)
     assert finished.stdout, finished.stderr
@@ -26,7 +26,7 @@ def held(report: dict[str, Any]) -> dict[str, bool]:
 
 
 def report(scenario: str, figures: dict[str, float], **more: Any) -> dict[str, Any]:
-    """What `python -m bench SCENARIO --json` prints."""
+    """The output of `python -m bench SCENARIO --json`."""
     return {
         "scenario": scenario,
         "machine": {"cores": 2, "cpu": "a cpu", "load_at_start": 0.5, "measured_at": "2026-01-02T03:04:05+00:00"},

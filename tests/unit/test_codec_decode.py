@@ -1,4 +1,4 @@
-"""What handlers get from stored payloads."""
+"""Decoding stored payloads for handlers."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def _may_hold_nan(encoded: bytes) -> bool:
 
 
 def _as_plain(value: Any) -> Any:
-    """What msgspec does not know, as something that it does."""
+    """Turn a value that msgspec does not know into one that it does."""
     if is_pydantic(type(value)):
         plain = value.model_dump(mode="json", by_alias=True)  # by the names that it is read by
         _refuse_vanished(value.model_dump(by_alias=True), plain)
@@ -281,7 +281,7 @@ def is_storable(text: str) -> bool:
 
 
 def decoder_for(wanted: Any) -> Decoder:
-    """What turns stored bytes into the type a handler asks for; the same for the same type."""
+    """Return the decoder from stored bytes to the type a handler asks for; the same one for the same type."""
     try:
         return _decoder_for(wanted)
     except TypeError:  # a type that cannot be hashed, or is none: that is told now

@@ -25,7 +25,7 @@ def is_content_type(given: str) -> bool:
 
 
 def told_content_type(stored: str) -> str:
-    """What others are told of a stored content type: older messages may have one that is more than one line."""
+    """Return a stored content type as others may see it: that of an older message may have more than one line."""
     return stored if is_content_type(stored) else BYTES
 
 

@@ -1,4 +1,4 @@
-"""What tells a message from all others in the world. The same as the SQL functions event_id and is_event_id."""
+"""The identity of a message, unique in the world. The same as the SQL functions event_id and is_event_id."""
 
 from __future__ import annotations
 

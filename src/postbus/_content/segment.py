@@ -1,4 +1,4 @@
-"""What a read of the log brings: segments of messages, decoded once for all who read them."""
+"""Segments of messages, as a read of the log returns them, decoded once for all readers."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ Part = tuple[Segment, int, int]
 
 
 class ReadResult:
-    """What one read brought, and how to go on from it."""
+    """The result of one read, and how to continue after it."""
 
     __slots__ = (
         "count",

@@ -53,7 +53,7 @@ class ImportedGroup:
 
 @dataclass(frozen=True)
 class ImportedTopic:
-    """What was carried over to a topic."""
+    """The messages that were carried over to a topic."""
 
     name: str
     semantics: str
@@ -63,7 +63,7 @@ class ImportedTopic:
 
 @dataclass(frozen=True)
 class NotImported:
-    """What stays in the old table until its problem is solved and the import is run again."""
+    """Rows that stay in the old table until their problem is solved and the import is run again."""
 
     topic: str
     id: str | None
@@ -73,7 +73,7 @@ class NotImported:
 
 @dataclass(frozen=True)
 class ImportResult:
-    """What an import did, or with `dry_run` what it would do."""
+    """The result of an import, or with `dry_run` the expected one."""
 
     table: str
     layout: str
@@ -294,7 +294,7 @@ def _why_not(topic: OldTopic) -> str | None:
 
 
 def _summary(topic: OldTopic, refused: Collection[str]) -> ImportedTopic:
-    """What was carried over, or will be."""
+    """The messages that were carried over, or will be."""
     items = [item for item in topic.items if item.id not in refused]
     places = {group.name: place for place, group in _new_groups(topic)}
     groups = []

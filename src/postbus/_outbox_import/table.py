@@ -41,7 +41,7 @@ class OldGroup:
 
 @dataclass
 class OldTopic:
-    """What is to be carried over to one topic."""
+    """The messages to be carried over to one topic."""
 
     name: str
     semantics: str
@@ -118,7 +118,7 @@ class Outbox(ABC):
 
     @property
     def source(self) -> str:
-        """What marks are kept under."""
+        """The name under which marks are kept."""
         return self.table.name
 
     @classmethod
@@ -127,7 +127,7 @@ class Outbox(ABC):
 
     @abstractmethod
     async def topics(self, conn: Any, only: Collection[str]) -> list[OldTopic]:
-        """What is to be carried over, topic by topic; of all topics unless some are named."""
+        """Find the messages to be carried over, topic by topic; of all topics unless some are named."""
 
     @abstractmethod
     def rows_sql(self, topic: OldTopic) -> str:

@@ -16,7 +16,7 @@ _EXACTLY = ("pattern", "format", "multipleOf", "contentEncoding", "uniqueItems")
 
 
 def breaking_changes(earlier: Any, later: Any) -> list[str]:
-    """What of two exported documents does not go together: nothing if all is well."""
+    """Compare two exported documents; return the breaking changes, none if all is well."""
     before, after = _events(earlier), _events(later)
     return [f"{name}: {change}" for name in before for change in _of_event(name, before, after, earlier, later)]
 
@@ -66,7 +66,7 @@ class _Comparison:
         self._under_way: set[tuple[str, str]] = set()
 
     def refused(self, given: Any, wanted: Any, path: str = "payload") -> list[str]:
-        """What `given` allows and `wanted` does not, in words."""
+        """Say in words what `given` allows and `wanted` does not."""
         pair = str(given), str(wanted)
         if pair in self._under_way:  # a schema within itself
             return []
@@ -167,7 +167,7 @@ def _values(node: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _others(given: Mapping[str, Any]) -> Any:
-    """What an object may hold beside its properties. None: nothing, as one that has some and says nothing of others."""
+    """The schema of an object's further properties. None: there are none, the default if it names any properties."""
     if given.get("type") != "object":
         return None
     others = given.get("additionalProperties", "properties" not in given)

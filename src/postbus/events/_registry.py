@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EventType:
-    """What a registry knows of one type of event."""
+    """A registered type of event."""
 
     name: str
     topic: str
@@ -124,7 +124,7 @@ class Registry:
         return list(range(oldest, current + 1))
 
     def problems(self) -> list[str]:
-        """What does not fit together: upcasters that lead nowhere, classes that have no decoder."""
+        """Find inconsistencies: upcasters that lead nowhere, classes that have no decoder."""
         found = []
         for name, from_version in sorted(self._upcasters):
             if name not in self._types:
@@ -248,7 +248,7 @@ class WantedEvents:
 
 
 def wanted_events(annotation: Any) -> WantedEvents | None:
-    """What a handler's parameter is annotated with, if that is a registered class, or a union of such."""
+    """The registered classes in the annotation of a handler's parameter: one class, or a union of some."""
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     classes = typing.get_args(annotation) if is_union else (annotation,)
     known = [_of_class[one] for one in classes if isinstance(one, type) and one in _of_class]

@@ -1,4 +1,4 @@
-"""What the inbox knows consumers and messages by."""
+"""The names by which the inbox knows consumers and messages."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Reports(Protocol):
 
 
 class Away:
-    """What a relay tells of its sink. The database being away too is no reason to stop."""
+    """Record that a relay's sink is away. If the database is away too, the relay continues."""
 
     def __init__(self, reports: Reports, topic: str, group: str | None, sink: str) -> None:
         self._reports = reports

@@ -108,7 +108,7 @@ class Envelope:
         )
 
     def _deduplication_id(self, message: Message, event_id: str) -> str:
-        """What a broker may know a message by that it has got already.
+        """The id by which a broker may recognise a message that it already has.
 
         An identity from elsewhere may have come here twice, by two ways or because somebody published it twice. These
         are two messages, and both are sent: what their event is to a consumer, its inbox decides.

@@ -175,4 +175,4 @@ def _outcome(answer: _Answer) -> Outcome:
 
 
 async def _ignore(error: Exception) -> None:
-    """What concerns a message is told by its answer, and what concerns the connection closes it."""
+    """Errors of a message are in its answer, and errors of the connection close it."""

@@ -72,7 +72,7 @@ async def plan(
     is_stopping: Callable[[], bool] = lambda: False,
     suffix: str = "",
 ) -> Planned:
-    """What becomes of a topic and a sink."""
+    """The plan for a topic and a sink."""
     check_topic_name(topic)
     _check(options)
     kept = as_timedelta(options.get("retention", RETENTION), name="retention")
@@ -139,18 +139,18 @@ def _check(options: RelayOptions) -> None:
 
 
 def short_retention(has: timedelta, wanted: timedelta) -> str | None:
-    """What is wrong with how long a topic keeps messages, for a relay that wants to send them again."""
+    """Say what is wrong with a topic's retention, for a relay that wants to send messages again."""
     if has >= wanted:
         return None
     return f"the topic keeps sent messages for {has}, and the relay wants {wanted}"
 
 
 def as_retention(kept: timedelta) -> str:
-    """What the command line says after --retention; max_retention is 30 days where it is not said."""
+    """The value for --retention on the command line, with --max-retention beyond the default of 30 days."""
     told = f"{kept.total_seconds():.0f}s"
     return f"{told} --max-retention {told}" if kept > RETENTION else told
 
 
 def kind_of(sink: object) -> str:
-    """What a sink is called where nobody named it."""
+    """The name of a sink if nobody named it."""
     return str(getattr(sink, "kind", type(sink).__name__.lower()))

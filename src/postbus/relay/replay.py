@@ -33,7 +33,7 @@ class ReplayRequest:
 
 @dataclass
 class Replayed:
-    """What became of them."""
+    """The outcome of a replay, in counts."""
 
     found: int = 0
     sent: int = 0

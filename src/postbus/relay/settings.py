@@ -76,7 +76,7 @@ class RelaySettings:
 def read(
     path: Path | None, environment: Mapping[str, str], options: Mapping[str, Any], sink_options: Mapping[str, Any]
 ) -> RelaySettings:
-    """What a file, POSTBUS_RELAY_… and options say together. Bad values are refused by name."""
+    """Combine a file, POSTBUS_RELAY_… and options. Bad values are refused by name."""
     given = _from_environment(environment)
     path = path or (Path(given["config"]) if "config" in given else None)
     file = _from_file(path, environment) if path is not None else {}

@@ -74,7 +74,7 @@ def check_secret(secret: str) -> None:
 
 
 def _covered(names: Sequence[str], headers: Mapping[str, str], body: bytes) -> bytes:
-    """What is signed: a line for each header, an empty line, and the body."""
+    """The signed text: a line for each header, an empty line, and the body."""
     return "".join(f"{name}: {headers[name]}\n" for name in names).encode() + b"\n" + body
 
 

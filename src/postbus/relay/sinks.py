@@ -61,7 +61,7 @@ SCHEMES: Mapping[str, Callable[..., Sink]] = {
 
 
 def kind_at(url: str) -> str:
-    """What a sink is called where nobody named it."""
+    """The name of a sink if nobody named it."""
     made = SCHEMES.get(url.partition(":")[0].lower())
     return kind_of(made) if made is not None else url.rpartition(":")[2].lower()
 

@@ -86,7 +86,7 @@ class WebhookSink:
 
     @staticmethod
     def quote(text: str) -> str:
-        """What is filled into an address: it cannot lead elsewhere."""
+        """Escape a value that is inserted into an address, so that it cannot lead elsewhere."""
         if text.strip(".") == "":
             raise Unfit(f"{text!r} cannot be filled into an address: it would lead elsewhere")
         return quote(text, safe="")
@@ -144,7 +144,7 @@ class WebhookSink:
             return self._failed(parcel, error)
 
     def _failed(self, parcel: Parcel, error: Exception) -> Outcome:
-        """What becomes of a message whose request had no answer."""
+        """The outcome of a message whose request had no answer."""
         httpx = self._httpx
         is_gone = isinstance(error, httpx.RemoteProtocolError) and str(error).startswith(_GONE)
         if is_gone or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):

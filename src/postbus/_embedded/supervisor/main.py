@@ -44,7 +44,7 @@ class SupervisorError(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a starter asks of the supervisor."""
+    """The request of a starter to the supervisor."""
 
     home: str
     bin_dir: str

@@ -86,7 +86,7 @@ def spawn(
 
 
 def _die_with_parent(death_signal: int) -> Callable[[], None] | None:
-    """What a child runs before exec. None where the kernel cannot do it."""
+    """The function that a child runs before exec. None if the kernel cannot do it."""
     try:
         import ctypes
 
