@@ -154,7 +154,7 @@ async def test_help_names_all_exit_codes(nowhere: Cli) -> None:
     assert all(f"{code} {meaning}" in plain for code, meaning in EXIT_CODES.items())
 
 
-@pytest.mark.parametrize("args", ["", "topics", "dead-letters", "up --help"])
+@pytest.mark.parametrize("args", ["", "topics", "dead-letters", "up --help", "bench --help"])
 async def test_help_is_shown_without_a_command(nowhere: Cli, args: str) -> None:
     """Asking for help is no error."""
     assert "Usage: postbus" in (await nowhere.quick(*args.split())).done().out

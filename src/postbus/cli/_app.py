@@ -34,6 +34,7 @@ _COMMANDS = {
     "worker": ["worker"],
     "import": ["import_"],
     "rebase": ["rebase"],
+    "bench": ["bench"],
     "version": ["version"],
 }
 """The modules of each command. The first has a function of its name, or an `app`, to which the others add.
