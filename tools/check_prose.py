@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-SHORT_PAGES = ("README.md",)
+SHORT_PAGES = ("README.md", "ARCHITECTURE.md")
 MOST_LINES = 150
 CODE = ("src", "tools", "faults", "bench", "tests", "examples")
 TO_DO = (
