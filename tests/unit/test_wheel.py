@@ -1,4 +1,4 @@
-"""What users install."""
+"""The files that users install."""
 
 from __future__ import annotations
 
