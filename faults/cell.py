@@ -14,7 +14,7 @@ from typing import Any
 
 from faults.modes import Mode
 from faults.oracle import Finding, judge
-from faults.servers import Absent
+from faults.servers import NotInstalled
 from faults.servers.run import Servers
 from faults.stage import Stage, directly
 from faults.world import Unsettled, World
@@ -84,7 +84,7 @@ async def run(servers: Servers, fault: Fault, modes: Sequence[Mode], seed: str, 
     began = time.monotonic()
     try:
         await _run(servers, fault, chosen, seed, folder, verdict)
-    except Absent as absence:
+    except NotInstalled as absence:
         verdict.absent = str(absence)
     except Exception as error:  # the others go on
         verdict.findings.append(Finding("LIVE", "", f"the run itself failed: {type(error).__name__}: {error}"))
@@ -120,7 +120,7 @@ async def _play(world: World, fault: Fault, verdict: Verdict) -> None:
             async with asyncio.timeout(_LONGEST_STRIKE):
                 await fault.strike(world)
             await world.flows()
-        except Absent:
+        except NotInstalled:
             raise
         except Exception as error:  # judge what there is all the same
             verdict.findings.append(Finding("LIVE", "", f"during the fault: {type(error).__name__}: {error}"))

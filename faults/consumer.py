@@ -26,7 +26,7 @@ from faults.failpoint import (
     IN_HANDLER,
     Failpoint,
 )
-from faults.journal import Begin, End, Hurt, Journal, Settled, now
+from faults.journal import Disruption, HandlerBegan, HandlerEnded, Journal, SettlementAccepted, now
 from faults.modes import RELAY, Mode
 from faults.puller import Pullers
 from postbus import Bus, DatabaseUnavailable, Delivery, Message, Start
@@ -56,7 +56,7 @@ class Order(msgspec.Struct):
     is_poison: bool
 
 
-class Observed:
+class StoreObserver:
     """Notes which settlements the database accepts, and dies where it is told to. Put around the methods of `Store`."""
 
     def __init__(self, journal: Journal, failpoint: Failpoint, database: str) -> None:
@@ -140,14 +140,14 @@ class Observed:
 
     def _note(self, mode: str, what: Sequence[str], by: str) -> None:
         if what:
-            self._journal.note(*(Settled(mode, f"{self._database} {one}", os.getpid(), by) for one in what))
+            self._journal.note(*(SettlementAccepted(mode, f"{self._database} {one}", os.getpid(), by) for one in what))
 
 
 def _replace(name: str, method: Callable[..., Awaitable[Any]]) -> None:
     setattr(Store, name, method)
 
 
-class Stalls:
+class StallRecorder:
     """Notes when this process, or a statement that says it is alive, took so long that leases may have ended."""
 
     def __init__(self, journal: Journal) -> None:
@@ -177,10 +177,10 @@ class Stalls:
 
     def _note(self, what: str, since: int) -> None:
         if now() - since > _STALL:
-            self._journal.note(Hurt(what, since, now() + _STALL, excuses=True))
+            self._journal.note(Disruption(what, since, now() + _STALL, excuses=True))
 
 
-class Handlers:
+class HandlerRegistry:
     """Registers a handler for each mode and group."""
 
     def __init__(
@@ -244,9 +244,9 @@ class Handlers:
 
     async def _handle(self, mode: Mode, group: str, order: Order, message: Message, conn: Any = None) -> None:
         what = (mode.name, group, order.key, order.n, os.getpid())
-        self._journal.note(Begin(*what, now(), message.id, message.attempt))
+        self._journal.note(HandlerBegan(*what, now(), message.id, message.attempt))
         if order.is_poison:
-            self._journal.note(Hurt("poison", now(), now(), excuses=True))
+            self._journal.note(Disruption("poison", now(), now(), excuses=True))
             os.kill(os.getpid(), signal.SIGKILL)
         self._failpoint.reach(IN_HANDLER)
         if self._control == SETTLE_FIRST:
@@ -261,12 +261,12 @@ class Handlers:
             await conn.execute("insert into effect values ($1, $2, $3, $4)", mode.name, group, order.key, order.n)
         if order.n % 29 == 7 and message.attempt == 1:
             raise RuntimeError("once more")
-        self._journal.note(End(*what, now()))
+        self._journal.note(HandlerEnded(*what, now()))
         self._failpoint.reach(AFTER_EFFECT)
 
     async def _end_later(self, what: tuple[str, str, str, int, int]) -> None:
         await asyncio.sleep(0.2)
-        self._journal.note(End(*what, now()))
+        self._journal.note(HandlerEnded(*what, now()))
 
 
 def remove_fences() -> None:
@@ -321,8 +321,8 @@ async def consume(args: argparse.Namespace) -> bool:
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _tell_tasks)
     with Journal(args.journal) as journal:
         failpoint = Failpoint(args.failpoint, args.count, journal)
-        Observed(journal, failpoint, args.modes[0].database).install()
-        stalls = Stalls(journal)
+        StoreObserver(journal, failpoint, args.modes[0].database).install()
+        stalls = StallRecorder(journal)
         stalls.install()
         watching = asyncio.create_task(stalls.watch())
         if args.control == NO_FENCE:
@@ -334,7 +334,7 @@ async def consume(args: argparse.Namespace) -> bool:
         if args.control == BARE_ID:
             Envelope._deduplication_id = lambda self, message, event_id: str(message.id)  # type: ignore[method-assign]
         async with await _opened(args.dsn) as bus:
-            handlers = Handlers(bus, journal, failpoint, args.control, args.seed, uneven=args.uneven)
+            handlers = HandlerRegistry(bus, journal, failpoint, args.control, args.seed, uneven=args.uneven)
             pullers = Pullers(bus, journal, failpoint, handlers.pulled, args.seed, rhythm=args.rhythm, hold=args.hold)
             for mode in args.modes:
                 for group in mode.groups:

@@ -6,20 +6,13 @@ import asyncio
 from dataclasses import dataclass
 
 from faults import cell, stage
-from faults.catalogue import (
-    STREAMS,
-    frozen,
-    killed_anywhere,
-    killed_at,
-    nothing,
-    postmaster_killed,
-    stopped_again_and_again,
-)
+from faults.catalogue import STREAMS
 from faults.cell import Fault, Verdict
 from faults.consumer import BARE_ID, BY_POSITION, FORGETFUL, NO_FENCE, NO_INBOX, NOTE_FIRST, SETTLE_FIRST
 from faults.failpoint import DURING_SETTLEMENT
 from faults.modes import MODES
 from faults.servers.run import Servers
+from faults.strikes import server, workers
 from faults.world import World
 
 
@@ -42,7 +35,7 @@ class Control:
 async def killed_soon_after_commit(world: World) -> None:
     """The server dies, with what it has said to be committed and has not written yet."""
     await asyncio.sleep(1)
-    await postmaster_killed(world)
+    await server.postmaster_killed(world)
 
 
 CONTROLS = [
@@ -58,7 +51,7 @@ CONTROLS = [
     Control(
         Fault(
             "control: a position is the last one read",
-            nothing,
+            workers.nothing,
             consumer={"control": BY_POSITION},
             modes=("log", "receipts"),
         ),
@@ -67,7 +60,7 @@ CONTROLS = [
     Control(
         Fault(
             "control: settlement before the effect",
-            killed_anywhere,
+            workers.killed_anywhere,
             consumer={"control": SETTLE_FIRST},
             modes=("queue", "log"),
         ),
@@ -76,7 +69,7 @@ CONTROLS = [
     Control(
         Fault(
             "control: settlement of pops before the effect",
-            killed_anywhere,
+            workers.killed_anywhere,
             consumer={"control": SETTLE_FIRST},
             modes=("pull",),
         ),
@@ -84,14 +77,17 @@ CONTROLS = [
     ),
     Control(
         Fault(
-            "control: no fencing", frozen, consumer={"control": NO_FENCE}, modes=("transactional", "log-transactional")
+            "control: no fencing",
+            workers.frozen,
+            consumer={"control": NO_FENCE},
+            modes=("transactional", "log-transactional"),
         ),
         ("EFFECT", "FENCE"),
     ),
     Control(
         Fault(
             "control: what is done ahead is forgotten",
-            stopped_again_and_again,
+            workers.stopped_again_and_again,
             consumer={"control": FORGETFUL, "uneven": 1},
             producer={"rate": 8.0},
             modes=("log", "receipts"),
@@ -101,7 +97,7 @@ CONTROLS = [
     Control(
         Fault(
             "control: no inbox",
-            killed_at(DURING_SETTLEMENT),
+            workers.killed_at(DURING_SETTLEMENT),
             consumer={"control": NO_INBOX},
             modes=("inbox",),
         ),
@@ -110,7 +106,7 @@ CONTROLS = [
     Control(
         Fault(
             "control: the inbox's note before the effect",
-            nothing,
+            workers.nothing,
             consumer={"control": NOTE_FIRST},
             modes=("inbox",),
         ),
@@ -120,7 +116,7 @@ CONTROLS = [
         Control(
             Fault(
                 f"control: a stream knows messages by their bare ids, {name}",
-                nothing,
+                workers.nothing,
                 stage.with_a_stream,
                 consumer={"control": BARE_ID},
                 modes=modes,

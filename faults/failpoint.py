@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 
-from faults.journal import Hurt, Journal, now
+from faults.journal import Disruption, Journal, now
 
 AFTER_CLAIM = "after claim"
 IN_HANDLER = "in handler"
@@ -38,5 +38,5 @@ class Failpoint:
             self.die()
 
     def die(self) -> None:
-        self._journal.note(Hurt(f"killed {self._name}", now(), now(), excuses=True))
+        self._journal.note(Disruption(f"killed {self._name}", now(), now(), excuses=True))
         os.kill(os.getpid(), signal.SIGKILL)

@@ -19,7 +19,7 @@ class Record(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """One line of a file."""
 
 
-class Try(Record, frozen=True):
+class PublishAttempt(Record, frozen=True):
     """A message is about to be published, in a transaction that has a name."""
 
     mode: str
@@ -29,13 +29,13 @@ class Try(Record, frozen=True):
     is_poison: bool = False
 
 
-class Done(Record, frozen=True):
+class TransactionCommitted(Record, frozen=True):
     """The transaction's COMMIT was answered."""
 
     transaction: str
 
 
-class Failed(Record, frozen=True):
+class TransactionFailed(Record, frozen=True):
     """The transaction was rolled back, or no COMMIT was ever sent."""
 
     transaction: str
@@ -52,18 +52,18 @@ class Handling(Record, frozen=True):
     at: int
 
 
-class Begin(Handling, frozen=True):
+class HandlerBegan(Handling, frozen=True):
     """A handler begins."""
 
     message_id: int = 0
     attempt: int = 0
 
 
-class End(Handling, frozen=True):
+class HandlerEnded(Handling, frozen=True):
     """A handler has had its effect."""
 
 
-class Settled(Record, frozen=True):
+class SettlementAccepted(Record, frozen=True):
     """The database has accepted a settlement: of a message of a queue, or of a place in a group's ledger."""
 
     mode: str
@@ -72,7 +72,7 @@ class Settled(Record, frozen=True):
     by: str
 
 
-class Hurt(Record, frozen=True):
+class Disruption(Record, frozen=True):
     """Something was done to server, network or processes."""
 
     fault: str
@@ -82,7 +82,15 @@ class Hurt(Record, frozen=True):
     """Whether messages that were in hand meanwhile may come twice."""
 
 
-AnyRecord = Try | Done | Failed | Begin | End | Settled | Hurt
+AnyRecord = (
+    PublishAttempt
+    | TransactionCommitted
+    | TransactionFailed
+    | HandlerBegan
+    | HandlerEnded
+    | SettlementAccepted
+    | Disruption
+)
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(AnyRecord).decode

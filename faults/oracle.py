@@ -21,7 +21,17 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from faults.journal import AnyRecord, Begin, Done, End, Failed, Handling, Hurt, Settled, Try
+from faults.journal import (
+    AnyRecord,
+    Disruption,
+    HandlerBegan,
+    HandlerEnded,
+    Handling,
+    PublishAttempt,
+    SettlementAccepted,
+    TransactionCommitted,
+    TransactionFailed,
+)
 from faults.modes import MODES, Mode
 
 CHECKS = (
@@ -29,7 +39,7 @@ CHECKS = (
 )  # fmt: skip
 
 
-class Place(NamedTuple):
+class GroupMessage(NamedTuple):
     """A message in the eyes of one group."""
 
     mode: str
@@ -51,8 +61,8 @@ class Finding(NamedTuple):
 class Facts:
     """Facts that only the database knows, queried when all was quiet again."""
 
-    effects: Counter[Place] = field(default_factory=Counter)
-    dead: set[Place] = field(default_factory=set)
+    effects: Counter[GroupMessage] = field(default_factory=Counter)
+    dead: set[GroupMessage] = field(default_factory=set)
     lost_by_retention: dict[str, int] = field(default_factory=dict)
     """Messages by mode."""
     not_completed: dict[str, int] = field(default_factory=dict)
@@ -61,18 +71,18 @@ class Facts:
     """Leaves of the log: without any, nothing can be dropped early."""
 
 
-class Story:
+class RunRecords:
     """The records of a run, put in order."""
 
     def __init__(self, records: Sequence[AnyRecord], modes: Sequence[Mode]) -> None:
         self.modes = modes
-        self.tried: defaultdict[str, list[Try]] = defaultdict(list)
+        self.tried: defaultdict[str, list[PublishAttempt]] = defaultdict(list)
         self.done: set[str] = set()
         self.failed: set[str] = set()
-        self.begun: defaultdict[Place, list[Begin]] = defaultdict(list)
-        self.ended: defaultdict[Place, list[End]] = defaultdict(list)
+        self.begun: defaultdict[GroupMessage, list[HandlerBegan]] = defaultdict(list)
+        self.ended: defaultdict[GroupMessage, list[HandlerEnded]] = defaultdict(list)
         self.settled: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-        self.hurts: list[Hurt] = []
+        self.hurts: list[Disruption] = []
         for record in records:
             self._add(record)
         for begins in self.begun.values():
@@ -82,30 +92,30 @@ class Story:
 
     def _add(self, record: AnyRecord) -> None:
         match record:
-            case Try():
+            case PublishAttempt():
                 self.tried[record.transaction].append(record)
-            case Done():
+            case TransactionCommitted():
                 self.done.add(record.transaction)
-            case Failed():
+            case TransactionFailed():
                 self.failed.add(record.transaction)
-            case Begin():
+            case HandlerBegan():
                 self.begun[_place(record)].append(record)
-            case End():
+            case HandlerEnded():
                 self.ended[_place(record)].append(record)
-            case Settled():
+            case SettlementAccepted():
                 self.settled[record.mode, record.what].add(record.by)
-            case Hurt():
+            case Disruption():
                 self.hurts.append(record)
 
-    def messages(self, transactions: Iterable[str]) -> Iterator[Try]:
+    def messages(self, transactions: Iterable[str]) -> Iterator[PublishAttempt]:
         for transaction in transactions:
             yield from self.tried[transaction]
 
-    def places(self, message: Try) -> list[Place]:
+    def places(self, message: PublishAttempt) -> list[GroupMessage]:
         groups = MODES[message.mode].groups
-        return [Place(message.mode, group, message.key, message.n) for group in groups]
+        return [GroupMessage(message.mode, group, message.key, message.n) for group in groups]
 
-    def missing(self, handled: set[Place], dead: set[Place]) -> list[Place]:
+    def missing(self, handled: set[GroupMessage], dead: set[GroupMessage]) -> list[GroupMessage]:
         """Messages that were committed for certain, and neither handled nor, being poison, given up."""
         return [
             place
@@ -114,7 +124,7 @@ class Story:
             if place not in handled and not (message.is_poison and place in dead)
         ]
 
-    def handled(self, effects: Counter[Place]) -> set[Place]:
+    def handled(self, effects: Counter[GroupMessage]) -> set[GroupMessage]:
         """Where effects are in the database, only those count."""
         plain = {place for place in self.ended if not MODES[place.mode].once}
         return plain | set(effects)
@@ -133,11 +143,11 @@ class Story:
         return sum(len(ends) - 1 for place, ends in self.ended.items() if not MODES[place.mode].once)
 
 
-def _place(record: Handling) -> Place:
-    return Place(record.mode, record.group, record.key, record.n)
+def _place(record: Handling) -> GroupMessage:
+    return GroupMessage(record.mode, record.group, record.key, record.n)
 
 
-def judge(story: Story, facts: Facts) -> list[Finding]:
+def judge(story: RunRecords, facts: Facts) -> list[Finding]:
     """All that must not be, in the order of CHECKS."""
     findings = [
         *_lost(story, facts),
@@ -164,19 +174,19 @@ def judge(story: Story, facts: Facts) -> list[Finding]:
     return sorted(findings, key=lambda one: CHECKS.index(one.check))
 
 
-def _lost(story: Story, facts: Facts) -> Iterator[Finding]:
+def _lost(story: RunRecords, facts: Facts) -> Iterator[Finding]:
     for place in story.missing(story.handled(facts.effects), facts.dead):
         yield Finding("LOST", place.mode, _name(place))
 
 
-def _phantoms(story: Story, facts: Facts) -> Iterator[Finding]:
+def _phantoms(story: RunRecords, facts: Facts) -> Iterator[Finding]:
     unknown = set(story.tried) - story.failed
     possible = {place for message in story.messages(unknown) for place in story.places(message)}
     for place in (set(story.begun) | set(facts.effects)) - possible:
         yield Finding("PHANTOM", place.mode, _name(place))
 
 
-def _torn(story: Story, facts: Facts) -> Iterator[Finding]:
+def _torn(story: RunRecords, facts: Facts) -> Iterator[Finding]:
     handled = story.handled(facts.effects) | facts.dead
     for transaction, messages in story.tried.items():
         parts = {place in handled for message in messages for place in story.places(message)}
@@ -184,7 +194,7 @@ def _torn(story: Story, facts: Facts) -> Iterator[Finding]:
             yield Finding("ATOMIC", messages[0].mode, f"transaction {transaction}: a part of it came")
 
 
-def _duplicates(story: Story) -> Iterator[Finding]:
+def _duplicates(story: RunRecords) -> Iterator[Finding]:
     for place, ends in story.ended.items():
         if len(ends) == 1 or MODES[place.mode].once:
             continue
@@ -195,14 +205,14 @@ def _duplicates(story: Story) -> Iterator[Finding]:
                 yield Finding("DUPLICATE", place.mode, f"{_name(place)}, by {first.pid} and by {second.pid}")
 
 
-def _effects(story: Story, facts: Facts) -> Iterator[Finding]:
+def _effects(story: RunRecords, facts: Facts) -> Iterator[Finding]:
     for place, count in facts.effects.items():
         if count > 1:
             yield Finding("EFFECT", place.mode, f"{_name(place)} took effect {count} times")
 
 
-def _out_of_order(story: Story) -> Iterator[Finding]:
-    keys: defaultdict[tuple[str, str, str], list[Place]] = defaultdict(list)
+def _out_of_order(story: RunRecords) -> Iterator[Finding]:
+    keys: defaultdict[tuple[str, str, str], list[GroupMessage]] = defaultdict(list)
     for place in story.begun:
         if MODES[place.mode].in_order:
             keys[place[:3]].append(place)
@@ -214,7 +224,7 @@ def _out_of_order(story: Story) -> Iterator[Finding]:
                 yield Finding("ORDER", after.mode, f"{_name(after)} began before {before.n} had been handled")
 
 
-def _given_up(story: Story, facts: Facts) -> Iterator[Finding]:
+def _given_up(story: RunRecords, facts: Facts) -> Iterator[Finding]:
     poison = {
         place for messages in story.tried.values() for one in messages if one.is_poison for place in story.places(one)
     }
@@ -222,6 +232,6 @@ def _given_up(story: Story, facts: Facts) -> Iterator[Finding]:
         yield Finding("DEAD", place.mode, _name(place))
 
 
-def _name(place: Place) -> str:
+def _name(place: GroupMessage) -> str:
     group = f" in group {place.group}" if place.group else ""
     return f"message {place.n} of key {place.key}{group}"

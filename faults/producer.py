@@ -20,7 +20,7 @@ from typing import Any
 import asyncpg
 
 from faults.arguments import parser
-from faults.journal import AnyRecord, Done, Failed, Journal, Try
+from faults.journal import AnyRecord, Journal, PublishAttempt, TransactionCommitted, TransactionFailed
 from faults.modes import MODES, Mode
 from postbus import Bus, CommitUnknown, PostbusError
 
@@ -37,7 +37,7 @@ _ERRORS = (
 )
 
 
-class Clerk:
+class Producer:
     """Publishes one transaction after the other."""
 
     def __init__(self, name: str, bus: Bus, journal: Journal, args: argparse.Namespace) -> None:
@@ -76,17 +76,17 @@ class Clerk:
                     else self._commit(tried, in_bulk)
                 )
         except _ERRORS:
-            known = Failed(transaction)
+            known = TransactionFailed(transaction)
         if known is not None:
             self._journal.note(known)
-        if not isinstance(known, Done):
+        if not isinstance(known, TransactionCommitted):
             self._leave_keys(tried)
             if self._conn is not None:
                 self._conn.terminate()
                 self._conn = None
             await asyncio.sleep(0.05)
 
-    async def _send(self, tried: Try) -> AnyRecord | None:
+    async def _send(self, tried: PublishAttempt) -> AnyRecord | None:
         try:
             await asyncio.shield(self._bus.send(MODES[tried.mode].entry, _payload(tried), key=tried.key))
         except CommitUnknown:
@@ -95,9 +95,9 @@ class Clerk:
             return None
         except asyncio.CancelledError:  # its commit goes on
             return None
-        return Done(tried.transaction)
+        return TransactionCommitted(tried.transaction)
 
-    async def _commit(self, tried: Sequence[Try], in_bulk: bool) -> AnyRecord | None:
+    async def _commit(self, tried: Sequence[PublishAttempt], in_bulk: bool) -> AnyRecord | None:
         """Report what is known afterwards. An error before COMMIT is raised."""
         if self._conn is None:
             self._conn = await asyncpg.connect(
@@ -116,33 +116,35 @@ class Clerk:
             await asyncio.sleep(self._random.uniform(0.05, 0.5))
         if self._random.random() < 0.1:
             await transaction.rollback()
-            return Failed(tried[0].transaction)
+            return TransactionFailed(tried[0].transaction)
         try:
             await transaction.commit()
         except asyncpg.PostgresError as error:
             # The server's own word that it did not commit; but not that of one that is going down.
             is_known = error.sqlstate is not None and error.sqlstate[:2] in ("40", "25", "23")
-            return Failed(tried[0].transaction) if is_known else None
+            return TransactionFailed(tried[0].transaction) if is_known else None
         except (*_ERRORS, asyncio.CancelledError):
             return None
-        return Done(tried[0].transaction)
+        return TransactionCommitted(tried[0].transaction)
 
-    def _some(self, transaction: str) -> list[Try]:
+    def _some(self, transaction: str) -> list[PublishAttempt]:
         modes = self._random.sample(self._modes, self._random.choice([1, 1, 1, min(2, len(self._modes))]))
         return [self._next(mode, transaction) for mode in modes for _ in range(self._random.choice([1, 1, 3]))]
 
-    def _bulk(self, transaction: str) -> list[Try]:
+    def _bulk(self, transaction: str) -> list[PublishAttempt]:
         """Messages for one topic, published without a key: what tells them apart is never used again."""
         mode = self._random.choice(self._keyless)
-        return [Try(mode.name, self._new_key(), 1, transaction) for _ in range(self._random.randrange(2, 20))]
+        return [
+            PublishAttempt(mode.name, self._new_key(), 1, transaction) for _ in range(self._random.randrange(2, 20))
+        ]
 
-    def _next(self, mode: Mode, transaction: str) -> Try:
+    def _next(self, mode: Mode, transaction: str) -> PublishAttempt:
         key = self._random.choice(self._keys[mode.name])
         n = self._numbers[mode.name, key] = self._numbers.get((mode.name, key), 0) + 1
         is_poison = self._random.random() < self._args.poison
-        return Try(mode.name, key, n, transaction, is_poison)
+        return PublishAttempt(mode.name, key, n, transaction, is_poison)
 
-    def _leave_keys(self, tried: Sequence[Try]) -> None:
+    def _leave_keys(self, tried: Sequence[PublishAttempt]) -> None:
         for one in tried:
             keys = self._keys[one.mode]
             if one.key in keys:
@@ -152,7 +154,7 @@ class Clerk:
         return f"{self._name}-{next(self._generations)}"
 
 
-def _payload(tried: Try) -> dict[str, Any]:
+def _payload(tried: PublishAttempt) -> dict[str, Any]:
     return {"key": tried.key, "n": tried.n, "is_poison": tried.is_poison, "padding": "." * (tried.n % 200)}
 
 
@@ -162,7 +164,7 @@ async def publish(args: argparse.Namespace) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     with Journal(args.journal) as journal:
         async with _opened(args.dsn) as bus:
-            clerks = [Clerk(f"{os.getpid()}.{n}", bus, journal, args) for n in range(args.clerks)]
+            clerks = [Producer(f"{os.getpid()}.{n}", bus, journal, args) for n in range(args.clerks)]
             async with asyncio.TaskGroup() as tasks:
                 for clerk in clerks:
                     tasks.create_task(clerk.run(stop))

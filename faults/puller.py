@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from faults.failpoint import AFTER_CLAIM, AFTER_PUTTING_OFF, Failpoint
-from faults.journal import Journal, Settled
+from faults.journal import Journal, SettlementAccepted
 from faults.modes import Mode
 from postbus import Bus, Delivery, Popped, PostbusError
 from postbus._db.error_map import DRIVER_ERRORS
@@ -127,5 +127,8 @@ class Pullers:
 
     def _note(self, mode: Mode, group: str, settled: Sequence[Delivery]) -> None:
         self._journal.note(
-            *(Settled(mode.topic, f"{group}:{one.message.id}", os.getpid(), str(one.token)) for one in settled)
+            *(
+                SettlementAccepted(mode.topic, f"{group}:{one.message.id}", os.getpid(), str(one.token))
+                for one in settled
+            )
         )

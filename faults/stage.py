@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bench.peers import servers as brokers
 from bench.peers import system
-from faults.servers import Absent
+from faults.servers import NotInstalled
 from faults.servers.clock import Clock
 from faults.servers.disk import TABLES, WAL, Disk
 from faults.servers.pgbouncer import PgBouncer
@@ -81,7 +81,7 @@ async def with_a_stream(servers: Servers, settings: Mapping[str, str]) -> AsyncI
         try:
             scene.stream = (await stack.enter_async_context(brokers.nats())).address
         except system.Absent as absent:
-            raise Absent(str(absent)) from absent
+            raise NotInstalled(str(absent)) from absent
         await make_stream(scene.stream)
         yield scene
 

@@ -13,7 +13,7 @@ import msgspec
 import nats
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from faults.journal import Begin, End, Journal, now
+from faults.journal import HandlerBegan, HandlerEnded, Journal, now
 from faults.modes import Mode
 
 _NAME = "FAULTS"
@@ -69,5 +69,5 @@ class StreamReader:
                 for one in await pulled.fetch(100, timeout=0.2):
                     order = msgspec.json.decode(one.data, type=_Order)
                     what = (*self._places[one.subject], order.key, order.n, os.getpid())
-                    journal.note(Begin(*what, now()), End(*what, now()))
+                    journal.note(HandlerBegan(*what, now()), HandlerEnded(*what, now()))
                     self._read += 1

@@ -17,9 +17,9 @@ from typing import Any
 import asyncpg
 
 from faults import journal
-from faults.journal import Hurt, Journal, now
+from faults.journal import Disruption, Journal, now
 from faults.modes import RELAY, Mode
-from faults.oracle import Facts, Place, Story
+from faults.oracle import Facts, GroupMessage, RunRecords
 from faults.servers.postgres import DATABASE, Server
 from faults.servers.run import USER, grant_roles
 from faults.stage import Scene
@@ -227,7 +227,7 @@ class World:
                 raise Unsettled(f"no part of the log was dropped within {within:g} s")
             await asyncio.sleep(0.1)
 
-    def _handled(self) -> set[Place]:
+    def _handled(self) -> set[GroupMessage]:
         return set(self.story().ended)
 
     # faults
@@ -239,12 +239,12 @@ class World:
         try:
             yield
         finally:
-            self._journal.note(Hurt(fault, since, now() + int(aftermath * 1e9), excuses))
+            self._journal.note(Disruption(fault, since, now() + int(aftermath * 1e9), excuses))
 
     # looking
 
-    def story(self) -> Story:
-        return Story(journal.read(self.folder), self.modes)
+    def story(self) -> RunRecords:
+        return RunRecords(journal.read(self.folder), self.modes)
 
     async def ask(self, sql: str, *args: Any, database: str = DATABASE) -> Any:
         return await self.server.ask(sql, *args, database=database)
@@ -301,11 +301,13 @@ class World:
             for row in await conn.fetch(
                 "select mode, group_name, key, n, count(*) as times from effect group by 1, 2, 3, 4"
             ):
-                facts.effects[Place(row["mode"], row["group_name"], row["key"], row["n"])] = row["times"]
+                facts.effects[GroupMessage(row["mode"], row["group_name"], row["key"], row["n"])] = row["times"]
             for row in await conn.fetch("select topic, group_name, payload_json from postbus.dead_letters"):
                 order = json.loads(row["payload_json"])
                 facts.dead.add(
-                    Place(names.get(row["topic"], row["topic"]), row["group_name"] or "", order["key"], order["n"])
+                    GroupMessage(
+                        names.get(row["topic"], row["topic"]), row["group_name"] or "", order["key"], order["n"]
+                    )
                 )
             for row in await conn.fetch(
                 "select t.name, sum(l.messages) as messages from postbus.loss l"

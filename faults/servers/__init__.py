@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class Absent(Exception):
+class NotInstalled(Exception):
     """This machine lacks what a fault needs; the text says what, and what would help."""

@@ -12,7 +12,7 @@ import struct
 import subprocess
 from pathlib import Path
 
-from faults.servers import Absent
+from faults.servers import NotInstalled
 
 _SOURCE = Path(__file__).with_name("clock.c")
 
@@ -46,9 +46,9 @@ class Clock:
 def _compile(library: Path) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
-        raise Absent("setting a server's clock needs a C compiler: apt-get install gcc libc6-dev")
+        raise NotInstalled("setting a server's clock needs a C compiler: apt-get install gcc libc6-dev")
     command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(library), str(_SOURCE)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
-        raise Absent(f"setting a server's clock needs a C compiler with headers: {done.stderr.strip()[-300:]}")
+        raise NotInstalled(f"setting a server's clock needs a C compiler with headers: {done.stderr.strip()[-300:]}")
     library.chmod(0o755)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from faults.servers import Absent
+from faults.servers import NotInstalled
 from faults.servers.installation import Installation
 
 _PIECE = b"\0" * (1 << 16)
@@ -32,7 +32,7 @@ class Disk:
         folder.mkdir(0o700)
         try:
             _mount(folder, megabytes, installation)
-        except Absent:
+        except NotInstalled:
             folder.rmdir()
             aside.rename(folder)
             raise
@@ -64,7 +64,7 @@ class Disk:
 
 def _mount(folder: Path, megabytes: int, installation: Installation) -> None:
     if not sys.platform.startswith("linux") or os.geteuid() != 0 or installation.account is None:
-        raise Absent("a disk of limited size needs root on Linux: run it as root")
+        raise NotInstalled("a disk of limited size needs root on Linux: run it as root")
     owner = f"uid={installation.account.uid},gid={installation.account.gid}"
     options = f"size={megabytes}m,mode=0700,{owner}"
     done = subprocess.run(
@@ -74,4 +74,4 @@ def _mount(folder: Path, megabytes: int, installation: Installation) -> None:
         text=True,
     )
     if done.returncode:
-        raise Absent(f"a disk of limited size cannot be mounted here: {done.stderr.strip()}")
+        raise NotInstalled(f"a disk of limited size cannot be mounted here: {done.stderr.strip()}")

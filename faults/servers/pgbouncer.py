@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from bench.ports import free_port
-from faults.servers import Absent
+from faults.servers import NotInstalled
 from faults.servers.installation import Installation
 from faults.servers.postgres import DATABASE, ServerFailed, end_of
 from faults.servers.waiting import until
@@ -38,7 +38,7 @@ class PgBouncer:
         """`host` is an address, or the folder of a socket; `folder` belongs to the account that it runs as."""
         program = shutil.which("pgbouncer", path=_PROGRAMS)
         if program is None:
-            raise Absent("pgbouncer is not installed: apt-get install pgbouncer")
+            raise NotInstalled("pgbouncer is not installed: apt-get install pgbouncer")
         self._program = program
         self._installation = installation
         self.log = folder / "pgbouncer.log"

@@ -20,7 +20,7 @@ from faults.servers.waiting import TookTooLong, until
 from postbus._db.error_map import DRIVER_ERRORS
 from postbus._embedded import server as embedded
 from postbus._embedded.supervisor.home import Home, postmaster_status
-from postbus._embedded.supervisor.locks import EXCLUSIVE, Lock, is_held
+from postbus._embedded.supervisor.locks import EXCLUSIVE, FileLock, is_held
 
 DATABASE = "postbus"
 SETTINGS_FILE = "settings.conf"
@@ -92,7 +92,7 @@ class Server:
         # None of them is alive, so the pid in it may belong to any process by now.
         (self.home.pgdata / "postmaster.pid").unlink(missing_ok=True)
         self._write_settings()
-        lock = Lock(self._lock)
+        lock = FileLock(self._lock)
         lock.acquire(EXCLUSIVE, 0)
         self._process = self.installation.spawn(
             "postgres",

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from bench.ports import free_port
 from faults.servers.waiting import until
-from faults.servers.wire import Conversation, Unit
+from faults.servers.wire import Conversation, RequestKind
 
 _CHUNK = 1 << 16
 
@@ -29,7 +29,7 @@ class OnCommit(Enum):
     HOLD = "its answer waits for release()"
 
 
-class Odds:
+class CommitOdds:
     """How likely it is that a connection breaks at a COMMIT, by a seeded random generator."""
 
     def __init__(self, *, before: float = 0.0, during: float = 0.0, after: float = 0.0, seed: int = 0) -> None:
@@ -45,7 +45,7 @@ class Odds:
 
 
 @dataclass(frozen=True)
-class Cut:
+class BrokenConnection:
     """A connection that was broken at a COMMIT."""
 
     at: float
@@ -72,14 +72,14 @@ class Proxy:
         self._passing.set()
         self._swallowing_until: asyncio.TimerHandle | None = None
         self.is_cut = False
-        self.on_commit: OnCommit | Odds = OnCommit.PASS
+        self.on_commit: OnCommit | CommitOdds = OnCommit.PASS
         self.with_autocommit = False
         """Whether on_commit is for statements outside of transactions too, which commit by themselves if they write."""
         self.delay = 0.0
         """Seconds that each piece takes longer, in both directions."""
         self.commit_seen = asyncio.Event()
         """Set by the first COMMIT that does not simply pass."""
-        self.cuts: list[Cut] = []
+        self.cuts: list[BrokenConnection] = []
         self.counts: Counter[str] = Counter()
         """Connections, commits and autocommits that came by."""
 
@@ -180,15 +180,15 @@ class Proxy:
             return await asyncio.open_unix_connection(f"{self._host}/.s.PGSQL.{self._server_port}")
         return await asyncio.open_connection(self._host, self._server_port)
 
-    def fate_of(self, unit: Unit | None) -> OnCommit:
+    def fate_of(self, unit: RequestKind | None) -> OnCommit:
         """Decide what becomes of a client's request."""
-        if unit is Unit.COMMIT or (unit is Unit.AUTOCOMMIT and self.with_autocommit):
-            self.counts["commits" if unit is Unit.COMMIT else "autocommits"] += 1
-            fate = self.on_commit.next() if isinstance(self.on_commit, Odds) else self.on_commit
+        if unit is RequestKind.COMMIT or (unit is RequestKind.AUTOCOMMIT and self.with_autocommit):
+            self.counts["commits" if unit is RequestKind.COMMIT else "autocommits"] += 1
+            fate = self.on_commit.next() if isinstance(self.on_commit, CommitOdds) else self.on_commit
             if fate is not OnCommit.PASS:
                 self.commit_seen.set()
             if fate in (OnCommit.CUT_BEFORE, OnCommit.CUT_DURING, OnCommit.CUT_AFTER):
-                self.cuts.append(Cut(time.time(), fate))
+                self.cuts.append(BrokenConnection(time.time(), fate))
             return fate
         return OnCommit.PASS
 
@@ -245,7 +245,7 @@ class _Link:
         with suppress(ConnectionError):
             async for data in self._pieces(reader):
                 answered = self._conversation.server_says(data)
-                if self._awaited is not None and any(unit is not Unit.OTHER for unit in answered):
+                if self._awaited is not None and any(unit is not RequestKind.OTHER for unit in answered):
                     if self._awaited is OnCommit.CUT_AFTER:
                         return
                     self._awaited = None

@@ -20,7 +20,7 @@ from faults.servers.pgbouncer import PgBouncer, PoolMode
 from faults.servers.postgres import DATABASE, SETTINGS_FILE, Server, ServerFailed, end_of
 from faults.servers.waiting import until
 from postbus._db import migrator
-from postbus._embedded.supervisor.locks import EXCLUSIVE, Lock, is_held
+from postbus._embedded.supervisor.locks import EXCLUSIVE, FileLock, is_held
 
 _PREFIX = "postbus-faults-"
 _LOCK = "run.lock"
@@ -173,10 +173,10 @@ async def copy(data: Path, target: Path) -> None:
         raise ServerFailed(f"{data} cannot be copied to {target}")
 
 
-def _lock_folder(folder: Path) -> Lock:
+def _lock_folder(folder: Path) -> FileLock:
     """A lock that the kernel releases when this process ends, in whatever way."""
     draft = folder / f"{_LOCK}.draft"
-    lock = Lock(draft)
+    lock = FileLock(draft)
     lock.acquire(EXCLUSIVE, 0)
     draft.rename(folder / _LOCK)  # from here on it is held
     return lock

@@ -14,7 +14,7 @@ _BEGIN = re.compile(rb"\s*(begin|start\s+transaction)\b", re.IGNORECASE)
 _IDLE = b"I"
 
 
-class Unit(Enum):
+class RequestKind(Enum):
     """The messages of a client up to the answer "ready for query"."""
 
     COMMIT = "a COMMIT, by name"
@@ -34,12 +34,12 @@ class Conversation:
         self._texts: list[bytes] = []
         self._executes = False
         self._status = b""
-        self._unanswered: deque[Unit] = deque()
+        self._unanswered: deque[RequestKind] = deque()
 
-    def client_says(self, data: bytes) -> list[tuple[bytes, Unit | None]]:
+    def client_says(self, data: bytes) -> list[tuple[bytes, RequestKind | None]]:
         """Whole messages, in order, in pieces: the bytes, and the unit that they complete, if they do."""
         self._from_client += data
-        pieces: list[tuple[bytes, Unit | None]] = []
+        pieces: list[tuple[bytes, RequestKind | None]] = []
         begin = place = 0
         while message := self._client_message(place):
             place += len(message)
@@ -51,7 +51,7 @@ class Conversation:
         self._from_client = self._from_client[place:]
         return pieces
 
-    def server_says(self, data: bytes) -> list[Unit]:
+    def server_says(self, data: bytes) -> list[RequestKind]:
         """The units that are answered with this."""
         plain = min(self._plain_answers, len(data))
         self._plain_answers -= plain
@@ -75,7 +75,7 @@ class Conversation:
         rest = self._from_client[place : place + size]
         return rest if size and len(rest) == size else b""
 
-    def _heard(self, message: bytes) -> Unit | None:
+    def _heard(self, message: bytes) -> RequestKind | None:
         if not self._is_started:
             code = int.from_bytes(message[4:8], "big")
             self._plain_answers += code in _PLAIN_REQUESTS
@@ -97,17 +97,17 @@ class Conversation:
                 return self._unit()
         return None
 
-    def _unit(self) -> Unit:
+    def _unit(self) -> RequestKind:
         texts, executes = self._texts, self._executes
         self._texts, self._executes = [], False
         if not executes:
-            unit = Unit.OTHER
+            unit = RequestKind.OTHER
         elif any(map(_COMMIT.match, texts)):
-            unit = Unit.COMMIT
+            unit = RequestKind.COMMIT
         elif self._status == _IDLE and not self._unanswered and not any(map(_BEGIN.match, texts)):
-            unit = Unit.AUTOCOMMIT
+            unit = RequestKind.AUTOCOMMIT
         else:
-            unit = Unit.OTHER
+            unit = RequestKind.OTHER
         self._unanswered.append(unit)
         return unit
 

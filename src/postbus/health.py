@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
@@ -13,6 +13,7 @@ from postbus.options import Duration, as_interval
 
 Fetch = Callable[..., Awaitable[Sequence[Mapping[str, Any]]]]
 Row = Mapping[str, Any]
+Level = Literal["warning", "info"]
 
 _GROUPS = """
     select g.*, g.lost_at > clock_timestamp() - interval '1 day' as lost_lately,
@@ -28,8 +29,7 @@ class GroupFinding(msgspec.Struct, frozen=True):
     """Something that somebody should know of a group, or of a topic with groups."""
 
     kind: str
-    level: str
-    """warning, or info for what is as it should be."""
+    level: Annotated[Level, msgspec.Meta(description="warning; info for what is as it should be.")]
     topic: str | None
     group: str | None
     text: str
@@ -86,7 +86,7 @@ async def look_at_groups(
 def _of_group(row: Row) -> Iterator[GroupFinding]:
     topic, group = row["topic"], row["group_name"]
 
-    def finding(kind: str, text: str, remedy: str, level: str = "warning") -> GroupFinding:
+    def finding(kind: str, text: str, remedy: str, level: Level = "warning") -> GroupFinding:
         return GroupFinding(kind, level, topic, group, text, remedy)
 
     if not row["healthy"]:

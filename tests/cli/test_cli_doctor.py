@@ -14,8 +14,8 @@ from cli.helpers import Cli
 from postbus import Bus
 from postbus._db import migrator
 from postbus._db.roles import GRANTS
-from postbus.cli import _checks
-from postbus.cli._checks import Finding, Level, Target
+from postbus.cli._doctor import schema, server
+from postbus.cli._doctor.finding import Finding, Level, Target
 from postbus.embedded import EmbeddedPostgres
 from support.eventually import eventually
 from support.fix_database import Connect
@@ -127,12 +127,12 @@ async def test_doctor_reports_an_old_transaction(
     dsn: str, conn: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long transaction is a warning that names its process."""
-    monkeypatch.setattr(_checks, "_LONG", timedelta(0))
+    monkeypatch.setattr(server, "_LONG", timedelta(0))
     other = await connect()
     await other.execute("begin")
 
     async def it_is_found() -> None:
-        found = await _checks.transactions(Target(dsn, conn))
+        found = await server.transactions(Target(dsn, conn))
         mine = [one for one in found if f"pid {other.get_server_pid()} " in one.text]
         assert levels(mine) == [Level.WARNING]
         assert f"pg_terminate_backend({other.get_server_pid()})" in mine[0].remedy
@@ -145,12 +145,12 @@ async def test_doctor_reports_a_prepared_transaction(
     dsn: str, connect_alone: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A prepared transaction that nobody ends is a warning."""
-    monkeypatch.setattr(_checks, "_LONG", timedelta(0))
+    monkeypatch.setattr(server, "_LONG", timedelta(0))
     conn = await connect_alone()
     name = f"doctor-{conn.get_server_pid()}"
     await conn.execute(f"begin; create table x (); prepare transaction '{name}'")
     try:
-        found = await _checks.prepared_transactions(Target(dsn, conn))
+        found = await server.prepared_transactions(Target(dsn, conn))
     finally:
         await conn.execute(f"rollback prepared '{name}'")
 
@@ -164,7 +164,7 @@ async def test_doctor_reports_a_silent_worker(dsn: str, conn: Any) -> None:
     await conn.execute("select postbus.heartbeat('alive', 'host', 1, '{}'), postbus.heartbeat('gone', 'host', 2, '{}')")
     await conn.execute("update postbus.worker set seen_at = seen_at - interval '2 hours' where name = 'gone'")
 
-    alive, gone = await _checks.workers(Target(dsn, conn))
+    alive, gone = await schema.workers(Target(dsn, conn))
 
     assert (alive.level, alive.text) == (Level.OK, "1 alive")
     assert (gone.level, gone.text) == (Level.WARNING, "silent for up to 2h: gone")
@@ -177,7 +177,7 @@ async def test_doctor_ignores_a_silent_worker_that_was_restarted(dsn: str, conn:
     )
     await conn.execute("update postbus.worker set seen_at = seen_at - interval '2 hours' where name = 'me:1a'")
 
-    (found,) = await _checks.workers(Target(dsn, conn))
+    (found,) = await schema.workers(Target(dsn, conn))
 
     assert (found.level, found.text) == (Level.OK, "1 alive")
 
@@ -188,7 +188,7 @@ async def test_doctor_reports_an_expired_lease(dsn: str, bus: Bus, conn: Any) ->
     await conn.fetch("select * from postbus.claim('jobs', 'me', 1)")
     await conn.execute("update postbus.lease set ends_at = ends_at - interval '10 minutes'")
 
-    (found,) = await _checks.leases(Target(dsn, conn))
+    (found,) = await schema.leases(Target(dsn, conn))
 
     assert found.level is Level.WARNING
     assert found.text.startswith("1 message has an expired lease, the oldest for 9m")
@@ -201,7 +201,7 @@ async def test_doctor_counts_dead_letters(dsn: str, bus: Bus, conn: Any) -> None
     assert claim.token is not None
     await (await bus.connect()).dead_letter(claim.token, [claim.messages[0].id], "broken", None)
 
-    (found,) = await _checks.topics(Target(dsn, conn))
+    (found,) = await schema.topics(Target(dsn, conn))
 
     assert (found.level, found.text) == (Level.WARNING, "1 in jobs")
 
@@ -220,33 +220,33 @@ class Answers:
 
 async def test_doctor_refuses_a_server_that_is_too_old() -> None:
     """A server below PostgreSQL 14 is an error."""
-    assert levels(await _checks.version(Target("", Answers("130009", "13.9")))) == [Level.ERROR]
+    assert levels(await server.version(Target("", Answers("130009", "13.9")))) == [Level.ERROR]
 
 
 async def test_doctor_mentions_a_server_without_lz4() -> None:
     """Missing compression is only information."""
-    assert levels(await _checks.compression(Target("", Answers(None)))) == [Level.INFO]
+    assert levels(await server.compression(Target("", Answers(None)))) == [Level.INFO]
 
 
 async def test_doctor_warns_of_differing_clocks() -> None:
     """A server whose clock differs is a warning."""
-    (found,) = await _checks.clock(Target("", Answers(datetime.now(UTC) + timedelta(seconds=90))))
+    (found,) = await server.clock(Target("", Answers(datetime.now(UTC) + timedelta(seconds=90))))
 
     assert (found.level, "ahead" in found.text) == (Level.WARNING, True)
 
 
 async def test_doctor_warns_of_an_unused_replication_slot() -> None:
     """The warning names the slot."""
-    (found,) = await _checks.replication_slots(Target("", Answers([{"slot_name": "old", "age": 5000}])))
+    (found,) = await server.replication_slots(Target("", Answers([{"slot_name": "old", "age": 5000}])))
 
     assert (found.level, "pg_drop_replication_slot('old')" in found.remedy) == (Level.WARNING, True)
 
 
 async def test_doctor_warns_when_notifications_do_not_arrive(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a pooler that breaks LISTEN, consumers poll."""
-    monkeypatch.setattr(_checks, "_HEARD_WITHIN", 0.05)
+    monkeypatch.setattr(server, "_HEARD_WITHIN", 0.05)
 
-    (found,) = await _checks.listening(Target(dsn, Answers(None)))
+    (found,) = await server.listening(Target(dsn, Answers(None)))
 
     assert (found.level, "pgbouncer" in found.text) == (Level.WARNING, True)
 
@@ -255,27 +255,27 @@ async def test_doctor_helps_to_recreate_a_missing_role(dsn: str, conn: Any, role
     """The remedy is first the statement that creates the role, and then to migrate."""
     seen = f"select has_schema_privilege('{roles('observer')}', 'postbus', 'usage')"
     await conn.execute(f"drop owned by {roles('observer')}; drop role {roles('observer')}")
-    (missing,) = await _checks.roles(Target(dsn, conn))
+    (missing,) = await schema.roles(Target(dsn, conn))
     statement, migrate = missing.remedy.split("; ")
     assert statement == f"create role {roles('observer')} nologin"
     assert "postbus migrate" in migrate
 
     await conn.execute(statement)
-    (without,) = await _checks.roles(Target(dsn, conn))
+    (without,) = await schema.roles(Target(dsn, conn))
     assert await migrator.migrate(conn) == [GRANTS]
 
     assert levels([missing, without]) == [Level.WARNING] * 2
     assert without.remedy == "postbus migrate"
     assert await conn.fetchval(seen)
-    assert levels(await _checks.roles(Target(dsn, conn))) == [Level.OK]
+    assert levels(await schema.roles(Target(dsn, conn))) == [Level.OK]
 
 
 async def test_doctor_suggests_a_sweeper_if_nobody_sweeps() -> None:
     """If somebody sweeps too slowly, it suggests other settings."""
     told = {"healthy": False, "reason": "late", "backlog": 1}
 
-    (nobody,) = await _checks.sweeping(Target("", Answers(told | {"processes": 0})))
-    (slow,) = await _checks.sweeping(Target("", Answers(told | {"processes": 1})))
+    (nobody,) = await schema.sweeping(Target("", Answers(told | {"processes": 0})))
+    (slow,) = await schema.sweeping(Target("", Answers(told | {"processes": 1})))
 
     assert "postbus sweep --forever" in nobody.remedy
     assert "postbus sweep set --preset" in slow.remedy

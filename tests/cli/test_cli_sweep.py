@@ -7,8 +7,8 @@ from typing import Any
 
 from cli.helpers import Cli, deliver, finish
 from postbus import Bus
-from postbus.cli import _checks
-from postbus.cli._checks import Level, Target
+from postbus.cli._doctor import schema
+from postbus.cli._doctor.finding import Level, Target
 from support.eventually import eventually
 from support.running import running
 
@@ -77,10 +77,10 @@ async def test_sweep_run_removes_expired_data(cli: Cli, bus: Bus, conn: Any) -> 
 
 async def test_failed_job_is_reported(cli: Cli, bus: Bus, conn: Any, dsn: str) -> None:
     """The command, the doctor and Python show the reason."""
-    assert [one.level for one in await _checks.sweeping(Target(dsn, conn))] == [Level.OK]
+    assert [one.level for one in await schema.sweeping(Target(dsn, conn))] == [Level.OK]
     await conn.execute("select postbus.note_failure('sweep', 0, 'no space left on device')")
     assert "unhealthy: sweep failed: no space left" in (await cli.quick("sweep", "show")).done().out
-    [found] = await _checks.sweeping(Target(dsn, conn))
+    [found] = await schema.sweeping(Target(dsn, conn))
     assert (found.level, found.text) == (Level.WARNING, "sweep failed: no space left on device")
     assert "postbus sweep show" in found.remedy
     assert (await bus.admin.sweep_health())["reason"] == found.text

@@ -7,7 +7,7 @@ from typing import Any
 
 from cli.helpers import Cli, finish
 from postbus import Bus
-from postbus._admin.tail import Follower
+from postbus._admin.tail import TopicTail
 
 
 async def test_tail_shows_the_newest_first(cli: Cli, bus: Bus) -> None:
@@ -80,7 +80,7 @@ async def test_tail_ends_quietly_when_the_reader_leaves(cli: Cli, bus: Bus) -> N
 
 async def test_tail_finds_a_late_commit(bus: Bus, connect: Any) -> None:
     """A message that commits after one with a larger id is shown, and each only once."""
-    follower = Follower(bus.connect, "jobs")
+    follower = TopicTail(bus.connect, "jobs")
     slow = await connect()
     transaction = slow.transaction()
     await transaction.start()
@@ -97,7 +97,7 @@ async def test_tail_finds_a_late_commit(bus: Bus, connect: Any) -> None:
 async def test_tail_finds_a_late_commit_of_a_log(bus: Bus, connect: Any) -> None:
     """A PUB_SUB topic is followed by positions."""
     await bus.admin.create_topic("events", semantics="PUB_SUB")
-    follower = Follower(bus.connect, "events", is_log=True)
+    follower = TopicTail(bus.connect, "events", is_log=True)
     slow = await connect()
     transaction = slow.transaction()
     await transaction.start()

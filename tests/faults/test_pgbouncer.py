@@ -17,7 +17,7 @@ import sqlalchemy.ext.asyncio
 
 from api.drivers import PROGRAMS, Asyncpg, AsyncSqlAlchemy, InThread, Program, SqlAlchemy
 from cli.helpers import POSTBUS
-from faults.servers import Absent
+from faults.servers import NotInstalled
 from faults.servers.pgbouncer import PgBouncer
 from faults.servers.postgres import Server
 from faults.servers.run import USER, Servers
@@ -45,7 +45,7 @@ def behind(servers: Servers) -> tuple[Server, PgBouncer]:
 
     try:
         return asyncio.run(make())
-    except Absent as absent:
+    except NotInstalled as absent:
         pytest.skip(str(absent))
 
 

@@ -10,7 +10,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from faults.servers.proxy import Odds, OnCommit, Proxy
+from faults.servers.proxy import CommitOdds, OnCommit, Proxy
 from postbus import Bus, CommitUnknown
 from support.eventually import eventually
 from support.fix_proxy import proxy
@@ -87,17 +87,17 @@ async def test_autocommitted_statement_is_cut_on_request(proxy: Proxy, conn: Any
 
 async def test_odds_of_cuts_are_kept_and_repeatable() -> None:
     """Cuts are as frequent as requested, and come in the same order for the same seed."""
-    first, second = (Odds(before=0.1, during=0.2, after=0.3, seed=7) for _ in range(2))
+    first, second = (CommitOdds(before=0.1, during=0.2, after=0.3, seed=7) for _ in range(2))
     drawn = [first.next() for _ in range(10_000)]
     assert drawn == [second.next() for _ in range(10_000)]
     assert [round(drawn.count(cut) / 10_000, 1) for cut in CUTS] == [0.1, 0.2, 0.3]
     with pytest.raises(ValueError, match="more than 1"):
-        Odds(before=0.6, after=0.6)
+        CommitOdds(before=0.6, after=0.6)
 
 
 async def test_reported_commit_outcomes_are_true(proxy: Proxy, conn: Any) -> None:
     """Whatever is cut, a sent message exists, and a message with unknown outcome may exist."""
-    proxy.on_commit = Odds(before=0.1, during=0.1, after=0.1, seed=1)
+    proxy.on_commit = CommitOdds(before=0.1, during=0.1, after=0.1, seed=1)
     sent, unknown = set(), set()
     async with Bus.open(proxy.dsn) as bus:
         for number in range(60):

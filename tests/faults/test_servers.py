@@ -17,7 +17,7 @@ import asyncpg
 import psutil
 import pytest
 
-from faults.servers import Absent
+from faults.servers import NotInstalled
 from faults.servers.disk import TABLES, WAL
 from faults.servers.hogs import all_connections, finish_prepared, open_transaction, prepare
 from faults.servers.postgres import Server, ServerFailed, dsn_of_all, has_ended
@@ -46,7 +46,7 @@ async def present(made: Awaitable[T]) -> T:
     """Return the object, or skip the test if this machine cannot have it."""
     try:
         return await made
-    except Absent as absent:
+    except NotInstalled as absent:
         pytest.skip(str(absent))
 
 

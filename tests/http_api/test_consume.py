@@ -11,10 +11,10 @@ import pytest
 
 from http_api.serving import problem, serving
 from postbus import Bus
-from postbus.server.app import new_desk
+from postbus.server.app import new_context
 from postbus.server.callers import EVERYBODY
-from postbus.server.desk import Call
-from postbus.server.polls import Polls
+from postbus.server.context import Call
+from postbus.server.long_polls import LongPolls
 from postbus.server.settings import ServerSettings
 from support.eventually import eventually
 
@@ -95,7 +95,7 @@ async def test_disconnected_caller_ends_its_poll(http: httpx.AsyncClient) -> Non
 
 def call_of(bus: Bus) -> Call:
     """Return a call of a server without authentication."""
-    return Call(new_desk(bus, ServerSettings()), EVERYBODY)
+    return Call(new_context(bus, ServerSettings()), EVERYBODY)
 
 
 async def test_message_for_a_disconnected_caller_is_released(bus: Bus) -> None:
@@ -116,7 +116,7 @@ async def test_message_for_a_disconnected_caller_is_released(bus: Bus) -> None:
 
     request: Any = SimpleNamespace(receive=receive)
     taken: Any = take()
-    assert await Polls().wait(request, taken, call_of(bus)) == ()
+    assert await LongPolls().wait(request, taken, call_of(bus)) == ()
 
     [row] = await bus.admin.messages("jobs")
     assert (row["state"], row["attempts"]) == ("waiting", 0)
@@ -125,7 +125,7 @@ async def test_message_for_a_disconnected_caller_is_released(bus: Bus) -> None:
 async def test_cancelled_request_takes_no_message(bus: Bus) -> None:
     """A server that does not wait for a poll to end cancels the pop as well."""
     request: Any = SimpleNamespace(receive=asyncio.Event().wait)
-    waiting = asyncio.create_task(Polls().wait(request, bus.pop("jobs", wait=30), call_of(bus)))
+    waiting = asyncio.create_task(LongPolls().wait(request, bus.pop("jobs", wait=30), call_of(bus)))
 
     async def is_waiting() -> None:
         assert polls() == 1

@@ -98,7 +98,7 @@ async def test_missing_topic_cannot_be_followed(http: httpx.AsyncClient) -> None
 async def test_stream_ends_when_its_token_is_revoked(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server checks repeatedly whether the caller may still follow."""
     monkeypatch.setattr("postbus.server.callers._REMEMBERED", 0.0)
-    monkeypatch.setattr("postbus.server.vigil._EVERY", 0.1)
+    monkeypatch.setattr("postbus.server.token_watch._EVERY", 0.1)
     await bus.admin.create_topic("t")
     async with (
         serving(bus, auth=True) as url,

@@ -12,7 +12,7 @@ from http_api.serving import client, new_token, problem, serving
 from http_api.test_consume import polls
 from postbus import Bus, InvalidOption
 from postbus.errors import TooManyRequests
-from postbus.server.limits import Buckets, Gate
+from postbus.server.quotas import Quotas, RateLimiter
 from postbus.server.settings import CallerLimits
 from support.eventually import eventually
 
@@ -94,21 +94,21 @@ async def test_requests_are_limited_per_token(bus: Bus) -> None:
 
 def test_bucket_fills_again() -> None:
     """As many requests may come at once as are allowed in a second, and then one by one."""
-    gate = Gate(CallerLimits(rate=2))
-    gate.admit("a", now=0.0)
-    gate.admit("a", now=0.0)
+    quotas = Quotas(CallerLimits(rate=2))
+    quotas.admit("a", now=0.0)
+    quotas.admit("a", now=0.0)
     with pytest.raises(TooManyRequests) as refused:
-        gate.admit("a", now=0.25)
+        quotas.admit("a", now=0.25)
     assert refused.value.retry_after == pytest.approx(0.25)
-    gate.admit("a", now=0.5)
+    quotas.admit("a", now=0.5)
     with pytest.raises(TooManyRequests):
-        gate.admit("a", now=0.6)
+        quotas.admit("a", now=0.6)
 
 
 def test_full_buckets_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of buckets is bounded by the number of concurrent callers."""
-    monkeypatch.setattr("postbus.server.limits._MOST_BUCKETS", 10)
-    buckets = Buckets(1.0, 1.0)
+    monkeypatch.setattr("postbus.server.quotas._MOST_BUCKETS", 10)
+    buckets = RateLimiter(1.0, 1.0)
     for number in range(100):
         buckets.take(str(number), float(number))
     assert len(buckets._left) <= 11

@@ -17,7 +17,8 @@ import pytest
 from postbus import Bus, Message, PostbusError, SchemaNotTrusted, Start
 from postbus._db.connect import _PREPARE_SESSION, connect
 from postbus._db.migrator import check, code_checksum, migrate, migrate_reporting, read_state, script
-from postbus.cli._checks import Level, Target, examine
+from postbus.cli._doctor.examine import examine
+from postbus.cli._doctor.finding import Level, Target
 from postbus.embedded import EmbeddedPostgres
 from postbus.inbox import Inbox
 from security.lookalikes import plant

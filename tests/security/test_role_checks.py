@@ -17,7 +17,7 @@ pytestmark = pytest.mark.attack("role checks of HTTP")
 
 _ROLES = ("producer", "consumer", "observer", "operator", "admin")
 _LEASE = "00000000-0000-4000-8000-000000000000"
-_HELD = [{"id": "1", "token": _LEASE}]
+_LEASED = [{"id": "1", "token": _LEASE}]
 
 
 async def _prepare(bus: Bus) -> dict[str, str]:
@@ -70,8 +70,8 @@ BEYOND: list[tuple[str, str, str, Any]] = [
     ("producer", "POST", "/v1/topics/t/pop", {}),
     ("producer", "GET", "/v1/topics/t/messages", None),
     ("producer", "GET", "/v1/topics", None),
-    ("producer", "POST", "/v1/transaction", {"ack": _HELD}),
-    ("producer", "POST", "/v1/transaction", {"ack": _HELD, "push": [{"topic": "t", "messages": [{"text": "x"}]}]}),
+    ("producer", "POST", "/v1/transaction", {"ack": _LEASED}),
+    ("producer", "POST", "/v1/transaction", {"ack": _LEASED, "push": [{"topic": "t", "messages": [{"text": "x"}]}]}),
     ("producer", "GET", "/v1/topics/t/follow", None),
     ("producer", "PUT", "/v1/topics/log/groups/new", {}),
     ("producer", "POST", "/v1/topics", {"name": "new"}),
@@ -85,7 +85,7 @@ BEYOND: list[tuple[str, str, str, Any]] = [
     ("consumer", "POST", "/v1/topics/t/purge", {}),
     ("observer", "POST", "/v1/topics/t/messages", {"text": "x"}),
     ("observer", "POST", "/v1/topics/t/pop", {}),
-    ("observer", "POST", "/v1/ack", {"messages": _HELD}),
+    ("observer", "POST", "/v1/ack", {"messages": _LEASED}),
     ("observer", "POST", "/v1/topics/t/pause", None),
     ("observer", "PATCH", "/v1/topics/t", {"max_attempts": 9}),
     ("observer", "DELETE", "/v1/topics/t?force=true", None),
@@ -95,7 +95,7 @@ BEYOND: list[tuple[str, str, str, Any]] = [
     ("observer", "GET", "/v1/webhooks", None),
     ("admin", "POST", "/v1/topics/t/messages", {"text": "x"}),
     ("admin", "POST", "/v1/topics/t/pop", {}),
-    ("admin", "POST", "/v1/ack", {"messages": _HELD}),
+    ("admin", "POST", "/v1/ack", {"messages": _LEASED}),
     ("admin", "POST", "/v1/transaction", {"push": [{"topic": "t", "messages": [{"text": "x"}]}]}),
 ]
 

@@ -17,8 +17,8 @@ from postbus import Bus
 from postbus._db.connect import connect
 from postbus._db.migrator import migrate, migrate_reporting
 from postbus._db.roles import GRANTS, report_roles
-from postbus.cli._checks import Level, Target
-from postbus.cli._checks import roles as look_at_roles
+from postbus.cli._doctor.finding import Level, Target
+from postbus.cli._doctor.schema import roles as look_at_roles
 from postbus.embedded import EmbeddedPostgres
 
 pytestmark = pytest.mark.attack("roles of other databases")

@@ -25,8 +25,8 @@ from postbus._db.pool import Connections
 from postbus._wakeup.listener import Listener
 from postbus._wakeup.waiters import Wakers
 from postbus.cli._app import run
-from postbus.cli._checks import Target
 from postbus.cli._command import Cli
+from postbus.cli._doctor.finding import Target
 from postbus.embedded import EmbeddedPostgres
 from postbus.relay import NatsSink, RabbitSink, RedisSink, WebhookSink
 from postbus.relay.postbus import PostbusSink

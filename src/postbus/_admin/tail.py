@@ -13,12 +13,12 @@ _PAGE = 500  # messages, …
 _PAGE_BYTES = 8 << 20  # … and bytes, that are in memory at the same time
 _LATE = 10.0  # seconds after which a smaller id is no longer expected
 
-Place = tuple[int, int]
-_START: Place = (0, -1)
-_END: Place = (LAST, 0)
+SortKey = tuple[int, int]
+_START: SortKey = (0, -1)
+_END: SortKey = (LAST, 0)
 
 
-class Follower:
+class TopicTail:
     """Finds each message once.
 
     Places are given at publishing but messages appear at commit, so a smaller one may appear after a larger
@@ -29,11 +29,11 @@ class Follower:
         self._store = store
         self._topic = topic
         self._is_log = is_log
-        self._seen: dict[int, Place] = {}
+        self._seen: dict[int, SortKey] = {}
         self._floor = _START
-        self._tops: deque[tuple[float, Place]] = deque()
+        self._tops: deque[tuple[float, SortKey]] = deque()
 
-    async def _page(self, after: Place) -> Page:
+    async def _page(self, after: SortKey) -> Page:
         """Messages after a place."""
         store = await self._store()
         if self._is_log:
@@ -55,14 +55,14 @@ class Follower:
         """The last messages there are."""
         known = await self._newest(max(count, _PAGE))
         self._remember(known)
-        self._floor = _place(known[0]) if known else _START
+        self._floor = _sort_key(known[0]) if known else _START
         if not known or not count:
             return
-        after, last = _before(known[-count:][0], is_log=self._is_log), _place(known[-1])
+        after, last = _before(known[-count:][0], is_log=self._is_log), _sort_key(known[-1])
         while True:
             page = await self._page(after)
             for row in page.rows:
-                after = _place(row)
+                after = _sort_key(row)
                 if after > last:
                     return
                 if row["id"] in self._seen:
@@ -77,7 +77,7 @@ class Follower:
             if page.rows:
                 self._seen.clear()
                 self._remember(page.rows)
-                self._floor = _place(page.rows[-1])
+                self._floor = _sort_key(page.rows[-1])
             for row in page.rows:
                 yield row
             if not page.more:
@@ -96,21 +96,21 @@ class Follower:
                 yield row
             if not page.more:
                 return
-            after = _place(page.rows[-1])
+            after = _sort_key(page.rows[-1])
 
     @property
-    def floor(self) -> Place:
+    def floor(self) -> SortKey:
         """All up to here was found."""
         return self._floor
 
-    def go_on_after(self, floor: Place) -> None:
+    def go_on_after(self, floor: SortKey) -> None:
         """Begin with what lies above a floor that another follower had."""
         self._floor = floor
 
     def _remember(self, rows: list[Row]) -> None:
         if rows:
-            self._seen.update((row["id"], _place(row)) for row in rows)
-            self._tops.append((time.monotonic(), _place(rows[-1])))
+            self._seen.update((row["id"], _sort_key(row)) for row in rows)
+            self._tops.append((time.monotonic(), _sort_key(rows[-1])))
 
     def _raise_floor(self) -> None:
         before = self._floor
@@ -120,12 +120,12 @@ class Follower:
             self._seen = {one: place for one, place in self._seen.items() if place > self._floor}
 
 
-def _place(row: Row) -> Place:
+def _sort_key(row: Row) -> SortKey:
     """What messages are in the order of."""
     return (row["position"], row["index"]) if "position" in row else (row["id"], 0)
 
 
-def _before(row: Row, *, is_log: bool) -> Place:
+def _before(row: Row, *, is_log: bool) -> SortKey:
     """The place that a message is the first after."""
-    position, index = _place(row)
+    position, index = _sort_key(row)
     return (position, index - 1) if is_log else (position - 1, 0)

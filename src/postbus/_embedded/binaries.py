@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from postbus._embedded.supervisor.folders import changeable_by_others, make_folders
-from postbus._embedded.supervisor.locks import EXCLUSIVE, Lock
+from postbus._embedded.supervisor.locks import EXCLUSIVE, FileLock
 from postbus._embedded.supervisor.programs import Account
 from postbus.errors import EmbeddedError
 
@@ -102,7 +102,7 @@ def _copy_to_cache(binaries: Binaries) -> Path:
         )
     copy = cache / f"pg{binaries.version}-{binaries.edition}"
     prefix = binaries.bin_dir.parent
-    lock = Lock(cache / "copying.lock")
+    lock = FileLock(cache / "copying.lock")
     lock.wait(EXCLUSIVE)
     try:
         if not copy.exists():

@@ -35,9 +35,9 @@ from postbus._embedded.supervisor.folders import (
     own_group,
     read_text,
 )
-from postbus._embedded.supervisor.home import Home, State, answers, has_users, read_state
-from postbus._embedded.supervisor.locks import EXCLUSIVE, POLL, SHARED, Lock, is_held, open_ours
-from postbus._embedded.supervisor.main import Plan
+from postbus._embedded.supervisor.home import Home, ServerState, answers, has_users, read_state
+from postbus._embedded.supervisor.locks import EXCLUSIVE, POLL, SHARED, FileLock, is_held, open_ours
+from postbus._embedded.supervisor.main import LaunchPlan
 from postbus._embedded.supervisor.programs import Account
 from postbus.errors import EmbeddedError
 
@@ -54,7 +54,7 @@ class EmbeddedPostgres:
     data_dir: Path
     version: int
 
-    def __init__(self, home: Home, state: State, users: Lock) -> None:
+    def __init__(self, home: Home, state: ServerState, users: FileLock) -> None:
         self.data_dir = home.path
         self.version = state.version
         self._home = home
@@ -149,13 +149,13 @@ class _Starter:
                 remedy="leave it out, or run a PostgreSQL of your own and pass its DSN",
             )
 
-    def join(self) -> tuple[State, Lock]:
+    def join(self) -> tuple[ServerState, FileLock]:
         """The running server, and our share of the users' lock on it."""
         _check_entrance(self._home.path.parent if self._guarded else self._home.path, self._account)
         _claim(self._home)
         with self._only_starter():
             self._check_version()
-            users = Lock(self._home.lock("users"))
+            users = FileLock(self._home.lock("users"))
             try:
                 # From here on no supervisor can stop its server. One that is stopping holds us up until it
                 # has ended.
@@ -167,14 +167,14 @@ class _Starter:
 
     @contextlib.contextmanager
     def _only_starter(self) -> Iterator[None]:
-        lock = Lock(self._home.lock("start"))
+        lock = FileLock(self._home.lock("start"))
         try:
             self._acquire(lock, EXCLUSIVE, "another process is still starting it")
             yield
         finally:
             lock.release()
 
-    def _acquire(self, lock: Lock, mode: int, obstacle: str) -> None:
+    def _acquire(self, lock: FileLock, mode: int, obstacle: str) -> None:
         if not lock.acquire(mode, self._deadline):
             raise EmbeddedError(f"{obstacle}, in {self._home.path}", remedy="wait, or pass a longer timeout")
 
@@ -190,7 +190,7 @@ class _Starter:
                 remedy=f"pass version={found} or its bin_dir, or another data_dir and use pg_dump",
             )
 
-    def _running_server(self) -> State:
+    def _running_server(self) -> ServerState:
         if is_held(self._home.lock("supervisor")) and (state := self._await_answer()):
             if self._settings and dict(self._settings) != dict(state.settings):
                 raise EmbeddedError(
@@ -203,7 +203,7 @@ class _Starter:
             return state
         raise self._failure("PostgreSQL did not start")
 
-    def _await_answer(self) -> State | None:
+    def _await_answer(self) -> ServerState | None:
         """The server, as soon as it answers. None if its supervisor has ended."""
         while True:
             state = read_state(self._home)
@@ -220,7 +220,7 @@ class _Starter:
     def _launch_supervisor(self) -> None:
         socket_dir = _socket_dir(self._home, self._account)
         _make_private(socket_dir, self._home, self._account, guarded=self._guarded)
-        plan = Plan(
+        plan = LaunchPlan(
             home=str(self._home.path),
             bin_dir=str(reachable_binaries(self._binaries, self._account)),
             version=self._binaries.version,

@@ -12,11 +12,11 @@ from postbus._outbox_import.table import (
     NOT_NEEDED,
     SIMPLE,
     TRIED,
-    Item,
-    OldGroup,
-    OldTopic,
     Outbox,
-    Table,
+    OutboxTable,
+    PendingMessage,
+    SourceGroup,
+    SourceTopic,
     find_table,
 )
 from postbus.errors import InvalidInput
@@ -26,20 +26,20 @@ _MAX_RETENTION_HOURS = 30 * 24  # of a topic that says nothing else
 _USUAL_TABLES = ("outbox", "outbox_events")
 
 
-class FanOut(Outbox):
+class FanOutOutbox(Outbox):
     """Topics, groups, and a row per message and group that says whether it is done."""
 
     layout = FAN_OUT
     needed = (("id",), ("topic",), ("payload",), ("status",), ("created_at",))
 
-    def __init__(self, table: Table, beside: Mapping[str, Table | None]) -> None:
+    def __init__(self, table: OutboxTable, beside: Mapping[str, OutboxTable | None]) -> None:
         super().__init__(table)
         self._configured = beside["topics"]
         self._subscriptions = beside["topic_subscriptions"]
         self._done = beside["consumer_groups"]
         self._offsets = beside["subscription_offsets"]
 
-    async def topics(self, conn: Any, only: Collection[str]) -> list[OldTopic]:
+    async def topics(self, conn: Any, only: Collection[str]) -> list[SourceTopic]:
         names = f"select distinct topic::text as topic from {self.table.name}"
         config: dict[str, Mapping[str, Any]] = {}
         if self._configured is not None:
@@ -57,8 +57,8 @@ class FanOut(Outbox):
             if not only or name in only
         ]  # fmt: skip
 
-    async def _topic(self, conn: Any, name: str, config: Mapping[str, Any]) -> OldTopic:
-        topic = OldTopic(name, config.get("semantics") or "QUEUE")
+    async def _topic(self, conn: Any, name: str, config: Mapping[str, Any]) -> SourceTopic:
+        topic = SourceTopic(name, config.get("semantics") or "QUEUE")
         # A table of offsets may be there before a topic goes by it: then its figures are only guesses.
         usual = "REFERENCE_COUNTING" if self._offsets is None else "OFFSET_WATERMARK"
         tracking = config.get("completion_tracking_mode") or usual
@@ -69,7 +69,7 @@ class FanOut(Outbox):
             await self._find_needed(conn, topic, by_offset)
         else:
             topic.items = [
-                Item(row["id"], "", False)
+                PendingMessage(row["id"], "", False)
                 for row in await conn.fetch(
                     f"select {self._id}::text as id from {self.table.name} m {self._mark('$2')} "
                     "where m.topic = $1 and m.status is distinct from 'COMPLETED' and mark.message_id is null "
@@ -80,7 +80,7 @@ class FanOut(Outbox):
             ]
         return topic
 
-    async def _find_groups(self, conn: Any, topic: OldTopic) -> None:
+    async def _find_groups(self, conn: Any, topic: SourceTopic) -> None:
         if self._subscriptions is None:
             return
         state = self._subscriptions.column("s", "subscription_status", "status", default="'ACTIVE'")
@@ -100,7 +100,7 @@ class FanOut(Outbox):
             if row["is_marked"] and row["name"] not in subscribed:
                 topic.notes.append(f"group {row['name']} of {topic.name} was cancelled here, and stays so")
             elif row["state"] in ("ACTIVE", "PAUSED"):
-                topic.groups.append(OldGroup(row["name"], row["state"], row["is_marked"]))
+                topic.groups.append(SourceGroup(row["name"], row["state"], row["is_marked"]))
             elif row["state"] == "DEAD":
                 # Messages do not wait for it any more, so which of them are still there for it is mere chance.
                 topic.notes.append(
@@ -108,7 +108,7 @@ class FanOut(Outbox):
                     "make it ACTIVE or PAUSED in the old table to take it along"
                 )
 
-    async def _find_needed(self, conn: Any, topic: OldTopic, by_offset: bool) -> None:
+    async def _find_needed(self, conn: Any, topic: SourceTopic, by_offset: bool) -> None:
         rows = await conn.fetch(
             self._needs_sql(by_offset),
             topic.name,
@@ -119,7 +119,7 @@ class FanOut(Outbox):
         for row in rows:
             needs = row["needs"] or ""
             if needs.strip(NOT_NEEDED) or not topic.groups or row["is_kept"]:
-                topic.items.append(Item(row["id"], needs, row["is_marked"]))
+                topic.items.append(PendingMessage(row["id"], needs, row["is_marked"]))
             elif by_offset and not row["is_seen"]:
                 topic.seen.append(row["id"])
 
@@ -155,7 +155,7 @@ class FanOut(Outbox):
                and (mark.message_id is null or false = any ($4))
              order by {self._id}"""
 
-    def rows_sql(self, topic: OldTopic) -> str:
+    def rows_sql(self, topic: SourceTopic) -> str:
         is_log = topic.semantics == "PUB_SUB"
         join, attempts = "", self.table.column("m", "retry_count", default="0")
         error = self.table.column("m", "error_message", "last_error")
@@ -213,7 +213,7 @@ def _topic_options(semantics: str, tracking: str, config: Mapping[str, Any]) -> 
     return {name: value for name, value in options.items() if value is not None}
 
 
-class Simple(Outbox):
+class EventOutbox(Outbox):
     """Events of aggregates; published_at says which were published."""
 
     layout = SIMPLE
@@ -227,11 +227,11 @@ class Simple(Outbox):
         ("published_at",),
     )
 
-    def __init__(self, table: Table, topic: str, semantics: str) -> None:
+    def __init__(self, table: OutboxTable, topic: str, semantics: str) -> None:
         super().__init__(table)
         self._topic, self._semantics = topic, semantics
 
-    async def topics(self, conn: Any, only: Collection[str]) -> list[OldTopic]:
+    async def topics(self, conn: Any, only: Collection[str]) -> list[SourceTopic]:
         rows = await conn.fetch(
             f"select {self._id}::text as id, replace(replace($2, '{{event_type}}', m.event_type::text), "
             "'{aggregate_type}', m.aggregate_type::text) as topic "
@@ -240,14 +240,14 @@ class Simple(Outbox):
             self.source,
             self._topic,
         )
-        found: dict[str, OldTopic] = {}
+        found: dict[str, SourceTopic] = {}
         for row in rows:
             name = row["topic"]
-            topic = found.setdefault(name, OldTopic(name, self._semantics, {"semantics": self._semantics}))
-            topic.items.append(Item(row["id"], "", False))
+            topic = found.setdefault(name, SourceTopic(name, self._semantics, {"semantics": self._semantics}))
+            topic.items.append(PendingMessage(row["id"], "", False))
         return [topic for name, topic in sorted(found.items()) if not only or name in only]
 
-    def rows_sql(self, topic: OldTopic) -> str:
+    def rows_sql(self, topic: SourceTopic) -> str:
         return f"""
             select wanted.n, {self._id}::text as id, {self._payload} as payload, m.aggregate_id::text as key,
                    coalesce({_headers(self.table.column("m", "headers"))}, '{{}}')
@@ -268,28 +268,28 @@ async def open_outbox(
 ) -> Outbox:
     """The outbox of this name, or one of a usual name. Its layout follows from its columns unless it is said."""
     found = await _find(conn, [table] if table is not None else _USUAL_TABLES)
-    kinds: Sequence[type[Outbox]] = [kind for kind in (FanOut, Simple) if layout in (None, kind.layout)]
+    kinds: Sequence[type[Outbox]] = [kind for kind in (FanOutOutbox, EventOutbox) if layout in (None, kind.layout)]
     fitting = next((kind for kind in kinds if not kind.missing(found)), None)
     if fitting is None:
         raise InvalidInput(
             f"{found.name} is not an outbox that can be imported: {'; '.join(_lacks(found, kinds))}",
             remedy="name another table, or make a view with these columns",
         )
-    if fitting is Simple:
-        return Simple(found, topic or "{aggregate_type}", semantics or "QUEUE")
+    if fitting is EventOutbox:
+        return EventOutbox(found, topic or "{aggregate_type}", semantics or "QUEUE")
     if topic is not None or semantics is not None:
         raise InvalidInput(
             f"{found.name} has topics of its own", remedy="leave out the topic and its semantics: they are for events"
         )
-    return FanOut(found, await _tables_beside(conn, found))
+    return FanOutOutbox(found, await _tables_beside(conn, found))
 
 
-def _lacks(table: Table, kinds: Sequence[type[Outbox]]) -> Iterator[str]:
+def _lacks(table: OutboxTable, kinds: Sequence[type[Outbox]]) -> Iterator[str]:
     for kind in kinds:
         yield f"as {kind.layout} it lacks {', '.join(kind.missing(table))}"
 
 
-async def _find(conn: Any, names: Sequence[str]) -> Table:
+async def _find(conn: Any, names: Sequence[str]) -> OutboxTable:
     for name in names:
         table = await find_table(conn, name)
         if table is not None:
@@ -308,7 +308,7 @@ _BESIDE = {
 }
 
 
-async def _tables_beside(conn: Any, table: Table) -> dict[str, Table | None]:
+async def _tables_beside(conn: Any, table: OutboxTable) -> dict[str, OutboxTable | None]:
     """The tables whose names begin with that of the outbox; each may be missing, but not its columns."""
     found = {}
     for suffix, needed in _BESIDE.items():

@@ -23,7 +23,7 @@ from postbus._db.commit import committed, is_lost
 from postbus._db.error_map import DRIVER_ERRORS
 from postbus._db.store import Store
 from postbus._outbox_import.layouts import open_outbox
-from postbus._outbox_import.table import LAYOUTS, NOT_NEEDED, TRIED, Item, OldGroup, OldTopic, Outbox
+from postbus._outbox_import.table import LAYOUTS, NOT_NEEDED, TRIED, Outbox, PendingMessage, SourceGroup, SourceTopic
 from postbus.errors import InvalidInput, InvalidOption, WrongSemantics
 from postbus.options import as_json
 
@@ -113,7 +113,7 @@ async def import_outbox(
     async with store.pinned() as conn, _alone(conn, store.actor):
         outbox = await open_outbox(conn, table, layout, topic=topic, semantics=semantics)
         topics = await outbox.topics(conn, only)
-        run = _Run(conn, outbox, as_json(options or {}), progress or (lambda done, total: None))
+        run = _ImportRun(conn, outbox, as_json(options or {}), progress or (lambda done, total: None))
         for one in topics:
             one.options |= run.options
         run.total = sum(len(_unmarked(one)) for one in topics if _why_not(one) is None)
@@ -147,7 +147,7 @@ async def _alone(conn: Any, actor: str) -> AsyncIterator[None]:
 
 
 @dataclass
-class _Run:
+class _ImportRun:
     conn: Any
     outbox: Outbox
     options: dict[str, Any]
@@ -160,7 +160,7 @@ class _Run:
     dead: Counter[str] = field(default_factory=Counter)
     """Messages that arrived as dead letters, by topic or group."""
 
-    async def carry(self, topic: OldTopic) -> ImportedTopic:
+    async def carry(self, topic: SourceTopic) -> ImportedTopic:
         """Carry over what is pending in a topic."""
         await self._make_topic(topic)
         refused: set[str] = set()
@@ -178,7 +178,7 @@ class _Run:
             await self.conn.execute("select postbus.import_seen($1, $2)", self.outbox.source, ids)
         return _summary(topic, refused)
 
-    async def _make_topic(self, topic: OldTopic) -> None:
+    async def _make_topic(self, topic: SourceTopic) -> None:
         known = await self.conn.fetchval(
             "select semantics from postbus.topics where name = $1 and configured", topic.name
         )
@@ -190,7 +190,7 @@ class _Run:
                 remedy=f"delete it first, if nobody needs it: postbus topics delete {topic.name}",
             )
 
-    async def _append(self, topic: OldTopic, items: Sequence[Item]) -> set[str]:
+    async def _append(self, topic: SourceTopic, items: Sequence[PendingMessage]) -> set[str]:
         """Carry messages over to the topic. Returns the ids of those that were refused."""
         refused: set[str] = set()
         for ids in _batches([item.id for item in items]):
@@ -199,7 +199,9 @@ class _Run:
             refused |= self._tell(topic, ids, told)
         return refused
 
-    async def _add_group(self, topic: OldTopic, group: OldGroup, before: Sequence[Item], late: set[str]) -> None:
+    async def _add_group(
+        self, topic: SourceTopic, group: SourceGroup, before: Sequence[PendingMessage], late: set[str]
+    ) -> None:
         """Subscribe a group here, and give it what it needs of what is before its place."""
         number = topic.groups.index(group)
         ids = [item.id for item in before if item.needs[number] != NOT_NEEDED and item.id not in late]
@@ -210,7 +212,7 @@ class _Run:
             for some in _batches(ids):
                 await self._retry(topic, group, some)
 
-    async def _hand_out(self, topic: OldTopic, items: Sequence[Item]) -> set[str]:
+    async def _hand_out(self, topic: SourceTopic, items: Sequence[PendingMessage]) -> set[str]:
         """Give messages to the groups that need them, and to no others."""
         refused: set[str] = set()
         for some in _batches(items):
@@ -224,7 +226,7 @@ class _Run:
             refused |= self._tell(topic, ids, told)
         return refused
 
-    async def _import(self, topic: OldTopic, ids: Sequence[str], *, to_log: bool) -> list[Any]:
+    async def _import(self, topic: SourceTopic, ids: Sequence[str], *, to_log: bool) -> list[Any]:
         return list(
             await self.conn.fetch(
                 f"select told.* from (select {_ARRAYS} from ({self.outbox.rows_sql(topic)}) as m) as b "
@@ -234,7 +236,7 @@ class _Run:
             )
         )
 
-    async def _retry(self, topic: OldTopic, group: OldGroup, ids: Sequence[str]) -> None:
+    async def _retry(self, topic: SourceTopic, group: SourceGroup, ids: Sequence[str]) -> None:
         self.dead[f"group {group.name} of {topic.name}"] += await self.conn.fetchval(
             "select postbus.import_retrying($3, $4, $2, b.id, b.payload, $5, b.key, b.headers, b.correlation_id, "
             "b.published_at, b.attempts, b.error) "
@@ -242,7 +244,7 @@ class _Run:
             *(ids, group.name, self.outbox.source, topic.name, self.outbox.content_type),
         )
 
-    def _tell(self, topic: OldTopic, ids: Sequence[str], told: Sequence[Any]) -> set[str]:
+    def _tell(self, topic: SourceTopic, ids: Sequence[str], told: Sequence[Any]) -> set[str]:
         self.done += len(ids)
         self.progress(self.done, self.total)
         self.dead[topic.name] += sum(row["is_dead"] for row in told)
@@ -258,7 +260,7 @@ def _told_dead(where: str, count: int) -> str:
     return f"{count} messages of {where} had used up their attempts and are dead letters"
 
 
-def _new_groups(topic: OldTopic) -> list[tuple[int, OldGroup]]:
+def _new_groups(topic: SourceTopic) -> list[tuple[int, SourceGroup]]:
     """Groups that are not here yet, with how many messages stand before their place; the first place first."""
     places = []
     for number, group in enumerate(topic.groups):
@@ -272,20 +274,20 @@ def _new_groups(topic: OldTopic) -> list[tuple[int, OldGroup]]:
     return sorted(places, key=lambda one: one[0])
 
 
-def _is_late(topic: OldTopic, item: Item) -> bool:
+def _is_late(topic: SourceTopic, item: PendingMessage) -> bool:
     """Whether a group that reads the log already must not get the message."""
     return any(group.is_marked and need == NOT_NEEDED for group, need in zip(topic.groups, item.needs, strict=False))
 
 
-def _in_time(items: Sequence[Item], late: set[str]) -> list[Item]:
+def _in_time(items: Sequence[PendingMessage], late: set[str]) -> list[PendingMessage]:
     return [item for item in items if not item.is_marked and item.id not in late]
 
 
-def _unmarked(topic: OldTopic) -> list[Item]:
+def _unmarked(topic: SourceTopic) -> list[PendingMessage]:
     return [item for item in topic.items if not item.is_marked]
 
 
-def _why_not(topic: OldTopic) -> str | None:
+def _why_not(topic: SourceTopic) -> str | None:
     """Why a topic cannot be carried over at all."""
     if not is_name(topic.name):
         return f"{topic.name!r} cannot be the name of a topic"
@@ -293,7 +295,7 @@ def _why_not(topic: OldTopic) -> str | None:
     return None if bad is None else f"{bad!r} cannot be the name of a group"
 
 
-def _summary(topic: OldTopic, refused: Collection[str]) -> ImportedTopic:
+def _summary(topic: SourceTopic, refused: Collection[str]) -> ImportedTopic:
     """The messages that were carried over, or will be."""
     items = [item for item in topic.items if item.id not in refused]
     places = {group.name: place for place, group in _new_groups(topic)}

@@ -19,7 +19,7 @@ NOT_NEEDED, NEEDED, TRIED = "0", "1", "r"
 """What a message is to a group: TRIED ones have attempts, which only their group's retries can keep."""
 
 
-class Item(NamedTuple):
+class PendingMessage(NamedTuple):
     """A message of the old table."""
 
     id: str
@@ -30,7 +30,7 @@ class Item(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OldGroup:
+class SourceGroup:
     """A group that goes on."""
 
     name: str
@@ -40,20 +40,20 @@ class OldGroup:
 
 
 @dataclass
-class OldTopic:
+class SourceTopic:
     """The messages to be carried over to one topic."""
 
     name: str
     semantics: str
     options: dict[str, Any] = field(default_factory=dict)
-    groups: list[OldGroup] = field(default_factory=list)
-    items: list[Item] = field(default_factory=list)
+    groups: list[SourceGroup] = field(default_factory=list)
+    items: list[PendingMessage] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
     """To be marked only: see import_seen."""
     notes: list[str] = field(default_factory=list)
 
 
-class Table(NamedTuple):
+class OutboxTable(NamedTuple):
     """A table, as the server knows it."""
 
     name: str
@@ -89,7 +89,7 @@ select format('%I.%I', n.nspname, c.relname) as name, a.attname, format_type(a.a
 """
 
 
-async def find_table(conn: Any, name: str) -> Table | None:
+async def find_table(conn: Any, name: str) -> OutboxTable | None:
     """A table or view by its name, which may be qualified and quoted. Refuses one that would run a stranger's code."""
     try:
         async with committed(conn, repeatable=True):
@@ -103,7 +103,7 @@ async def find_table(conn: Any, name: str) -> Table | None:
             f"reading {rows[0]['name']} may run code of {rows[0]['owner']}, whose rights you do not have",
             remedy=f"import as {rows[0]['owner']}, or copy it into a table of your own",
         )
-    return Table(rows[0]["name"], {row["attname"]: row["type"] for row in rows}) if rows else None
+    return OutboxTable(rows[0]["name"], {row["attname"]: row["type"] for row in rows}) if rows else None
 
 
 class Outbox(ABC):
@@ -113,7 +113,7 @@ class Outbox(ABC):
     needed: tuple[tuple[str, ...], ...]
     """The columns that it must have; any one of those that stand together."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: OutboxTable) -> None:
         self.table = table
 
     @property
@@ -122,15 +122,15 @@ class Outbox(ABC):
         return self.table.name
 
     @classmethod
-    def missing(cls, table: Table) -> list[str]:
+    def missing(cls, table: OutboxTable) -> list[str]:
         return [" or ".join(names) for names in cls.needed if not table.columns.keys() & set(names)]
 
     @abstractmethod
-    async def topics(self, conn: Any, only: Collection[str]) -> list[OldTopic]:
+    async def topics(self, conn: Any, only: Collection[str]) -> list[SourceTopic]:
         """Find the messages to be carried over, topic by topic; of all topics unless some are named."""
 
     @abstractmethod
-    def rows_sql(self, topic: OldTopic) -> str:
+    def rows_sql(self, topic: SourceTopic) -> str:
         """Reads the messages with the ids $1, in that order, for the group $2, or for none."""
 
     @property

@@ -125,7 +125,7 @@ def command(
     return register
 
 
-class WithOptions:
+class OptionsCallable:
     """A callable with one parameter per option, since that is what Typer reads options from."""
 
     def __init__(self, parameters: Sequence[inspect.Parameter]) -> None:
@@ -133,7 +133,7 @@ class WithOptions:
         self.__annotations__ = {one.name: one.annotation for one in parameters}
 
 
-class _Command(WithOptions):
+class _Command(OptionsCallable):
     """Runs a command, and tells its errors."""
 
     def __init__(self, function: Callable[..., Any], options: Sequence[inspect.Parameter]) -> None:

@@ -35,7 +35,7 @@ from postbus.worker import Worker
 Work = Callable[[Message], Awaitable[Outcome]]
 
 
-class Pace(Enum):
+class CatchUpPace(Enum):
     """The presets of a catch-up."""
 
     CONSERVATIVE = "conservative"
@@ -44,11 +44,11 @@ class Pace(Enum):
 
     def as_catch_up(self) -> CatchUp:
         match self:
-            case Pace.CONSERVATIVE:
+            case CatchUpPace.CONSERVATIVE:
                 return CatchUp.conservative()
-            case Pace.AGGRESSIVE:
+            case CatchUpPace.AGGRESSIVE:
                 return CatchUp.aggressive()
-            case Pace.DEFAULT:
+            case CatchUpPace.DEFAULT:
                 return CatchUp()
 
 
@@ -88,7 +88,7 @@ async def consume(
         ),
     ] = None,
     catch_up: Annotated[
-        Pace | None, typer.Option("--catch-up", help="How fast a group works through history that is before it.")
+        CatchUpPace | None, typer.Option("--catch-up", help="How fast a group works through history that is before it.")
     ] = None,
     max_messages: Annotated[
         int | None,
@@ -114,7 +114,7 @@ async def consume(
         raise usage_error("--from is for groups", remedy="add --group NAME, on a PUB_SUB topic")
     if (catch_up is not None or max_messages is not None) and group is None:
         raise usage_error("--catch-up and --max-messages are for groups", remedy="add --group NAME, on a PUB_SUB topic")
-    history = (catch_up or Pace.DEFAULT).as_catch_up()
+    history = (catch_up or CatchUpPace.DEFAULT).as_catch_up()
     if max_messages is not None:
         history = replace(history, max_messages=max_messages)
     place = None if start is None else as_start(start, name="--from")

@@ -10,8 +10,9 @@ from rich.text import Text
 from postbus._db.connect import connect
 from postbus._db.error_map import translated_errors
 from postbus.bus import Bus
-from postbus.cli._checks import Finding, Level, Target, examine
 from postbus.cli._command import Cli
+from postbus.cli._doctor.examine import examine
+from postbus.cli._doctor.finding import Finding, Level, Target
 from postbus.cli._exits import FAILED, OK
 from postbus.cli._render import printable, write_json, write_lines
 from postbus.errors import PostbusError

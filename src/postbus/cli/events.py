@@ -27,7 +27,7 @@ _Target = Annotated[
 ]
 
 
-class Format(enum.StrEnum):
+class DocumentFormat(enum.StrEnum):
     """What a registry is exported as."""
 
     JSON_SCHEMA = "json-schema"
@@ -65,12 +65,12 @@ def list_(cli: Cli, target: _Target) -> None:
 def export(
     cli: Cli,
     target: _Target,
-    format: Annotated[Format, typer.Option(help="What to write.")] = Format.JSON_SCHEMA,
+    format: Annotated[DocumentFormat, typer.Option(help="What to write.")] = DocumentFormat.JSON_SCHEMA,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; by default standard output.")] = None,
 ) -> None:
     """Export a registry, as JSON Schema (for `check --against`, and for validators) or as AsyncAPI 3.0."""
     registry = load_registry(target)
-    document = asyncapi(registry) if format is Format.ASYNCAPI else json_schema(registry)
+    document = asyncapi(registry) if format is DocumentFormat.ASYNCAPI else json_schema(registry)
     text = _document(document)
     if output is None:
         sys.stdout.write(text if text.isascii() or not sys.stdout.isatty() else _document(document, is_ascii=True))

@@ -15,11 +15,11 @@ import typer
 from postbus._runtime.event_loop import run
 from postbus.bus import Bus
 from postbus.cli._command import Cli
-from postbus.cli._ending import Ending, stops_by_signal
 from postbus.cli._exits import INTERRUPTED, OK, CommandError, usage_error
 from postbus.cli._logging import LogFormat, configure_logging
 from postbus.cli._render import write_json
 from postbus.cli._say import say
+from postbus.cli._signals import StopSignals, stops_by_signal
 from postbus.errors import InvalidOption, PostbusError
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def require_server() -> None:
 async def _run(bus: Bus, cli: Cli, settings: ServerSettings) -> int:
     from postbus.server.serve import HttpServer
 
-    ending = Ending()
+    ending = StopSignals()
     ending.listen()
     try:
         await bus.connect()
@@ -171,7 +171,7 @@ async def _run(bus: Bus, cli: Cli, settings: ServerSettings) -> int:
     return INTERRUPTED if ending.abort.is_set() else OK
 
 
-async def _serve_until_told(server: HttpServer, ending: Ending) -> None:
+async def _serve_until_told(server: HttpServer, ending: StopSignals) -> None:
     """Serve until the first signal; the second ends it at once."""
     serving = asyncio.create_task(server.run(ending.stop))
     aborted = asyncio.create_task(ending.abort.wait())

@@ -17,12 +17,12 @@ from postbus.cli._command import (
     run_command,
     show_help,
 )
-from postbus.cli._ending import Ending
 from postbus.cli._exits import usage_error
 from postbus.cli._inputs import as_duration
 from postbus.cli._logging import LogFormat, configure_logging
 from postbus.cli._render import write_facts, write_json, write_table
 from postbus.cli._say import say
+from postbus.cli._signals import StopSignals
 from postbus.sweeping import DURATIONS, PRESETS
 
 app = typer.Typer(name="sweep", help="Look at the jobs that remove what is no longer needed, set them, and run them.")
@@ -68,7 +68,7 @@ def _hand_on(ctx: typer.Context, cli: Cli, forever: bool) -> None:
 
 async def _sweep_forever(cli: Cli) -> None:
     configure_logging("INFO", LogFormat.JSON if cli.as_json else LogFormat.TEXT)
-    ending = Ending()
+    ending = StopSignals()
     ending.listen()
     async with cli.open_bus() as bus:
         sweeping = MaintenanceLoop(await bus.connect(), "sweep")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from postbus._admin.tail import Follower
+from postbus._admin.tail import TopicTail
 from postbus.cli._command import Cli
 from postbus.cli._render import message_json, message_line, payload_line, write_json
 from postbus.cli._say import say
@@ -30,7 +30,7 @@ async def tail(
     """
     async with cli.open_bus() as bus:
         is_log = await bus.admin.semantics(topic) == "PUB_SUB"
-        follower = Follower(bus.connect, topic, is_log=is_log)
+        follower = TopicTail(bus.connect, topic, is_log=is_log)
         async for row in follower.all_messages() if from_start else follower.newest(count):
             _write(cli, row)
         while not once:

@@ -15,11 +15,11 @@ from postbus._runtime.event_loop import run
 from postbus._runtime.loop import pause
 from postbus.bus import Bus
 from postbus.cli._command import Cli
-from postbus.cli._ending import Ending, stops_by_signal
 from postbus.cli._exits import INTERRUPTED, OK, usage_error
 from postbus.cli._logging import LogFormat, configure_logging
 from postbus.cli._render import write_json
 from postbus.cli._say import say
+from postbus.cli._signals import StopSignals, stops_by_signal
 from postbus.cli.demo.stage import perform
 from postbus.cli.demo.views import view_for, write_summary
 from postbus.cli.serve import ServeOptions, WebhookAllow, served
@@ -72,7 +72,7 @@ def up(
 
 
 async def _run(bus: Bus, cli: Cli, demo: bool, seconds: float | None, door: ServeOptions | None) -> int:
-    ending = Ending()
+    ending = StopSignals()
     ending.listen()
     try:
         await bus.connect()
@@ -87,7 +87,7 @@ async def _run(bus: Bus, cli: Cli, demo: bool, seconds: float | None, door: Serv
     return INTERRUPTED if ending.abort.is_set() else OK
 
 
-async def _demo(bus: Bus, cli: Cli, ending: Ending, seconds: float | None, url: str | None) -> None:
+async def _demo(bus: Bus, cli: Cli, ending: StopSignals, seconds: float | None, url: str | None) -> None:
     target = _target(cli)
     title = _shown(bus.dsn) if url is None else f"{_shown(bus.dsn)}  {url}"
     if url is not None:

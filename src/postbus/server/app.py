@@ -24,18 +24,18 @@ from postbus.server import (
     webhook_routes,
 )
 from postbus.server.callers import Authenticator, Verifier
-from postbus.server.desk import Desk, call_of
-from postbus.server.front_door import FrontDoor
-from postbus.server.limits import Gate
+from postbus.server.context import ServerContext, call_of
+from postbus.server.quotas import Quotas
 from postbus.server.readiness import Readiness
-from postbus.server.routing import Body, RawSchema
+from postbus.server.request_filter import RequestFilter
+from postbus.server.routing import BodyReader, RawSchema
 from postbus.server.settings import ServerSettings
-from postbus.server.vigil import Vigil
+from postbus.server.token_watch import TokenWatch
 
 PARTS = (messages, consume, topics, groups, dead_letters, webhook_routes, token_routes, audit, health)
 
 
-def new_desk(bus: Bus, settings: ServerSettings) -> Desk:
+def new_context(bus: Bus, settings: ServerSettings) -> ServerContext:
     """What the requests of one server share."""
     verifier: Verifier | None = None
     if settings.jwt is not None:
@@ -44,17 +44,17 @@ def new_desk(bus: Bus, settings: ServerSettings) -> Desk:
         verifier = JwtVerifier(settings.jwt)
     authenticator = Authenticator(bus.connect, is_open=settings.is_open, verifier=verifier)
     readiness = Readiness(bus.connect, tells_why=settings.is_open)
-    return Desk(bus, settings, authenticator, Gate(settings.limits), Vigil(authenticator), readiness)
+    return ServerContext(bus, settings, authenticator, Quotas(settings.limits), TokenWatch(authenticator), readiness)
 
 
-def make_app(desk: Desk) -> tuple[ASGIApp, Litestar]:
+def make_app(server: ServerContext) -> tuple[ASGIApp, Litestar]:
     """The application, and what is behind its front door."""
-    origins = list(desk.settings.cors_origins)
+    origins = list(server.settings.cors_origins)
     routes = [route for part in PARTS for route in part.ROUTES]
     inner = Litestar(
         [*routes, *pages.ROUTES],
         dependencies={"call": Provide(call_of, sync_to_thread=False)},
-        dto=Body,
+        dto=BodyReader,
         return_dto=None,
         plugins=[RawSchema()],
         exception_handlers={
@@ -64,11 +64,11 @@ def make_app(desk: Desk) -> tuple[ASGIApp, Litestar]:
         },
         openapi_config=None,  # it would bring pages that load scripts from elsewhere: see pages
         cors_config=CORSConfig(allow_origins=origins, expose_headers=["retry-after"]) if origins else None,
-        request_max_body_size=desk.settings.limits.max_body,
+        request_max_body_size=server.settings.limits.max_body,
         logging_config=None,
         pdb_on_exception=False,
         debug=False,
     )
-    inner.state.desk = desk
-    inner.state.described = pages.Described(routes)
-    return FrontDoor(inner, desk.settings), inner
+    inner.state.server = server
+    inner.state.reference = pages.ApiReference(routes)
+    return RequestFilter(inner, server.settings), inner

@@ -9,7 +9,8 @@ from litestar.params import FromQuery, QueryParameter
 
 from postbus.server.paging import Limit
 from postbus.server.routing import InCall, route
-from postbus.server.views import AuditEntries, AuditEntryView, view
+from postbus.server.views.access import AuditEntries, AuditEntryView
+from postbus.server.views.base import view
 
 _Id = QueryParameter(pattern="^[0-9]{1,18}$", description="Only entries with a lower id: the next page.")
 _Actor = QueryParameter(description="A part of the login, the role or the actor.")

@@ -12,8 +12,8 @@ from postbus._admin.access import TOKEN_PREFIX, token_parts
 from postbus._db.store import Store
 from postbus.errors import NotAllowed, NotAuthenticated
 from postbus.server.rights import ROLES, Right, held_by
-from postbus.server.strangers import Batch, Parts, Row, Strangers
 from postbus.server.token_uses import TokenUses
+from postbus.server.wrong_tokens import Parts, Row, TokenLookups, WrongTokens
 
 _REMEMBERED = 5.0  # seconds that a token goes on to work after it was revoked
 _MOST_REMEMBERED = 10_000
@@ -143,8 +143,8 @@ class Authenticator:
         self._is_open = is_open
         self._verifier = verifier
         self._known: dict[Parts, tuple[float, Caller]] = {}
-        self._strangers = Strangers()
-        self._batch = Batch(self._rows)
+        self._wrong_tokens = WrongTokens()
+        self._lookups = TokenLookups(self._rows)
         self.uses = TokenUses(store)
 
     async def caller(self, authorization: str | None, address: str = "") -> Caller:
@@ -159,20 +159,20 @@ class Authenticator:
         until, caller = self._known.get(parts, (None, EVERYBODY)) if parts is not None else (None, EVERYBODY)
         if until is not None and time.monotonic() < until:
             return caller
-        is_suspect = self._strangers.is_suspect(address)
+        is_suspect = self._wrong_tokens.is_suspect(address)
         try:
             # A token that was valid a while ago is not made to wait for the sake of its neighbours.
             return await self._find(token, parts, is_suspect=is_suspect and until is None)
         except NotAuthenticated:
-            self._strangers.note(address)
+            self._wrong_tokens.note(address)
             if is_suspect:
-                raise self._strangers.refusal(address) from None
+                raise self._wrong_tokens.refusal(address) from None
             raise
 
     async def _find(self, token: str, parts: Parts | None, *, is_suspect: bool) -> Caller:
         """Whose token this is. With wrong ones of a suspect address it takes its time."""
         if parts is not None:
-            row = await self._batch.ask(parts) if is_suspect else (await self._rows([parts])).get(parts)
+            row = await self._lookups.ask(parts) if is_suspect else (await self._rows([parts])).get(parts)
             return self._remember(parts, row)
         try:
             if self._verifier is None or token.startswith(f"{TOKEN_PREFIX}_"):
@@ -180,7 +180,7 @@ class Authenticator:
             return await self._verifier.caller(token)
         except NotAuthenticated:
             if is_suspect:
-                await self._batch.pause()
+                await self._lookups.pause()
             raise
 
     async def refused(self, authorizations: Collection[str]) -> set[str]:
@@ -202,7 +202,7 @@ class Authenticator:
 
     async def close(self) -> None:
         """Look up no more."""
-        await self._batch.close()
+        await self._lookups.close()
 
     async def _rows(self, tokens: Sequence[Parts]) -> dict[Parts, Row]:
         return await (await self._store()).check_tokens(tokens)

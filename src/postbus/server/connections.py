@@ -85,9 +85,9 @@ def _full() -> NotServed:
 
 
 class Connection(HttpToolsProtocol):
-    """One connection. Subclasses made by `protocol_of` know the room that it is in."""
+    """One connection. Subclasses made by `protocol_of` know the slots that it takes one of."""
 
-    room: ConnectionSlots
+    slots: ConnectionSlots
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -111,10 +111,10 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._reading_since = self._unsent_since = time.monotonic()
-        self.room.enter(self)
+        self.slots.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.room.leave(self)
+        self.slots.leave(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -219,7 +219,7 @@ class Connection(HttpToolsProtocol):
 
     def hang_up(self) -> None:
         """Close the connection. Do not wait for a client that does not read."""
-        self.room.leave(self)
+        self.slots.leave(self)
         if self.transport.is_closing() or self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
@@ -269,7 +269,7 @@ class Connection(HttpToolsProtocol):
             self._check_reading(now - self._reading_since)
 
     def _check_reading(self, seconds: float) -> None:
-        limits = self.room.limits
+        limits = self.slots.limits
         if self._is_refused:
             if seconds > _LINGERING:
                 self.hang_up()
@@ -291,6 +291,6 @@ def _head_too_large(message: str) -> RequestTooLarge:
     return RequestTooLarge(message, remedy="send fewer or shorter headers")
 
 
-def protocol_of(room: ConnectionSlots) -> type[asyncio.Protocol]:
+def protocol_of(slots: ConnectionSlots) -> type[asyncio.Protocol]:
     """The protocol of a server, for uvicorn."""
-    return type("RoomConnection", (Connection,), {"room": room})
+    return type("SlottedConnection", (Connection,), {"slots": slots})

@@ -18,24 +18,36 @@ from postbus.scope import Heartbeat
 from postbus.server.messages import message_of
 from postbus.server.routing import GroupName, InCall, TopicName, route
 from postbus.server.shapes import (
-    Extend,
-    GiveUp,
-    HeldMessage,
+    DeadLetterBody,
+    ExtendBody,
+    LeasedMessage,
     PopBody,
-    PopScope,
-    RetryLater,
-    Settle,
-    Transaction,
-    WideHeartbeat,
+    RetryBody,
+    ScopeHeartbeat,
+    ScopePopBody,
+    SettleBody,
+    TransactionBody,
 )
-from postbus.server.views import Alive, Committed, Delivered, Heartbeats, Popped, Pushed, Retried, Settled, payload_of
+from postbus.server.views.consuming import (
+    Committed,
+    Delivered,
+    Heartbeats,
+    PoppedMessages,
+    PushedIds,
+    Retried,
+    Settled,
+    TopicHeartbeat,
+)
+from postbus.server.views.messages import payload_of
 from postbus.start import Start
 
 _TAG = "consuming"
 
 
 @route("POST", "/v1/topics/{topic:str}/pop", errors=(404, 409, 413), tag=_TAG)
-async def pop(call: InCall, request: Request[Any, Any, Any], topic: TopicName, data: JSONBody[PopBody]) -> Popped:
+async def pop(
+    call: InCall, request: Request[Any, Any, Any], topic: TopicName, data: JSONBody[PopBody]
+) -> PoppedMessages:
     """Take messages of a QUEUE, or for a group of a PUB_SUB topic. They are yours until their lease ends.
 
     The first pop of a group subscribes it.
@@ -44,7 +56,7 @@ async def pop(call: InCall, request: Request[Any, Any, Any], topic: TopicName, d
 
 
 @route("POST", "/v1/pop", errors=(404, 409, 413), tag=_TAG)
-async def pop_scope(call: InCall, request: Request[Any, Any, Any], data: JSONBody[PopScope]) -> Popped:
+async def pop_scope(call: InCall, request: Request[Any, Any, Any], data: JSONBody[ScopePopBody]) -> PoppedMessages:
     """Take messages for a group of all topics of a namespace, of a task, or whose names fit a pattern.
 
     Topics that are created later join by themselves. It takes a token for all topics.
@@ -62,7 +74,7 @@ async def heartbeat(call: InCall, topic: TopicName, group: GroupName, last: From
 
 
 @route("POST", "/v1/heartbeat", errors=(404, 409), tag=_TAG)
-async def heartbeat_scope(call: InCall, data: JSONBody[WideHeartbeat], last: FromQuery[bool] = False) -> Heartbeats:
+async def heartbeat_scope(call: InCall, data: JSONBody[ScopeHeartbeat], last: FromQuery[bool] = False) -> Heartbeats:
     """The same for a group in all topics of a namespace, of a task, or whose names fit a pattern."""
     call.caller.check_group(data.group)
     told = await call.bus.heartbeat(
@@ -73,7 +85,9 @@ async def heartbeat_scope(call: InCall, data: JSONBody[WideHeartbeat], last: Fro
 
 def _heartbeats(told: Sequence[Heartbeat]) -> Heartbeats:
     return Heartbeats(
-        topics=[Alive(topic=one.topic, state=one.state, missed=one.missed, skipped=one.skipped) for one in told]
+        topics=[
+            TopicHeartbeat(topic=one.topic, state=one.state, missed=one.missed, skipped=one.skipped) for one in told
+        ]
     )
 
 
@@ -96,11 +110,11 @@ async def _popped(
     topic: str | None,
     namespace: str | None = None,
     task: str | None = None,
-) -> Popped:
+) -> PoppedMessages:
     call.caller.check_group(data.group)
-    call.desk.gate.check_batch(data.count)
+    call.server.quotas.check_batch(data.count)
     # What a waiting caller gets is settled only when it is known that its token still works.
-    is_held = data.auto_ack and data.wait > 0 and not call.desk.settings.is_open
+    is_held = data.auto_ack and data.wait > 0 and not call.server.settings.is_open
     popping = call.bus.pop(
         topic, group=data.group, batch=data.count, wait=data.wait, lease=data.lease, key=data.key,
         member=call.caller.name[:300], auto_ack=data.auto_ack and not is_held, look_back=data.look_back,
@@ -108,15 +122,15 @@ async def _popped(
         mode=None if data.message_id is not None else data.mode,
     ).for_others()  # fmt: skip
     if data.wait:
-        with call.desk.gate.polling(call.caller.name):
-            found: Sequence[Delivery] = await call.desk.polls.wait(request, popping, call)
+        with call.server.quotas.polling(call.caller.name):
+            found: Sequence[Delivery] = await call.server.polls.wait(request, popping, call)
     else:
         found = await popping
     if is_held and found:
-        return Popped(messages=await _acked(call, found))
+        return PoppedMessages(messages=await _acked(call, found))
     for one in found:
-        call.desk.polls.note(one, data.group)
-    return Popped(messages=[_delivered(one) for one in found])
+        call.server.polls.note(one, data.group)
+    return PoppedMessages(messages=[_delivered(one) for one in found])
 
 
 async def _acked(call: InCall, found: Sequence[Delivery]) -> list[Delivered]:
@@ -130,7 +144,7 @@ async def _acked(call: InCall, found: Sequence[Delivery]) -> list[Delivered]:
 
 
 @route("POST", "/v1/ack", errors=(409, 413), tag=_TAG)
-async def ack(call: InCall, data: JSONBody[Settle]) -> Settled:
+async def ack(call: InCall, data: JSONBody[SettleBody]) -> Settled:
     """The messages are done. Those of several leases are settled together."""
     leases = await _leases(call, data.messages)
     store = await call.bus.connect()
@@ -140,12 +154,12 @@ async def ack(call: InCall, data: JSONBody[Settle]) -> Settled:
     else:
         async with call.bus.transaction() as conn:
             lost = {one for token, ids in leases.items() for one in await store.ack(token, ids, conn=conn)}
-    call.desk.polls.go_on(call.bus, leases)
+    call.server.polls.go_on(call.bus, leases)
     return _settled(data.messages, lost)
 
 
 @route("POST", "/v1/retry", errors=(409, 413), tag=_TAG)
-async def retry(call: InCall, data: JSONBody[RetryLater]) -> Retried:
+async def retry(call: InCall, data: JSONBody[RetryBody]) -> Retried:
     """Try the messages again, later. Those whose attempts are used up become dead letters."""
     delay = None if data.delay is None else as_timedelta(data.delay, name="delay")
     store = await call.bus.connect()
@@ -153,38 +167,38 @@ async def retry(call: InCall, data: JSONBody[RetryLater]) -> Retried:
     leases = await _leases(call, data.messages)
     for token, ids in leases.items():
         outcomes |= await store.retry(token, ids, delay=delay, error=data.error)
-    call.desk.polls.go_on(call.bus, leases)
+    call.server.polls.go_on(call.bus, leases)
     settled = _settled(data.messages, [one for one, outcome in outcomes.items() if outcome == "lost"])
     dead = [str(one) for one, outcome in outcomes.items() if outcome == "dead"]
     return Retried(settled=settled.settled, lost=settled.lost, dead=dead)
 
 
 @route("POST", "/v1/dead-letter", errors=(409, 413), tag=_TAG)
-async def dead_letter(call: InCall, data: JSONBody[GiveUp]) -> Settled:
+async def dead_letter(call: InCall, data: JSONBody[DeadLetterBody]) -> Settled:
     """Give the messages up, at once."""
     store = await call.bus.connect()
     lost: set[int] = set()
     leases = await _leases(call, data.messages)
     for token, ids in leases.items():
         lost |= await store.dead_letter(token, ids, data.reason, data.error)
-    call.desk.polls.go_on(call.bus, leases)
+    call.server.polls.go_on(call.bus, leases)
     return _settled(data.messages, lost)
 
 
 @route("POST", "/v1/release", errors=(409, 413), tag=_TAG)
-async def release(call: InCall, data: JSONBody[Settle]) -> Settled:
+async def release(call: InCall, data: JSONBody[SettleBody]) -> Settled:
     """Give the messages back, as if they had not been popped."""
     store = await call.bus.connect()
     lost: set[int] = set()
     leases = await _leases(call, data.messages)
     for token, ids in leases.items():
         lost |= await store.release(token, ids)
-    call.desk.polls.go_on(call.bus, leases, gives_back=True)
+    call.server.polls.go_on(call.bus, leases, gives_back=True)
     return _settled(data.messages, lost)
 
 
 @route("POST", "/v1/extend", errors=(409, 413), tag=_TAG)
-async def extend(call: InCall, data: JSONBody[Extend]) -> Settled:
+async def extend(call: InCall, data: JSONBody[ExtendBody]) -> Settled:
     """Hold the messages for longer: so long from now. All messages of a lease are held together."""
     leases = await _leases(call, data.messages)
     store = await call.bus.connect()
@@ -193,7 +207,7 @@ async def extend(call: InCall, data: JSONBody[Extend]) -> Settled:
 
 
 @route("POST", "/v1/transaction", errors=(409, 413), tag=_TAG)
-async def transaction(call: InCall, data: JSONBody[Transaction]) -> Committed:
+async def transaction(call: InCall, data: JSONBody[TransactionBody]) -> Committed:
     """Ack and push together, also across topics: all of it is committed, or nothing is.
 
     A message that is not yours any more lets all of it fail.
@@ -208,8 +222,8 @@ async def transaction(call: InCall, data: JSONBody[Transaction]) -> Committed:
                 raise _lost()
         for part in data.push:
             found = await call.bus.publish_many(conn, part.topic, [message_of(one) for one in part.messages])
-            pushed.append(Pushed(ids=[str(one) for one in found]))
-    call.desk.polls.go_on(call.bus, leases)
+            pushed.append(PushedIds(ids=[str(one) for one in found]))
+    call.server.polls.go_on(call.bus, leases)
     return Committed(acked=len(data.ack), pushed=pushed)
 
 
@@ -233,7 +247,7 @@ def _delivered(one: Delivery) -> Delivered:
     )
 
 
-def _check_parts(call: InCall, data: JSONBody[Transaction]) -> None:
+def _check_parts(call: InCall, data: JSONBody[TransactionBody]) -> None:
     if not data.ack and not data.push:
         raise InvalidInput("the transaction does nothing", remedy="give ack, push, or both")
     if data.ack:
@@ -242,12 +256,12 @@ def _check_parts(call: InCall, data: JSONBody[Transaction]) -> None:
         call.caller.check_role(("producer",))
     for part in data.push:
         call.caller.check_topic(part.topic)
-    call.desk.gate.check_batch(len(data.ack) + sum(len(part.messages) for part in data.push))
+    call.server.quotas.check_batch(len(data.ack) + sum(len(part.messages) for part in data.push))
 
 
-async def _leases(call: InCall, held: list[HeldMessage]) -> dict[UUID, list[int]]:
+async def _leases(call: InCall, held: list[LeasedMessage]) -> dict[UUID, list[int]]:
     """Messages by the token of their lease, which the caller's topics and groups have to allow."""
-    call.desk.gate.check_batch(len(held))
+    call.server.quotas.check_batch(len(held))
     leases: dict[UUID, list[int]] = {}
     for one in held:
         leases.setdefault(one.token, []).append(int(one.id))
@@ -255,7 +269,7 @@ async def _leases(call: InCall, held: list[HeldMessage]) -> dict[UUID, list[int]
     return leases
 
 
-def _settled(held: list[HeldMessage], lost: Iterable[int]) -> Settled:
+def _settled(held: list[LeasedMessage], lost: Iterable[int]) -> Settled:
     """What became of it. Where nothing was done at all, that is an error."""
     names = [str(one) for one in sorted(set(lost))]
     if len(names) == len({int(one.id) for one in held}):

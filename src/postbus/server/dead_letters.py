@@ -7,8 +7,9 @@ from litestar.params import FromQuery, JSONBody
 from postbus.errors import NotAllowed
 from postbus.server.paging import MOST_BYTES, AfterId, Cursor, Limit, next_of, place_of
 from postbus.server.routing import InCall, MessageId, TopicName, route
-from postbus.server.shapes import PurgeDeadLetters, Redrive
-from postbus.server.views import Count, DeadLetters, DeadLetterView, view
+from postbus.server.shapes import PurgeDeadLettersBody, RedriveBody
+from postbus.server.views.base import Count
+from postbus.server.views.messages import DeadLetters, DeadLetterView, message_view
 
 _TAG = "dead letters"
 _LETTERS = "/v1/topics/{topic:str}/dead-letters"
@@ -48,7 +49,7 @@ async def _page(
         topics=call.caller.topics, groups=call.caller.groups,
     )  # fmt: skip
     following = next_of(page, lambda row: (row["id"], row["topic"] or "", row["group_name"] or ""))
-    return DeadLetters(dead_letters=[view(DeadLetterView, row) for row in page.rows], next=following)
+    return DeadLetters(dead_letters=[message_view(DeadLetterView, row) for row in page.rows], next=following)
 
 
 @route("GET", f"{_LETTERS}/{{message_id:str}}", errors=(404,), tag=_TAG)
@@ -59,11 +60,11 @@ async def show_dead_letter(
     if group is not None:
         call.caller.check_group(group)
     found = await call.admin.dead_letter(int(message_id), topic=topic, group=group, groups=call.caller.groups)
-    return view(DeadLetterView, found)
+    return message_view(DeadLetterView, found)
 
 
 @route("POST", f"{_LETTERS}/redrive", errors=(404, 409), tag=_TAG)
-async def redrive_dead_letters(call: InCall, topic: TopicName, data: JSONBody[Redrive]) -> Count:
+async def redrive_dead_letters(call: InCall, topic: TopicName, data: JSONBody[RedriveBody]) -> Count:
     """Put dead letters back: some by id, some by filter, or all. Those of a PUB_SUB topic go back to one group."""
     call.caller.check_group(data.group)
     _check_filters(call, data)
@@ -76,7 +77,7 @@ async def redrive_dead_letters(call: InCall, topic: TopicName, data: JSONBody[Re
 
 
 @route("POST", f"{_LETTERS}/purge", errors=(404, 409), tag=_TAG)
-async def purge_dead_letters(call: InCall, topic: TopicName, data: JSONBody[PurgeDeadLetters]) -> Count:
+async def purge_dead_letters(call: InCall, topic: TopicName, data: JSONBody[PurgeDeadLettersBody]) -> Count:
     """Delete dead letters for good, of all groups or of one."""
     call.caller.check_group(data.group)
     count = await call.admin.purge_dead_letters(
@@ -85,7 +86,7 @@ async def purge_dead_letters(call: InCall, topic: TopicName, data: JSONBody[Purg
     return Count(count=count, dry_run=data.dry_run)
 
 
-def _check_filters(call: InCall, data: Redrive) -> None:
+def _check_filters(call: InCall, data: RedriveBody) -> None:
     """Counting what fits a text tells the text, a letter at a time."""
     if not call.caller.sees_payloads and (data.reason_like is not None or data.key is not None):
         raise NotAllowed(

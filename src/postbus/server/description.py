@@ -12,8 +12,8 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 
 import postbus
-from postbus.server.desk import call_of
-from postbus.server.routing import Body, RawSchema
+from postbus.server.context import call_of
+from postbus.server.routing import BodyReader, RawSchema
 
 ROLES = "x-postbus-roles"
 """Of an operation: the roles of which a caller needs one."""
@@ -30,7 +30,7 @@ def describe(routes: Sequence[HTTPRouteHandler]) -> dict[str, Any]:
     app = Litestar(
         routes,
         dependencies={"call": Provide(call_of, sync_to_thread=False)},
-        dto=Body,
+        dto=BodyReader,
         return_dto=None,
         plugins=[RawSchema()],
         openapi_config=OpenAPIConfig(

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from postbus._admin.tail import Follower, Place
+from postbus._admin.tail import SortKey, TopicTail
 from postbus._runtime.loop import pause
 from postbus.errors import DatabaseUnavailable, NotServed
-from postbus.server.desk import Call
-from postbus.server.views import Browsed, view
+from postbus.server.context import Call
+from postbus.server.views.messages import BrowsedMessage, message_view
 
 _EVERY = 0.25  # seconds between two looks
 _AWAY = 2.0  # seconds between two looks while the database is away
@@ -27,23 +27,26 @@ async def follow(call: Call, topic: str, last_event_id: str | None) -> AsyncIter
     seconds before the break may come again.
     """
     refused = asyncio.Event()
-    with call.desk.gate.polling(call.caller.name), call.desk.vigil.watching(call.authorization, refused.set):
-        follower = Follower(call.bus.connect, topic, is_log=await call.admin.semantics(topic) == "PUB_SUB")
+    with (
+        call.server.quotas.polling(call.caller.name),
+        call.server.token_watch.watching(call.authorization, refused.set),
+    ):
+        follower = TopicTail(call.bus.connect, topic, is_log=await call.admin.semantics(topic) == "PUB_SUB")
         if last_event_id is None:
             async for _ in follower.newest(0):
                 pass
         else:
-            follower.go_on_after(_place(last_event_id))
+            follower.go_on_after(_sort_key(last_event_id))
         yield b": following\n\n"
         said = asked = time.monotonic()
-        while not call.desk.stopping.is_set() and not refused.is_set():
+        while not call.server.stopping.is_set() and not refused.is_set():
             wait = _EVERY
             try:
                 async for row in follower.new_messages():
                     if time.monotonic() - asked > _WHO:
                         await call.check_again()
                         asked = time.monotonic()
-                    yield _event(follower.floor, call.shown(view(Browsed, row)))
+                    yield _event(follower.floor, call.shown(message_view(BrowsedMessage, row)))
                     said = time.monotonic()
                     if refused.is_set():
                         return
@@ -54,15 +57,15 @@ async def follow(call: Call, topic: str, last_event_id: str | None) -> AsyncIter
             if time.monotonic() - said > _SIGN_OF_LIFE:
                 yield b":\n\n"
                 said = time.monotonic()
-            await pause(wait, call.desk.stopping, refused)
+            await pause(wait, call.server.stopping, refused)
 
 
-def _event(floor: Place, message: Browsed) -> bytes:
+def _event(floor: SortKey, message: BrowsedMessage) -> bytes:
     # A payload goes out as it came, and may be written on several lines.
     data = msgspec.json.encode(message).replace(b"\r", b" ").replace(b"\n", b"\ndata: ")
     return b"id: %d.%d\nevent: message\ndata: %b\n\n" % (floor[0], max(floor[1], 0), data)
 
 
-def _place(event_id: str) -> Place:
+def _sort_key(event_id: str) -> SortKey:
     position, _, index = event_id.partition(".")
     return int(position), int(index)

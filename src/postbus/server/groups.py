@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from litestar.params import FromQuery, JSONBody, QueryParameter
 
@@ -10,18 +10,17 @@ from postbus._db.statements.pages import Row
 from postbus.errors import InvalidOption
 from postbus.server.paging import Cursor, Limit, next_of, place_of
 from postbus.server.routing import GroupName, InCall, TopicName, route
-from postbus.server.shapes import LogPosition, Seek, Subscribe
-from postbus.server.views import (
+from postbus.server.shapes import LogPosition, SeekBody, SubscribeBody
+from postbus.server.views.base import Count, view
+from postbus.server.views.groups import (
     CatchUps,
     CatchUpView,
-    Count,
     GroupMetrics,
     Groups,
     GroupView,
-    Removed,
-    Resurrected,
-    Subscribed,
-    view,
+    RemovedGroup,
+    ResurrectedGroup,
+    SubscribedGroup,
 )
 from postbus.start import Start
 
@@ -57,11 +56,13 @@ def _place(row: Row) -> tuple[str, str, int]:
 
 
 @route("PUT", _GROUP, errors=(404, 409), tag=_TAG)
-async def subscribe_group(call: InCall, topic: TopicName, group: GroupName, data: JSONBody[Subscribe]) -> Subscribed:
+async def subscribe_group(
+    call: InCall, topic: TopicName, group: GroupName, data: JSONBody[SubscribeBody]
+) -> SubscribedGroup:
     """Register a group on a PUB_SUB topic. One that exists keeps its place; one that is DEAD comes back."""
     store = await call.store()
     info = await store.subscribe(topic, group, _start(data), data.on_failure)
-    return Subscribed(
+    return SubscribedGroup(
         subscription_id=str(info.id), state=info.state, is_new=info.is_new, missed=info.missed, skipped=info.skipped
     )
 
@@ -81,10 +82,10 @@ async def group_metrics(call: InCall, topic: TopicName, group: GroupName) -> Gro
 @route("DELETE", _GROUP, errors=(404, 409), tag=_TAG)
 async def remove_group(
     call: InCall, topic: TopicName, group: GroupName, wait: Annotated[float, QueryParameter(ge=0, le=60)] = 5.0
-) -> Removed:
+) -> RemovedGroup:
     """Remove a group with all that belongs to it, once processes have settled what they have in hand, or after wait."""
     told = await call.admin.remove_group(topic, group, wait=wait)
-    return Removed(removed=told["removed"], held=told["held"])
+    return RemovedGroup(removed=told["removed"], held=told["held"])
 
 
 @route("POST", f"{_GROUP}/pause", errors=(404, 409), tag=_TAG)
@@ -110,7 +111,7 @@ async def cancel_group(call: InCall, topic: TopicName, group: GroupName) -> None
 @route("POST", f"{_GROUP}/resurrect", errors=(404, 409), tag=_TAG)
 async def resurrect_group(
     call: InCall, topic: TopicName, group: GroupName, catch_up: FromQuery[bool] = True
-) -> Resurrected:
+) -> ResurrectedGroup:
     """Bring a DEAD group back: where it stood, or, without catch_up, with what comes from now on.
 
     Without catch_up it takes the role admin: the group does not get what it missed.
@@ -118,11 +119,11 @@ async def resurrect_group(
     if not catch_up:
         call.caller.check_role(("admin",))
     told = await call.admin.resurrect_group(topic, group, catch_up=catch_up)
-    return Resurrected(missed=told["missed"], skipped=told["skipped"])
+    return ResurrectedGroup(missed=told["missed"], skipped=told["skipped"])
 
 
 @route("POST", f"{_GROUP}/seek", errors=(404, 409), tag=_TAG)
-async def seek_group(call: InCall, topic: TopicName, group: GroupName, data: JSONBody[Seek]) -> Count:
+async def seek_group(call: InCall, topic: TopicName, group: GroupName, data: JSONBody[SeekBody]) -> Count:
     """Move a group to another place. Answers how many messages it has before it then.
 
     It takes confirm: a group that goes forward does not get what it passes, and one that goes back gets messages again.
@@ -168,10 +169,6 @@ async def cancel_catch_up(call: InCall, topic: TopicName, group: GroupName) -> N
 async def resume_catch_up(call: InCall, topic: TopicName, group: GroupName) -> None:
     """Go on with a history that was cancelled."""
     await call.admin.resume_catch_up(topic, group)
-
-
-def _sees(call: InCall, row: dict[str, Any]) -> bool:
-    return call.caller.sees(row["topic"]) and call.caller.sees_group(row["group_name"])
 
 
 def _start(place: LogPosition) -> Start:

@@ -12,11 +12,12 @@ from msgspec import UNSET
 from postbus._db.statements.admin import like
 from postbus.errors import NotAllowed
 from postbus.options import as_timedelta
-from postbus.server.desk import Desk
+from postbus.server.context import ServerContext
 from postbus.server.group_limits import of_findings
 from postbus.server.routing import InCall, route
 from postbus.server.shapes import GroupLimits
-from postbus.server.views import GroupFinding, Health, HealthLimits, SweepHealth, SystemHealth, Welcome, view
+from postbus.server.views.base import Health, Welcome, view
+from postbus.server.views.health import HealthLimitsView, SweepHealth, SystemHealth
 
 _TAG = "health"
 
@@ -36,8 +37,8 @@ async def livez() -> Health:
 @route("GET", "/readyz", errors=(503,), tag=_TAG)
 async def readyz(request: Request[Any, Any, Any]) -> Health:
     """The database can be reached, and its schema is right. The database is asked once a second at most."""
-    desk: Desk = request.app.state.desk
-    await desk.readiness.check()
+    server: ServerContext = request.app.state.server
+    await server.readiness.check()
     return Health(status="ok")
 
 
@@ -52,20 +53,19 @@ async def show_health(
     sees_all = call.caller.has_all_topics and call.caller.has_all_groups
     sweeping = view(SweepHealth, await store.sweep_health()) if sees_all else None
     is_well = all(one.level == "info" for one in findings) and (sweeping is None or sweeping.healthy)
-    answers = [GroupFinding(**msgspec.to_builtins(one)) for one in findings]
-    return SystemHealth(healthy=is_well, findings=answers, sweeping=sweeping)
+    return SystemHealth(healthy=is_well, findings=findings, sweeping=sweeping)
 
 
 @route("GET", "/v1/health/limits", tag=_TAG)
 async def show_health_limits(
     call: InCall, topic: FromQuery[str | None] = None, group: FromQuery[str | None] = None
-) -> HealthLimits:
+) -> HealthLimitsView:
     """From when on groups count as being in trouble: all of them, those of a topic, or one."""
     if topic is not None:
         call.caller.check_topic(topic)
     if group is not None:
         call.caller.check_group(group)
-    return view(HealthLimits, await call.admin.health_limits(topic, group))
+    return view(HealthLimitsView, await call.admin.health_limits(topic, group))
 
 
 @route("PATCH", "/v1/health/limits", tag=_TAG)
@@ -74,7 +74,7 @@ async def set_health_limits(
     data: JSONBody[GroupLimits],
     topic: FromQuery[str | None] = None,
     group: FromQuery[str | None] = None,
-) -> HealthLimits:
+) -> HealthLimitsView:
     """Set limits: what is left out stays, "off" is no limit, and null what the less specific limits say."""
     if topic is not None:
         call.caller.check_topic(topic)
@@ -82,7 +82,7 @@ async def set_health_limits(
         raise NotAllowed("limits without a topic hold for all topics", remedy="name a topic: ?topic=NAME")
     call.caller.check_group(group)
     given: Any = {name: value for name, value in msgspec.structs.asdict(data).items() if value is not UNSET}
-    return view(HealthLimits, await call.admin.set_health_limits(topic, group, **given))
+    return view(HealthLimitsView, await call.admin.set_health_limits(topic, group, **given))
 
 
 ROUTES = [welcome, livez, readyz, show_health, show_health_limits, set_health_limits]

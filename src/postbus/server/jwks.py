@@ -25,7 +25,7 @@ _MOST_KEYS = 100
 _now = time.monotonic
 
 
-class Keys:
+class IssuerKeys:
     """The issuer's keys, asked for when they are needed: once a minute at most, whoever asks, and for what key."""
 
     def __init__(self, jwks: str, jwt: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from postbus.errors import InvalidOption, NotAuthenticated
 from postbus.server.callers import Caller
-from postbus.server.jwks import Keys
+from postbus.server.jwks import IssuerKeys
 from postbus.server.rights import ROLES
 from postbus.server.settings import JwtSettings
 
@@ -24,7 +24,7 @@ class JwtVerifier:
             raise InvalidOption("JWTs need PyJWT", remedy="pip install 'postbus[jwt]'") from error
         self._jwt: Any = jwt
         self._settings = settings
-        self._keys = Keys(settings.jwks, jwt)
+        self._keys = IssuerKeys(settings.jwks, jwt)
 
     async def caller(self, token: str) -> Caller:
         """Who a JWT speaks of. Refuses one that is not right."""

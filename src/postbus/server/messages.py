@@ -22,19 +22,20 @@ from postbus.server.group_limits import of_message
 from postbus.server.paging import MOST_BYTES, AfterId, Cursor, Limit, next_of, place_of
 from postbus.server.routing import InCall, MessageId, TopicName, route
 from postbus.server.shapes import NewMessage
-from postbus.server.views import Browsed, Messages, Pushed, Story, view
+from postbus.server.views.consuming import PushedIds
+from postbus.server.views.messages import BrowsedMessage, Messages, MessageStory, message_view
 
 _TAG = "messages"
 
 
 @route("POST", "/v1/topics/{topic:str}/messages", status=201, errors=(409, 413), tag=_TAG)
-async def push(call: InCall, topic: TopicName, data: JSONBody[NewMessage | list[NewMessage]]) -> Pushed:
+async def push(call: InCall, topic: TopicName, data: JSONBody[NewMessage | list[NewMessage]]) -> PushedIds:
     """Push a message, or a list of them: all of the list are committed together, or none is."""
     if isinstance(data, NewMessage):
-        return Pushed(ids=[str(await call.bus.send(topic, message_of(data)))])
-    call.desk.gate.check_batch(len(data))
+        return PushedIds(ids=[str(await call.bus.send(topic, message_of(data)))])
+    call.server.quotas.check_batch(len(data))
     ids = await call.bus.send_many(topic, [message_of(one) for one in data])
-    return Pushed(ids=[str(one) for one in ids])
+    return PushedIds(ids=[str(one) for one in ids])
 
 
 @route("GET", "/v1/topics/{topic:str}/messages", errors=(404,), tag=_TAG)
@@ -67,13 +68,13 @@ async def browse_messages(
             topic, after=after, before=before, limit=limit, max_bytes=MOST_BYTES, newest=newest
         )
         following = next_of(page, lambda row: (row["id"],), newest=newest)
-    return Messages(messages=[view(Browsed, row) for row in page.rows], next=following)
+    return Messages(messages=[message_view(BrowsedMessage, row) for row in page.rows], next=following)
 
 
 @route("GET", "/v1/topics/{topic:str}/messages/{message_id:str}", errors=(404,), tag=_TAG)
-async def show_message(call: InCall, topic: TopicName, message_id: MessageId) -> Story:
+async def show_message(call: InCall, topic: TopicName, message_id: MessageId) -> MessageStory:
     """The story of a message: what it is, where it is, and of a PUB_SUB topic's what became of it at each group."""
-    return view(Story, of_message(call.caller, await call.admin.message(topic, int(message_id))))
+    return message_view(MessageStory, of_message(call.caller, await call.admin.message(topic, int(message_id))))
 
 
 @route("GET", "/v1/topics/{topic:str}/follow", errors=(404,), tag=_TAG, media_type="text/event-stream")
@@ -87,7 +88,7 @@ async def follow_topic(
 ) -> Stream:
     """New messages of a topic as server-sent events, without changing anybody's position."""
     await call.admin.semantics(topic)  # refuses one that is not there
-    call.desk.gate.check_polls(call.caller.name)  # as long as it can still be told
+    call.server.quotas.check_polls(call.caller.name)  # as long as it can still be told
     return Stream(follow(call, topic, last_event_id), media_type="text/event-stream", headers=_UNBUFFERED)
 
 

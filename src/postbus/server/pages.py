@@ -18,7 +18,7 @@ _STYLE = Path(__file__).with_name("docs.css")
 _OPEN: dict[str, Any] = {"include_in_schema": False, "opt": {"roles": ()}}
 
 
-class Described:
+class ApiReference:
     """The description and the page of one server, made when they are first asked for."""
 
     def __init__(self, routes: Sequence[HTTPRouteHandler]) -> None:
@@ -60,9 +60,9 @@ async def style(request: Request[Any, Any, Any]) -> Response[bytes]:
     return Response(_described(request).style, media_type="text/css", headers=headers)
 
 
-def _described(request: Request[Any, Any, Any]) -> Described:
-    described: Described = request.app.state.described
-    return described
+def _described(request: Request[Any, Any, Any]) -> ApiReference:
+    reference: ApiReference = request.app.state.reference
+    return reference
 
 
 ROUTES = [openapi, docs, style]

@@ -15,7 +15,7 @@ from postbus import errors
 from postbus._db.error_map import translate
 from postbus._runtime.log_events import event
 from postbus.errors import PostbusError
-from postbus.server.views import Problem
+from postbus.server.views.base import Problem
 
 MEDIA_TYPE = "application/problem+json"
 _HUNG_UP = "client disconnected prematurely"  # as Litestar calls it

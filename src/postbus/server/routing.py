@@ -23,11 +23,11 @@ from litestar.typing import FieldDefinition
 
 from postbus.errors import InvalidInput
 from postbus.server.connections import KEY, Connection
-from postbus.server.desk import Call, Desk
+from postbus.server.context import Call, ServerContext
 from postbus.server.problems import MEDIA_TYPE
 from postbus.server.rights import RIGHTS
-from postbus.server.shapes import ID, NAME, Given
-from postbus.server.views import Problem
+from postbus.server.shapes import ID, NAME, RequestBody
+from postbus.server.views.base import Problem
 
 TopicName = Annotated[str, PathParameter(pattern=NAME, examples=[Example(value="orders")], description="The topic.")]
 GroupName = Annotated[str, PathParameter(pattern=NAME, examples=[Example(value="mail")], description="The group.")]
@@ -94,14 +94,14 @@ def route(
 
 async def let_in(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """Find out who calls, and refuse those who may not: by role, by topic and group in the path, by their limits."""
-    desk: Desk = connection.app.state.desk
+    server: ServerContext = connection.app.state.server
     authorization = connection.headers.get("authorization")
     address = connection.client.host if connection.client else ""
-    caller = await desk.authenticator.caller(authorization, address)
+    caller = await server.authenticator.caller(authorization, address)
     line: Connection | None = connection.scope.get(KEY)  # type: ignore[assignment]
     if line is not None:
-        line.room.become_known(line)
-    desk.gate.admit(caller.name)
+        line.slots.become_known(line)
+    server.quotas.admit(caller.name)
     caller.check(handler.opt["right"])
     _check_query(connection, handler)
     names = {name: _with_slashes(value) for name, value in connection.scope["path_params"].items()}
@@ -110,7 +110,7 @@ async def let_in(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRo
         caller.check_topic(names["topic"])
     if "group" in names:
         caller.check_group(names["group"])
-    connection.state.call = Call(desk, caller, authorization, address)
+    connection.state.call = Call(server, caller, authorization, address)
 
 
 def _query_parameters(function: Callable[..., Any]) -> frozenset[str]:
@@ -135,7 +135,7 @@ def _with_slashes(value: Any) -> Any:
     return value.replace(SLASH, "/") if isinstance(value, str) else value
 
 
-class Body(AbstractDTO[Any]):
+class BodyReader(AbstractDTO[Any]):
     """Reads a body by its type, without a detour: what is raw stays as it came."""
 
     model_type = object
@@ -161,7 +161,7 @@ class Body(AbstractDTO[Any]):
     ) -> Reference | Schema:
         schema: Reference | Schema = schema_creator.for_field_definition(field_definition)
         for kind in (field_definition, *field_definition.inner_types):
-            if kind.is_subclass_of(Given):
+            if kind.is_subclass_of(RequestBody):
                 component = schema_creator.schema_registry.from_reference(schema_creator.for_field_definition(kind))
                 component.schema.examples = [kind.annotation.EXAMPLE]
         return schema

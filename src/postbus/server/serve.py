@@ -12,7 +12,7 @@ import uvicorn
 
 from postbus._maintenance.sweeper import MaintenanceLoop
 from postbus.bus import Bus
-from postbus.server.app import make_app, new_desk
+from postbus.server.app import make_app, new_context
 from postbus.server.connections import ConnectionSlots, protocol_of
 from postbus.server.listen import BACKLOG, listen, make_room_for, remove_socket
 from postbus.server.settings import ServerSettings
@@ -64,12 +64,12 @@ class HttpServer:
     def __init__(self, bus: Bus, settings: ServerSettings) -> None:
         self._bus = bus
         self._settings = settings
-        self._desk = new_desk(bus, settings)
-        self._app, _ = make_app(self._desk)
+        self._context = new_context(bus, settings)
+        self._app, _ = make_app(self._context)
         self._webhooks = WebhookRunner(bus.dsn, bus.connect, settings.reach)
-        self._desk.webhooks_changed = self._webhooks.changed
+        self._context.webhooks_changed = self._webhooks.changed
         self._server: _Uvicorn | None = None
-        self._room = ConnectionSlots(settings.connections)
+        self._slots = ConnectionSlots(settings.connections)
         self._socket = listen(settings)
         make_room_for(settings.connections)
 
@@ -87,13 +87,13 @@ class HttpServer:
         self._server = server = _Uvicorn(
             uvicorn.Config(
                 self._app,
-                http=protocol_of(self._room),
+                http=protocol_of(self._slots),
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,  # uvicorn would believe those of this machine: see FrontDoor
+                proxy_headers=False,  # uvicorn would believe those of this machine: see RequestFilter
                 headers=[*_HEADERS, *([_HSTS] if self._settings.tls_cert else [])],
                 timeout_graceful_shutdown=_GRACE,
                 timeout_keep_alive=_KEEP_ALIVE,
@@ -103,24 +103,25 @@ class HttpServer:
         )
         serving = asyncio.create_task(server.serve(sockets=[self._socket]), name="postbus-http")
         ending = asyncio.create_task(stop.wait(), name="postbus-http-stop")
-        webhooks = self._webhooks.run(self._desk.stopping)
+        webhooks = self._webhooks.run(self._context.stopping)
         # There may be no other process that looks after leases that end, and after what is no longer needed.
         sweeping = MaintenanceLoop(await self._bus.connect(), "serve")
-        desk, uses = self._desk, self._desk.authenticator.uses
-        loops = (webhooks, uses.run(stop), self._room.watch(stop), desk.vigil.run(stop), *sweeping.loops(stop))
+        context, uses = self._context, self._context.authenticator.uses
+        watching = (self._slots.watch(stop), context.token_watch.run(stop))
+        loops = (webhooks, uses.run(stop), *watching, *sweeping.loops(stop))
         beside = [asyncio.create_task(one, name="postbus-http-upkeep") for one in loops]
         try:
             done, _ = await asyncio.wait([serving, ending, *beside], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._desk.stopping.set()
-            self._desk.polls.end()
+            context.stopping.set()
+            context.polls.end()
             server.should_exit = True
             for task in (ending, *beside):
                 task.cancel()
             await asyncio.gather(serving, ending, *beside, return_exceptions=True)
             await sweeping.end()
             await uses.end()
-            await desk.authenticator.close()
+            await context.authenticator.close()
             self._socket.close()
             remove_socket(self._settings)
         for task in done - {ending}:

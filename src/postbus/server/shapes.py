@@ -17,16 +17,16 @@ Seconds = float | str
 """A duration: seconds, or a text such as "30s", "5 minutes" or "24h"."""
 
 
-_HELD = {"id": "4096", "token": "5f6a7b8c-0d1e-4f20-8a3b-4c5d6e7f8091"}
+_LEASED = {"id": "4096", "token": "5f6a7b8c-0d1e-4f20-8a3b-4c5d6e7f8091"}
 
 
-class Given(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class RequestBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What is not known is refused: a misspelt option would do nothing."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {}
 
 
-class NewMessage(Given, kw_only=True):
+class NewMessage(RequestBody, kw_only=True):
     """A message to be pushed, with one of payload, text and base64."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {
@@ -55,7 +55,7 @@ class NewMessage(Given, kw_only=True):
     correlation_id: str | None = None
 
 
-class PopBody(Given, kw_only=True):
+class PopBody(RequestBody, kw_only=True):
     """What to take, and for how long to wait for it."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"count": 10, "wait": 1, "lease": "30s"}
@@ -81,7 +81,7 @@ class PopBody(Given, kw_only=True):
     ] = None
 
 
-class PopScope(PopBody, kw_only=True):
+class ScopePopBody(PopBody, kw_only=True):
     """The same for a group and all topics of a namespace, of a task, or whose names fit a pattern."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"group": "audit", "pattern": "orders.*", "count": 10, "wait": 1}
@@ -95,7 +95,7 @@ class PopScope(PopBody, kw_only=True):
     ] = None
 
 
-class WideHeartbeat(Given, kw_only=True):
+class ScopeHeartbeat(RequestBody, kw_only=True):
     """A group, and the namespace, the task or the pattern that it is subscribed to."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"group": "audit", "pattern": "orders.*"}
@@ -106,77 +106,77 @@ class WideHeartbeat(Given, kw_only=True):
     pattern: Annotated[str | None, Meta(examples=["orders.*"])] = None
 
 
-class HeldMessage(msgspec.Struct, kw_only=True):
+class LeasedMessage(msgspec.Struct, kw_only=True):
     """A message that was popped: its id and its lease's token. Other fields are passed over."""
 
     id: Id
     token: Annotated[UUID, Meta(examples=["5f6a7b8c-0d1e-4f20-8a3b-4c5d6e7f8091"])]
 
 
-HeldMessages = Annotated[list[HeldMessage], Meta(min_length=1)]
+LeasedMessages = Annotated[list[LeasedMessage], Meta(min_length=1)]
 
 
-class Settle(Given, kw_only=True):
+class SettleBody(RequestBody, kw_only=True):
     """Messages to be acked, or released."""
 
-    EXAMPLE: ClassVar[dict[str, Any]] = {"messages": [_HELD]}
+    EXAMPLE: ClassVar[dict[str, Any]] = {"messages": [_LEASED]}
 
-    messages: HeldMessages
+    messages: LeasedMessages
 
 
-class RetryLater(Given, kw_only=True):
+class RetryBody(RequestBody, kw_only=True):
     """Messages to be tried again."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {
-        "messages": [_HELD],
+        "messages": [_LEASED],
         "delay": "1 minute",
         "error": "the printer is out of paper",
     }
 
-    messages: HeldMessages
+    messages: LeasedMessages
     delay: Annotated[Seconds | None, Meta(description="After this long; by the topic's policy otherwise.")] = None
     error: str | None = None
 
 
-class GiveUp(Given, kw_only=True):
+class DeadLetterBody(RequestBody, kw_only=True):
     """Messages that become dead letters."""
 
-    EXAMPLE: ClassVar[dict[str, Any]] = {"messages": [_HELD], "reason": "no such customer"}
+    EXAMPLE: ClassVar[dict[str, Any]] = {"messages": [_LEASED], "reason": "no such customer"}
 
-    messages: HeldMessages
+    messages: LeasedMessages
     reason: Annotated[str, Meta(min_length=1, examples=["invalid address"])]
     error: str | None = None
 
 
-class Extend(Given, kw_only=True):
+class ExtendBody(RequestBody, kw_only=True):
     """Messages to be held for longer, counted from now."""
 
-    EXAMPLE: ClassVar[dict[str, Any]] = {"messages": [_HELD], "lease": "1 minute"}
+    EXAMPLE: ClassVar[dict[str, Any]] = {"messages": [_LEASED], "lease": "1 minute"}
 
-    messages: HeldMessages
+    messages: LeasedMessages
     lease: Annotated[Seconds, Meta(examples=["30s"])]
 
 
-class PushTo(Given, kw_only=True):
+class TopicMessages(RequestBody, kw_only=True):
     """Messages for one topic."""
 
     topic: Annotated[str, Meta(pattern=NAME, examples=["invoices"])]
     messages: Annotated[list[NewMessage], Meta(min_length=1)]
 
 
-class Transaction(Given, kw_only=True):
+class TransactionBody(RequestBody, kw_only=True):
     """What happens together, or not at all."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {
-        "ack": [_HELD],
+        "ack": [_LEASED],
         "push": [{"topic": "invoices", "messages": [{"payload": {"order": 1}}]}],
     }
 
-    ack: list[HeldMessage] = []
-    push: list[PushTo] = []
+    ack: list[LeasedMessage] = []
+    push: list[TopicMessages] = []
 
 
-class TopicSettings(Given, kw_only=True, omit_defaults=True):
+class TopicSettings(RequestBody, kw_only=True, omit_defaults=True):
     """Options of a topic: what is left out stays, or has its default."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"max_attempts": 5, "lease": "1 minute"}
@@ -208,7 +208,7 @@ class TopicSettings(Given, kw_only=True, omit_defaults=True):
     notify: bool | UnsetType = UNSET
 
 
-class GroupLimits(Given, kw_only=True, omit_defaults=True):
+class GroupLimits(RequestBody, kw_only=True, omit_defaults=True):
     """From when on groups count as being in trouble. "off" is no limit, null what the less specific limits say."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"lag_age": "10 minutes"}
@@ -229,7 +229,7 @@ class GroupLimits(Given, kw_only=True, omit_defaults=True):
     ] = UNSET
 
 
-class NewTopic(Given, kw_only=True):
+class NewTopic(RequestBody, kw_only=True):
     """A topic to be created."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"name": "orders", "options": {"semantics": "PUB_SUB", "retention": "7 days"}}
@@ -238,7 +238,7 @@ class NewTopic(Given, kw_only=True):
     options: TopicSettings = msgspec.field(default_factory=TopicSettings)
 
 
-class LogPosition(Given, kw_only=True):
+class LogPosition(RequestBody, kw_only=True):
     """A place in a log."""
 
     start: Literal["FROM_NOW", "FROM_BEGINNING", "FROM_TIMESTAMP", "FROM_MESSAGE_ID"] = "FROM_NOW"
@@ -246,7 +246,7 @@ class LogPosition(Given, kw_only=True):
     message_id: Id | None = None
 
 
-class Subscribe(LogPosition, kw_only=True):
+class SubscribeBody(LogPosition, kw_only=True):
     """Where a new group starts; one that exists keeps its place."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"start": "FROM_BEGINNING"}
@@ -256,7 +256,7 @@ class Subscribe(LogPosition, kw_only=True):
     ] = "block"
 
 
-class Seek(LogPosition, kw_only=True):
+class SeekBody(LogPosition, kw_only=True):
     """Where a group goes to."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {
@@ -269,7 +269,7 @@ class Seek(LogPosition, kw_only=True):
     confirm: Annotated[bool, Meta(description="Whether it is meant: without it the group stays.")] = False
 
 
-class Redrive(Given, kw_only=True):
+class RedriveBody(RequestBody, kw_only=True):
     """Which dead letters are put back: all, unless something is said."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"reason_like": "timeout%", "rate": 10}
@@ -285,7 +285,7 @@ class Redrive(Given, kw_only=True):
     dry_run: bool = False
 
 
-class PurgeDeadLetters(Given, kw_only=True):
+class PurgeDeadLettersBody(RequestBody, kw_only=True):
     """Which dead letters are deleted for good: all, unless something is said."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"died_before": "2030-01-31T18:00:00Z"}
@@ -296,7 +296,7 @@ class PurgeDeadLetters(Given, kw_only=True):
     dry_run: bool = False
 
 
-class Purge(Given, kw_only=True):
+class PurgeBody(RequestBody, kw_only=True):
     """Whether messages are deleted, or only counted."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"dry_run": True}
@@ -304,7 +304,7 @@ class Purge(Given, kw_only=True):
     dry_run: bool = False
 
 
-class NewWebhook(Given, kw_only=True):
+class NewWebhook(RequestBody, kw_only=True):
     """Where a topic's messages are to be sent."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {
@@ -323,7 +323,7 @@ class NewWebhook(Given, kw_only=True):
     enabled: bool = True
 
 
-class WebhookSettings(Given, kw_only=True):
+class WebhookSettings(RequestBody, kw_only=True):
     """What is left out stays."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"enabled": False}

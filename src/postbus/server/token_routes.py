@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from postbus.server.paging import Cursor, Limit, next_of, place_of
 from postbus.server.routing import InCall, route
-from postbus.server.views import Tokens, TokenView, view
+from postbus.server.views.access import Tokens, TokenView
+from postbus.server.views.base import view
 
 _TAG = "tokens"
 

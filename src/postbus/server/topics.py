@@ -11,8 +11,9 @@ from postbus.errors import InvalidOption
 from postbus.server.group_limits import of_topic
 from postbus.server.paging import Cursor, Limit, next_of, place_of
 from postbus.server.routing import InCall, TopicName, route
-from postbus.server.shapes import NewTopic, Purge, TopicSettings
-from postbus.server.views import Count, Topics, TopicView, view
+from postbus.server.shapes import NewTopic, PurgeBody, TopicSettings
+from postbus.server.views.base import Count, view
+from postbus.server.views.topics import Topics, TopicView
 
 _TAG = "topics"
 
@@ -72,7 +73,7 @@ async def resume_topic(call: InCall, topic: TopicName) -> TopicView:
 
 
 @route("POST", "/v1/topics/{topic:str}/purge", errors=(404, 409), tag=_TAG)
-async def purge_topic(call: InCall, topic: TopicName, data: JSONBody[Purge]) -> Count:
+async def purge_topic(call: InCall, topic: TopicName, data: JSONBody[PurgeBody]) -> Count:
     """Delete what waits in a QUEUE."""
     return Count(count=await call.admin.purge_topic(topic, dry_run=data.dry_run), dry_run=data.dry_run)
 

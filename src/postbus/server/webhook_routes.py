@@ -15,7 +15,8 @@ from postbus.relay.webhook import check_secret
 from postbus.server.paging import Cursor, Limit, next_of, place_of
 from postbus.server.routing import InCall, route
 from postbus.server.shapes import NewWebhook, WebhookSettings
-from postbus.server.views import CreatedWebhook, Webhooks, WebhookView, view
+from postbus.server.views.access import CreatedWebhook, Webhooks, WebhookView
+from postbus.server.views.base import view
 
 _TAG = "webhooks"
 Name = Annotated[str, PathParameter(description="The webhook.")]
@@ -41,7 +42,7 @@ async def create_webhook(call: InCall, data: JSONBody[NewWebhook]) -> CreatedWeb
         data.name, data.topic, data.url, group=data.group, secret=data.secret, concurrency=data.concurrency,
         timeout=data.timeout, enabled=data.enabled,
     )  # fmt: skip
-    await call.desk.webhooks_changed()
+    await call.server.webhooks_changed()
     return view(CreatedWebhook, await call.admin.webhook(data.name) | {"secret": secret})
 
 
@@ -60,7 +61,7 @@ async def set_webhook(call: InCall, webhook: Name, data: JSONBody[WebhookSetting
         raise InvalidOption("nothing is to be changed", remedy='give something, such as {"enabled": false}')
     _check(call, data.secret, data.url)
     await call.admin.set_webhook(webhook, **given)
-    await call.desk.webhooks_changed()
+    await call.server.webhooks_changed()
     return await _own(call, webhook)
 
 
@@ -69,7 +70,7 @@ async def delete_webhook(call: InCall, webhook: Name) -> None:
     """Remove a webhook. Its group stays, with its place."""
     await _own(call, webhook)
     await call.admin.delete_webhook(webhook)
-    await call.desk.webhooks_changed()
+    await call.server.webhooks_changed()
 
 
 def _check(call: InCall, secret: str | None, url: str | None) -> None:
@@ -77,7 +78,7 @@ def _check(call: InCall, secret: str | None, url: str | None) -> None:
         raise NotServed("webhooks need httpx on the server", remedy="pip install 'postbus[webhook]'")
     if secret is not None:
         check_secret(secret)
-    if url is not None and not call.desk.settings.reach.allows_host(_host(url)):
+    if url is not None and not call.server.settings.reach.allows_host(_host(url)):
         raise InvalidOption(
             "the url of the webhook leads to an address that is not public",
             remedy=f"name a public one, or start the server with --webhook-allow {_host(url)}",

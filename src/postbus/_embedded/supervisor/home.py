@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .folders import read_text
-from .locks import EXCLUSIVE, SHARED, Lock
+from .locks import EXCLUSIVE, SHARED, FileLock
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Home:
 
 
 @dataclass(frozen=True)
-class State:
+class ServerState:
     """A server that has become ready."""
 
     pid: int
@@ -62,7 +62,7 @@ def postmaster_status(home: Home) -> tuple[int, str]:
 
 def has_users(home: Home) -> bool:
     """Whether anybody shares the users' lock; not so while the supervisor has it for itself."""
-    turn, users = Lock(home.lock("closing")), Lock(home.lock("users"))
+    turn, users = FileLock(home.lock("closing")), FileLock(home.lock("users"))
     # One at a time: two users that leave together would each take the other's look for a user.
     turn.wait(EXCLUSIVE)
     try:
@@ -72,14 +72,14 @@ def has_users(home: Home) -> bool:
         turn.release()
 
 
-def read_state(home: Home) -> State | None:
+def read_state(home: Home) -> ServerState | None:
     try:
-        return State(**json.loads(read_text(home.state)))
+        return ServerState(**json.loads(read_text(home.state)))
     except FileNotFoundError:
         return None
 
 
-def answers(home: Home, state: State) -> bool:
+def answers(home: Home, state: ServerState) -> bool:
     """Whether it takes connections: a server that was killed leaves its files behind as they were."""
     if postmaster_status(home) != (state.pid, "ready"):
         return False

@@ -14,7 +14,7 @@ EXCLUSIVE = fcntl.LOCK_EX
 POLL = 0.01
 
 
-class Lock:
+class FileLock:
     """One holder's claim on a lock file."""
 
     def __init__(self, path: Path) -> None:
@@ -56,7 +56,7 @@ def is_held(path: Path) -> bool:
     """Whether somebody holds the lock exclusively."""
     if not path.exists():
         return False
-    probe = Lock(path)
+    probe = FileLock(path)
     free = probe.try_acquire(SHARED)
     probe.release()
     return not free

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .folders import close_to_others, make_folder, remove, unlink
-from .home import Home, State, postmaster_status
-from .locks import EXCLUSIVE, POLL, Lock, open_ours, sync_folder
+from .home import Home, ServerState, postmaster_status
+from .locks import EXCLUSIVE, POLL, FileLock, open_ours, sync_folder
 from .programs import Account, clean_environment, spawn
 
 STOP_TIMEOUT = 20.0  # a fast shutdown that takes longer becomes an immediate one
@@ -43,7 +43,7 @@ class SupervisorError(Exception):
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """The request of a starter to the supervisor."""
 
     home: str
@@ -59,7 +59,7 @@ class Plan:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
+    def from_json(cls, text: str) -> LaunchPlan:
         fields = json.loads(text)
         account = fields.pop("account")
         return cls(account=Account(**account) if account else None, **fields)
@@ -68,10 +68,10 @@ class Plan:
 class Supervisor:
     """Makes the cluster if there is none, runs the server, and stops it when nobody uses it."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: LaunchPlan) -> None:
         self._plan = plan
         self._home = Home(Path(plan.home))
-        self._server_lock = Lock(self._home.lock("server"))
+        self._server_lock = FileLock(self._home.lock("server"))
         self._ended = threading.Event()
 
     def run(self) -> None:
@@ -165,7 +165,7 @@ class Supervisor:
         )
 
     def _stop_when_unused(self, server: subprocess.Popen[bytes]) -> None:
-        users = Lock(self._home.lock("users"))
+        users = FileLock(self._home.lock("users"))
         users.wait(EXCLUSIVE)
         # Never released: a user that comes now waits until this process has ended, then starts another.
         server.send_signal(signal.SIGINT)
@@ -182,7 +182,7 @@ class Supervisor:
 
     def _publish_state(self, pid: int) -> None:
         plan = self._plan
-        state = State(pid, os.getpid(), plan.version, plan.socket_dir, plan.settings)
+        state = ServerState(pid, os.getpid(), plan.version, plan.socket_dir, plan.settings)
         self._write(self._home.state, json.dumps(asdict(state)))
 
     def _write(self, path: Path, text: str, *, group: int | None = None) -> None:
@@ -204,10 +204,10 @@ class Supervisor:
 
 
 def main() -> None:
-    plan = Plan.from_json(sys.stdin.read())
+    plan = LaunchPlan.from_json(sys.stdin.read())
     # Before the fork: when the starter sees its child end, a free lock means that the supervisor has ended.
     # Not at the first try only, since others look at this lock by holding it for a moment.
-    lock = Lock(Home(Path(plan.home)).lock("supervisor"))
+    lock = FileLock(Home(Path(plan.home)).lock("supervisor"))
     if not lock.acquire(EXCLUSIVE, time.monotonic() + 5):
         sys.exit("another supervisor is alive")
     if os.fork():

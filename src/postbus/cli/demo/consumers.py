@@ -47,13 +47,13 @@ class ScoreMissing(Exception):
     """The service that scores orders is overloaded; it may answer next time."""
 
 
-def subscribe_all(bus: Bus, report: Report) -> None:
+def subscribe_all(bus: Bus, report: DemoReporter) -> None:
     """Register the handlers of the shop."""
     subscribe_queues(bus, report)
     subscribe_groups(bus)
 
 
-def subscribe_queues(bus: Bus, report: Report) -> None:
+def subscribe_queues(bus: Bus, report: DemoReporter) -> None:
     """Each message goes to one of these."""
 
     @bus.subscribe(ORDERS, concurrency=8, transactional=True)
@@ -110,7 +110,7 @@ def subscribe_groups(bus: Bus) -> None:
             )
 
 
-class Report(Middleware, logging.Handler):
+class DemoReporter(Middleware, logging.Handler):
     """Counts what is published and handled, and passes log events on."""
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ def _write(value: dict[str, Any]) -> None:
 
 async def consume(name: str) -> bool:
     """Consume until stdin ends. Returns whether everything that had begun was finished."""
-    report = Report()
+    report = DemoReporter()
     logging.getLogger("postbus").addHandler(report)
     logging.getLogger("postbus").setLevel(logging.INFO)
     async with Bus.open() as bus:

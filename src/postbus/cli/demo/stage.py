@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
 from postbus.bus import Bus
-from postbus.cli.demo.crew import Crew
+from postbus.cli.demo.processes import WorkerProcesses
 from postbus.cli.demo.service import OrderService
 from postbus.cli.demo.shop import open_shop
 from postbus.cli.demo.tally import Tally
@@ -17,7 +17,7 @@ from postbus.errors import DatabaseUnavailable
 _END_WITHIN = 10.0
 
 
-class StageView(AbstractContextManager[None], Protocol):
+class DemoView(AbstractContextManager[None], Protocol):
     """What the audience sees."""
 
     every: float
@@ -27,12 +27,12 @@ class StageView(AbstractContextManager[None], Protocol):
 
 
 async def perform(
-    bus: Bus, view: StageView, *, stop: asyncio.Event, abort: asyncio.Event, seconds: float | None
+    bus: Bus, view: DemoView, *, stop: asyncio.Event, abort: asyncio.Event, seconds: float | None
 ) -> Tally:
     """Run the demo until `stop` is set or the time is over. `abort` ends what takes too long to stop."""
     await open_shop(bus)
     tally = Tally()
-    crew = Crew(bus.dsn, tally)
+    crew = WorkerProcesses(bus.dsn, tally)
     if seconds is not None:
         asyncio.get_running_loop().call_later(seconds, stop.set)
     working = asyncio.create_task(crew.run(), name="demo-crew")
@@ -65,7 +65,7 @@ async def _until(flag: asyncio.Event, work: Coroutine[Any, Any, Any], *others: a
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _watch(bus: Bus, tally: Tally, view: StageView) -> None:
+async def _watch(bus: Bus, tally: Tally, view: DemoView) -> None:
     while True:
         try:
             await tally.look(bus)

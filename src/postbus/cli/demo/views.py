@@ -18,14 +18,14 @@ from rich.text import Text
 
 from postbus._runtime.visible_text import visible
 from postbus.cli.demo.shop import EVENTS, GROUPS, TOPICS
-from postbus.cli.demo.stage import StageView
+from postbus.cli.demo.stage import DemoView
 from postbus.cli.demo.tally import Event, Tally
 
 _STATES = ("waiting", "leased", "delayed", "dead")
 _NARROW = 90  # columns below which parts are left out
 
 
-def view_for(*, as_json: bool, title: str, target: str) -> StageView:
+def view_for(*, as_json: bool, title: str, target: str) -> DemoView:
     """The view that fits what stdout is; `target` are the options that other commands need."""
     if as_json:
         return JsonLines()

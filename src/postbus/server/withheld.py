@@ -9,7 +9,11 @@ from litestar.response import Stream
 from msgspec import UNSET
 
 from postbus._content.identity import EVENT_ID
-from postbus.server.views import GroupFinding, GroupView, Looked, SweepHealth, View
+from postbus.health import GroupFinding
+from postbus.server.views.base import View
+from postbus.server.views.groups import GroupView
+from postbus.server.views.health import SweepHealth
+from postbus.server.views.messages import ObservedMessage
 
 A = TypeVar("A")
 _FAILED = " failed: "  # and behind it the error: see sweep_problems.sql
@@ -30,7 +34,7 @@ def without_payloads(answer: A) -> A:
     }
     if isinstance(answer, View):
         changes |= {name: None for name in answer.WRITTEN if getattr(answer, name) is not UNSET}
-    if isinstance(answer, Looked):
+    if isinstance(answer, ObservedMessage):
         changes |= _of_message(answer)
     elif isinstance(answer, GroupView) and answer.sink_error and answer.sink_error in (answer.problem or ""):
         changes["problem"] = f"its sink {answer.sink} is away"
@@ -41,7 +45,7 @@ def without_payloads(answer: A) -> A:
     return msgspec.structs.replace(answer, **changes)
 
 
-def _of_message(answer: Looked) -> dict[str, Any]:
+def _of_message(answer: ObservedMessage) -> dict[str, Any]:
     changes: dict[str, Any] = {"payload": UNSET, "text": UNSET, "base64": UNSET, "headers": {}, "withheld": True}
     if EVENT_ID in answer.headers:
         changes["event_id"] = None

@@ -15,12 +15,12 @@ from postbus.errors import InvalidInput, LeaseLost
 from postbus.pull import Delivery, Pop, Popped
 
 if TYPE_CHECKING:
-    from postbus.server.desk import Call
+    from postbus.server.context import Call
 
 _MOST_NOTED = 100_000
 
 
-class Polls:
+class LongPolls:
     """The pops that wait, and the leases that pops have brought."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Polls:
         watching = asyncio.create_task(_until_gone(request), name="postbus-poll-watch")
         self._watching.add(watching)
         try:
-            with call.desk.vigil.watching(call.authorization, watching.cancel):
+            with call.server.token_watch.watching(call.authorization, watching.cancel):
                 await asyncio.wait((taking, watching), return_when=asyncio.FIRST_COMPLETED)
             if not taking.done():
                 taking.cancel()

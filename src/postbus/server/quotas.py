@@ -13,7 +13,7 @@ from postbus.server.settings import CallerLimits
 _MOST_BUCKETS = 10_000
 
 
-class Buckets:
+class RateLimiter:
     """Token buckets, one for each name."""
 
     def __init__(self, rate: float, most: float) -> None:
@@ -38,13 +38,13 @@ class Buckets:
         return min(self._most, left + (now - since) * self._rate)
 
 
-class Gate:
+class Quotas:
     """Counts what each caller does, and refuses what is beyond its limits."""
 
     def __init__(self, limits: CallerLimits) -> None:
         self.limits = limits
         self._polls: Counter[str] = Counter()
-        self._requests = None if limits.rate is None else Buckets(limits.rate, max(limits.rate, 1.0))
+        self._requests = None if limits.rate is None else RateLimiter(limits.rate, max(limits.rate, 1.0))
 
     def admit(self, name: str, *, now: float | None = None) -> None:
         """Count a request."""

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from postbus.errors import TooManyRequests
-from postbus.server.limits import Buckets
+from postbus.server.quotas import RateLimiter
 
 Parts = tuple[str, bytes]
 """The id of a token, and the hash of its secret."""
@@ -25,11 +25,11 @@ _RATE = 1.0  # … and per second
 _EVERY = 1.0  # seconds between two statements for addresses that have sent more
 
 
-class Strangers:
+class WrongTokens:
     """Counts wrong tokens by address."""
 
     def __init__(self) -> None:
-        self._wrong = Buckets(_RATE, _AT_ONCE)
+        self._wrong = RateLimiter(_RATE, _AT_ONCE)
 
     def is_suspect(self, address: str) -> bool:
         """Whether an address has sent too many wrong tokens of late."""
@@ -59,7 +59,7 @@ def _network(address: str) -> str:
     return address
 
 
-class Batch:
+class TokenLookups:
     """Looks up what is asked for within a second by one statement."""
 
     def __init__(self, look_up: LookUp) -> None:

@@ -16,12 +16,12 @@ from postbus.admin import Admin
 from postbus.bus import Bus
 from postbus.errors import NotAllowed
 from postbus.server.callers import Authenticator, Caller
-from postbus.server.limits import Gate
-from postbus.server.polls import Polls
+from postbus.server.long_polls import LongPolls
+from postbus.server.quotas import Quotas
 from postbus.server.readiness import Readiness
 from postbus.server.settings import ServerSettings
-from postbus.server.vigil import Vigil
-from postbus.server.withhold import without_payloads
+from postbus.server.token_watch import TokenWatch
+from postbus.server.withheld import without_payloads
 
 A = TypeVar("A")
 
@@ -31,16 +31,16 @@ async def _nothing() -> None:
 
 
 @dataclass
-class Desk:
+class ServerContext:
     """What the requests of one server share."""
 
     bus: Bus
     settings: ServerSettings
     authenticator: Authenticator
-    gate: Gate
-    vigil: Vigil
+    quotas: Quotas
+    token_watch: TokenWatch
     readiness: Readiness
-    polls: Polls = field(default_factory=Polls)
+    polls: LongPolls = field(default_factory=LongPolls)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server is told to end: nobody goes on waiting."""
     webhooks_changed: Callable[[], Awaitable[None]] = _nothing
@@ -50,21 +50,21 @@ class Desk:
 class Call:
     """A request, once it is known who sends it."""
 
-    desk: Desk
+    server: ServerContext
     caller: Caller
     authorization: str | None = None
     address: str = ""
 
     async def check_again(self) -> None:
         """Refuse a caller whose token does not work any more."""
-        await self.desk.authenticator.caller(self.authorization, self.address)
+        await self.server.authenticator.caller(self.authorization, self.address)
 
     async def check_leases(self, tokens: Iterable[UUID]) -> None:
         """Refuse leases of topics and groups that the caller lacks. One that is over is told as lost, elsewhere."""
         caller = self.caller
         if caller.has_all_topics and caller.has_all_groups:
             return
-        for topic, group in await self.desk.polls.owners(self.bus, tokens):
+        for topic, group in await self.server.polls.owners(self.bus, tokens):
             if not caller.sees(topic) or (group is None and not caller.has_all_groups) or not caller.sees_group(group):
                 raise NotAllowed(
                     "the token lacks the topic or the group of this lease",
@@ -77,16 +77,16 @@ class Call:
 
     @property
     def bus(self) -> Bus:
-        return self.desk.bus
+        return self.server.bus
 
     @property
     def admin(self) -> Admin:
         """For what the audit log shows as done by the caller."""
-        return self.desk.bus.admin.acting_as(shown_actor(self.caller.actor))
+        return self.server.bus.admin.acting_as(shown_actor(self.caller.actor))
 
     async def store(self) -> Store:
         """The same, below `admin`."""
-        return (await self.desk.bus.connect()).acting_as(shown_actor(self.caller.actor))
+        return (await self.server.bus.connect()).acting_as(shown_actor(self.caller.actor))
 
 
 def call_of(request: Request[Any, Any, Any]) -> Call:

@@ -30,7 +30,7 @@ def stops_by_signal() -> Iterator[None]:
 
 
 @dataclass
-class Ending:
+class StopSignals:
     """Set by the first signal, and by the second."""
 
     stop: asyncio.Event = field(default_factory=asyncio.Event)

@@ -13,7 +13,7 @@ from postbus.cli.demo.tally import Tally
 _PAUSE_BEFORE_RESTART = 0.5
 
 
-class Crew:
+class WorkerProcesses:
     """Processes of `consumers.py`. They end when their stdin closes, also if we are killed."""
 
     def __init__(self, dsn: str, tally: Tally, *, size: int = 2) -> None:

@@ -13,7 +13,7 @@ from postbus.server.callers import Authenticator
 _EVERY = 2.0  # seconds between two looks: docs promise five
 
 
-class Vigil:
+class TokenWatch:
     """Looks again at the tokens of those who wait: one statement for all of them."""
 
     def __init__(self, authenticator: Authenticator) -> None:
@@ -37,7 +37,7 @@ class Vigil:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Look until `stop` is set."""
-        await repeat(self.tick, name="vigil", every=_EVERY, stop=stop)
+        await repeat(self.tick, name="token-watch", every=_EVERY, stop=stop)
 
     async def tick(self) -> None:
         """Look once."""

@@ -14,7 +14,7 @@ from postbus.server.settings import ServerSettings, is_loopback
 _OWN_PAGES = ("same-origin", "none")
 
 
-class FrontDoor:
+class RequestFilter:
     """Lets requests in.
 
     Names of topics and groups may hold slashes, which come encoded. A server that asks nobody who they are must not be

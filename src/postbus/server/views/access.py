@@ -1,0 +1,82 @@
+"""Answers about webhooks, tokens and the audit log."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from postbus.server.shapes import Id
+from postbus.server.views.base import ListPage, View
+
+
+class WebhookView(View, kw_only=True):
+    """A webhook, without its secret."""
+
+    name: str
+    topic: str
+    group_name: str | None
+    url: str
+    concurrency: int
+    timeout: float
+    enabled: bool
+    created_at: datetime
+    changed_at: datetime
+
+
+class CreatedWebhook(WebhookView, kw_only=True):
+    """A webhook with its secret, which is told once."""
+
+    secret: str
+
+
+class Webhooks(ListPage, kw_only=True):
+    webhooks: list[WebhookView]
+
+
+class TokenView(View, kw_only=True):
+    """A token, without its secret."""
+
+    id: str
+    name: str
+    roles: list[str]
+    topics: list[str]
+    groups: list[str]
+    payloads: bool
+    state: Annotated[str, Meta(description="valid, revoked or expired.")]
+    created_at: datetime
+    created_by: Annotated[
+        str | None, Meta(description="The database user who made it, and for whom; null if nobody noted that.")
+    ]
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: Annotated[datetime | None, Meta(description="To the minute or so; null if it never was.")]
+
+
+class Tokens(ListPage, kw_only=True):
+    tokens: list[TokenView]
+
+
+class AuditEntryView(View, kw_only=True):
+    """Something that somebody did to a topic, a group, a token or a setting."""
+
+    id: Id
+    at: datetime
+    login: Annotated[str, Meta(description="The user who logged in to the database.")]
+    role: Annotated[str | None, Meta(description="The role that this session had taken.")]
+    actor: Annotated[str | None, Meta(description="Who acted, as told by whoever has the login.")]
+    program: str | None
+    address: str | None
+    action: Annotated[str, Meta(examples=["topic.set"])]
+    topic: str | None
+    group_name: str | None
+    target: Annotated[str | None, Meta(description="What else it was done to: a token, a webhook, a scope.")]
+    affected: Annotated[int | None, Meta(description="Messages, or rows.")]
+    given: Annotated[dict[str, Any] | None, Meta(description="What these were chosen by.")]
+    before: Annotated[dict[str, Any] | None, Meta(description="Of what was changed.")]
+    after: dict[str, Any] | None
+
+
+class AuditEntries(View, kw_only=True):
+    entries: list[AuditEntryView]

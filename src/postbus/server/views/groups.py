@@ -1,0 +1,108 @@
+"""Answers about groups, and the history that they work through."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
+
+from postbus.server.shapes import Id
+from postbus.server.views.base import ListPage, View
+
+
+class GroupView(View, kw_only=True):
+    """A group of a topic, with lag and state."""
+
+    WRITTEN: ClassVar[tuple[str, ...]] = ("sink_error",)
+    topic: str
+    group_name: str
+    subscription_id: Id
+    state: str
+    start: str
+    on_failure: str
+    subscribed_at: datetime
+    state_changed_at: datetime | None
+    seen_at: datetime | None
+    lanes: int
+    lanes_held: int
+    workers: list[str] | None
+    members: list[str] | None
+    processed: int
+    failed: int
+    filtered: int
+    in_flight: int
+    passed: int | None
+    retrying: int
+    parked: int
+    dead: int
+    lost: int
+    lag: int | None
+    lag_seconds: float | None
+    pending: int | None
+    catch_up: str | None
+    recently_handled: Annotated[int, Meta(description="Calls in the last 5 minutes that ended well.")]
+    recently_failed: int
+    healthy: bool | None
+    problem: str | None
+    stopped_at: Annotated[datetime | None, Meta(description="If it was stopped as planned: since when.")]
+    stopped_by: Annotated[str | None, Meta(description="Which consumer stopped it, the last one.")]
+    sink: Annotated[str | None, Meta(description="If it relays to a sink that is away: which one.")]
+    sink_away_since: datetime | None
+    sink_error: str | None
+
+
+class Groups(ListPage, kw_only=True):
+    groups: list[GroupView]
+
+
+class GroupMetrics(View, kw_only=True):
+    """What a group has done, how fast it is, and what is before it."""
+
+    processed: int
+    failed: int
+    filtered: int
+    in_flight: int
+    handling_ms: float | None
+    rate: float
+    lag: int
+    pending: int
+    oldest_pending_at: datetime | None
+
+
+class SubscribedGroup(View, kw_only=True):
+    subscription_id: Id
+    state: str
+    is_new: bool
+    missed: int | None
+    skipped: int | None
+
+
+class RemovedGroup(View, kw_only=True):
+    removed: bool
+    held: Annotated[int, Meta(description="Lanes that processes still held.")]
+
+
+class ResurrectedGroup(View, kw_only=True):
+    missed: int
+    skipped: int
+
+
+class CatchUpView(View, kw_only=True):
+    """History that a group works through."""
+
+    topic: str
+    group_name: str
+    reason: str
+    status: str
+    total: int
+    processed: int
+    skipped: int
+    started_at: datetime
+    ended_at: datetime | None
+    rate: float | None
+    eta: datetime | None
+
+
+class CatchUps(ListPage, kw_only=True):
+    catch_ups: list[CatchUpView]

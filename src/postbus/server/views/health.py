@@ -1,0 +1,36 @@
+"""Answers about health."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from postbus.health import GroupFinding
+from postbus.server.views.base import View
+
+
+class SweepHealth(View, kw_only=True):
+    """Whether what is no longer needed is removed in time."""
+
+    healthy: bool
+    reason: str | None
+    backlog: int
+    processes: int
+
+
+class SystemHealth(View, kw_only=True):
+    """Whether somebody should look: healthy is false if there is a warning, or if sweeping falls behind."""
+
+    healthy: bool
+    findings: list[GroupFinding]
+    sweeping: Annotated[SweepHealth | None, Meta(description="For callers who may see all topics and groups.")]
+
+
+class HealthLimitsView(View, kw_only=True):
+    """From when on groups count as being in trouble; null where there is no limit."""
+
+    failed_share: float | None
+    lag: int | None
+    lag_age: float | None
+    stopped_for: float | None

@@ -1,0 +1,134 @@
+"""Answers about messages and dead letters."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from postbus._content.codec import holds_json
+from postbus._content.content_types import is_text
+from postbus.server.shapes import Id
+from postbus.server.views.base import ListPage, View, as_json_values
+
+
+class Payload(View, kw_only=True):
+    """A payload, in one of three fields: JSON, text, or base64 for all other bytes."""
+
+    content_type: str | None
+    payload: Annotated[msgspec.Raw | UnsetType, Meta(description="Where the payload is JSON.")] = UNSET
+    text: Annotated[str | UnsetType, Meta(description="Where its content type is text/…, and it is UTF-8.")] = UNSET
+    base64: Annotated[str | UnsetType, Meta(description="Otherwise.")] = UNSET
+
+
+class MessageView(Payload, kw_only=True):
+    """What a message is."""
+
+    id: Id
+    event_id: Annotated[str | None, Meta(description="Its identity, on every path and at every delivery.")]
+    topic: str
+    key: str | None
+    headers: dict[str, str]
+    correlation_id: str | None
+    published_at: datetime
+
+
+class ObservedMessage(MessageView, kw_only=True):
+    """A message as those see it who only look."""
+
+    WRITTEN: ClassVar[tuple[str, ...]] = ("key", "correlation_id", "content_type")
+    withheld: Annotated[
+        bool | UnsetType,
+        Meta(
+            description="True if your token is without payloads: payload, headers, key, correlation_id, content_type, "
+            "errors and reasons are left out, and event_id where it is one of the headers."
+        ),
+    ] = UNSET
+
+
+class BrowsedMessage(ObservedMessage, kw_only=True):
+    """A message that is still there, and where."""
+
+    WRITTEN: ClassVar[tuple[str, ...]] = (*ObservedMessage.WRITTEN, "last_error")
+    state: Annotated[str | UnsetType, Meta(description="Of a QUEUE: where it is.")] = UNSET
+    at: Annotated[datetime | UnsetType | None, Meta(description="Due, lease ends, finished or died.")] = UNSET
+    attempts: int | UnsetType = UNSET
+    priority: int | UnsetType = UNSET
+    member: Annotated[str | UnsetType | None, Meta(description="Who has it, or had it.")] = UNSET
+    last_error: str | UnsetType | None = UNSET
+    lane: Annotated[int | UnsetType | None, Meta(description="Of a PUB_SUB topic.")] = UNSET
+
+
+class Messages(ListPage, kw_only=True):
+    messages: list[BrowsedMessage]
+
+
+class DeliveryView(View, kw_only=True):
+    """What became of a message at a group."""
+
+    WRITTEN: ClassVar[tuple[str, ...]] = ("last_error",)
+    group_name: str
+    status: str
+    required: bool
+    settled_at: datetime | None
+    worker: str | None
+    attempts: int | None
+    last_error: str | None
+    holder: str | None
+
+
+class MessageStory(BrowsedMessage, kw_only=True):
+    """A message with all that happened to it."""
+
+    required: list[str] | UnsetType = UNSET
+    completed: list[str] | UnsetType = UNSET
+    status: str | UnsetType = UNSET
+    settled_at: datetime | UnsetType | None = UNSET
+    retained: bool | UnsetType = UNSET
+    deliveries: list[DeliveryView] | UnsetType = UNSET
+
+
+class DeadLetterView(ObservedMessage, kw_only=True):
+    """A message that was given up."""
+
+    WRITTEN: ClassVar[tuple[str, ...]] = (*ObservedMessage.WRITTEN, "reason", "last_error")
+    group_name: str | None
+    died_at: datetime
+    reason: str | None
+    last_error: str | None
+    attempts: int
+    priority: int
+
+
+class DeadLetters(ListPage, kw_only=True):
+    dead_letters: list[DeadLetterView]
+
+
+M = TypeVar("M", bound=MessageView)
+
+
+def message_view(kind: type[M], row: Mapping[str, Any]) -> M:
+    """Make an answer of a message's row."""
+    values = as_json_values(row) | {"headers": headers_of(row["headers"])}
+    values.pop("payload", None)
+    return msgspec.structs.replace(msgspec.convert(values, kind), **payload_of(row["payload"], row["content_type"]))
+
+
+def payload_of(payload: bytes, content_type: str) -> dict[str, Any]:
+    """A payload's field: JSON goes out byte for byte, text as it was pushed."""
+    if holds_json(payload, content_type):
+        return {"payload": msgspec.Raw(payload)}
+    if is_text(content_type):
+        with contextlib.suppress(UnicodeDecodeError):
+            return {"text": payload.decode()}
+    return {"base64": base64.b64encode(payload).decode()}
+
+
+def headers_of(headers: Any) -> dict[str, str]:
+    return json.loads(headers) if isinstance(headers, str) else dict(headers or {})
