@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "postbus"
 # A name stands for the module or for the whole package.
 LAYERS = (
     "cli › server › __init__ › bus, http_client › relay › _consumers › admin, worker, pull, inbox "
-    "› _admin, _outbox_import, _pull › _group, _queue › _maintenance, _publish › _handling, _wakeup › _db › _drivers "
+    "› _admin, _pull › _group, _queue › _maintenance, _publish › _handling, _wakeup › _db › _drivers "
     "› values › _runtime › errors"
 )
 VALUES = (

@@ -8,9 +8,9 @@ from typing import Any, Unpack
 
 from postbus._admin.access import AccessAdmin
 from postbus._admin.groups import GroupAdmin
+from postbus._admin.outbox_import.runner import ImportResult, Progress, import_outbox
 from postbus._content.names import check_topic_name
 from postbus._maintenance.sweeper import tell_group_events
-from postbus._outbox_import.runner import ImportResult, Progress, import_outbox
 from postbus.errors import (
     InvalidInput,
     MessageNotFound,

@@ -137,7 +137,7 @@ async def test_killed_import_is_completed_by_further_runs(
     bus: Bus, dsn: str, outbox: Any, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     """Whichever statement the server dies at, further runs bring the missing messages, and none twice."""
-    monkeypatch.setattr("postbus._outbox_import.runner._BATCH", size)
+    monkeypatch.setattr("postbus._admin.outbox_import.runner._BATCH", size)
     kills = 0
     for nth in range(1, 100):
         await _die_at(outbox, nth)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from postbus import Bus, Message
-from postbus._outbox_import.runner import ImportedGroup, ImportResult
+from postbus._admin.outbox_import.runner import ImportedGroup, ImportResult
 
 FAN_OUT = """
 create table outbox (

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from postbus._outbox_import.runner import ImportResult, NotImported, Progress
+from postbus._admin.outbox_import.runner import ImportResult, NotImported, Progress
 from postbus.cli._command import Cli
 from postbus.cli._exits import OK, REFUSED, usage_error
 from postbus.cli._render import counted, printable, write_json, write_table

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from postbus._content.identity import EVENT_ID
-from postbus._outbox_import.table import (
+from postbus._admin.outbox_import.table import (
     FAN_OUT,
     NEEDED,
     NOT_NEEDED,
@@ -19,6 +18,7 @@ from postbus._outbox_import.table import (
     SourceTopic,
     find_table,
 )
+from postbus._content.identity import EVENT_ID
 from postbus.errors import InvalidInput
 from postbus.events import AGGREGATE_ID, AGGREGATE_TYPE, EVENT_TYPE, EVENT_VERSION
 

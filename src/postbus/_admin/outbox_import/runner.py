@@ -18,12 +18,20 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from postbus._admin.outbox_import.layouts import open_outbox
+from postbus._admin.outbox_import.table import (
+    LAYOUTS,
+    NOT_NEEDED,
+    TRIED,
+    Outbox,
+    PendingMessage,
+    SourceGroup,
+    SourceTopic,
+)
 from postbus._content.names import is_name
 from postbus._db.commit import committed, is_lost
 from postbus._db.error_map import DRIVER_ERRORS
 from postbus._db.store import Store
-from postbus._outbox_import.layouts import open_outbox
-from postbus._outbox_import.table import LAYOUTS, NOT_NEEDED, TRIED, Outbox, PendingMessage, SourceGroup, SourceTopic
 from postbus.errors import InvalidInput, InvalidOption, WrongSemantics
 from postbus.options import as_json
 
