@@ -13,7 +13,7 @@ from postbus.errors import CommitUnknown
 
 
 class Settlement(NamedTuple):
-    """What becomes of messages: ack, retry, release or dead_letter."""
+    """A way to settle messages: ack, retry, release or dead_letter."""
 
     kind: str
     delay: timedelta | None = None

@@ -49,7 +49,7 @@ JsonOption = Annotated[
 
 @dataclass(frozen=True)
 class Cli:
-    """What all commands are told: which database, and how to write."""
+    """Options of all commands: which database, and how to write."""
 
     dsn: str | None = field(default=None, repr=False)
     data_dir: Path | None = None

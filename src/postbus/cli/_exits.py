@@ -56,7 +56,7 @@ _BY_ERROR: tuple[tuple[type[PostbusError], int], ...] = (
 
 
 class CommandError(Exception):
-    """What only the command line can get wrong."""
+    """Errors that only the command line can cause."""
 
     def __init__(self, message: str, *, remedy: str = "", code: str = "failed", exit_code: int = FAILED) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""What people type: points in time, payloads, headers, confirmations."""
+"""Input that people type: points in time, payloads, headers, confirmations."""
 
 from __future__ import annotations
 

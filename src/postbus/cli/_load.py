@@ -1,4 +1,4 @@
-"""What `module:attribute` names on the command line."""
+"""Load the object that `module:attribute` names on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server gives: publishing, consuming and latency, beside a bare INSERT and SELECT."""
+"""Measure a server: publishing, consuming and latency, beside a bare INSERT and SELECT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who types commands, for the audit log."""
+"""The person who types commands, for the audit log."""
 
 from __future__ import annotations
 

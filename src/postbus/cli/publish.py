@@ -87,7 +87,7 @@ def _check_source(payload: str | None, file: Path | None, lines: bool, dedup_key
 
 @contextmanager
 def _source(cli: Cli, payload: str | None, file: Path | None) -> Iterator[BinaryIO | None]:
-    """What to read the payload from; None if it is the argument."""
+    """The stream to read the payload from; None if the payload is the argument."""
     if file is not None:
         try:
             opened = file.open("rb")

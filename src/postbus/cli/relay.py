@@ -96,7 +96,7 @@ async def _try_to_open(route: Route, sink: Sink) -> None:
 
 
 def relay_options(route: Route, registry: EventRegistry | None) -> RelayOptions:
-    """What a route says, for `bus.relay()`."""
+    """The options of a route, for `bus.relay()`."""
     return RelayOptions(
         target=route.target,
         form=route.form,
@@ -111,7 +111,7 @@ def relay_options(route: Route, registry: EventRegistry | None) -> RelayOptions:
 
 
 def settings_of(config: Path | None, options: dict[str, Any], sink_options: list[str] | None) -> RelaySettings:
-    """What the file, the environment and the options say."""
+    """Combine the file, the environment and the options."""
     return read(config, os.environ, options, dict(map(_sink_option, sink_options or ())))
 
 
@@ -136,13 +136,13 @@ def _sink_option(given: str) -> tuple[str, Any]:
 
 
 def sink_of_route(route: Route) -> Sink:
-    """What the route names, not opened yet."""
+    """The sink that the route names, not opened yet."""
     assert route.sink is not None
     return sink_of(route.sink.url, route.sink.options, _load)
 
 
 def registry_of(route: Route) -> EventRegistry | None:
-    """What the route names, if it does."""
+    """The registry that the route names, if it does."""
     if route.registry is None:
         return None
     example = "registry = Registry()"

@@ -98,7 +98,7 @@ async def _demo(bus: Bus, cli: Cli, ending: StopSignals, seconds: float | None, 
 
 
 def _target(cli: Cli) -> str:
-    """What other commands need to find the same database."""
+    """The settings that other commands need to find the same database."""
     if cli.dsn is not None:
         return f" --dsn {shlex.quote(_shown(cli.dsn))}"
     return "" if cli.data_dir is None else f" --data-dir {shlex.quote(str(cli.data_dir))}"

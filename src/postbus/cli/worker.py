@@ -92,7 +92,7 @@ async def run_until_stopped(bus: Bus, name: str | None, drain_timeout: timedelta
 
 
 def _choose_database(cli: Cli) -> None:
-    """What is said on the command line is for the module's `Bus.open()`, which reads the environment."""
+    """Pass options of the command line to the module's `Bus.open()`, which reads the environment."""
     if cli.dsn is not None:
         os.environ["POSTBUS_DSN"] = cli.dsn
     elif cli.data_dir is not None:

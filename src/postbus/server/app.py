@@ -36,7 +36,7 @@ PARTS = (messages, consume, topics, groups, dead_letters, webhook_routes, token_
 
 
 def new_context(bus: Bus, settings: ServerSettings) -> ServerContext:
-    """What the requests of one server share."""
+    """The state that the requests of one server share."""
     verifier: Verifier | None = None
     if settings.jwt is not None:
         from postbus.server.jwt import JwtVerifier

@@ -1,4 +1,4 @@
-"""Who calls, and what they may do."""
+"""Callers, and their rights."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Authenticator:
         self.uses = TokenUses(store)
 
     async def caller(self, authorization: str | None, address: str = "") -> Caller:
-        """Who sends this header, from an address. Refuses strangers."""
+        """Return the caller who sends this header from an address. Refuses strangers."""
         if self._is_open:
             return EVERYBODY
         scheme, _, token = (authorization or "").partition(" ")

@@ -270,7 +270,7 @@ async def _leases(call: InCall, held: list[LeasedMessage]) -> dict[UUID, list[in
 
 
 def _settled(held: list[LeasedMessage], lost: Iterable[int]) -> Settled:
-    """What became of it. Where nothing was done at all, that is an error."""
+    """The outcome of a settlement. If nothing was settled at all, that is an error."""
     names = [str(one) for one in sorted(set(lost))]
     if len(names) == len({int(one.id) for one in held}):
         raise _lost()

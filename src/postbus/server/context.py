@@ -1,4 +1,4 @@
-"""What all requests share, and what each of them has."""
+"""The state that all requests share, and that of each request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def _nothing() -> None:
 
 @dataclass
 class ServerContext:
-    """What the requests of one server share."""
+    """The state that the requests of one server share."""
 
     bus: Bus
     settings: ServerSettings

@@ -1,4 +1,4 @@
-"""What the server offers, as OpenAPI."""
+"""The description of the server, as OpenAPI."""
 
 from __future__ import annotations
 

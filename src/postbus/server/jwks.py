@@ -63,7 +63,7 @@ class IssuerKeys:
             self._asked_at = _now()
 
     async def _text(self) -> str:
-        """What is there, within the time limit.
+        """Read the keys within the time limit.
 
         It is read by a thread of its own: one that is held up there neither keeps a thread of others nor the process.
         """

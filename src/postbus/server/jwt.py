@@ -27,7 +27,7 @@ class JwtVerifier:
         self._keys = IssuerKeys(settings.jwks, jwt)
 
     async def caller(self, token: str) -> Caller:
-        """Who a JWT speaks of. Refuses one that is not right."""
+        """Return the caller whom a JWT names. Refuses an invalid JWT."""
         try:
             header = self._jwt.get_unverified_header(token)
             key = await self._keys.key(str(header.get("kid", "")))

@@ -43,7 +43,7 @@ class ApiReference:
 
 @get("/openapi.json", **_OPEN)
 async def openapi(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """What there is, as OpenAPI 3.1."""
+    """The API as OpenAPI 3.1."""
     return Response(_described(request).json, media_type="application/json")
 
 

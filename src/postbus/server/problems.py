@@ -104,7 +104,7 @@ def of_framework(request: Request[Any, Any, Any], error: Exception) -> Response[
 
 
 def unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """What nobody has thought of; what the driver raised when a connection broke is told as that."""
+    """Answer an unexpected error. If a connection broke, the driver's error is reported as that."""
     known = translate(error)
     if known is not None:
         return problem(known)

@@ -83,7 +83,7 @@ class _Page:
     # the parts
 
     def aside(self) -> Html:
-        """What there is to go to."""
+        """The table of contents."""
         sections = [
             tag(
                 "li",
@@ -97,7 +97,7 @@ class _Page:
         return tag("nav", brand, tag("ul", join(sections), shapes), aria_label="Contents")
 
     def main(self) -> Html:
-        """What there is."""
+        """The main part of the page: routes, errors and shapes."""
         info = self._document["info"]
         intro = tag(
             "header",
@@ -190,7 +190,7 @@ class _Page:
         return tag("li", tag("code", status, class_=good_or_bad), tag("span", what))
 
     def _errors(self) -> Html:
-        """What every route may answer."""
+        """The answers that every route may give."""
         usual = [self._answer(status, text) for status, text in sorted(self._usual.items())]
         return tag(
             "article", tag("h3", "Errors that all routes have"), tag("ul", join(usual), class_="answers"), id="errors"
@@ -238,7 +238,7 @@ class _Page:
         return found
 
     def _type(self, schema: Json) -> Html:
-        """What a schema asks for, in words."""
+        """Say in words what a schema requires."""
         kind = schema.get("type")
         if "$ref" in schema:
             name = schema["$ref"].rpartition("/")[2]

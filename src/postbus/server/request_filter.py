@@ -1,4 +1,4 @@
-"""What is looked at before anything else: where a request comes from, and whether a web page sends it."""
+"""The first checks of a request: where it comes from, and whether a web page sends it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _GET_PAYLOADS = frozenset({"consumer", "admin"})
 
 
 class Right(msgspec.Struct, frozen=True):
-    """What a route takes of its caller."""
+    """The rights that a route requires of its caller."""
 
     roles: tuple[str, ...]
     """One of them is enough; without any, nobody is asked."""

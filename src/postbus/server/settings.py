@@ -1,4 +1,4 @@
-"""What the HTTP server is told when it starts."""
+"""Settings of the HTTP server, given when it starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ORIGIN = re.compile(r"https?://[^/?#\s@]+")
 
 @dataclass(frozen=True)
 class CallerLimits:
-    """What one caller may ask for. A caller is a token, the subject of a JWT, or, without authentication, everybody."""
+    """Limits of one caller. A caller is a token, the subject of a JWT, or, without authentication, everybody."""
 
     max_body: int = 16 << 20
     """Bytes of a request's body."""
@@ -38,7 +38,7 @@ class CallerLimits:
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """What one server takes from clients before it knows who they are."""
+    """Limits of clients before the server knows who they are."""
 
     connections: int = 4000
     """Connections of authenticated callers at the same time. Strangers have an eighth of that, and what is left."""
@@ -162,7 +162,7 @@ class ServerSettings:
 
     @property
     def warnings(self) -> list[str]:
-        """What these settings leave open, for whoever starts the server."""
+        """Warnings about these settings, for the person who starts the server."""
         found = []
         if self.is_open and self.unix_socket is None:
             found.append(

@@ -1,4 +1,4 @@
-"""What callers send, as JSON."""
+"""Requests of callers, as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEASED = {"id": "4096", "token": "5f6a7b8c-0d1e-4f20-8a3b-4c5d6e7f8091"}
 
 
 class RequestBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What is not known is refused: a misspelt option would do nothing."""
+    """Unknown fields are refused: a misspelt option would do nothing."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {}
 
@@ -56,7 +56,7 @@ class NewMessage(RequestBody, kw_only=True):
 
 
 class PopBody(RequestBody, kw_only=True):
-    """What to take, and for how long to wait for it."""
+    """Which messages to pop, and how long to wait for them."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"count": 10, "wait": 1, "lease": "30s"}
 
@@ -165,7 +165,7 @@ class TopicMessages(RequestBody, kw_only=True):
 
 
 class TransactionBody(RequestBody, kw_only=True):
-    """What happens together, or not at all."""
+    """Acks and pushes that happen together, or not at all."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {
         "ack": [_LEASED],
@@ -324,7 +324,7 @@ class NewWebhook(RequestBody, kw_only=True):
 
 
 class WebhookSettings(RequestBody, kw_only=True):
-    """What is left out stays."""
+    """Options that are left out stay as they are."""
 
     EXAMPLE: ClassVar[dict[str, Any]] = {"enabled": False}
 

@@ -40,7 +40,7 @@ class WrongTokens:
         self._wrong.take(_network(address), time.monotonic())
 
     def refusal(self, address: str) -> TooManyRequests:
-        """What an address is told that goes on."""
+        """The error for an address that continues with wrong tokens."""
         return TooManyRequests(
             "your address has sent too many wrong tokens",
             remedy="use a valid token: it is let in, also from this address",
@@ -49,7 +49,7 @@ class WrongTokens:
 
 
 def _network(address: str) -> str:
-    """What belongs to one client: an address, or with IPv6 the 64 bits that each client has to itself."""
+    """The part of an address that identifies a client: all of it, or with IPv6 the first 64 bits."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -69,7 +69,7 @@ class TokenLookups:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def ask(self, parts: Parts) -> Row | None:
-        """What is known of a token, within a second or so. None for one that does not work."""
+        """Look a token up, within a second or so. None if the token is not valid."""
         found = self._waiting.get(parts)
         if found is None:
             found = self._waiting[parts] = asyncio.get_running_loop().create_future()

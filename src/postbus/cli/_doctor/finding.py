@@ -1,4 +1,4 @@
-"""What checks take and return."""
+"""The arguments and results of checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found, and what to do about it."""
+    """A finding of a check, with its remedy."""
 
     check: str
     level: Level
@@ -27,7 +27,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Target:
-    """What the checks look at."""
+    """The facts that the checks look at."""
 
     dsn: str = field(repr=False)
     conn: Any

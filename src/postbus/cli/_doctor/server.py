@@ -54,7 +54,7 @@ async def settings(target: Target) -> list[Finding]:
 
 
 def _to_set_right(row: Any) -> str:
-    """What is set for a role, a database or a connection hides what holds for the server."""
+    """Values that are set for a role, a database or a connection hide those of the server."""
     name, role, database = row["name"], row["role"], row["database"]
     return {
         "user": f"alter role {role} reset {name}",

@@ -18,7 +18,7 @@ _END_WITHIN = 10.0
 
 
 class DemoView(AbstractContextManager[None], Protocol):
-    """What the audience sees."""
+    """The screen that the audience sees."""
 
     every: float
     """Seconds between two looks."""
