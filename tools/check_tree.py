@@ -17,7 +17,7 @@ WIRE = "server"
 
 
 def problems_in(root: Path) -> Iterator[str]:
-    """What is wrong with the tree below a folder."""
+    """Find problems of the tree below a folder."""
     package = root / "src" / "postbus"
     for top in ("src", "bench", "faults", "tools", "tests"):
         for path in sorted((root / top).rglob("*.py")):

@@ -105,7 +105,7 @@ async def test_every_route_follows_its_description_for_a_limited_token(
 @pytest.mark.timeout(300)
 async def test_every_route_follows_its_description_for_strangers(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a token, everything that needs one is refused before anything else is checked."""
-    monkeypatch.setattr("postbus.server.strangers._AT_ONCE", 1e9)  # generated headers are no tokens
+    monkeypatch.setattr("postbus.server.wrong_tokens._AT_ONCE", 1e9)  # generated headers are no tokens
     async with serving(bus, auth=True) as url:
         statuses = await asyncio.to_thread(call_all, url, {})
 
