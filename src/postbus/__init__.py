@@ -1,5 +1,7 @@
 """Transactional messaging inside PostgreSQL."""
 
+from typing import TYPE_CHECKING, Any
+
 from postbus._version import VERSION
 from postbus.admin import Admin
 from postbus.bus import Bus
@@ -22,13 +24,18 @@ from postbus.errors import (
     MessageInHand,
     MessageNotFound,
     NoActiveSubscriptions,
+    NotAllowed,
+    NotAuthenticated,
     NotCommitted,
+    NotServed,
     PayloadNotDecodable,
     PayloadNotSerializable,
     PayloadTooDeep,
     PayloadTooLarge,
     PostbusError,
+    RequestTooLarge,
     RestoredElsewhere,
+    RouteNotFound,
     SchemaError,
     SchemaMissing,
     SchemaNotTrusted,
@@ -36,6 +43,7 @@ from postbus.errors import (
     SchemaTooOld,
     SinkUnavailable,
     TokenNotFound,
+    TooManyRequests,
     TopicExists,
     TopicNotEmpty,
     TopicNotFound,
@@ -46,8 +54,10 @@ from postbus.errors import (
     WebhookNotFound,
     WrongSemantics,
 )
+from postbus.events import Registry
 from postbus.group import Group
 from postbus.health import GroupFinding
+from postbus.inbox import Inbox, RedisInbox
 from postbus.message import Ack, DeadLetter, Message, Outcome, Outgoing, PublishOptions, Release, Retry
 from postbus.middleware import Middleware
 from postbus.options import TopicOptions
@@ -55,6 +65,19 @@ from postbus.pull import Delivery, PopOptions, Popped
 from postbus.retry import RetryPolicy
 from postbus.scope import Heartbeat
 from postbus.start import Start
+
+if TYPE_CHECKING:
+    from postbus.http_client import HttpBus as HttpBus
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Import `HttpBus` at its first use, because it needs httpx. So it is not in `__all__` either."""
+        if name != "HttpBus":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from postbus.http_client import HttpBus
+
+        return HttpBus
+
 
 __version__ = VERSION
 
@@ -74,6 +97,7 @@ __all__ = [
     "GroupFinding",
     "GroupNotFound",
     "Heartbeat",
+    "Inbox",
     "InvalidEvent",
     "InvalidGroup",
     "InvalidHandler",
@@ -87,7 +111,10 @@ __all__ = [
     "MessageNotFound",
     "Middleware",
     "NoActiveSubscriptions",
+    "NotAllowed",
+    "NotAuthenticated",
     "NotCommitted",
+    "NotServed",
     "Outcome",
     "Outgoing",
     "PayloadNotDecodable",
@@ -98,10 +125,14 @@ __all__ = [
     "Popped",
     "PostbusError",
     "PublishOptions",
+    "RedisInbox",
+    "Registry",
     "Release",
+    "RequestTooLarge",
     "RestoredElsewhere",
     "Retry",
     "RetryPolicy",
+    "RouteNotFound",
     "SchemaError",
     "SchemaMissing",
     "SchemaNotTrusted",
@@ -110,6 +141,7 @@ __all__ = [
     "SinkUnavailable",
     "Start",
     "TokenNotFound",
+    "TooManyRequests",
     "TopicExists",
     "TopicNotEmpty",
     "TopicNotFound",

@@ -1,4 +1,4 @@
-"""How a group works through history: what was published before it came, or while it was DEAD."""
+"""Catching up: a group works through messages from before it was new, or while it was DEAD."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from postbus.options import Duration, as_timedelta
 class CatchUp:
     """Bounds for a group that is behind.
 
-    Up to `beside_from` messages come first, in order with what is published now. More come beside it: then what is
-    published now does not wait, and each of the two keeps the order per key for itself.
+    If the group is behind by at most `beside_from` messages, it reads these first and new ones after them, in order. If
+    it is further behind, it reads old and new messages side by side: new messages do not wait, and old and new messages
+    each keep the order per key among themselves.
     """
 
     batch_size: int = 10_000
-    """Messages per read, at most."""
+    """The number of messages per read, at most."""
     max_messages: int | None = None
-    """Work through the newest only; older messages are skipped, and counted as such. None skips nothing. Not for
-    groups of one key."""
+    """Read only that many of the newest messages; older ones are skipped, and counted as skipped. None skips nothing.
+    Groups of one key cannot have it."""
     max_rate: float | None = 50_000
-    """Messages per second, for the whole group. None for as fast as it goes."""
+    """Messages per second, for the whole group; None for no limit."""
     target_latency: Duration = timedelta(milliseconds=10)
-    """It slows down while the p95 of its own statements is above this."""
+    """The group slows down while the p95 of its own statements is above this."""
     beside_from: int = 100_000
 
     def __post_init__(self) -> None:
@@ -44,21 +45,21 @@ class CatchUp:
 
     @classmethod
     def conservative(cls) -> CatchUp:
-        """Hardly to be noticed by others."""
+        """A catch-up that others hardly notice."""
         return cls(batch_size=5_000, max_rate=10_000, target_latency=timedelta(milliseconds=5))
 
     @classmethod
     def aggressive(cls) -> CatchUp:
-        """Soon at its end."""
+        """A catch-up that ends soon."""
         return cls(batch_size=50_000, max_rate=200_000, target_latency=timedelta(milliseconds=50))
 
     def as_json(self) -> str:
-        """As SQL takes it."""
+        """The options as SQL accepts them."""
         return json.dumps(asdict(self) | {"target_latency": f"{self.latency * 1000:.3f} ms"})
 
     @classmethod
     def from_json(cls, text: str) -> CatchUp:
-        """As SQL tells it."""
+        """The options that SQL returned."""
         options = json.loads(text)
         options.pop("preset", None)
         return cls(**options)

@@ -1,4 +1,4 @@
-"""Errors, grouped by what the caller can do about them.
+"""The errors of Postbus, grouped by what the caller can do about them.
 
     PostbusError
     ├── InvalidInput                 the call is wrong: change it
@@ -16,7 +16,7 @@
     │   ├── TopicNotEmpty
     │   ├── MessageNotFound
     │   ├── GroupNotFound
-    │   ├── InvalidGroup             a group without members, or a state that it cannot go to
+    │   ├── InvalidGroup             a group without members, or in a state that does not allow the call
     │   ├── WrongSemantics           a QUEUE where a PUB_SUB topic is needed
     │   ├── TokenNotFound
     │   ├── WebhookNotFound
@@ -24,28 +24,28 @@
     │   ├── NoActiveSubscriptions    the topic blocks writes while nobody is subscribed
     │   ├── TransactionInUse         the call needs a transaction of its own
     │   └── TransactionEnded         a handler or block ended the transaction that Postbus gave it
-    ├── LeaseLost                    somebody else has the message now: drop what you did
-    ├── MessageInHand                another process has it: whether it will be done is not known yet
+    ├── LeaseLost                    another consumer has the message now: discard what you did
+    ├── MessageInHand                another process has the message: try again later
     ├── PayloadNotDecodable          a stored payload does not fit the handler's type
     │   └── UnreadableEvent          a message is not an event that the registry knows
     ├── SchemaError                  the database needs another schema: migrate, or upgrade Postbus
     │   ├── SchemaMissing
     │   ├── SchemaTooOld
     │   ├── SchemaTooNew
-    │   ├── SchemaNotTrusted         the schema, or something in it, belongs to somebody else
+    │   ├── SchemaNotTrusted         the schema, or an object in it, belongs to a stranger
     │   └── RestoredElsewhere        the database was restored into another server: rebase it
     ├── AccessDenied                 the database refused the user or the right
-    ├── DatabaseUnavailable          the database is away: try again (the only error loops retry)
-    ├── NotServed                    what only the HTTP server says
+    ├── DatabaseUnavailable          the database is away: try again (the only error that loops retry)
+    ├── NotServed                    the HTTP server refuses the request
     │   ├── NotAuthenticated
-    │   ├── NotAllowed               the token's roles or topics do not cover it
+    │   ├── NotAllowed               the token lacks the role, the topic or the group
     │   ├── TooManyRequests
     │   ├── RequestTooLarge
     │   └── RouteNotFound
-    ├── CommitUnknown                the connection broke during COMMIT: it may have happened
+    ├── CommitUnknown                the connection broke during COMMIT: check whether it happened
     ├── NotCommitted                 the server answered COMMIT with ROLLBACK: nothing has changed
     ├── EmbeddedError                the embedded PostgreSQL cannot run
-    └── SinkUnavailable              where a relay sends to is away: it waits
+    └── SinkUnavailable              the sink of a relay is away: the relay waits for it
 
 Errors that the database raises carry an SQLSTATE of class PB; `from_database` turns them into these.
 """
@@ -57,7 +57,7 @@ from typing import ClassVar
 
 
 class PostbusError(Exception):
-    """The root of all errors of Postbus. `remedy` says what to do, `code` is stable for programs."""
+    """The root of all errors of Postbus. `remedy` says what to do; `code` is stable, for programs."""
 
     code: ClassVar[str] = "PB000"
 
@@ -125,7 +125,7 @@ class InvalidHandler(InvalidInput):
 
 
 class DuplicateHandler(InvalidHandler):
-    """A second handler for the same thing in one process."""
+    """A topic, or a group's member, has a handler already in this process."""
 
     code = "PB421"
 
@@ -149,7 +149,7 @@ class TopicNotEmpty(InvalidInput):
 
 
 class MessageNotFound(InvalidInput):
-    """The message is gone, or never was."""
+    """The message does not exist, or no longer."""
 
     code = "PB405"
 
@@ -185,13 +185,13 @@ class NoActiveSubscriptions(InvalidInput):
 
 
 class TransactionInUse(InvalidInput):
-    """The call needs a transaction of its own, and this one has written already."""
+    """The call needs a transaction of its own, and the given one has written already."""
 
     code = "PB431"
 
 
 class TransactionEnded(InvalidInput):
-    """A handler, or a block of `bus.transaction()`, ended the transaction that it was given."""
+    """A handler, or a block of `bus.transaction()`, ended the transaction that Postbus gave it."""
 
     code = "PB435"
 
@@ -203,21 +203,21 @@ class WrongSemantics(InvalidInput):
 
 
 class InvalidGroup(InvalidInput):
-    """A group cannot do this in the state that it is in."""
+    """The group's state, or a lack of members, does not allow the call."""
 
     code = "PB433"
 
 
 class LeaseLost(PostbusError):
-    """The lease is no longer held: the message went to somebody else, or is finished."""
+    """The lease is lost: another consumer has the message, or it is done."""
 
     code = "PB423"
     ids: Sequence[int] = ()
-    """The messages that it was about, where they are known."""
+    """The messages of the lease, if they are known."""
 
 
 class MessageInHand(PostbusError):
-    """Another process has the message in hand, for `retry_after` seconds at most."""
+    """Another process has the message in hand, for at most `retry_after` seconds."""
 
     code = "PB434"
 
@@ -233,7 +233,7 @@ class PayloadNotDecodable(PostbusError):
 
 
 class UnreadableEvent(PayloadNotDecodable):
-    """A message is not an event that the registry knows, or its payload is invalid. It is not tried again."""
+    """The message is no event that the registry knows, or its payload is invalid. It is not tried again."""
 
     code = "PB424"
 
@@ -263,13 +263,13 @@ class SchemaTooNew(SchemaError):
 
 
 class SchemaNotTrusted(SchemaError):
-    """The schema, or something in it, belongs to a role whose rights the user does not have."""
+    """The schema, or an object in it, belongs to a role whose rights the user does not have."""
 
     code = "PB509"
 
 
 class RestoredElsewhere(SchemaError):
-    """The database was restored from a dump into another server, where its cursors mean nothing."""
+    """The database was restored from a dump into another server, where its cursors are not valid."""
 
     code = "PB507"
 
@@ -287,13 +287,13 @@ class DatabaseUnavailable(PostbusError):
 
 
 class NotServed(PostbusError):
-    """The HTTP server does not do what it was asked for."""
+    """The HTTP server refuses the request."""
 
     code = "PB439"
 
 
 class NotAuthenticated(NotServed):
-    """The caller has not said who it is, or is not known."""
+    """The request has no token, or one that is not valid."""
 
     code = "PB440"
 
@@ -305,7 +305,7 @@ class NotAllowed(NotServed):
 
 
 class TooManyRequests(NotServed):
-    """The caller asks more often, or more at the same time, than it may."""
+    """The caller makes more requests, in all or at the same time, than it may."""
 
     code = "PB442"
 
@@ -321,7 +321,7 @@ class RequestTooLarge(NotServed):
 
 
 class RouteNotFound(NotServed):
-    """There is nothing at this address, or not by this method."""
+    """The address does not exist, or does not accept the method."""
 
     code = "PB447"
 
@@ -358,7 +358,7 @@ _BY_CODE = {error.code: error for error in _all_errors(PostbusError)}
 
 
 def from_database(sqlstate: str | None, message: str, hint: str | None) -> PostbusError | None:
-    """The error that SQL raised with a PB code, or None where the error is not ours."""
+    """The error for a PB code that SQL raised, or None for any other code."""
     if sqlstate is None or not sqlstate.startswith("PB"):
         return None
     return _BY_CODE.get(sqlstate, PostbusError)(message, remedy=hint or "")

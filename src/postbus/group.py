@@ -1,4 +1,4 @@
-"""Groups: consumers of a PUB_SUB topic that share one position."""
+"""Groups: consumers that share one position in a PUB_SUB topic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Filter = Callable[[Message], bool]
 
 
 class GroupHost(Protocol):
-    """The part of a bus that a group needs."""
+    """Starts and stops groups for their methods."""
 
     default: Default
 
@@ -35,41 +35,43 @@ class GroupHost(Protocol):
 
 @dataclass
 class Counts:
-    """Counts of what a member, or a group, has done in this process."""
+    """The messages that a member, or a group, has handled in this process."""
 
     processed: int = 0
     failed: int = 0
     filtered: int = 0
     in_flight: int = 0
     handling_seconds: float = 0.0
-    """How long handlers took for what was processed or failed, all together."""
+    """The total time that handlers took for processed and failed messages."""
 
     def become(self, other: Counts) -> None:
+        """Take the values of other counts."""
         self.processed, self.failed, self.filtered = other.processed, other.failed, other.filtered
         self.in_flight, self.handling_seconds = other.in_flight, other.handling_seconds
 
 
-def _untold() -> Counts:
-    """Like no counts that there are: so that a member is told of before it has done anything."""
+def _unreported() -> Counts:
+    """Counts unlike any real ones, so that a member is reported before it has handled anything."""
     return Counts(in_flight=-1)
 
 
 @dataclass(eq=False)
 class Member:
-    """One consumer of a group: a handler, and which messages it wants."""
+    """One consumer of a group: a handler and a filter."""
 
     name: str
     subscription: Subscription
     filter: Filter | None = None
     counts: Counts = field(default_factory=Counts)
-    told: Counts = field(default_factory=_untold)
-    """What the database knows of these counts."""
+    reported: Counts = field(default_factory=_unreported)
+    """The counts that the database knows."""
 
 
 class Group:
-    """Consumers of a topic, or of all topics in a scope, that share one position in each. Made by `bus.group()`.
+    """Consumers of a topic, or of all topics in a scope, that share one position in each. `bus.group()` makes one.
 
-    Messages of one key are handled one after the other; different keys at the same time, up to `concurrency`.
+    Messages of one key are handled one after the other, messages of different keys at the same time, up to
+    `concurrency`.
     """
 
     def __init__(
@@ -98,22 +100,22 @@ class Group:
         self.name = name
         self.scope = Scope(scope) if isinstance(scope, str) else scope
         self.topic = str(scope)
-        """Its topic; or in words, what topics it has."""
+        """The name of its topic, or its scope in words."""
         self.filter = filter
         self.on_failure = on_failure
         self.catch_up = CatchUp() if catch_up is None else catch_up
         self.is_started = False
         self.members: dict[str, Member] = {}
         self.parts: dict[str, Group] = {}
-        """Of a wide scope: the same members for each topic, with counts of their own."""
+        """For a wide scope: a group for each topic, with the same members and counts of its own."""
         self._removed: list[Member] = []
         self._filtered = Counts()
-        self._filtered_told = Counts()
+        self._filtered_reported = Counts()
         self._host = host
         self._make = make
 
     def add_member(self, name: str, handler: Handler, filter: Filter | None = None) -> None:
-        """Add a consumer. A message goes to one of the members whose filter takes it, chosen by its key."""
+        """Add a consumer. Each message goes to one of the members whose filters accept it, chosen by its key."""
         if not isinstance(name, str) or not 1 <= len(name) <= 200 or not name.isprintable():
             raise InvalidOption(f"bad member name {name!r:.220}", remedy="give 1 to 200 printable characters")
         _check_filter(filter)
@@ -126,14 +128,14 @@ class Group:
         if others and others[0].transactional != subscription.transactional:
             raise InvalidGroup(
                 f"member {name!r} is transactional and others of group {self.name!r} are not, or the other way round",
-                remedy="make all of them alike",
+                remedy="make all members alike",
             )
         self.members[name] = Member(name, subscription, _both(filter, HandlerCall.of(subscription).events))
         for part in self.parts.values():
             part._share(self.members[name])
 
     def part(self, topic: str) -> Group:
-        """The group on one topic of its scope."""
+        """The part of the group for one topic of its scope."""
         if not self.scope.is_wide:
             return self
         if topic not in self.parts:
@@ -155,7 +157,7 @@ class Group:
         self.members[member.name] = shared
 
     def remove_member(self, name: str) -> None:
-        """Remove a consumer; not the last one of a group that is started."""
+        """Remove a consumer. The last one of a started group cannot be removed."""
         if name not in self.members:
             raise InvalidGroup(f"group {self.name!r} has no member {name!r}", remedy="see group.members")
         if self.is_started and len(self.members) == 1:
@@ -173,9 +175,9 @@ class Group:
         mode: str | None = None,
         look_back: Duration | None = None,
     ) -> None:
-        """Subscribe, and consume while the bus runs. The position, or the mode, counts once, when the group is new.
+        """Subscribe, and consume while the bus runs. The position or the mode counts only when the group is new.
 
-        Explained at `bus.subscribe()`.
+        They are explained at `bus.subscribe()`.
         """
         start = self._host.default.start_of(
             position, mode, look_back, is_recorded=self.scope.is_recorded, is_wide=self.scope.is_wide
@@ -189,15 +191,15 @@ class Group:
         self.is_started = True
 
     async def stop(self) -> None:
-        """Stop consuming in this process; the subscription stays, and keeps its place."""
+        """Stop consuming in this process. The subscription stays and keeps its position."""
         await self._host.stop_group(self)
         self.is_started = False
 
     async def pause(self) -> None:
-        """Stop delivery in all processes. What is published meanwhile is delivered after `resume`.
+        """Stop delivery in all processes. Messages that are published meanwhile are delivered after `resume`.
 
-        When this returns, no handler of this process begins with another message. Other processes stop within four
-        seconds. What handlers have begun they finish.
+        After the call, no handler of this process begins another message. Other processes stop within four seconds.
+        Running handlers finish.
         """
         await self._host.set_group_state(self, "PAUSED")
 
@@ -208,7 +210,7 @@ class Group:
     async def cancel(self) -> None:
         """End the subscription for good, in all topics of its scope. Starting the group again makes a new one.
 
-        Returns when the handlers of this process have ended. Those of other processes begin with no other message after
+        Returns when the handlers of this process have ended. Handlers of other processes begin no further message after
         four seconds.
         """
         await self._host.set_group_state(self, "CANCELLED")
@@ -216,7 +218,7 @@ class Group:
 
     @property
     def counts(self) -> Counts:
-        """Counts of what the group has done in this process."""
+        """The messages that the group has handled in this process."""
         each = [member.counts for member in (*self.members.values(), *self._removed)]
         each += [part.counts for part in self.parts.values()]
         return Counts(
@@ -229,27 +231,27 @@ class Group:
 
     @property
     def filtered(self) -> int:
-        """Messages that all filters rejected, in this process."""
+        """The number of messages that all filters rejected in this process."""
         return self._filtered.filtered
 
     @filtered.setter
     def filtered(self, count: int) -> None:
         self._filtered.filtered = count
 
-    def is_told_anew(self) -> None:
-        """A new subscription knows none of the members."""
+    def report_anew(self) -> None:
+        """Report all members again, because a new subscription knows none."""
         for member in self.members.values():
-            member.told.in_flight = _untold().in_flight
+            member.reported.in_flight = _unreported().in_flight
 
-    def untold(self) -> Iterator[tuple[str, Counts, Counts]]:
-        """Members by name, what they have done, and what of that the database knows: to be kept up to date."""
+    def unreported(self) -> Iterator[tuple[str, Counts, Counts]]:
+        """The members by name, each with its counts and those that the database knows, which the caller updates."""
         for member in (*self.members.values(), *self._removed):
-            yield member.name, member.counts, member.told
-        if self.members:  # what all filters rejected is counted with the first member
-            yield next(iter(self.members)), self._filtered, self._filtered_told
+            yield member.name, member.counts, member.reported
+        if self.members:  # messages that all filters rejected count for the first member
+            yield next(iter(self.members)), self._filtered, self._filtered_reported
 
     def member_for(self, message: Message) -> Member | None:
-        """The member that gets a message. None if all filters reject it."""
+        """The member that gets a message, or None if all filters reject it."""
         if self.filter is not None and not self.filter(message):
             return None
         fitting = [one for one in self.members.values() if one.filter is None or one.filter(message)]
@@ -264,12 +266,12 @@ def _check_filter(filter: object) -> None:
 
 
 def _both(filter: Filter | None, events: WantedEvents | None) -> Filter | None:
-    """A member gets what its filter takes, of the events that its handler takes."""
+    """A filter that accepts messages which both the member's filter and its handler's events accept."""
     if events is None or filter is None:
         return filter if events is None else events.takes
     return lambda message: events.takes(message) and filter(message)
 
 
 def stable_hash(text: str) -> int:
-    """The same in every process, and never negative."""
+    """A hash that is the same in every process, and never negative."""
     return zlib.crc32(text.encode("utf-8", "surrogatepass"))

@@ -13,11 +13,11 @@ class Middleware:
     """Override one method or both. The middleware that was added first is the outermost."""
 
     def publishing(self, topic: str, messages: Sequence[Outgoing]) -> AbstractContextManager[Sequence[Outgoing]]:
-        """Entered before messages are published, left afterwards. What it gives is published."""
+        """A block around the publishing of messages. It yields the messages to publish."""
         return _unchanged(messages)
 
     async def handling(self, messages: Sequence[Message], call_next: Callable[[], Awaitable[Any]]) -> Any:
-        """Called around a handler, with its one message or its batch. Returns what the handler returned."""
+        """Called instead of a handler, with its message or batch. It calls `call_next` and returns the result."""
         return await call_next()
 
 
@@ -29,7 +29,7 @@ def _unchanged(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
 def publishing(
     chain: Sequence[Middleware], topic: str, messages: Sequence[Outgoing]
 ) -> AbstractContextManager[Sequence[Outgoing]]:
-    """All hooks around a publish."""
+    """The hooks of all middleware around one publishing."""
     return _hooks(chain, topic, messages) if chain else nullcontext(messages)
 
 
@@ -44,7 +44,7 @@ def _hooks(chain: Sequence[Middleware], topic: str, messages: Sequence[Outgoing]
 def handling(
     chain: Sequence[Middleware], messages: Sequence[Message], handler: Callable[[], Awaitable[Any]]
 ) -> Awaitable[Any]:
-    """All hooks around a handler."""
+    """The hooks of all middleware around one call of a handler."""
     if not chain:
         return handler()
     return chain[0].handling(messages, lambda: handling(chain[1:], messages, handler))

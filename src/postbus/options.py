@@ -1,4 +1,4 @@
-"""Options of topics, as callers give them."""
+"""Options of topics, and durations."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ Duration = timedelta | str | float
 
 
 class TopicOptions(TypedDict, total=False):
-    """Options of a topic. An option that is left out has the default named here."""
+    """Options of a topic. The default of each is in brackets."""
 
     semantics: str
     """QUEUE: each message goes to one consumer. PUB_SUB: each message goes to every group (QUEUE)."""
     tracking: str
-    """How completion is known, of PUB_SUB: by receipts that tell who settled what when (REFERENCE_COUNTING), or by the
-    places of the groups alone (OFFSET_WATERMARK)."""
+    """How the completion of a PUB_SUB topic's messages is known: by a receipt for each message and group
+    (REFERENCE_COUNTING), or by the positions of the groups alone (OFFSET_WATERMARK)."""
     lanes: int | str
-    """Slices of a PUB_SUB topic that its order per key is kept by; the most processes that share a group's work (8).
-    named: each message has a key, which names its lane; there may be any number of these."""
+    """Slices of a PUB_SUB topic, to which keys are mapped; also the most processes that can share a group's work (8).
+    named: each message has a key, which names its lane, and there may be any number of lanes."""
     storage: str
-    """shared: with topics that were created with a like retention. own: a hot PUB_SUB topic's own tables (shared)."""
+    """shared: with topics of a similar retention. own: its own tables, for a busy PUB_SUB topic (shared)."""
     segment_size: int
-    """Messages of one publish call that a PUB_SUB topic stores in one row, up to 1000 (1000)."""
+    """The number of messages of one publish call that a PUB_SUB topic stores in one row, up to 1000 (1000)."""
     zero_subscription_retention: Duration
     """How long a PUB_SUB topic keeps messages while no group is subscribed (24 hours, or a longer retention)."""
     block_writes_on_zero_subscriptions: bool
     """Refuse to publish to a PUB_SUB topic while no group is ACTIVE (False)."""
     max_retention: Duration
-    """After this a PUB_SUB topic's messages go even if a group has not had them; that is recorded (30 days)."""
+    """After this time a PUB_SUB topic drops even messages that a group has not had, and records that (30 days)."""
     dead_retention: Duration
     """How long a PUB_SUB topic keeps messages for a group that became DEAD, up to max_retention (72 hours)."""
     zombie_time: Duration
-    """A group without any progress for this long no longer keeps messages from being dropped (7 days)."""
+    """A group that makes no progress for this long no longer keeps messages from being dropped (7 days)."""
     heartbeat_interval: Duration
     """How often groups show that they are alive (60 seconds) …"""
     heartbeat_timeout: Duration
     """… and how long without that makes them DEAD (300 seconds)."""
     ordered: bool
-    """Messages of one key one after the other; a failing one holds up its key only (False)."""
+    """Deliver messages of one key one after the other; a failing one holds up its key only (False)."""
     lease: Duration
-    """How long a claimed message is held, prolonged while it is handled, before somebody else gets it (30 s)."""
+    """How long a claimed message is held before another consumer gets it; extended while it is handled (30 s)."""
     max_attempts: int
     """Attempts before a message becomes a dead letter (25)."""
     retry_initial: Duration
@@ -59,17 +59,17 @@ class TopicOptions(TypedDict, total=False):
     retry_jitter: float
     """Each wait is changed at random by up to this part of it (0.2)."""
     retention: Duration
-    """How long messages are kept when all are done with them (QUEUE: 0, deleted on ack; PUB_SUB: 24 hours)."""
+    """How long messages are kept after all consumers settled them (QUEUE: 0, deleted on ack; PUB_SUB: 24 hours)."""
     dedup_window: Duration
     """How long a deduplication key is remembered (24 hours)."""
     max_payload_bytes: int
     """The largest payload (1 MiB)."""
     namespace: str | None
-    """What the topic belongs to: groups can subscribe to all topics of a namespace. None takes it away (None)."""
+    """The namespace of the topic: groups can subscribe to all topics of a namespace. None removes it (None)."""
     task: str | None
-    """What the topic is for: the same, independent of the namespace (None)."""
+    """The task of the topic, which works like the namespace and is independent of it (None)."""
     notify: bool
-    """Wake consumers by every commit that publishes, also where these then wait for one another (False)."""
+    """Notify consumers by every commit that publishes, even if publishing commits then wait for each other (False)."""
 
 
 _TEXT = re.compile(r"\s*(\d+(\.\d+)?)\s*([a-zA-Z]*)\s*")
@@ -80,7 +80,7 @@ _UNITS = {
 
 
 def as_timedelta(value: Duration, *, name: str = "duration") -> timedelta:
-    """A duration, however it was given."""
+    """Convert a duration to a timedelta."""
     if isinstance(value, timedelta):
         return value
     with suppress(ValueError, OverflowError):  # not a number, infinite, or longer than a timedelta can be
@@ -100,7 +100,7 @@ def as_wait(value: Duration, *, name: str) -> float:
 
 
 def as_interval(value: Duration, *, name: str) -> str:
-    """A duration as the database reads it. Not in days, which may have 23 or 25 hours there."""
+    """Convert a duration to an interval of SQL; without days, which may have 23 or 25 hours there."""
     hours, rest = divmod(as_timedelta(value, name=name), timedelta(hours=1))
     return f"{hours} hours {rest.total_seconds():.6f} seconds"
 
@@ -109,11 +109,11 @@ DURATIONS = (
     "lease", "retry_initial", "retry_max", "retention", "dedup_window", "zero_subscription_retention", "max_retention",
     "dead_retention", "zombie_time", "heartbeat_interval", "heartbeat_timeout",
 )  # fmt: skip
-"""Options of topics that are durations."""
+"""The options of topics that are durations."""
 
 
 def as_json(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as the database takes them. What they mean is checked there."""
+    """Convert options to JSON for the database, which checks their values."""
     return {name: _as_json(name, value) for name, value in options.items()}
 
 
@@ -126,5 +126,5 @@ def _as_json(name: str, value: Any) -> Any:
         return value
     raise InvalidOption(
         f"option {name} has the value {value!r}",
-        remedy="options are numbers, texts, durations, True or False",
+        remedy="give a number, a text, a duration, True or False",
     )

@@ -1,4 +1,4 @@
-"""When a failed message is tried again."""
+"""The policy for trying failed messages again."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LONGEST = 366 * 86400.0
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Exponential backoff with jitter. A subscription without one uses the topic's."""
+    """Exponential backoff with jitter. A subscription without a policy uses that of its topic."""
 
     max_attempts: int = 25
-    """After this many the message becomes a dead letter."""
+    """The number of attempts after which the message becomes a dead letter."""
     initial: float = 1.0
     """Seconds before the second attempt."""
     factor: float = 2.0
@@ -24,7 +24,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     maximum: float = 3600.0
     """… up to this many seconds."""
     jitter: float = 0.2
-    """Each wait is changed at random by up to this part of it."""
+    """Each wait is changed at random by up to this share of it."""
 
     def __post_init__(self) -> None:
         for wrong, rule in (
@@ -38,7 +38,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidOption("bad retry policy", remedy=rule)
 
     def delay(self, attempt: int) -> timedelta:
-        """How long to wait after the given attempt has failed."""
+        """The wait after a failed attempt."""
         grown = self.initial * min(self.factor ** min(attempt - 1, 60), 1e9)
         spread = 1 + self.jitter * (2 * random.random() - 1)
         return timedelta(seconds=min(grown, self.maximum) * spread)

@@ -1,4 +1,4 @@
-"""Where a group starts to read."""
+"""The positions at which groups start to read."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from postbus.errors import InvalidOption
 from postbus.options import Duration, as_timedelta
 
 POLL_INTERVAL = timedelta(seconds=2)
-"""Between two looks of somebody who polls: `new` looks back by twice as much, so that it misses nothing."""
+"""The usual time between two polls. `new` looks back by twice as much, so that a polling consumer misses nothing."""
 _KINDS = {"new": "FROM_NOW", "all": "FROM_BEGINNING", "timestamp": "FROM_TIMESTAMP"}
 
 
 class Start(msgspec.Struct, frozen=True):
-    """A group's first position. It counts once, when the group is new: later the group keeps its place."""
+    """The first position of a group. It counts only when the group is new: later the group keeps its own position."""
 
     kind: str
     timestamp: datetime | None = None
     message_id: int | None = None
     mode: str | None = None
-    """new, all, timestamp or message: recorded once for what a group subscribes to, and then it stays."""
+    """new, all, timestamp or message. It is recorded when a group subscribes to a scope, and does not change."""
     look_back: timedelta = timedelta(0)
-    """How far before now `new` begins."""
+    """The time before now at which `new` begins."""
 
     NOW: ClassVar[Start]
-    """Every message that commits from now on, also of transactions that are open already."""
+    """Every message that commits from now on, including those of open transactions."""
     BEGINNING: ClassVar[Start]
-    """Everything that is retained, within the bounds of the group's `catch_up`."""
+    """All retained messages, within the bounds of the group's `catch_up`."""
 
     @classmethod
     def at(cls, timestamp: datetime) -> Start:
-        """Messages published at this time or later."""
+        """Messages that are published at this time or later."""
         if not isinstance(timestamp, datetime) or timestamp.utcoffset() is None:
             raise InvalidOption(
                 f"start {timestamp!r} is not a time with a time zone", remedy="use datetime.now(timezone.utc) - …"
@@ -43,26 +43,26 @@ class Start(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_message(cls, message_id: int) -> Start:
-        """This message, and those with a higher id."""
+        """The message with this id, and those with higher ids."""
         if not isinstance(message_id, int) or isinstance(message_id, bool) or message_id < 0:
             raise InvalidOption(f"start {message_id!r} is not a message id", remedy="give the id of a message")
         return cls("FROM_MESSAGE_ID", message_id=message_id)
 
     @classmethod
     def in_mode(cls, mode: str, at: datetime | None = None, look_back: Duration | None = None) -> Start:
-        """A start that is recorded: new (from now on, and what came just before), all, or timestamp (from `at` on)."""
+        """A start that is recorded: new (from now on, and just before), all, or timestamp (from `at` on)."""
         if mode not in _KINDS:
             raise InvalidOption(f"mode {mode!r} is not known", remedy="use 'new', 'all' or 'timestamp'")
         if (mode == "timestamp") != (at is not None):
             raise InvalidOption(
                 f"mode {mode!r} {'has no time' if at is None else 'has a time'}",
-                remedy="give a time with mode='timestamp', and with no other",
+                remedy="give a time with mode='timestamp', and with no other mode",
             )
         if mode != "new" and look_back is not None:
             raise InvalidOption(f"mode {mode!r} does not look back", remedy="look_back is for mode='new'")
         back = 2 * POLL_INTERVAL if look_back is None else as_timedelta(look_back, name="look_back")
         if back < timedelta(0):
-            raise InvalidOption(f"look_back {look_back!r} is negative", remedy="give zero or more")
+            raise InvalidOption(f"look_back {look_back!r} is negative", remedy="use 0 or more")
         return cls(
             _KINDS[mode],
             None if at is None else cls.at(at).timestamp,
@@ -71,7 +71,7 @@ class Start(msgspec.Struct, frozen=True):
         )
 
     def recorded(self, *, is_wide: bool) -> Start:
-        """The same as a mode, which is recorded. `is_wide`: for topics of a namespace, a task or a pattern."""
+        """The same start as a recorded mode. `is_wide`: for the topics of a namespace, a task or a pattern."""
         if self.mode is not None:
             return self
         if self.message_id is not None and is_wide:
@@ -84,7 +84,7 @@ class Start(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, given: Start | str | datetime | int) -> Start:
-        """A start position, however it was given."""
+        """The start for what callers give."""
         if isinstance(given, Start):
             return given
         if isinstance(given, datetime):
@@ -104,10 +104,10 @@ Start.BEGINNING = Start("FROM_BEGINNING")
 
 
 class Default:
-    """Where groups start that say nothing about it."""
+    """The start of groups that name none."""
 
     def __init__(self, mode: str | None) -> None:
-        """`mode`, or that of POSTBUS_DEFAULT_SUBSCRIPTION_MODE."""
+        """Use `mode`, or else POSTBUS_DEFAULT_SUBSCRIPTION_MODE."""
         given = mode or os.environ.get("POSTBUS_DEFAULT_SUBSCRIPTION_MODE") or None
         if given not in (None, "new", "all"):
             raise InvalidOption(f"the default mode {given!r} is not known", remedy="use 'new' or 'all'")
@@ -122,7 +122,7 @@ class Default:
         is_recorded: bool,
         is_wide: bool,
     ) -> Start:
-        """The start that was asked for. `is_recorded`: it is recorded as a mode. `is_wide`: see `Start.recorded`."""
+        """The start for these options. `is_recorded`: it is recorded as a mode. `is_wide`: see `Start.recorded`."""
         if mode is not None:
             if start is not None and mode != "timestamp":
                 raise InvalidOption("start and mode are both given", remedy="give one of them")
@@ -130,7 +130,7 @@ class Default:
                 raise InvalidOption(f"start {start!r} is not a time", remedy="give a datetime with mode='timestamp'")
             return Start.in_mode(mode, start, look_back)
         if look_back is not None:
-            raise InvalidOption("look_back is for mode='new'", remedy="give mode='new', or leave look_back out")
+            raise InvalidOption("look_back is for mode='new'", remedy="give mode='new', or omit look_back")
         if start is None:
             if self.mode is not None or is_recorded:
                 return Start.in_mode(self.mode or "all")

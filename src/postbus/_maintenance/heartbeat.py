@@ -155,7 +155,7 @@ class MemberCounts:
         told: list[tuple[Counts, Counts]] = []
         for subscription_id, group in groups.items():
             by_name: defaultdict[str, list[tuple[Counts, Counts]]] = defaultdict(list)
-            for name, have, known in group.untold():
+            for name, have, known in group.unreported():
                 by_name[name].append((have, known))
             for name, parts in by_name.items():
                 if any(have != known for have, known in parts):
