@@ -23,7 +23,7 @@ from faults.servers.postgres import Server
 from faults.servers.run import USER, Servers
 from postbus import Bus, InvalidInput, Message, TransactionEnded
 from postbus._db.connect import connect, is_pooled
-from postbus._db.statements.log import Step
+from postbus._db.statements.log import CursorStep
 from postbus._db.store import Store
 from postbus.start import Start
 from support.eventually import eventually
@@ -312,7 +312,7 @@ async def test_crash_behind_a_pooler_is_detected(server: Server, dsn: str, topic
         joined = await store.subscribe(topic, "g", Start.NOW, "block")
         await store.heartbeat("worker", "host", 1, [topic])
         lane = (await store.lease_lanes("worker", [joined.id], []))[0]
-        place = Step(
+        place = CursorStep(
             joined.id, lane["lane"], lane["token"], lane["number"], lane["cursor"], None, None, 0, lane["server"]
         )
         assert await store.advance([place]) == set()

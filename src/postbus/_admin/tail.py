@@ -37,7 +37,7 @@ class TopicTail:
         """Messages after a place."""
         store = await self._store()
         if self._is_log:
-            return await store.log_page(self._topic, place=after, limit=_PAGE, max_bytes=_PAGE_BYTES)
+            return await store.log_page(self._topic, after=after, limit=_PAGE, max_bytes=_PAGE_BYTES)
         return await store.queue_page(self._topic, after=after[0], limit=_PAGE, max_bytes=_PAGE_BYTES)
 
     async def _newest(self, count: int) -> list[Row]:
@@ -45,7 +45,7 @@ class TopicTail:
         store = await self._store()
         if self._is_log:
             page = await store.log_page(
-                self._topic, place=_END, limit=count, max_bytes=LAST, newest=True, payloads=False
+                self._topic, after=_END, limit=count, max_bytes=LAST, newest=True, payloads=False
             )
         else:
             page = await store.queue_page(self._topic, limit=count, max_bytes=LAST, newest=True, payloads=False)

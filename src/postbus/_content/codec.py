@@ -1,7 +1,7 @@
-"""Payloads to bytes and back.
+"""Encoding payloads to bytes, and decoding them.
 
-JSON is written and read by msgspec. The standard library steps in for what msgspec refuses though JSON
-can express it: lone surrogates, which travel as escapes.
+msgspec writes and reads JSON. The standard library does it for lone surrogates, which msgspec refuses although JSON can
+express them as escapes.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from postbus.errors import InvalidOption, InvalidPayload, PayloadNotDecodable, P
 
 MAX_DEPTH = 100
 MAX_HEADERS = 65536
-"""Bytes in UTF-8 of the names and values of a message's headers. The same as the SQL function check_message."""
+"""In bytes of UTF-8, for all names and values of a message. The SQL function check_message has the same limit."""
 
 
 class Decoder:
-    """Turns stored bytes into the type a handler asks for. Raises PayloadNotDecodable only."""
+    """Decodes stored bytes to the type that a handler asks for. Raises only PayloadNotDecodable."""
 
     def __init__(self, decode: Callable[[bytes, str], Any], lines: Any = None, *, is_shareable: bool = False) -> None:
         self._decode = decode
         self._lines = lines
-        """A decoder of msgspec for JSON, which reads many at once."""
+        """A decoder of msgspec for JSON, which reads many lines at once."""
         self.is_shareable = is_shareable
-        """What it makes may be handed to several handlers: plain dicts and lists are too easily changed."""
+        """Whether several handlers may share a decoded payload. Plain dicts and lists are too easily changed."""
 
     def __call__(self, payload: bytes, content_type: str) -> Any:
         try:
@@ -46,11 +46,11 @@ class Decoder:
             raise PayloadNotDecodable(str(error)) from error
         except (KeyboardInterrupt, GeneratorExit):
             raise
-        except BaseException as error:  # anything: the code of the handler's type may run here
+        except BaseException as error:  # code of the handler's type may run here, and raise anything
             raise PayloadNotDecodable(f"{type(error).__name__}: {error}") from error
 
     def many(self, payloads: Sequence[bytes], content_type: str) -> list[Any]:
-        """Payloads of one content type."""
+        """Decode payloads of one content type."""
         if self._lines is not None and is_json(content_type):
             lines = b"\n".join(payloads)
             if lines.count(b"\n") == len(payloads) - 1:
@@ -60,7 +60,7 @@ class Decoder:
         return [self(payload, content_type) for payload in payloads]
 
     def lines(self, lines: bytes, count: int, content_type: str) -> list[Any] | None:
-        """Payloads of which each is a line. None where they have to be read one by one."""
+        """Decode payloads of which each is a line. None if they must be decoded one by one."""
         if self._lines is None or not is_json(content_type):
             return None
         try:
@@ -76,8 +76,8 @@ _ONE_BRACKET = bytes.maketrans(b"{}", b"[]")
 
 
 def encode(payload: Any) -> tuple[bytes, str]:
-    """The bytes of a payload, and their content type."""
-    if type(payload) is not dict:  # which most are
+    """Encode a payload. Returns the bytes and their content type."""
+    if type(payload) is not dict:  # most payloads are dicts
         if isinstance(payload, bytes | bytearray | memoryview):
             return bytes(payload), BYTES
         if isinstance(payload, str):
@@ -89,7 +89,7 @@ def encode(payload: Any) -> tuple[bytes, str]:
 
 
 def encode_many(payloads: Sequence[Any]) -> tuple[list[bytes], list[str]]:
-    """The bytes of payloads, and their content types."""
+    """Encode payloads. Returns the bytes and the content types."""
     lines = encode_lines(payloads)
     if lines is not None:
         return lines.split(b"\n")[:-1], [JSON] * len(payloads)
@@ -98,7 +98,7 @@ def encode_many(payloads: Sequence[Any]) -> tuple[list[bytes], list[str]]:
 
 
 def encode_lines(payloads: Sequence[Any]) -> bytes | None:
-    """Dicts as JSON, a line each, all in one go. None where one of them has to be looked at closely."""
+    """Encode dicts as JSON with one line each, all at once. None if one of them needs a closer check."""
     if set(map(type, payloads)) != {dict}:
         return None
     try:
@@ -107,13 +107,13 @@ def encode_lines(payloads: Sequence[Any]) -> bytes | None:
         return None
     if lines.count(b"\n") != len(payloads) or _may_hold_nan(lines):
         return None
-    # A payload that is nested too deeply has so many brackets alone, and all others have one each.
+    # One payload that is nested too deeply has MAX_DEPTH brackets or more, and each of the others has at least one.
     is_flat = lines.count(b"[") + lines.count(b"{") < MAX_DEPTH + len(payloads)
     return None if not is_flat and any(map(_may_be_too_deep, lines.split(b"\n"))) else lines
 
 
 def lines_of(lines: bytes, count: int) -> list[bytes]:
-    """The same as the SQL function postbus.lines_of."""
+    """Split lines into payloads, as the SQL function postbus.lines_of does."""
     found = lines.split(b"\n")[:count]
     return found + [b""] * (count - len(found))
 
@@ -125,7 +125,7 @@ def _encode_json(payload: Any) -> bytes:
         raise
     except RecursionError:
         raise _too_deep() from None
-    except Exception as error:  # anything: the code of a model may run here
+    except Exception as error:  # code of a model may run here, and raise anything
         raise PayloadNotSerializable(
             f"the payload cannot be written as JSON: {error}",
             remedy="publish dicts, lists, dataclasses, msgspec structs, pydantic models, str or bytes",
@@ -146,14 +146,14 @@ def _written(payload: Any) -> bytes:
 
 def _may_hold_nan(encoded: bytes) -> bool:
     """Whether msgspec may have written NaN or infinity, as a value or as a key."""
-    find = encoded.rfind  # quicker than `in`
+    find = encoded.rfind  # faster than `in`, on the path of each message
     return find(b"null") >= 0 or find(b'"nan":') >= 0 or find(b'inf":') >= 0
 
 
 def _as_plain(value: Any) -> Any:
-    """Turn a value that msgspec does not know into one that it does."""
+    """Convert an object that msgspec does not know to one that it does."""
     if is_pydantic(type(value)):
-        plain = value.model_dump(mode="json", by_alias=True)  # by the names that it is read by
+        plain = value.model_dump(mode="json", by_alias=True)  # the names by which decoding finds the fields
         _refuse_vanished(value.model_dump(by_alias=True), plain)
         return plain
     raise NotImplementedError(f"objects of type {type(value).__qualname__} are not supported")
@@ -179,7 +179,7 @@ def _refuse_nan(value: Any) -> None:
 
 
 def _refuse_vanished(value: Any, plain: Any) -> None:
-    """Refuse NaN and infinity where pydantic has turned them into null."""
+    """Refuse NaN and infinity that pydantic has turned into null."""
     if plain is None:
         _refuse_nan(value)
     elif isinstance(plain, dict) and isinstance(value, dict):
@@ -198,14 +198,14 @@ def _check_depth(encoded: bytes) -> None:
     unescaped = _ESCAPE.sub(b"", encoded) if b"\\" in encoded else encoded
     outside_of_texts = b"".join(unescaped.split(b'"')[::2])
     brackets = outside_of_texts.translate(_ONE_BRACKET, _NOT_BRACKETS)
-    for _ in range(MAX_DEPTH):  # the innermost pairs go first: one level each time
+    for _ in range(MAX_DEPTH):  # each step removes the innermost pairs, and with them one level
         brackets = brackets.replace(b"[]", b"")
     if brackets:
         raise _too_deep()
 
 
 def check_json(encoded: bytes) -> None:
-    """Refuse bytes that are not JSON, or are nested too deeply: for payloads that are passed on as they are."""
+    """Refuse bytes that are not JSON or are nested too deeply, for payloads that are stored as they are."""
     try:
         if (why := _why_not_json(encoded)) is not None:
             raise InvalidPayload(f"the payload is not JSON: {why}", remedy="correct it, or send it as text or bytes")
@@ -216,7 +216,7 @@ def check_json(encoded: bytes) -> None:
 
 
 def holds_json(encoded: bytes, content_type: str) -> bool:
-    """Whether a payload is JSON, and not only said to be."""
+    """Whether a payload really is JSON, and does not only have its content type."""
     try:
         return is_json(content_type) and _why_not_json(encoded) is None
     except RecursionError:
@@ -227,7 +227,7 @@ def _why_not_json(encoded: bytes) -> str | None:
     try:
         msgspec.json.decode(encoded)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
-        try:  # numbers stay texts: some have more digits than Python reads
+        try:  # numbers stay text, because some have more digits than Python converts
             json.loads(encoded.decode("utf-8"), parse_int=str, parse_float=str, parse_constant=_no_constant)
         except ValueError as error:
             return str(error)
@@ -241,20 +241,20 @@ def _no_constant(name: str) -> NoReturn:
 def _too_deep() -> PayloadTooDeep:
     return PayloadTooDeep(
         f"the payload is nested deeper than {MAX_DEPTH} levels",
-        remedy="flatten it, or see whether it contains itself",
+        remedy="flatten it, or check whether it contains itself",
     )
 
 
 def encode_headers(headers: Mapping[str, str] | None) -> str | None:
-    """Headers as a JSON object of strings."""
+    """Encode headers as a JSON object of strings."""
     if headers is None:
         return None
     if not isinstance(headers, Mapping):
-        raise InvalidOption(f"headers {headers!r} are not a mapping", remedy='give {"name": "text", …} or nothing')
+        raise InvalidOption(f"headers {headers!r} are not a mapping", remedy='give {"name": "text", …} or None')
     size = 0
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidOption(f"header {name!r} is not a pair of strings", remedy="convert it to str")
+            raise InvalidOption(f"header {name!r} is not a pair of strings", remedy="convert both to str")
         if not is_storable(name) or not is_storable(value):
             raise InvalidOption(
                 f"header {name!r} holds a NUL character or a lone surrogate", remedy="put it into the payload"
@@ -267,13 +267,13 @@ def encode_headers(headers: Mapping[str, str] | None) -> str | None:
     if EVENT_ID in headers and not is_event_id(headers[EVENT_ID]):
         raise InvalidOption(
             f"header {EVENT_ID} {headers[EVENT_ID]!r:.220} is not an identity",
-            remedy="give 1 to 200 printable ASCII characters, such as a UUID, or leave it out: the message gets one",
+            remedy="give 1 to 200 printable ASCII characters, such as a UUID, or omit it: the message gets one",
         )
     return json.dumps(dict(headers))
 
 
 def is_storable(text: str) -> bool:
-    """Whether PostgreSQL can hold a text: it knows neither NUL characters nor lone surrogates."""
+    """Whether PostgreSQL can store a text: it accepts neither NUL characters nor lone surrogates."""
     try:
         return b"\0" not in text.encode()
     except UnicodeEncodeError:
@@ -281,10 +281,10 @@ def is_storable(text: str) -> bool:
 
 
 def decoder_for(wanted: Any) -> Decoder:
-    """Return the decoder from stored bytes to the type a handler asks for; the same one for the same type."""
+    """The decoder for a type, one for each type. Raises TypeError for a type that cannot be decoded to."""
     try:
         return _decoder_for(wanted)
-    except TypeError:  # a type that cannot be hashed, or is none: that is told now
+    except TypeError:  # the type is not hashable, or is no type: without the cache this raises the right error
         return _decoder_for.__wrapped__(wanted)
 
 
@@ -355,7 +355,7 @@ def _decode_pydantic(model: Any, payload: bytes) -> Any:
 
 
 def _read_leniently(payload: bytes, error: Exception) -> Any:
-    """Read JSON that holds lone surrogates. What is not JSON raises `error`, in our words."""
+    """Read JSON that contains lone surrogates. If it is not JSON, raise PayloadNotDecodable with the given error."""
     try:
         return json.loads(payload.decode("utf-8"), parse_constant=_refuse_number, parse_float=_finite)
     except ValueError:
@@ -374,5 +374,5 @@ def _refuse_number(number: str) -> NoReturn:
 
 
 def is_pydantic(kind: Any) -> bool:
-    """Whether a class is a model of pydantic, which need not be installed."""
+    """Whether a class is a model of pydantic, without importing pydantic."""
     return isinstance(kind, type) and hasattr(kind, "model_validate_json") and not dataclasses.is_dataclass(kind)

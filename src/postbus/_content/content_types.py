@@ -1,4 +1,4 @@
-"""Content types: which ones may be published, and what they say of a payload."""
+"""Content types: whether one may be published, and whether it means JSON or text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 BYTES = "application/octet-stream"
 
-MAX_LENGTH = 255  # RabbitMQ has no room for more
+MAX_LENGTH = 255  # the limit of RabbitMQ
 
 _USUAL = frozenset((JSON, TEXT, BYTES))
 _TEXTS = frozenset(
@@ -20,22 +20,22 @@ _GIVEN = re.compile(rf"{_TOKEN}/{_TOKEN}(?: *;(?: *{_TOKEN}=(?:{_TOKEN}|{_QUOTED
 
 
 def is_content_type(given: str) -> bool:
-    """Whether a text is a content type that may be published. The same as the SQL function postbus.is_content_type."""
+    """Whether a text is a content type that may be published, as the SQL function postbus.is_content_type decides."""
     return given in _USUAL or (len(given) <= MAX_LENGTH and _GIVEN.fullmatch(given) is not None)
 
 
-def told_content_type(stored: str) -> str:
-    """Return a stored content type as others may see it: that of an older message may have more than one line."""
+def safe_content_type(stored: str) -> str:
+    """A stored content type that may go into a header. Those of older messages may have several lines."""
     return stored if is_content_type(stored) else BYTES
 
 
 def is_json(content_type: str) -> bool:
-    """Whether a content type says that a payload is JSON."""
+    """Whether a content type means JSON."""
     return content_type.startswith(JSON) or content_type.partition(";")[0].endswith("+json")
 
 
 def is_text(content_type: str) -> bool:
-    """Whether a content type says that a payload is text in UTF-8, which is what text is unless it names a charset."""
+    """Whether a content type means text in UTF-8. Without a charset, text is UTF-8."""
     kind, _, parameters = content_type.lower().partition(";")
     _, _, charset = parameters.partition("charset=")
     is_kind = kind.startswith("text/") or kind.strip() in _TEXTS or kind.strip().endswith(("+xml", "+yaml"))

@@ -1,4 +1,4 @@
-"""The identity of a message, unique in the world. The same as the SQL functions event_id and is_event_id."""
+"""The identity of a message, unique in the world, as the SQL functions event_id and is_event_id compute it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 EVENT_ID = "event-id"
-"""The header of a message that came from elsewhere and keeps the identity that it had there."""
+"""The header with the identity of a message that came from elsewhere."""
 
 _GIVEN = re.compile(r"[!-~](?:[ -~]{0,198}[!-~])?")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -17,14 +17,14 @@ _VARIANT = str.maketrans("0123456789abcdef", "89ab" * 4)
 
 
 def is_event_id(given: object) -> bool:
-    """Whether this may be the identity of a message that came from elsewhere."""
+    """Whether a value may be the identity of a message that came from elsewhere."""
     return isinstance(given, str) and _GIVEN.fullmatch(given) is not None
 
 
 def identity_of(
     source: str, topic: str, message_id: int, published_at: datetime, headers: Mapping[str, str] | None
 ) -> str:
-    """The identity that a message brought along, or else its own."""
+    """The identity in the header of a message, or else its own."""
     given = headers.get(EVENT_ID) if headers else None
     if given is not None and is_event_id(given):
         return given
@@ -32,7 +32,7 @@ def identity_of(
 
 
 def own_identity(source: str, topic: str, message_id: int, published_at: datetime) -> str:
-    """A UUID, of version 8, for a message of the database that has this source."""
+    """A UUID of version 8 for a message of the database with this source."""
     moment = (published_at - _EPOCH) // _MICROSECOND
     digest = hashlib.sha256(f"{source}:{topic}:{message_id}:{moment}".encode()).hexdigest()
     variant = digest[16].translate(_VARIANT)

@@ -12,7 +12,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 
 
 def is_name(name: object) -> bool:
-    """Whether a topic or a group may be called so."""
+    """Whether a topic or a group may have a name."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 

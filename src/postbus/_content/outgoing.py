@@ -1,4 +1,4 @@
-"""Messages to be published, from what callers give."""
+"""Making messages to be published from the arguments of callers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def outgoing(
     correlation_id: str | None = None,
     content_type: str | None = None,
 ) -> Outgoing:
-    """A message from what callers give: a payload that is an `Outgoing` is taken as it is."""
+    """Make a message from arguments. A payload that is an `Outgoing` is returned as it is."""
     options = (key, headers, priority, delay, deliver_at, dedup_key, correlation_id, content_type)
     if isinstance(payload, Outgoing):
         if any(option is not None for option in options):

@@ -1,4 +1,4 @@
-"""Segments of messages, as a read of the log returns them, decoded once for all readers."""
+"""Segments of the log, which are decoded once for all groups that read them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Segment:
         is_apart = len(payloads) == self._count
         self._payloads = payloads if is_apart else None
         self._lines = None if is_apart else payloads[0]
-        """All of them, as they were encoded together."""
+        """All payloads, as they were encoded together."""
         self._decoded: dict[Decoder, list[Any]] = {}
 
     def __len__(self) -> int:
@@ -92,9 +92,9 @@ class Segment:
         )
 
     def decoded(self, decode: Decoder) -> list[Any]:
-        """All payloads, decoded once however many groups ask. Raises what the first bad one raises.
+        """All payloads, decoded once for all groups. Raises the error of the first bad one.
 
-        Not to be changed: others have it too.
+        Groups share the list, so nobody may change it.
         """
         known = self._decoded.get(decode)
         if known is None:
@@ -118,7 +118,7 @@ Part = tuple[Segment, int, int]
 
 
 class ReadResult:
-    """The result of one read, and how to continue after it."""
+    """The result of one read of the log, and the cursor for the next one."""
 
     __slots__ = (
         "count",
@@ -136,19 +136,19 @@ class ReadResult:
 
     def __init__(self, topic: str, rows: Sequence[Any], source: str = "") -> None:
         self.seen_at = 0.0
-        """What was there at this time (monotonic) is in it, unless its cursor had a target before."""
+        """All messages that were visible at this time (monotonic) are in it, unless its cursor has a nearer target."""
         self.taken_at = 0.0
-        """Places that were taken later than this are later than its end."""
+        """Positions that were taken after this time (monotonic) lie behind its end."""
         *found, end = rows
         self.segments = [Segment(topic, row, source) for row in found]
         self.count = sum([row["count"] - row["first_index"] for row in found])
         self.size = sum([row["bytes"] for row in found])
         self.next_cursor: str = end["next_cursor"]
         self.during: str | None = end["during_cursor"]
-        """The cursor while the piece is worked through; None if nothing was found."""
+        """The cursor while its messages are handled; None if nothing was found."""
         self.more: bool = end["more"]
         self.target: str | None = end["read_target"]
         self.server: datetime = end["server"]
-        """When the server started: places that are not stored mean nothing to another one."""
+        """The start of the server. Positions that are not stored are not valid on a server that has started anew."""
         self.took: float = end["took"].total_seconds()
-        """Seconds that the server needed for it."""
+        """Seconds that the server took."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 
-from postbus._db.statements.log import Step
+from postbus._db.statements.log import CursorStep
 from postbus._db.store import Store
 from postbus._group.lane_set import TAKEN, LaneSet, Lose
 from postbus._runtime.log_events import event
@@ -99,7 +99,7 @@ class CursorWriter:
                 lane_set.were_told()
             lane_set.freed.set()
 
-    def _take_back(self, asked: list[tuple[LaneSet, list[Step]]], error: BaseException) -> None:
+    def _take_back(self, asked: list[tuple[LaneSet, list[CursorStep]]], error: BaseException) -> None:
         """Nobody knows whether these steps were told."""
         for lane_set, steps in asked:
             if isinstance(error, DatabaseUnavailable) and self._store.is_in_doubt(error):

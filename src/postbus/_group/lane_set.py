@@ -10,7 +10,7 @@ from datetime import datetime
 from uuid import UUID
 
 from postbus._content.segment import Part, ReadResult
-from postbus._db.statements.log import Step
+from postbus._db.statements.log import CursorStep
 
 
 class LeasedLane:
@@ -160,11 +160,11 @@ class LaneSet:
             self.seen_at = piece.seen_at
         self.is_between = piece.more
 
-    def step_after(self, entry: WindowEntry) -> Step:
+    def step_after(self, entry: WindowEntry) -> CursorStep:
         """The step to behind an entry, of a lane set with one lane."""
         lane = next(iter(self.lanes.values()))
         is_last = entry.index < 0
-        return Step(
+        return CursorStep(
             self.subscription_id,
             lane.lane,
             lane.token,
@@ -205,7 +205,7 @@ class LaneSet:
         """Whether all that is done has been told to the database."""
         return self._reached is None and not self.is_advancing
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[CursorStep]:
         """What there is to tell the database; asking takes it."""
         if self._reached is None:
             return []
@@ -213,7 +213,7 @@ class LaneSet:
         self._reached, self._passed = None, 0
         self._being_told, self._untold = self._untold, []
         return [
-            Step(
+            CursorStep(
                 self.subscription_id,
                 one.lane,
                 one.token,
@@ -227,7 +227,7 @@ class LaneSet:
             for first, one in enumerate(self.lanes.values())
         ]
 
-    def put_back(self, steps: list[Step]) -> None:
+    def put_back(self, steps: list[CursorStep]) -> None:
         """They could not be told."""
         if self._reached is None:
             self._reached = steps[0].cursor, steps[0].done_position, steps[0].done_index

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from postbus._content.codec import holds_json
-from postbus._content.content_types import told_content_type
+from postbus._content.content_types import safe_content_type
 from postbus._content.identity import EVENT_ID, own_identity
 from postbus.errors import InvalidOption
 from postbus.message import Message
@@ -83,7 +83,7 @@ class Envelope:
         """A message on its way. Raises Unfit."""
         headers = message.headers
         key = message.key if message.key is not None else headers.get(AGGREGATE_ID)
-        body, content_type = message.payload, told_content_type(message.content_type)
+        body, content_type = message.payload, safe_content_type(message.content_type)
         told = {name: value for name, value in headers.items() if name not in _NOT_TOLD} if headers else {}
         event_id = message.event_id
         if self._form is Form.ATTRIBUTES:
@@ -153,7 +153,7 @@ class Envelope:
         return {name: value for name, value in told.items() if value}
 
     def _structured(self, message: Message, key: str | None) -> bytes:
-        content_type = told_content_type(message.content_type)
+        content_type = safe_content_type(message.content_type)
         told = self._cloud_event(message, key) | {"datacontenttype": content_type}
         told |= {name: message.headers[name] for name in _TRACE if name in message.headers}
         head = json.dumps(told)[:-1].encode()

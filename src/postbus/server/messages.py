@@ -58,7 +58,7 @@ async def browse_messages(
         start = (LAST, 0) if newest else (0, -1)
         place = place_of(cursor, start)
         page = await store.log_page(
-            topic, place=(place[0], place[1]), after_id=int(after_id), limit=limit, max_bytes=MOST_BYTES, newest=newest
+            topic, after=(place[0], place[1]), after_id=int(after_id), limit=limit, max_bytes=MOST_BYTES, newest=newest
         )
         following = next_of(page, lambda row: (row["position"], row["index"]), newest=newest)
     else:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from postbus._content.content_types import told_content_type
+from postbus._content.content_types import safe_content_type
 from postbus._db.addresses import public_address
 from postbus._db.store import Store
 from postbus._runtime.log_events import event
@@ -64,7 +64,7 @@ class Webhook:
             source="postbus",
             key=message.key,
             body=message.payload,
-            content_type=told_content_type(message.content_type),
+            content_type=safe_content_type(message.content_type),
             headers={name: value for name, value in told.items() if value is not None},
             message=message,
         )

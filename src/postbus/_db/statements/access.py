@@ -1,4 +1,4 @@
-"""Statements for the HTTP server: who may call it, and where it pushes messages to."""
+"""Statements of the HTTP server for tokens and webhooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from postbus._db.database import Database
 
 
 class HttpStore(Database):
-    """What tokens and webhooks ask of the database."""
+    """Runs statements for tokens and webhooks."""
 
     async def create_token(
         self,
@@ -44,7 +44,7 @@ class HttpStore(Database):
         await self._act("select postbus.revoke_token($1)", token_id)
 
     async def check_tokens(self, tokens: Sequence[tuple[str, bytes]]) -> dict[tuple[str, bytes], dict[str, Any]]:
-        """What is known of tokens, by their ids and hashes. Those that do not work are left out."""
+        """The rows of valid tokens, by their ids and hashes. Invalid tokens are left out."""
         rows = await self._rows(
             "select asked.id as asked_id, asked.hash as asked_hash, found.* "
             "from unnest($1::text[], $2::bytea[]) as asked (id, hash) "
@@ -55,7 +55,7 @@ class HttpStore(Database):
         return {(row["asked_id"], bytes(row["asked_hash"])): row for row in rows}
 
     async def note_token_uses(self, uses: Mapping[str, bytes]) -> None:
-        """That these tokens were used just now, each with the hash of its secret."""
+        """Note that tokens were used just now, each with the hash of its secret."""
         await self._run("select postbus.note_token_uses($1, $2)", list(uses), list(uses.values()))
 
     async def create_webhook(self, given: Mapping[str, Any]) -> None:
@@ -77,4 +77,4 @@ class HttpStore(Database):
 
 
 def _named(given: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} => ${place}" for place, name in enumerate(given, 1))
+    return ", ".join(f"{name} => ${number}" for number, name in enumerate(given, 1))

@@ -1,4 +1,4 @@
-"""Statements for people: topics, dead letters, groups as operators see them."""
+"""Statements of operators: for topics, dead letters, groups and sweeping."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from postbus.health import GroupFinding, as_limits, look_at_groups
 from postbus.message import Message
 
 _OF_OPERATORS = {"PAUSED": "pause_group", "ACTIVE": "resume_group"}
-"""What the role operator may call. All other states are for administrators."""
+"""The functions that the role operator may call. All other changes of state are for administrators."""
 
 
 class AdminStore(Database):
-    """What operators ask of the database."""
+    """Runs statements of operators."""
 
     # topics
 
@@ -29,7 +29,7 @@ class AdminStore(Database):
 
     async def create_topic(self, name: str, options: Mapping[str, Any]) -> None:
         storage = await self._act("select storage_id from postbus.create_topic($1, $2)", name, json.dumps(options))
-        with suppress(PostbusError):  # what is left of this, and is not urgent, the next sweep does
+        with suppress(PostbusError):  # the next sweep does the rest, which is not urgent
             if storage is not None and await self._run("select postbus.make_known($1)", storage):
                 await self._run("select postbus.make_known($1)", storage)
 
@@ -50,7 +50,7 @@ class AdminStore(Database):
         return rows[0]
 
     async def continue_move(self, name: str) -> dict[str, Any] | None:
-        """None while somebody else is at it, or where nothing moves."""
+        """Continue the migration of a topic. None while another session does, or if there is none."""
         rows = await self._rows("select * from postbus.continue_moves($1)", name)
         return rows[0] if rows else None
 
@@ -79,7 +79,7 @@ class AdminStore(Database):
         return [{column: value for column, value in row.items() if column != "topic_id"} for row in rows]
 
     async def semantics(self, name: str | None = None) -> dict[str, str]:
-        """Of a topic, or of all. Unlike `topics` it counts nothing, which takes long where much waits."""
+        """The semantics of a topic, or of all. Unlike `topics` it counts no messages, which takes long if many wait."""
         rows = await self._rows("select name, semantics from postbus.topics where $1::text is null or name = $1", name)
         return {row["name"]: row["semantics"] for row in rows}
 
@@ -106,7 +106,7 @@ class AdminStore(Database):
         limit: int,
         after_id: int = 0,
     ) -> list[dict[str, Any]]:
-        # With ties: several groups may have given up the same message, and the next page begins after its id.
+        # With ties: several groups may have given the same message up, and the next page begins after its id.
         return await self._rows(
             "select * from (select * from postbus.dead_letters "
             "where ($1::text is null or topic_id = postbus.topic_id($1)) and ($4::text is null or group_name = $4) "
@@ -121,7 +121,7 @@ class AdminStore(Database):
         )
 
     async def dead_letters_by_id(self, message_id: int, groups: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Several, where several groups gave the message up."""
+        """The dead letters of a message: several if several groups gave it up."""
         return await self._rows(
             "select * from postbus.dead_letters where id = $1 "
             "and ($2::text[] is null or group_name is null or group_name like any ($2)) order by topic, group_name",
@@ -130,7 +130,7 @@ class AdminStore(Database):
         )
 
     async def redrive(self, topic: str, filters: Mapping[str, Any]) -> int:
-        named = ", ".join(f"{name} => ${place}" for place, name in enumerate(filters, 2))
+        named = ", ".join(f"{name} => ${number}" for number, name in enumerate(filters, 2))
         return int(
             await self._act(f"select postbus.redrive($1{', ' if named else ''}{named})", topic, *filters.values())
         )
@@ -280,7 +280,7 @@ class AdminStore(Database):
     async def retained(
         self, topic: str, filters: Mapping[str, Any], after: tuple[int, int], limit: int
     ) -> list[tuple[tuple[int, int], Message]]:
-        """Messages that are still there, each with its place."""
+        """Retained messages, each with its sequence and index."""
         given = {**filters, "after_position": after[0], "after_index": after[1], "max_count": limit}
         named = ", ".join(f"{name} => ${number}" for number, name in enumerate(given, 2))
         rows = await self._rows(f"select * from postbus.retained($1, {named})", topic, *given.values())
@@ -304,7 +304,7 @@ class AdminStore(Database):
 
 
 def like(patterns: Sequence[str] | None) -> list[str] | None:
-    """Patterns in which * stands for any text, as those of LIKE; None where all fits."""
+    """Convert patterns in which * stands for any text to those of LIKE; None if they match everything."""
     if patterns is None or "*" in patterns:
         return None
     return [re.sub(r"([\\%_])", r"\\\1", one).replace("*", "%") for one in patterns]

@@ -1,4 +1,4 @@
-"""Statements for the audit log: what was done by whom. Only the functions that do it write there."""
+"""Statements that read the audit log. Only the functions that carry out actions write it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ENTRIES = """
 
 
 class AuditStore(Database):
-    """What readers of the audit log ask of the database."""
+    """Runs statements that read the audit log."""
 
     async def audit(
         self,
@@ -40,7 +40,7 @@ class AuditStore(Database):
         limit: int,
         newest: bool,
     ) -> list[dict[str, Any]]:
-        """Entries, the newest or the oldest first. Of `topics` and `groups`, patterns, one has to fit."""
+        """Entries of the audit log, the newest or the oldest first, that match one of the patterns in each list."""
         rows = await self._rows(
             _ENTRIES.format(direction="desc" if newest else "asc"),
             since, until, actor, action, topic, group, _likes(topics), _likes(groups), after_id, before_id, limit,
@@ -54,7 +54,7 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _likes(patterns: Sequence[str] | None) -> list[str] | None:
-    """Patterns, in which * stands for any text, as those of LIKE."""
+    """Convert patterns in which * stands for any text to those of LIKE."""
     return None if patterns is None else [_like(one) for one in patterns]
 
 

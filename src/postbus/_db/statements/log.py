@@ -1,4 +1,4 @@
-"""Statements for groups: joining, reading the log, moving cursors, putting off."""
+"""Statements for groups: subscribing, leasing lanes, reading the log, moving cursors, deferring messages."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from postbus.errors import DatabaseUnavailable
 from postbus.message import Message
 from postbus.start import Start
 
-# A server that crashed hands out transaction ids again that nothing durable had: places that were read, but not
-# stored, mean nothing then. Two signs tell of it, and each sees what the other cannot. The start time, looked at by
-# every statement that goes by such a place, is certain, also for those who saw no connection break. But it stays
-# the same when a backend crashed and the postmaster started the others anew. So statements look at when the server's
-# statistics began, too: these do not survive a crash. Before PostgreSQL 15 they are in a file, which is slow to read;
-# there, unless a pooler keeps breaks from us, a process that sees a connection break drops what was read: the listener,
-# and readers (`may_have_crashed`) while the listener is not there.
+# After a crash the server gives out transaction ids again that nothing durable had. So positions that were read but not
+# stored are not valid then. Two signs reveal a crash. Every statement that uses such a position compares the start time
+# of the server, which is reliable even if no connection broke. But the start time stays the same when one backend
+# crashed and the postmaster restarted the others. So statements also compare the time since when the server has
+# statistics, which do not survive a crash. Before PostgreSQL 15 these are in a file, which is slow to read. There, a
+# process drops what it has read when it sees a connection break: the listener does or, while it is not connected, the
+# readers (`may_have_crashed`). Behind a pooler, which hides breaks, the statistics are compared on all versions.
 _SERVER = "pg_catalog.pg_postmaster_start_time()"
 SERVER_SINCE_CRASH = f"greatest({_SERVER}, pg_catalog.pg_stat_get_bgwriter_stat_reset_time())"
 _READ_LOG = (
@@ -40,7 +40,7 @@ _LEASE_LANES = f"select l.*, {_SERVER} as server from postbus.lease_lanes($1, $2
 
 
 class SubscriptionInfo(NamedTuple):
-    """A group's subscription, as far as its members need to know."""
+    """A group's subscription to one topic, as its members need it."""
 
     id: int
     state: str
@@ -48,22 +48,22 @@ class SubscriptionInfo(NamedTuple):
     heartbeat: timedelta
     is_new: bool
     missed: int | None
-    """Messages that it had before it when it came back from the dead, or began with history."""
+    """The number of messages that it has to catch up with, after it was DEAD or if it begins with history."""
     skipped: int | None
-    """Of these, beyond the bounds of its catch-up."""
+    """The number of these that the bounds of its catch-up skip."""
     was_dead: bool
 
 
-class Resurrected(NamedTuple):
-    """A group that was DEAD and lives again."""
+class ResurrectedGroup(NamedTuple):
+    """A group that was DEAD and is alive again."""
 
     subscription_id: int
     missed: int
     skipped: int
 
 
-class Step(NamedTuple):
-    """A cursor to be moved."""
+class CursorStep(NamedTuple):
+    """A move of a group's cursor in one lane."""
 
     subscription_id: int
     lane: int
@@ -74,11 +74,11 @@ class Step(NamedTuple):
     done_index: int | None
     passed: int
     server: datetime
-    """Where the cursor belongs."""
+    """The start of the server on which the cursor is valid."""
 
 
 class PutOff(NamedTuple):
-    """A message to be taken out of a group's way."""
+    """A message to be deferred, so that its group's cursor can pass it."""
 
     kind: str
     """retry, park, release, suspect or dead."""
@@ -90,18 +90,18 @@ class PutOff(NamedTuple):
 
 
 class Due(NamedTuple):
-    """A message to be tried again by a group. Its attempt is counted already."""
+    """A deferred message that is due for redelivery. Its attempt is counted already."""
 
     lane: int
     message: Message
     is_taken: bool
-    """It is in hand now. If not, it is to be tried alone, and has to be asked for."""
+    """Whether it is leased now. If not, it is to be tried alone, and must be claimed for that."""
     outlasted: int
-    """How often it had a process to itself for a while, and did not end."""
+    """The number of times that it had a process to itself for a while and did not end."""
 
 
 class LogStore(Database):
-    """What the way of a message to groups asks of the database."""
+    """Runs statements for groups."""
 
     # joining, and lanes
 
@@ -131,10 +131,10 @@ class LogStore(Database):
             was_dead=row["missed"] is not None and not row["is_new"],
         )
 
-    async def resurrect(self, subscription_ids: Sequence[int]) -> list[Resurrected]:
-        """Bring groups that are DEAD back; those that somebody else is bringing back are left to that.
+    async def resurrect(self, subscription_ids: Sequence[int]) -> list[ResurrectedGroup]:
+        """Revive DEAD groups, except those that another process is reviving.
 
-        By a heartbeat, which consumers may send: `resurrect` is for administrators.
+        This sends a heartbeat, because consumers may not call `resurrect`.
         """
         sql = (
             "select subscription_id, missed, skipped "
@@ -142,7 +142,7 @@ class LogStore(Database):
         )
         async with self.connection() as conn:
             rows = await conn.fetch(sql, subscription_ids)
-        return [Resurrected(row["subscription_id"], row["missed"], row["skipped"]) for row in rows]
+        return [ResurrectedGroup(row["subscription_id"], row["missed"], row["skipped"]) for row in rows]
 
     async def report_catch_up(self, token: UUID, allowed_rate: float | None, p95: float | None) -> None:
         async with self.connection() as conn:
@@ -167,7 +167,7 @@ class LogStore(Database):
         return bool(await conn.fetchval("select postbus.hold_lane($1)", token))
 
     async def are_held(self, tokens: Sequence[UUID]) -> bool:
-        """Whether all of these lanes are still the caller's."""
+        """Whether the caller still holds all of these lanes."""
         return bool(
             await self._run(
                 "select bool_and(postbus.hold_lane(token)) from unnest($1::uuid[]) as token",
@@ -188,10 +188,10 @@ class LogStore(Database):
             rows = await conn.fetch(self._of_server(_READ_LOG), topic, lanes, cursor, max_count, max_bytes, target)
         return ReadResult(topic, rows, self.source)
 
-    async def advance(self, steps: Sequence[Step], conn: Any = None, mark: str | None = None) -> set[int]:
-        """Move cursors. The answer holds the places in `steps` of lanes that are lost.
+    async def advance(self, steps: Sequence[CursorStep], conn: Any = None, mark: str | None = None) -> set[int]:
+        """Move cursors. Returns the indexes of the steps whose lanes are lost.
 
-        In the transaction of `conn` and of that mark, where they are given.
+        With `conn` and `mark`, this happens in the transaction of that connection with that mark.
         """
         columns = [list(column) for column in zip(*steps, strict=True)]
         if conn is not None:
@@ -199,30 +199,30 @@ class LogStore(Database):
         else:
             async with self.connection() as own:
                 lost = await own.fetchval(self._of_server(_ADVANCE), *columns)
-        if lost is None:  # another server
+        if lost is None:  # the server has started anew
             return set(range(len(steps)))
-        return {place - 1 for place in lost}
+        return {number - 1 for number in lost}
 
     def _of_server(self, sql: str) -> str:
         return sql.replace(_SERVER, SERVER_SINCE_CRASH) if self.tells_crashes else sql
 
     def is_in_doubt(self, error: DatabaseUnavailable) -> bool:
-        """Whether the server may have crashed, and statements that go by a place from before would not notice it."""
+        """Whether the server may have crashed without statements that use an earlier position noticing it."""
         return not self.tells_crashes and may_have_crashed(error)
 
     async def server(self) -> datetime:
-        """Since when the server has been running without a crash, as places have it."""
+        """The time since when the server has run without a crash."""
         since: datetime = await self._run(self._of_server(f"select {_SERVER}"))
         return since
 
-    # messages out of the way
+    # deferred messages
 
     async def put_off(
         self, subscription_id: int, lane: int, token: UUID, put_off: Sequence[PutOff], max_attempts: int | None
     ) -> list[str] | None:
-        """Take messages out of a group's way. What became of each, or None if the lane is lost."""
+        """Defer messages of a lane. Returns the outcome of each, or None if the lane is lost."""
         async with self.connection() as conn:
-            told = await conn.fetchval(
+            outcomes = await conn.fetchval(
                 "select postbus.put_off($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
                 subscription_id,
                 lane,
@@ -235,10 +235,10 @@ class LogStore(Database):
                 [clean(one.reason) for one in put_off],
                 max_attempts,
             )
-        return None if told is None else list(told)
+        return None if outcomes is None else list(outcomes)
 
     async def note_done(self, tokens: Sequence[UUID], parts: Sequence[Part], server: datetime) -> None:
-        """Remember what is done in lanes although their cursors are not past it: parts of segments of a server."""
+        """Note parts of segments that are done although the cursors of their lanes have not passed them."""
         lanes, positions, starts, stops = [], [], [], []
         for segment, start, stop in parts:
             lanes.append(segment.lane)
@@ -253,16 +253,16 @@ class LogStore(Database):
             return list(await conn.fetch("select * from postbus.retrying_of($1, $2)", tokens, with_settled))
 
     async def prolong_retrying(self, tokens: Sequence[UUID], ids: Sequence[int]) -> None:
-        """Prolong the leases of messages of these lanes that are being tried again."""
+        """Extend the leases of redelivered messages of these lanes."""
         async with self.connection() as conn:
             await conn.execute("select postbus.prolong_retrying($1, $2)", tokens, ids)
 
     async def claim_retrying(
         self, topic: str, tokens: Sequence[UUID], max_count: int, *, is_alone: bool | None = False
     ) -> list[Due]:
-        """Messages that are due to be tried again; is_alone: of those to be tried while nothing else runs.
+        """Claim deferred messages that are due.
 
-        None: of those, although something runs.
+        is_alone: claim those that must be tried while nothing else runs; None: claim those although something runs.
         """
         sql = "select * from postbus.claim_retrying($1, $2, is_alone => $3)"
         async with self.connection() as conn:
@@ -290,7 +290,7 @@ class LogStore(Database):
         ]
 
     async def not_alone_any_more(self, token: UUID, message_id: int) -> None:
-        """A message that was claimed to be tried alone goes on beside others: see `not_alone`."""
+        """Note that a message that was claimed to be tried alone runs beside others from now on: see `not_alone`."""
         await self._run("select postbus.not_alone($1, $2)", token, message_id)
 
     async def settle_retrying(
@@ -308,7 +308,7 @@ class LogStore(Database):
         conn: Any = None,
         mark: str | None = None,
     ) -> list[str]:
-        """What became of each message: 'done', 'retried', 'dead', 'released' or 'lost'."""
+        """Settle redelivered messages. Returns the outcome of each: 'done', 'retried', 'dead', 'released' or 'lost'."""
         args = (subscription_id, lane, token, ids, outcome, delay, clean(error), clean(reason), max_attempts)
         sql = "select postbus.settle_retrying($1, $2, $3, $4, $5, $6, $7, $8, $9)"
         if conn is not None:

@@ -1,4 +1,4 @@
-"""Statements that processes send beside consuming: heartbeats and sweeps."""
+"""Statements for heartbeats and sweeps, which processes run beside consuming."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from postbus._db.connect import SECRET
 from postbus._db.database import RELAXED, Database, clean
 from postbus._db.error_map import DRIVER_ERRORS
-from postbus._db.statements.log import Resurrected
+from postbus._db.statements.log import ResurrectedGroup
 from postbus.errors import DatabaseUnavailable, PostbusError
 
-# Relaxed before the function is called: it returns no row where there is nothing to tell.
+# The commit is relaxed before the function is called, because the function may return no row.
 _GROUP_HEARTBEAT = (
     f"select beat.* from (select {RELAXED} offset 0) as relaxed "
     "cross join lateral postbus.group_heartbeat($1, $2, $3, $4, $5, $6, $7, $8) as beat"
@@ -21,8 +21,8 @@ _GROUP_HEARTBEAT = (
 _HEARTBEAT = f"select postbus.heartbeat($1, $2, $3, $4, $5), {RELAXED}"
 
 
-class UpkeepStore(Database):
-    """What keeps messages moving, and tables small."""
+class MaintenanceStore(Database):
+    """Runs statements that keep messages moving and tables small."""
 
     async def heartbeat(self, name: str, host: str, pid: int, topics: Sequence[str]) -> None:
         async with self.connection() as conn:
@@ -30,19 +30,19 @@ class UpkeepStore(Database):
 
     async def group_heartbeat(
         self, subscription_ids: Sequence[int], counts: Sequence[Sequence[Any]]
-    ) -> list[Resurrected]:
-        """Show that groups are alive, and what members have done. Returns those that were DEAD."""
+    ) -> list[ResurrectedGroup]:
+        """Report that groups are alive, and the counts of members. Returns groups that were DEAD."""
         columns = [list(column) for column in zip(*counts, strict=True)] if counts else [[]] * 7
         async with self.connection() as conn:
             rows = await conn.fetch(_GROUP_HEARTBEAT, subscription_ids, *columns)
-        return [Resurrected(row["subscription_id"], row["missed"], row["skipped"]) for row in rows]
+        return [ResurrectedGroup(row["subscription_id"], row["missed"], row["skipped"]) for row in rows]
 
     async def sign_off(self, name: str) -> None:
         async with self.connection() as conn:
             await conn.execute("select postbus.sign_off($1, $2)", name, SECRET)
 
     async def note_sweeper(self, name: str, host: str, pid: int) -> None:
-        """Show that this process sweeps."""
+        """Report that this process sweeps."""
         async with self.connection() as conn:
             await conn.execute(f"select postbus.note_sweeper($1, $2, $3, $4), {RELAXED}", name, host, pid, SECRET)
 
@@ -51,7 +51,7 @@ class UpkeepStore(Database):
             await conn.execute("select postbus.forget_sweeper($1, $2)", name, SECRET)
 
     async def return_expired(self, since: datetime | None = None) -> tuple[int, datetime]:
-        """How many messages came back, and the database's time."""
+        """Return expired messages. Returns their number, and the time by the clock of the database."""
         row = await self._job(
             "return_expired",
             "select postbus.return_expired(since => coalesce($1::pg_catalog.timestamptz, '-infinity')) as count, "
@@ -64,18 +64,18 @@ class UpkeepStore(Database):
         return dict(await self._job("sweep", "select * from postbus.sweep(if_due => $1)", if_due))
 
     async def sweep_log(self, *, if_due: bool = False) -> bool:
-        """Keep the log going; drop parts of it only when that is due, if so asked. Says whether more is to be done."""
+        """Maintain the log; with `if_due`, drop parts of it only if that is due. Returns whether more is to be done."""
         swept = await self.sweep_storages(if_due=if_due)
         return any(one["more"] for one in swept)
 
     async def sweep_storages(self, *, if_due: bool = False) -> list[dict[str, Any]]:
-        """One step for each storage of the log."""
+        """Run one step for each storage of the log."""
         storages = [row["storages"] for row in await self._rows("select postbus.storages()")]
         statement = "select * from postbus.sweep_log($1, if_due => $2)"
         return [dict(await self._job("sweep_log", statement, one, if_due, storage=one)) for one in storages]
 
     async def note_sink_away(self, topic: str, group: str | None, process: str, sink: str, error: str) -> None:
-        """Tell that a relay cannot reach its sink."""
+        """Report that a relay cannot reach its sink."""
         sql = "select postbus.note_sink_away($1, $2, $3, $4, $5, $6)"
         await self._run(sql, topic, group, process, sink, clean(error), SECRET)
 
@@ -83,7 +83,7 @@ class UpkeepStore(Database):
         await self._run("select postbus.forget_sink_away($1, $2, $3, $4)", topic, group, process, SECRET)
 
     async def take_group_events(self) -> list[dict[str, Any]]:
-        """What happened to groups and is to be logged: no other process gets it."""
+        """Take the events of groups that are to be logged. Each event goes to one process."""
         return await self._rows("select name, topic, group_name, fields::text from postbus.take_group_events()")
 
     async def sweep_subscriptions(self, *, if_due: bool = False) -> int:
@@ -91,7 +91,7 @@ class UpkeepStore(Database):
         return int((await self._job("subscriptions", statement, if_due))["count"])
 
     async def _job(self, job: str, statement: str, *args: Any, storage: int = 0) -> Any:
-        """Run a job. One that fails is noted, so that others hear of it."""
+        """Run a job. If it fails, note that in the database for operators to see."""
         try:
             async with self.connection() as conn:
                 return await conn.fetchrow(statement, *args)

@@ -1,6 +1,6 @@
-"""Statements for pages: of messages and dead letters, bounded in number and in bytes, and of topics and groups.
+"""Statements for pages: of messages and dead letters, bounded in number and in bytes, and of other lists.
 
-What a caller may not see is left out by the database: a page takes as long as what is visible.
+The database leaves out rows that a caller may not see, so the time for a page depends only on the visible rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SIZE = (
     "+ coalesce(octet_length(last_error), 0)"
 )
 
-# The sizes are found first, without reading the payloads; then the messages of the page, which follow on each other.
+# The sizes are computed first, without reading the payloads, then the messages of the page are read as one range.
 _QUEUE = """
     with sized as (
         select id, {size} as size from postbus.messages
@@ -52,7 +52,7 @@ _QUEUE = """
      order by m.id
 """
 
-# Of several topics each is looked up in the index. The last column tells rows of one message and several groups apart.
+# Of several topics, each is searched in the index. The last column distinguishes the groups of one message.
 _OF_TOPICS = """
     select d.* from (
         select topic_id from postbus.topics
@@ -91,7 +91,7 @@ _DEAD_LETTERS = """
 
 
 class PageStore(Database):
-    """What people ask for page by page."""
+    """Runs statements that return lists page by page."""
 
     async def queue_page(
         self,
@@ -104,7 +104,7 @@ class PageStore(Database):
         newest: bool = False,
         payloads: bool = True,
     ) -> Page:
-        """Messages of a QUEUE with ids between two others, in their order: the first ones, or the newest."""
+        """Messages of a QUEUE with ids between two others, in their order: the first ones or the newest."""
         order = "desc" if newest else "asc"
         size, columns = (_SIZE, _MESSAGE) if payloads else ("0", _WITHOUT_PAYLOAD)
         sql = _QUEUE.format(size=size, order=order, columns=columns)
@@ -114,17 +114,17 @@ class PageStore(Database):
         self,
         topic: str,
         *,
-        place: tuple[int, int],
+        after: tuple[int, int],
         after_id: int = 0,
         limit: int,
         max_bytes: int,
         newest: bool = False,
         payloads: bool = True,
     ) -> Page:
-        """Messages of a PUB_SUB topic after a place, or, with `newest`, before it; in the order of the log."""
+        """Messages of a PUB_SUB topic in the order of the log, after a sequence and index; with `newest`, before it."""
         rows = await self._rows(
             "select $1::text as topic, * from postbus.log_page($1, $2, $3, $4, $5, $6, $7, $8)",
-            topic, *place, limit, max_bytes, newest, payloads, after_id,
+            topic, *after, limit, max_bytes, newest, payloads, after_id,
         )  # fmt: skip
         more = bool(rows) and rows[-1]["id"] is None
         rows = rows[:-1] if more else rows
@@ -141,9 +141,9 @@ class PageStore(Database):
         topics: Sequence[str],
         groups: Sequence[str],
     ) -> Page:
-        """Dead letters by id, topic and group, after those of another one.
+        """Dead letters by id, topic and group, after the given ones.
 
-        Of one topic and group, or of all that fit some of these patterns, in which * stands for any text.
+        They are of one topic and group, or of all that match one of the patterns, in which * stands for any text.
         """
         patterns = like(topics) if topic is None else None
         columns = f"d.id, d.topic, d.topic_id, coalesce(d.group_name, '') as group_key, {_DEAD_SIZE} as size"
@@ -152,7 +152,7 @@ class PageStore(Database):
         return _page(await self._rows(sql, *after, limit, max_bytes, topic, patterns, group, like(groups)))
 
     async def topic_page(self, *, after: str, limit: int, topics: Sequence[str]) -> Page:
-        """Topics by name, with options and what they hold. What is not on the page is not counted."""
+        """Topics by name, with options and message counts. Only the messages of topics on the page are counted."""
         rows = await self._rows(
             "select * from postbus.topics where name = any (array(select name from postbus.topics where name > $1 "
             "and ($3::text[] is null or name like any ($3)) order by name limit $2 + 1)) order by name",
@@ -171,7 +171,7 @@ class PageStore(Database):
         topics: Sequence[str],
         groups: Sequence[str],
     ) -> Page:
-        """Groups by topic and name, but those that are CANCELLED, with lag and state."""
+        """Groups by topic and name, with lag and state, without those that are CANCELLED."""
         rows = await self._rows(
             "select * from postbus.groups where (topic, group_name, subscription_id) > ($1, $2, $3) "
             "and state <> 'CANCELLED' and ($5::text is null or topic = $5) "
@@ -188,7 +188,7 @@ class PageStore(Database):
     async def catch_up_page(
         self, *, after: tuple[str, str, int], limit: int, topics: Sequence[str], groups: Sequence[str]
     ) -> Page:
-        """History that groups work through, by topic and name."""
+        """Catch-ups of groups, by topic and name."""
         rows = await self._rows(
             "select * from postbus.catch_ups where (topic, group_name, subscription_id) > ($1, $2, $3) "
             "and ($5::text[] is null or topic like any ($5)) and ($6::text[] is null or group_name like any ($6)) "
@@ -201,7 +201,7 @@ class PageStore(Database):
         return Page(rows[:limit], len(rows) > limit)
 
     async def webhook_page(self, *, after: str, limit: int, topics: Sequence[str], groups: Sequence[str]) -> Page:
-        """Webhooks by name, without their secrets. Those of a QUEUE are for callers of all groups."""
+        """Webhooks by name, without their secrets. Those of a QUEUE are shown to callers of all groups."""
         rows = await self._rows(
             "select * from postbus.webhooks where name > $1 and ($3::text[] is null or topic like any ($3)) "
             "and ($4::text[] is null or group_name like any ($4)) order by name limit $2 + 1",
@@ -213,7 +213,7 @@ class PageStore(Database):
         return Page(rows[:limit], len(rows) > limit)
 
     async def token_page(self, *, after: str, limit: int) -> Page:
-        """Tokens in the order in which they were made, without their secrets, after another one."""
+        """Tokens in the order in which they were made, after the given one, without their secrets."""
         rows = await self._rows(
             "select * from postbus.tokens where $1 = '' "
             "or (created_at, id) > (select one.created_at, one.id from postbus.tokens one where one.id = $1) "

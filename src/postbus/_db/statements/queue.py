@@ -1,4 +1,4 @@
-"""Statements for queues: publishing, claiming, settling."""
+"""Statements for queues and pops: publishing, claiming, settling."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from postbus._drivers.statement import Published, Statement, published
 from postbus.message import Message
 from postbus.scope import Scope
 
-# What the server needed, without the way to it: waiting for a connection says nothing about the search.
+# The time of the server alone: the wait for a connection says nothing about the search.
 _TOOK = "pg_catalog.clock_timestamp() operator(pg_catalog.-) pg_catalog.statement_timestamp() as took"
 _REMAINING = "ends_at operator(pg_catalog.-) pg_catalog.clock_timestamp() as remaining"
-# A claim or an extension that is undone by a crash is harmless: the message is claimed again.
+# If a crash undoes a claim or an extension, that is harmless: the message is claimed again.
 _CLAIM = (
     f"select c.*, c.{_REMAINING}, {_TOOK}, {RELAXED} "
     "from postbus.claim($1, $2, $3, $4, $5, $6, with_suspects => false) as c"
@@ -31,56 +31,56 @@ _CLAIM = (
 _CLAIM_SUSPECTS = f"select c.*, c.{_REMAINING}, {RELAXED} from postbus.claim_suspects($1, $2, $3, $4, $5) as c"
 _EXTEND = f"select postbus.extend($1, $2), {RELAXED}"
 _POP_AND_LEASE = f"select p.*, p.{_REMAINING}, {_TOOK}, {RELAXED} from postbus.{{}} as p"
-# One that is undone by a crash would be delivered twice.
+# If a crash undid this, the message would be delivered twice: its commit waits for the disk.
 _POP_AND_ACK = f"select p.*, p.{_REMAINING}, {_TOOK} from postbus.{{}} as p"
 _FROM_TOPIC = "pop($1, $2, $3, $4, $5, $6, $7, $8)"
 _FROM_SCOPE = "pop_scope($1, $2, $3, $4, $5, $6, $7, $8)"
-# A transaction that does nothing else has nothing to wait for on the disk.
+# A transaction that only notifies writes nothing, so its commit does not wait for the disk.
 NOTIFY = "select pg_catalog.pg_notify('postbus', topic::pg_catalog.text) from pg_catalog.unnest($1::bigint[]) as topic"
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What a claim brought."""
+    """The result of a claim."""
 
     token: UUID | None
-    """None where there was nothing to do."""
+    """None if there were no messages."""
     messages: list[Message]
     length: timedelta
-    """Of the lease."""
+    """The length of the lease."""
     remaining: timedelta
-    """What is left of that now: a claim may have taken long."""
+    """The part of it that is left: the claim may have taken long."""
     floor: str | None
     ordered: bool
     more: bool
-    """A limit ended the search: asking again is worth it."""
+    """A limit ended the search, so another one may find more."""
     next_due: timedelta | None
     moved: bool = False
-    """The topic is PUB_SUB by now, and this is what is left in its queue."""
+    """The topic is PUB_SUB by now, and these are the rest of its queue."""
     took: float = 0.0
     """Seconds that the server searched."""
     outlasted: int = 0
-    """Of suspects: how often they had a process to themselves for a while, and did not end."""
+    """For suspects: the number of times that they had a process to themselves for a while and did not end."""
 
 
 class PulledLease(NamedTuple):
-    """Messages that a pop took together."""
+    """The messages of one topic that a pop took, and their lease."""
 
     topic: str
     token: UUID | None
-    """None for what is acked already."""
+    """None if the messages are acked already."""
     ends_at: datetime | None
     length: timedelta | None
     remaining: timedelta | None
-    """What is left of the lease now."""
+    """The part of the lease that is left."""
     messages: list[Message]
 
 
 class Pulled(NamedTuple):
-    """What a pop brought."""
+    """The result of one poll of a pop."""
 
     leases: list[PulledLease]
     more: bool
-    """A limit ended the search: asking again is worth it."""
+    """A limit ended the search, so another one may find more."""
     next_due: timedelta | None
     floor: str | None
     took: float = 0.0
@@ -88,17 +88,17 @@ class Pulled(NamedTuple):
 
 
 class QueueStore(Database):
-    """What the way of a message through a queue asks of the database."""
+    """Runs statements for queues and pops."""
 
     # publish
 
     async def publish_batches(self, batches: Sequence[Statement]) -> list[Published]:
-        """Run several publish_many statements in one durable transaction."""
+        """Run several publishing statements in one durable transaction."""
         async with self.connection(repeatable=False) as conn, committed(conn):
             return [published(await conn.fetchval(sql, *args)) for sql, args in batches]
 
     async def notify(self, topic_ids: Sequence[int]) -> None:
-        """Wake consumers."""
+        """Wake the consumers of topics by one NOTIFY."""
         async with self.connection() as conn:
             await conn.execute(NOTIFY, topic_ids)
 
@@ -132,13 +132,13 @@ class QueueStore(Database):
         )
 
     async def suspected(self, topics: Sequence[str]) -> list[str]:
-        """The topics among these that have messages to be tried apart from others."""
+        """Those of the topics that have suspects: messages to be tried apart from others."""
         return list(await self._run("select postbus.suspected($1)", topics))
 
     async def claim_suspects(
         self, topic: str, *, member: str, max_count: int, lease: timedelta | None = None, is_alone: bool
     ) -> Claim | None:
-        """Messages to be tried apart from others; is_alone: the caller handles nothing else until they are settled."""
+        """Claim suspects. is_alone: the caller handles nothing else until they are settled."""
         async with self.connection() as conn:
             row = await conn.fetchrow(_CLAIM_SUSPECTS, topic, member, max_count, lease, is_alone or None)
         if row is None or row["token"] is None:
@@ -156,7 +156,7 @@ class QueueStore(Database):
         )
 
     async def not_alone(self, token: UUID) -> None:
-        """What was claimed to be tried alone goes on beside others: if the process ends, it is charged nothing."""
+        """Note that suspects run beside others from now on: they are charged nothing if the process ends."""
         await self._run("select postbus.not_alone($1)", token)
 
     async def pop(
@@ -178,7 +178,7 @@ class QueueStore(Database):
     async def pop_scope(
         self, scope: Scope, *, group: str, member: str, max_count: int, lease: timedelta | None, auto_ack: bool
     ) -> Pulled:
-        """Take messages for a group of one of the topics in a scope."""
+        """Take messages for a group from the topics in a scope."""
         asked = group, scope.namespace, scope.task, scope.pattern, member, max_count, lease, auto_ack
         return await self._pop(_FROM_SCOPE, asked, auto_ack=auto_ack)
 
@@ -200,12 +200,12 @@ class QueueStore(Database):
         return Pulled(leases, bool(last["more"]), last["next_due"], last["next_floor"], last["took"].total_seconds())
 
     async def extend(self, tokens: Sequence[UUID], lease: timedelta) -> set[UUID]:
-        """Prolong leases; the answer holds those that are lost."""
+        """Extend leases. Returns those that are lost."""
         async with self.connection() as conn:
             return set(await conn.fetchval(_EXTEND, tokens, lease))
 
     async def lease_owners(self, tokens: Sequence[UUID]) -> set[tuple[str, str | None]]:
-        """The topics and groups that leases are of, those of a queue of no group."""
+        """The topics and groups of leases; the group is None for leases of a queue."""
         rows = await self._rows("select topic, group_name from postbus.lease_owners($1)", tokens)
         return {(row["topic"], row["group_name"]) for row in rows}
 
@@ -216,7 +216,7 @@ class QueueStore(Database):
             return set(await conn.fetchval("select postbus.ack_leases($1)", tokens))
 
     async def settle(self, statement: Statement, conn: Any = None) -> Any:
-        """A settlement's one value. In the transaction of `conn` where one is given, of whatever driver."""
+        """Run a settlement, in the transaction of `conn` if there is one, of any driver. Returns its value."""
         if conn is None:
             async with self.connection() as own:
                 return await own.fetchval(statement.sql, *statement.args)
@@ -228,11 +228,11 @@ class QueueStore(Database):
             raise translate_from(error) from error.__cause__
 
     async def ack(self, token: UUID, ids: Sequence[int], conn: Any = None) -> set[int]:
-        """Finish messages of a lease."""
+        """Acknowledge messages of a lease. Returns those that are lost."""
         return settlements.lost(await self.settle(settlements.ack(token, ids), conn))
 
     async def ack_within(self, token: UUID, ids: Sequence[int], conn: Any, mark: str) -> set[int]:
-        """Finish messages of a lease in the transaction of that mark, which a handler had."""
+        """Acknowledge messages in the transaction with this mark, which a handler had. Returns those that are lost."""
         sql, args = settlements.ack(token, ids)
         return settlements.lost(await fetch_marked(conn, mark, sql, *args))
 
@@ -245,7 +245,7 @@ class QueueStore(Database):
         error: str | None = None,
         max_attempts: int | None = None,
     ) -> dict[int, str]:
-        """What became of each message: 'retried', 'dead' or 'lost'."""
+        """Try messages again. Returns the outcome of each: 'retried', 'dead' or 'lost'."""
         statement = settlements.retry(token, ids, delay=delay, error=error, max_attempts=max_attempts)
         return settlements.outcomes(await self.settle(statement))
 
@@ -258,7 +258,7 @@ class QueueStore(Database):
 
 
 def messages_of(topic: str, row: Any, source: str) -> list[Message]:
-    """Messages that come as columns."""
+    """Make messages from a row with a list for each column."""
     return [
         Message(
             message_id,

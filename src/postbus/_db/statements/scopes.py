@@ -1,4 +1,4 @@
-"""Statements for scopes: what groups subscribe to beyond one topic."""
+"""Statements for scopes that are more, or less, than one topic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SCOPE = "topic => $2, key => $3, namespace => $4, task => $5, pattern => $6"
 
 
 class Joined(NamedTuple):
-    """A topic that a group has in a scope."""
+    """A group's subscription to one topic of a scope."""
 
     topic: str
     subscription_id: int
@@ -24,30 +24,30 @@ class Joined(NamedTuple):
     max_attempts: int
     lanes: int
     is_limited: bool
-    """To some keys."""
+    """Whether the subscription is limited to some keys."""
     state: str = "ACTIVE"
     is_new: bool = False
     missed: int | None = None
     skipped: int | None = None
 
 
-class News(NamedTuple):
-    """What has come into scopes: by their place in the list that was asked for."""
+class ScopeNews(NamedTuple):
+    """New topics in scopes, each by the index of its scope in the list that was asked for."""
 
     joined: list[tuple[int, Joined]]
     not_joined: set[int]
-    """Scopes with topics that the group is not subscribed to yet."""
+    """The indexes of scopes with topics to which the group is not subscribed yet."""
 
 
 class ScopeStore(Database):
-    """What scopes ask of the database."""
+    """Runs statements for scopes."""
 
     async def subscribe_scope(
         self, group: str, scope: Scope, start: Start, on_failure: str | None = None, catch_up: CatchUp | None = None
     ) -> list[Joined]:
-        """Subscribe to all topics in a scope, and to those that come later; `start` is one with a mode.
+        """Subscribe to all topics in a scope, and to those that come later. `start` must have a mode.
 
-        A group that is subscribed keeps what is not given.
+        A group that is subscribed already keeps its options that are not given.
         """
         rows = await self._act_rows(
             f"select * from postbus.subscribe_scope($1, {_SCOPE}, mode => $7, start_at => $8, look_back => $9, "
@@ -73,7 +73,7 @@ class ScopeStore(Database):
         return [row["topic_name"] for row in rows]
 
     async def send_heartbeat(self, group: str, scope: Scope, *, stopped_by: str | None = None) -> list[Heartbeat]:
-        """Tell that a group which pulls lives, in all topics of a scope; or that it was stopped as planned."""
+        """Report that a pulling group is alive in all topics of a scope, or that it was stopped as planned."""
         rows = await self._rows(
             "select * from postbus.send_heartbeat($1, $2, $3, $4, $5, stopped_by => $6)",
             group,
@@ -85,19 +85,19 @@ class ScopeStore(Database):
         )
         return [Heartbeat(row["topic_name"], row["state"], row["missed"], row["skipped"]) for row in rows]
 
-    async def scope_news(self, scopes: Sequence[tuple[str, Scope]], known: Sequence[int]) -> News:
-        """What is in the scopes of groups, beyond the subscriptions that are known."""
+    async def scope_news(self, scopes: Sequence[tuple[str, Scope]], known: Sequence[int]) -> ScopeNews:
+        """The topics in the scopes of groups, except those of known subscriptions."""
         columns = zip(*((group, *_parts(scope)) for group, scope in scopes), strict=True)
         rows = await self._rows(
             "select * from postbus.scope_news($1, $2, $3, $4, $5, $6, $7)", *(list(one) for one in columns), known
         )
-        return News(
+        return ScopeNews(
             [(row["scope"] - 1, _joined(row, row["is_limited"])) for row in rows if row["subscription_id"] is not None],
             {row["scope"] - 1 for row in rows if row["subscription_id"] is None},
         )
 
     async def keys_of(self, subscription_id: int) -> list[str] | None:
-        """The keys that a subscription is limited to."""
+        """The keys to which a subscription is limited, or None for all keys."""
         keys = await self._run("select postbus.keys_of($1)", subscription_id)
         return None if keys is None else list(keys)
 

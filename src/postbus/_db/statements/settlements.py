@@ -1,6 +1,6 @@
-"""Settlements as statements: for connections of ours and of callers alike, whatever driver these are of.
+"""Settlements as statements, for our connections and for those of callers with any driver.
 
-Each has one value: the ids of messages that are lost, or, of a retry, what became of each message, as JSON.
+Each statement has one value: the ids of lost messages or, for a retry, the outcome of each message as JSON.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def release(token: UUID, ids: Sequence[int]) -> Statement:
 
 
 def outcomes(answer: str) -> dict[int, str]:
-    """What became of messages that are to be tried again: 'retried', 'dead' or 'lost'."""
+    """The outcome of each retried message: 'retried', 'dead' or 'lost'."""
     return {int(message_id): outcome for message_id, outcome in json.loads(answer).items()}
 
 
 def lost(answer: Any) -> set[int]:
-    """The ids of messages that somebody else has by now."""
+    """The ids of messages that another consumer has by now."""
     if isinstance(answer, str):
         return {message_id for message_id, outcome in outcomes(answer).items() if outcome == "lost"}
     return set(answer)
