@@ -358,8 +358,8 @@ def pop(
         (group is not None and not is_name(group), f"bad group name {group!r}", NAME_RULE),
         (not _is_text(key), f"key {key!r} is not a text", "give the key of messages as a str"),
         (not _is_text(member), f"member {member!r} is not a text", "give a name as a str"),
-        (auto_ack and lease is not None, "with auto_ack there is no lease", "leave one of them out"),
-        (auto_ack and keep, "with auto_ack there is nothing to keep", "leave one of them out"),
+        (auto_ack and lease is not None, "with auto_ack there is no lease", "omit one of them"),
+        (auto_ack and keep, "with auto_ack there is nothing to keep", "omit one of them"),
     ):
         if is_wrong:
             raise InvalidOption(problem, remedy=remedy)

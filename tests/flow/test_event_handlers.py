@@ -19,8 +19,8 @@ _REASONS = {
     "unknown": "event type 'unheard_of' is not in the registry (register it, or publish by bus.emit())",
     "plain": "the message has no header event-type (register it, or publish by bus.emit())",
     "invalid": "the payload of event 'license_status_changed' is invalid: Invalid enum value 'lost' - at `$.status`",
-    "newer": "event 'license_status_changed' has version 9, of which nothing is known here "
-    "(known is 1, 2: register an upcaster, or update this program)",
+    "newer": "event 'license_status_changed' has version 9, which is not known here "
+    "(register an upcaster, or update this program; it knows 1, 2)",
 }
 
 
@@ -163,8 +163,8 @@ async def test_queue_gives_up_events_that_its_handler_does_not_take(bus: Bus) ->
         await has(got, 1)
         [reason] = await are_given_up(bus, 1)
     assert reason == (
-        "event 'license_expired' is not one that this handler takes "
-        "(it takes license_status_changed; annotate it with a union of event classes)"
+        "event 'license_expired' is not one that this handler accepts "
+        "(it accepts license_status_changed; annotate it with a union of event classes)"
     )
 
 

@@ -217,7 +217,7 @@ def test_unsupported_handlers_are_refused() -> None:
     for handler, match in (
         (without_connection, "transactional=True"),
         (batches, "batches"),
-        (payload_by_the_name_of_message, "call that parameter otherwise"),
+        (payload_by_the_name_of_message, "rename that parameter"),
     ):
         with pytest.raises(InvalidHandler, match=match):
             INBOX.idempotent("books")(handler)
@@ -228,7 +228,7 @@ def test_redis_inbox_is_refused_for_transactional_handlers() -> None:
 
     async def book(n: int, conn: Any) -> None: ...
 
-    with pytest.raises(InvalidHandler, match="would commit after its message is said to be done"):
+    with pytest.raises(InvalidHandler, match="would commit after its message is marked as done"):
         RedisInbox(redis.Redis()).idempotent("books")(book)
 
 

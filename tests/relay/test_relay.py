@@ -187,7 +187,7 @@ async def test_unavailable_sink_is_shown_with_its_reason(bus: Bus, semantics: st
 
 async def test_sink_that_does_not_answer_is_shown(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some clients wait for their broker forever without an error."""
-    monkeypatch.setattr("postbus.relay.away._SLOW", 0.05)
+    monkeypatch.setattr("postbus.relay.sink_monitor._SLOW", 0.05)
     await bus.admin.create_topic("t", semantics="PUB_SUB")
     sink, may_answer = OwnSink(), asyncio.Event()
     send = sink.send

@@ -279,7 +279,7 @@ def test_scheme_of_the_address_selects_the_sink(url: str, kind: type) -> None:
 @pytest.mark.parametrize(
     ("url", "options", "why"),
     [
-        ("ftp://example.com", {}, "of no kind that is known"),
+        ("ftp://example.com", {}, "of no known kind"),
         ("nats://user:secret@host", {"speed": 1}, "nats://…@host has no option 'speed'"),
         ("redis://localhost", {"max_length": 0}, "max_length 0"),
         ("redis://localhost:port/0", {}, "the address of Redis is wrong"),
@@ -288,7 +288,7 @@ def test_scheme_of_the_address_selects_the_sink(url: str, kind: type) -> None:
         ("kafka://localhost", {"config": {"no.such": 1}}, "the configuration of Kafka is wrong"),
         ("kafka://", {}, "names no broker"),
         ("pubsub://", {}, "names no project"),
-        ("some.module:name", {}, "is no sink but of type int"),
+        ("some.module:name", {}, "is not a sink but of type int"),
     ],
 )
 def test_bad_sinks_are_refused(url: str, options: dict[str, Any], why: str) -> None:

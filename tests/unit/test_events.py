@@ -170,7 +170,11 @@ def test_older_versions_are_upcast_to_the_current_one() -> None:
         (EVENT, {"aggregate_type": None}, "has the header aggregate-type None"),
         (EVENT, {"aggregate_id": None}, "has the header aggregate-id None"),
         (EVENT, {"aggregate_id": ""}, "has the header aggregate-id ''"),
-        (EVENT, {"event_version": "4"}, "has version 4, of which nothing is known here (known is 1, 2, 3"),
+        (
+            EVENT,
+            {"event_version": "4"},
+            "has version 4, which is not known here (register an upcaster, or update this program; it knows 1, 2, 3",
+        ),
         (EVENT, {"event_version": "0"}, "has version 0"),
         (EVENT, {"event_version": "two"}, "has version two"),
         (EVENT, {"event_version": "²"}, "has version ²"),
@@ -208,7 +212,7 @@ def test_missing_step_makes_older_versions_unreadable() -> None:
         "a: the upcaster from version 4 does not lead to version 4",
         "b: an upcaster from version 1, but no such event type",
     ]
-    with pytest.raises(UnreadableEvent, match="known is 3, 4"):
+    with pytest.raises(UnreadableEvent, match="it knows 3, 4"):
         gappy.check(message({"n": 1}, event_type="a", aggregate_type="x", event_version="2"))
 
 

@@ -1,4 +1,4 @@
-"""The registry of events: what each type means, checked when it is emitted and when it is read."""
+"""The registry of event types, by which events are checked when they are emitted and when they are read."""
 
 from postbus.events._asyncapi import asyncapi
 from postbus.events._compare import breaking_changes

@@ -1,4 +1,4 @@
-"""A registry as an AsyncAPI document."""
+"""Exporting a registry as an AsyncAPI document."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SCHEMAS = "#/components/schemas/"
 
 
 def asyncapi(registry: Registry) -> dict[str, Any]:
-    """AsyncAPI 3.0: a channel for each topic, a message for each event type, and that this application sends them."""
+    """A document of AsyncAPI 3.0, with a channel for each topic and a message for each event type."""
     topics: dict[str, list[EventType]] = {}
     for event_type in registry.types.values():
         topics.setdefault(event_type.topic, []).append(event_type)
@@ -42,8 +42,9 @@ def asyncapi(registry: Registry) -> dict[str, Any]:
 
 
 def _message(event_type: EventType) -> dict[str, Any]:
-    told = {EVENT_TYPE: event_type.name, EVENT_VERSION: str(event_type.version), AGGREGATE_TYPE: event_type.aggregate}
-    properties: dict[str, Any] = {name: {"type": "string", "const": value} for name, value in told.items()}
+    version = str(event_type.version)
+    constants = {EVENT_TYPE: event_type.name, EVENT_VERSION: version, AGGREGATE_TYPE: event_type.aggregate}
+    properties: dict[str, Any] = {name: {"type": "string", "const": value} for name, value in constants.items()}
     properties[AGGREGATE_ID] = {"type": "string", "minLength": 1}
     return {
         "name": event_type.name,
@@ -54,5 +55,5 @@ def _message(event_type: EventType) -> dict[str, Any]:
 
 
 def _pointer(name: str) -> str:
-    """A name as part of a JSON pointer."""
+    """Escape a name for a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")

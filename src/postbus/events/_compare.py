@@ -1,6 +1,6 @@
-"""Whether a registry can still read what was emitted before, and whether others can read what it emits.
+"""Finding changes of a registry that break readers of earlier events, or readers with the earlier registry.
 
-A version is a contract: what differs within one must be readable both ways. A new version needs upcasters.
+A version is a contract: a change within a version must be readable both ways. A new version needs upcasters.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _of_event(
 
 
 class _Comparison:
-    """Whether all that one schema allows is allowed by another. The schemas are parts of two documents."""
+    """Finds values that one schema allows and another refuses. The schemas are parts of two documents."""
 
     def __init__(self, given: Any, wanted: Any) -> None:
         self._given = given["$defs"]
@@ -68,7 +68,7 @@ class _Comparison:
     def refused(self, given: Any, wanted: Any, path: str = "payload") -> list[str]:
         """Say in words what `given` allows and `wanted` does not."""
         pair = str(given), str(wanted)
-        if pair in self._under_way:  # a schema within itself
+        if pair in self._under_way:  # the schema contains itself
             return []
         self._under_way.add(pair)
         try:
@@ -85,7 +85,7 @@ class _Comparison:
                 return [f"{path} may be nothing"]
             best = min(refusals, key=len)
             if best and len(choices) > 1:
-                best = [f"{path} may be {_told(one)}"]
+                best = [f"{path} may be {_described(one)}"]
             found += best
         return found
 
@@ -98,7 +98,7 @@ class _Comparison:
         wanted_kind = wanted.get("type")
         for kind in [given.get("type")] if values is None else map(_kind_of, values):
             if wanted_kind is not None and kind != wanted_kind and (kind, wanted_kind) != ("integer", "number"):
-                return [f"{path} may be {_told(given)}"]
+                return [f"{path} may be {_described(given)}"]
         bounds = [*_AT_LEAST, *_AT_MOST, *_EXACTLY]
         found = [f"{path} may break {name} {wanted[name]!r}" for name in bounds if _may_break(given, wanted, name)]
         return found + self._of_object(given, wanted, path) + self._of_array(given, wanted, path)
@@ -130,21 +130,21 @@ class _Comparison:
             return []
         found: list[str] = []
         named = max(len(given.get("prefixItems", ())), len(wanted.get("prefixItems", ())))
-        for place in range(named + 1):  # the last one stands for all that follow
-            one, other = _element(given, place), _element(wanted, place)
-            if one is not False and other is not False:  # how many there may be is told by bounds
-                found += self.refused(one, other, f"{path}[{place if place < named else ''}]")
+        for index in range(named + 1):  # the last index stands for all that follow
+            one, other = _element(given, index), _element(wanted, index)
+            if one is not False and other is not False:  # the bounds compare the numbers of elements
+                found += self.refused(one, other, f"{path}[{index if index < named else ''}]")
         return found
 
 
-def _element(node: Mapping[str, Any], place: int) -> Any:
-    """The schema of an array's element. False: there is none."""
+def _element(node: Mapping[str, Any], index: int) -> Any:
+    """The schema of an array's element, or False if there is none."""
     named = node.get("prefixItems", ())
-    return named[place] if place < len(named) else node.get("items", {})
+    return named[index] if index < len(named) else node.get("items", {})
 
 
 def _alternatives(node: Any, definitions: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The kinds of values that a schema allows, each by a schema without choices."""
+    """The alternatives that a schema allows, each as a schema without choices."""
     while isinstance(node, dict) and "$ref" in node:
         node = definitions.get(str(node["$ref"]).rpartition("/")[2], {})
     if not isinstance(node, dict):
@@ -160,7 +160,7 @@ def _alternatives(node: Any, definitions: Mapping[str, Any]) -> Iterator[Mapping
 
 
 def _values(node: Mapping[str, Any]) -> list[Any] | None:
-    """The only values that are allowed, if there is a list of them."""
+    """The list of allowed values, or None if there is none."""
     if "const" in node:
         return [node["const"]]
     return list(node["enum"]) if "enum" in node else None
@@ -177,7 +177,7 @@ def _others(given: Mapping[str, Any]) -> Any:
 
 
 def _may_break(given: Mapping[str, Any], wanted: Mapping[str, Any], name: str) -> bool:
-    """Whether a bound is not kept."""
+    """Whether a value within the bounds of `given` may break a bound of `wanted`."""
     bound, kept = wanted.get(name), given.get(name)
     if bound is None or bound == kept:
         return False
@@ -187,12 +187,12 @@ def _may_break(given: Mapping[str, Any], wanted: Mapping[str, Any], name: str) -
 
 
 def _kind_of(value: Any) -> str:
-    """The type of a value, as schemas call it."""
+    """The type of a value in the words of JSON Schema."""
     kinds = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
     return kinds.get(type(value), "null")
 
 
-def _told(node: Mapping[str, Any]) -> str:
+def _described(node: Mapping[str, Any]) -> str:
     values = _values(node)
     return _listed(values) if values is not None else str(node.get("type") or "anything")
 

@@ -1,4 +1,4 @@
-"""Event types, by name and by the class of their payload."""
+"""The registry of event types, by name and by the class of their payloads."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class EventType:
 
     @cached_property
     def decoder(self) -> Decoder:
-        """Made when it is first needed: a class may refer to itself, or to others that come later."""
+        """The decoder of the payload. It is made at its first use, because a class may refer to later classes."""
         try:
             return decoder_for(self.payload)
-        except Exception as error:  # anything: annotations are code
+        except Exception as error:  # annotations are code, and may raise anything
             raise InvalidEvent(
                 f"the payload of event type {self.name!r} cannot be decoded: {error}",
                 remedy="annotate its fields with types that JSON can express",
@@ -95,7 +95,7 @@ class Registry:
         return register
 
     def upcast(self, name: str, *, from_version: int) -> Callable[[U], U]:
-        """Register what brings an older payload, a dict, to the next version. One for each step; they are chained."""
+        """Register a function that converts a payload, a dict, to the next version. The functions are chained."""
         _check_name("event type", name)
         _check_version(from_version)
 
@@ -117,7 +117,7 @@ class Registry:
         return types.MappingProxyType(self._types)
 
     def readable_versions(self, name: str) -> list[int]:
-        """The versions of an event type that can be read: the current one, and those that upcasters lead from."""
+        """The versions of an event type that can be read: the current one, and those with upcasters to it."""
         oldest = current = self._types[name].version
         while (name, oldest - 1) in self._upcasters:
             oldest -= 1
@@ -140,7 +140,7 @@ class Registry:
         return found
 
     def check(self, message: Message) -> Any:
-        """The event of a message, in its current version. Raises UnreadableEvent: it will not be better next time."""
+        """The event of a message, in its current version. Raises UnreadableEvent: trying again would not help."""
         event_type = self.type_of(message)
         for name, wanted in ((AGGREGATE_TYPE, event_type.aggregate), (AGGREGATE_ID, None)):
             found = message.headers.get(name)
@@ -157,7 +157,7 @@ class Registry:
             raise UnreadableEvent(f"the payload of event {event_type.name!r} is invalid: {error}") from error
 
     def type_of(self, message: Message) -> EventType:
-        """The type of a message's event."""
+        """The event type of a message."""
         name = message.headers.get(EVENT_TYPE)
         event_type = self._types.get(name or "")
         if event_type is None:
@@ -176,7 +176,7 @@ class Registry:
         for step in range(version, event_type.version):
             try:
                 payload = self._upcasters[event_type.name, step](payload)
-            except Exception as error:  # anything: it is the user's code
+            except Exception as error:  # the user's code may raise anything
                 raise UnreadableEvent(
                     f"event {event_type.name!r} cannot be brought from version {step} to {step + 1}: "
                     f"{type(error).__name__}: {error}"
@@ -187,14 +187,14 @@ class Registry:
             raise UnreadableEvent(f"the upcasters of event {event_type.name!r} gave no payload: {error}") from error
 
     def _version_of(self, event_type: EventType, message: Message) -> int:
-        told = message.headers.get(EVENT_VERSION, "1")
+        version = message.headers.get(EVENT_VERSION, "1")
         readable = self.readable_versions(event_type.name)
-        if not told.isascii() or not told.isdecimal() or int(told) not in readable:
+        if not version.isascii() or not version.isdecimal() or int(version) not in readable:
             raise UnreadableEvent(
-                f"event {event_type.name!r} has version {told}, of which nothing is known here",
-                remedy=f"known is {', '.join(map(str, readable))}: register an upcaster, or update this program",
+                f"event {event_type.name!r} has version {version}, which is not known here",
+                remedy=f"register an upcaster, or update this program; it knows {', '.join(map(str, readable))}",
             )
-        return int(told)
+        return int(version)
 
 
 _of_class: dict[type, EventType] = {}
@@ -202,16 +202,16 @@ _AS_DICT = decoder_for(dict[str, Any])
 
 
 def emission(event: Any, *, aggregate_id: str | int | UUID, **options: Unpack[PublishOptions]) -> tuple[str, Outgoing]:
-    """The topic of an event, and the message that tells of it. Raises InvalidEvent before anything is written."""
+    """The topic and the message for an event. Raises InvalidEvent before anything is written."""
     event_type = _of_class.get(type(event))
     if event_type is None:
         raise InvalidEvent(
             f"{type(event).__qualname__} is not an event", remedy="put @registry.event(…) above its class"
         )
-    about = _aggregate_text(aggregate_id)
+    aggregate_text = _aggregate_text(aggregate_id)
     headers = options.get("headers") or {}
     if isinstance(headers, Mapping) and (taken := [name for name in _HEADERS if name in headers]):
-        raise InvalidOption(f"header {taken[0]} is given", remedy="leave it out: the registry sets it")
+        raise InvalidOption(f"header {taken[0]} is given", remedy="omit it: the registry sets it")
     try:
         event_type.decoder(*encode(event))  # constructors do not check types
     except PayloadNotDecodable as error:
@@ -219,20 +219,21 @@ def emission(event: Any, *, aggregate_id: str | int | UUID, **options: Unpack[Pu
             f"the payload of event {event_type.name!r} is invalid: {error}", remedy="give what its class declares"
         ) from error
     message = outgoing(event, **options)
-    own = dict(zip(_HEADERS, (event_type.name, str(event_type.version), event_type.aggregate, about), strict=True))
-    key = about if message.key is None else message.key  # so that the order is kept for each aggregate
+    values = (event_type.name, str(event_type.version), event_type.aggregate, aggregate_text)
+    own = dict(zip(_HEADERS, values, strict=True))
+    key = aggregate_text if message.key is None else message.key  # events of one aggregate keep their order
     return event_type.topic, msgspec.structs.replace(message, headers={**headers, **own}, key=key)
 
 
 class WantedEvents:
-    """The event types that a handler takes, by the classes that its parameter is annotated with."""
+    """The event types that a handler accepts, by the classes in the annotation of its parameter."""
 
     def __init__(self, event_types: Sequence[EventType]) -> None:
         self._registry = event_types[0].registry
         self._names = {one.name for one in event_types}
 
     def takes(self, message: Message) -> bool:
-        """Not others of its registry. What is no event, or of no known type, is taken: and found out to be bad."""
+        """Whether the handler gets a message: unless its event has another known type. Bad events are refused later."""
         name = message.headers.get(EVENT_TYPE, "")
         return name in self._names or name not in self._registry.types
 
@@ -241,8 +242,8 @@ class WantedEvents:
         event = self._registry.check(message)
         if not self.takes(message):
             raise UnreadableEvent(
-                f"event {message.headers[EVENT_TYPE]!r} is not one that this handler takes",
-                remedy=f"it takes {', '.join(sorted(self._names))}; annotate it with a union of event classes",
+                f"event {message.headers[EVENT_TYPE]!r} is not one that this handler accepts",
+                remedy=f"it accepts {', '.join(sorted(self._names))}; annotate it with a union of event classes",
             )
         return event
 

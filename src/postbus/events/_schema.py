@@ -1,4 +1,4 @@
-"""Event types as JSON Schema."""
+"""Exporting event types as JSON Schema."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from postbus.events._registry import EventType, Registry
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _LOCAL = "#/$defs/"
 _DATA = ("default", "enum", "const", "examples", "title", "description")
-"""Keywords whose values refer to nothing."""
+"""Keywords whose values contain no references."""
 
 
 def json_schema(registry: Registry) -> dict[str, Any]:
     """All events of a registry as one document, which `breaking_changes` compares with a later one.
 
-    `events` tells of each type its topic, aggregate, version, and which versions can be read; `$defs` has the payloads.
+    `events` has the topic, the aggregate, the version and the readable versions of each type; `$defs` the payloads.
     """
     return {
         "$schema": DIALECT,
@@ -40,18 +40,18 @@ def json_schema(registry: Registry) -> dict[str, Any]:
     }
 
 
-def payload_schemas(registry: Registry, place: str) -> dict[str, Any]:
-    """The payloads' schemas by event type, and those that they refer to, which stand at `place` in a document."""
-    schemas: dict[str, Any] = {name: {} for name in registry.types}  # so that nothing else is called so
+def payload_schemas(registry: Registry, location: str) -> dict[str, Any]:
+    """The payloads' schemas by event type, and those that they refer to, for a place in a document."""
+    schemas: dict[str, Any] = {name: {} for name in registry.types}  # reserves the names of the event types
     for event_type in registry.types.values():
-        schemas[event_type.name] = _Mover(event_type.name, place, schemas).moved(_schema_of(event_type), {})
+        schemas[event_type.name] = _Mover(event_type.name, location, schemas).moved(_schema_of(event_type), {})
     return schemas
 
 
 def _schema_of(event_type: EventType) -> dict[str, Any]:
     try:
         return _payload_schema(event_type.payload)
-    except Exception as error:  # anything: annotations, and models, are code
+    except Exception as error:  # annotations and models are code, and may raise anything
         raise InvalidEvent(
             f"the payload of event type {event_type.name!r} has no JSON Schema: {error}",
             remedy="annotate its fields with types that JSON can express",
@@ -66,19 +66,19 @@ def _payload_schema(kind: Any) -> dict[str, Any]:
 
 
 class _Mover:
-    """Moves what a schema defines within itself to the document's own place for schemas."""
+    """Moves the definitions inside of a schema to the document's place for schemas."""
 
-    def __init__(self, prefix: str, place: str, schemas: dict[str, Any]) -> None:
+    def __init__(self, prefix: str, location: str, schemas: dict[str, Any]) -> None:
         self._prefix = prefix
-        self._place = place
+        self._location = location
         self._schemas = schemas
 
     def moved(self, node: Any, names: Mapping[str, str]) -> Any:
-        """A schema with its references changed. `names` are those of definitions around it."""
+        """A schema with its references changed. `names` maps the names of definitions around it."""
         if isinstance(node, list):
             return [self.moved(one, names) for one in node]
         if isinstance(node, str) and node.startswith(_LOCAL):
-            return f"{self._place}{names[node.removeprefix(_LOCAL)]}"
+            return f"{self._location}{names[node.removeprefix(_LOCAL)]}"
         if not isinstance(node, dict):
             return node
         if "$defs" in node:
@@ -87,7 +87,7 @@ class _Mover:
                 self._schemas[names[name]] = self.moved(definition, names)
         changed = {}
         for name, value in node.items():
-            if name == "properties":  # whose names are not keywords
+            if name == "properties":  # the names in it are not keywords
                 changed[name] = {inner: self.moved(schema, names) for inner, schema in value.items()}
             elif name != "$defs":
                 changed[name] = value if name in _DATA else self.moved(value, names)

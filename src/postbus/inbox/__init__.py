@@ -1,6 +1,6 @@
-"""The inbox: effects that happen once, although deliveries repeat. In PostgreSQL, or in Redis.
+"""Inboxes make effects happen once although deliveries repeat, by records in PostgreSQL or in Redis.
 
-Needs no bus: a connection, or a client, is enough.
+They need a connection or a client, and no bus.
 """
 
 from postbus.inbox._postgres import Inbox

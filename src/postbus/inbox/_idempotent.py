@@ -1,4 +1,4 @@
-"""Handlers that are called once for each message, however often that is delivered."""
+"""Idempotent handlers, which are called once for each message however often it is delivered."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from postbus.subscription import hints_of, is_async, is_message, parameters_of
 H = TypeVar("H", bound=Callable[..., Any])
 
 Open = Callable[[Any, Any], Any]
-"""Of a message and a connection: the block that tells whether the message is new."""
+"""Makes, for a message and a connection, the block that says whether the message is new."""
 
 
 def idempotent(once: Open, *, in_database: bool, transaction: Callable[[], Any] | None = None) -> Callable[[H], H]:
-    """Puts the block of an inbox around a handler, in a transaction of its own if one is given."""
+    """Put the block of an inbox around a handler, in a transaction of its own if one is given."""
 
     def decorate(handler: H) -> H:
         call = _Call(handler, transaction)
         if call.connection is not None and not in_database:
             raise InvalidHandler(
-                f"what {call.name} does on its connection would commit after its message is said to be done",
-                remedy="use Inbox(), whose note commits together with the effect",
+                f"the effects of {call.name} on its connection would commit after its message is marked as done",
+                remedy="use Inbox(), whose record commits together with the effect",
             )
         if in_database and transaction is None and call.connection is None:
             raise InvalidHandler(
-                f"{call.name} has no connection to note in that a message is done",
+                f"{call.name} has no connection in which to record that a message is done",
                 remedy="give it a parameter conn and subscribe it with transactional=True, "
                 "or use idempotent(…, transaction=bus.transaction)",
             )
@@ -66,14 +66,14 @@ def idempotent(once: Open, *, in_database: bool, transaction: Callable[[], Any] 
 
 
 class _Undone(Exception):
-    """Leaves the blocks around a handler that does not call its message done: what was noted is undone."""
+    """Leaves the blocks around a handler whose outcome is not Ack, so that the record is undone."""
 
     def __init__(self, outcome: Any) -> None:
         self.outcome = outcome
 
 
 class _Call:
-    """How a handler is called, and how the one around it wants to be called."""
+    """The arguments of a handler, and the signature of the wrapper around it."""
 
     def __init__(self, handler: Callable[..., Any], transaction: Callable[[], Any] | None) -> None:
         self.name = str(getattr(handler, "__qualname__", type(handler).__qualname__))
@@ -82,7 +82,7 @@ class _Call:
         hints = hints_of(handler, self.name)
         if typing.get_origin(hints.get(first.name)) is list:
             raise InvalidHandler(
-                f"{self.name} gets batches, of which some messages may be new and others not",
+                f"{self.name} gets batches, in which some messages may be new and others not",
                 remedy="take one message at a time, or use inbox.once_many() within it",
             )
         names = {one.name for one in others}
@@ -92,14 +92,14 @@ class _Call:
         if hints.get(first.name) is Message:
             self._message = first.name
         elif first.name == "message":
-            raise InvalidHandler(f"{self.name} gets the payload as 'message'", remedy="call that parameter otherwise")
+            raise InvalidHandler(f"{self.name} gets the payload as 'message'", remedy="rename that parameter")
         if self._message is None:
             shown.append(inspect.Parameter("message", inspect.Parameter.KEYWORD_ONLY))
         keyword_only = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in shown]
         self.signature = inspect.Signature([first, *keyword_only])
 
     def split(self, payload: Any, named: dict[str, Any]) -> tuple[Any, Callable[[Any], dict[str, Any]]]:
-        """The message, and what the handler is given when there is a connection."""
+        """The message, and a function that gives the handler's arguments for a connection."""
         message = payload if isinstance(payload, Message) else named[self._message or "message"]
 
         def given(conn: Any) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class _Call:
         return message, given
 
     def opened(self, named: dict[str, Any]) -> Any:
-        """The transaction that the message is handled in: its own, or the one of the connection that came with it."""
+        """The transaction in which the message is handled: a new one, or that of the connection in the arguments."""
         if self._transaction is not None:
             return self._transaction()
         return nullcontext(named.get(self.connection or ""))

@@ -11,14 +11,14 @@ from postbus.message import Message
 from postbus.options import Duration, as_timedelta
 
 MessageId = str | int | UUID | Message
-"""What a broker calls a message; or a message of Postbus, which is known by its `event_id`."""
+"""The id of a message at any broker, or a message of Postbus, which is known by its `event_id`."""
 
 WINDOW = timedelta(hours=720)
-"""How long it is remembered that a message is done. A copy that comes later has its effect again."""
+"""How long an inbox remembers that a message is done. A copy that comes later has its effect again."""
 
 
 def as_text(message_id: MessageId) -> str:
-    """A message's id as the inbox keeps it."""
+    """Convert a message's id to text, as inboxes store it."""
     if isinstance(message_id, Message):
         return message_id.event_id
     if isinstance(message_id, bool) or not isinstance(message_id, str | int | UUID):
@@ -29,7 +29,7 @@ def as_text(message_id: MessageId) -> str:
 
 
 def checked(what: str, name: str, *, most: int) -> str:
-    """A name that can be kept, in either inbox."""
+    """A name that both inboxes can store. Refuses any other."""
     if not isinstance(name, str) or not 1 <= len(name) <= most or not is_storable(name):
         raise InvalidOption(
             f"bad {what}: {name!r:.220}",
@@ -43,7 +43,7 @@ def checked_consumer(consumer: str) -> str:
 
 
 def as_window(length: Duration, *, name: str, least: timedelta) -> timedelta:
-    """How long something is kept."""
+    """Convert a retention to a timedelta. Refuses one that is out of range."""
     kept = as_timedelta(length, name=name)
     if not least <= kept <= timedelta(days=36600):
         raise InvalidOption(f"{name} {kept} is out of range", remedy=f"give {least.total_seconds():g} s to 100 years")

@@ -1,4 +1,4 @@
-"""The inbox in PostgreSQL: what is done is noted in the transaction that does it."""
+"""The inbox in PostgreSQL, which records messages in the transactions that handle them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _FORGET = (
 
 
 class Inbox:
-    """Remembers, in PostgreSQL, which messages a consumer is done with.
+    """Remembers in PostgreSQL which messages a consumer has handled.
 
-    `window` is for how long. A copy of a message that is delivered later has its effect again.
+    It remembers each for `window`. A copy that is delivered later has its effect again.
     """
 
     def __init__(self, *, window: Duration = WINDOW) -> None:
@@ -36,16 +36,16 @@ class Inbox:
     def once(self, conn: Any, consumer: str, message_id: MessageId) -> Once[bool]:
         """Whether this consumer has the message for the first time, as `async with … as first:`.
 
-        That is noted in the transaction of `conn`, so that it commits together with the effect, or neither does.
-        Waits while another transaction has the same message in hand. An error that leaves the block takes the
-        note back, also if the caller goes on with the transaction. With a sync connection: `with … as first:`.
+        The message is recorded in the transaction of `conn`, so the record and the effect commit together or not at
+        all. While another transaction has the same message in hand, this waits. An error that leaves the block removes
+        the record, even if the caller goes on with the transaction. With a sync connection: `with … as first:`.
         """
         return Once(conn, checked_consumer(consumer), [as_text(message_id)], self._window, shape=all)
 
     def once_many(self, conn: Any, consumer: str, message_ids: Iterable[MessageId]) -> Once[list[bool]]:
-        """The same for a batch, in one round trip: an answer for each message, in their order.
+        """The same for a batch in one round trip: a list with an answer for each message, in their order.
 
-        They are taken by their ids, so that two processes with some of the same messages do not wait for each other.
+        The messages are locked in the order of their ids, so that two processes with common messages do not deadlock.
         """
         if isinstance(message_ids, str):
             raise InvalidOption(f"{message_ids!r:.200} is one id", remedy="give a list, or use inbox.once()")
@@ -53,9 +53,9 @@ class Inbox:
         return Once(conn, checked_consumer(consumer), given, self._window, shape=list)
 
     def forget(self, conn: Any, consumer: str, message_id: MessageId) -> Any:
-        """Let the next delivery of a message have its effect again. Returns whether the message was known.
+        """Let the next delivery of a message have its effect again, in the transaction of `conn`.
 
-        In the transaction of `conn`; on an async connection, an awaitable.
+        Returns whether the message was known; on an async connection, an awaitable of that.
         """
         return _run(conn, _FORGET, checked_consumer(consumer), [as_text(message_id)])
 
@@ -66,11 +66,11 @@ class Inbox:
         transaction: Callable[[], Any] | None = None,
         message_id: Callable[[Any], MessageId] | None = None,
     ) -> Callable[[H], H]:
-        """Make a handler idempotent: it is called once for each message, however often that is delivered.
+        """Make a handler idempotent: it is called once for each message, however often the message is delivered.
 
-        The note goes to the transaction of the handler's parameter `conn`, which a transactional handler gets from
-        the bus. Others get one of `transaction`, such as `bus.transaction`. `message_id` tells what the message is
-        known by, if not by its `event_id`; such as `lambda message: message.headers["payment-id"]`.
+        The message is recorded in the transaction of the handler's parameter `conn`, which a transactional handler gets
+        from the bus. Other handlers get one from `transaction`, such as `bus.transaction`. Messages are known by their
+        `event_id`, or by `message_id`, such as `lambda message: message.headers["payment-id"]`.
         """
         checked_consumer(consumer)
 
@@ -96,7 +96,7 @@ class Once(Generic[A]):
 
     def __enter__(self) -> A:
         self._check_kind(is_async=False)
-        first = self._noted(_run(self._conn, _ONCE, self._consumer, self._ids, self._window))
+        first = self._recorded(_run(self._conn, _ONCE, self._consumer, self._ids, self._window))
         if self._new and self._driver.has_committed(self._conn):
             _run(self._conn, _FORGET, self._consumer, self._new)
             raise _no_transaction()
@@ -104,12 +104,12 @@ class Once(Generic[A]):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and self._new:
-            with suppress(Exception):  # where the transaction has failed, the notes are gone with it
+            with suppress(Exception):  # in a transaction that has failed, the records are gone already
                 _run(self._conn, _FORGET, self._consumer, self._new)
 
     async def __aenter__(self) -> A:
         self._check_kind(is_async=True)
-        first = self._noted(await _run(self._conn, _ONCE, self._consumer, self._ids, self._window))
+        first = self._recorded(await _run(self._conn, _ONCE, self._consumer, self._ids, self._window))
         if self._new and self._driver.has_committed(self._conn):
             await _run(self._conn, _FORGET, self._consumer, self._new)
             raise _no_transaction()
@@ -120,7 +120,7 @@ class Once(Generic[A]):
             with suppress(Exception):  # as above
                 await _run(self._conn, _FORGET, self._consumer, self._new)
 
-    def _noted(self, first: list[bool]) -> A:
+    def _recorded(self, first: list[bool]) -> A:
         self._new = [one for one, is_first in zip(self._ids, first, strict=True) if is_first]
         return self._shape(first)
 
@@ -133,7 +133,7 @@ class Once(Generic[A]):
 
 
 def _run(conn: Any, sql: str, *args: Any) -> Any:
-    """The statement's answer, or an awaitable of it."""
+    """Run a statement. Returns its value, or an awaitable of it."""
     driver = driver_of(conn)
     if driver.is_async:
         return _run_async(conn, sql, args)
@@ -152,6 +152,6 @@ async def _run_async(conn: Any, sql: str, args: tuple[Any, ...]) -> Any:
 
 def _no_transaction() -> InvalidInput:
     return InvalidInput(
-        "the connection is in no transaction, so the effect and its note cannot commit together",
+        "the connection is in no transaction, so the effect and its record cannot commit together",
         remedy="begin a transaction around inbox.once(…) and the effect, or turn autocommit off",
     )

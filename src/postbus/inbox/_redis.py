@@ -1,7 +1,7 @@
-"""The inbox in Redis: a message is claimed for a short time, and done for a long one.
+"""The inbox in Redis, which claims a message for a short time and remembers it for a long one.
 
-A claim ends by itself, so a process that dies with it delays the effect and does not prevent it. What Redis cannot do
-is commit the effect and its note together: see docs/inbox.md for what that means.
+A claim expires, so a process that dies with one delays the effect but does not prevent it. Redis cannot commit the
+effect and its record together: docs/inbox.md explains the consequences.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ H = TypeVar("H", bound=Callable[..., Any])
 KEY = "postbus:inbox:{consumer}:{message_id}"
 _NEW, _IN_HAND = 1, 2
 
-# A value that is not a claim says "done", whoever wrote it.
+# A value that is not a claim means that the message is done, whoever wrote it.
 _CLAIM = """
 if redis.call('set', KEYS[1], ARGV[1], 'nx', 'px', ARGV[2]) then return {1, 0} end
 if string.sub(redis.call('get', KEYS[1]), 1, 8) == 'claimed:' then return {2, redis.call('pttl', KEYS[1])} end
 return {0, 0}
 """
-# Where nobody has claimed it since our claim ended, the effect is still the only one: it counts.
+# If nobody has claimed the message since our claim expired, our effect is still the only one, so it counts.
 _FINISH = """
 local holder = redis.call('get', KEYS[1])
 if holder and holder ~= ARGV[1] then return 0 end
@@ -40,10 +40,10 @@ _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del
 
 
 class RedisInbox:
-    """Remembers, in Redis, which messages a consumer is done with.
+    """Remembers in Redis which messages a consumer has handled.
 
-    `client` is one of redis-py, async or not. `claim` is how long a process may take for an effect: after that
-    another one may begin. `window` is how long it is remembered that a message is done.
+    `client` is one of redis-py, async or not. `claim` is the time that an effect may take: after it another process may
+    begin. `window` is how long a handled message is remembered.
     """
 
     def __init__(
@@ -64,16 +64,16 @@ class RedisInbox:
     def once(self, consumer: str, message_id: MessageId) -> RedisOnce:
         """Whether this consumer has the message for the first time, as `async with … as first:`.
 
-        The block has the effect if so. When it ends, the message is done; an error that leaves it gives the message
-        back. Raises MessageInHand while another process has it, and LeaseLost at the end if another one took it over.
-        With a client that is not async: `with … as first:`.
+        If so, the block must have the effect. The message is done when the block ends; an error that leaves the block
+        gives the message back. Raises MessageInHand while another process has the message, and LeaseLost at the end if
+        another process took it over. With a client that is not async: `with … as first:`.
         """
         return RedisOnce(self._call, self._key_of(consumer, message_id), self._is_async, self._claim, self._window)
 
     def forget(self, consumer: str, message_id: MessageId) -> Any:
-        """Let the next delivery of a message have its effect again. Returns whether the message was known.
+        """Let the next delivery of a message have its effect again.
 
-        With an async client, an awaitable.
+        Returns whether the message was known; with an async client, an awaitable of that.
         """
         deleted = self._client.delete(self._key_of(consumer, message_id))
         return _as_bool(deleted) if self._is_async else bool(deleted)
@@ -81,9 +81,9 @@ class RedisInbox:
     def idempotent(self, consumer: str, *, message_id: Callable[[Any], MessageId] | None = None) -> Callable[[H], H]:
         """Make a handler idempotent: a message whose handler has succeeded is not handled again.
 
-        One that another process has in hand is tried again when that one's claim ends. Transactional handlers are
-        refused: their effect commits later than the message would be said to be done. `message_id` tells what the
-        message is known by, if not by its `event_id`; such as `lambda message: message.headers["payment-id"]`.
+        A message that another process has in hand is tried again when the claim of that process ends. Transactional
+        handlers are refused, because their effect would commit after the message is marked as done. Messages are known
+        by their `event_id`, or by `message_id`, such as `lambda message: message.headers["payment-id"]`.
         """
         self._key_of(consumer, "any")
 
@@ -95,7 +95,7 @@ class RedisInbox:
     def _key_of(self, consumer: str, message_id: MessageId) -> str:
         if ":" in checked_consumer(consumer):
             raise InvalidOption(
-                f"bad name of a consumer: {consumer!r}", remedy="leave the colon out: it separates the parts of a key"
+                f"bad name of a consumer: {consumer!r}", remedy="use no colon: it separates the parts of a key"
             )
         return self._key.format(consumer=consumer, message_id=as_text(message_id))
 
@@ -125,7 +125,7 @@ class RedisOnce:
         if error is None:
             self._check_finished(self._call(_FINISH, self._key, self._token, self._window))
             return
-        with suppress(Exception):  # then the claim ends by itself
+        with suppress(Exception):  # then the claim expires by itself
             self._call(_RELEASE, self._key, self._token)
 
     async def __aenter__(self) -> bool:
@@ -146,7 +146,7 @@ class RedisOnce:
         if state == _IN_HAND:
             raise MessageInHand(
                 "another process has the message in hand",
-                remedy="deliver it again when that one's claim has ended",
+                remedy="deliver it again when the claim of that process has ended",
                 retry_after=max(left, 0) / 1000,
             )
         self._is_first = state == _NEW
@@ -156,7 +156,7 @@ class RedisOnce:
     def _check_finished(is_finished: int) -> None:
         if not is_finished:
             raise LeaseLost(
-                "the claim ended before the effect did, and another process took the message over",
+                "the claim expired before the effect was complete, and another process took the message over",
                 remedy="claim for longer than an effect takes: RedisInbox(…, claim=…)",
             )
 

@@ -1,4 +1,4 @@
-"""Relaying: messages go on to other brokers, by groups whose handler is a sink."""
+"""Relaying messages to other brokers, by groups whose handler sends to a sink."""
 
 from postbus.relay.envelope import Envelope, Form
 from postbus.relay.kafka import KafkaSink

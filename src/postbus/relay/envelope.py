@@ -1,4 +1,4 @@
-"""Envelopes: what is told of a message beside its payload, and where it goes."""
+"""Envelopes: the headers, the id and the target with which a message leaves for a sink."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ EVENT_TYPE, AGGREGATE_TYPE, AGGREGATE_ID, EVENT_VERSION = (
     "event-version",
 )
 _OF_EVENTS = {name: name.replace("-", "_") for name in (EVENT_TYPE, AGGREGATE_TYPE, AGGREGATE_ID, EVENT_VERSION)}
-_NOT_TOLD = {*_OF_EVENTS, EVENT_ID}
-_LONGEST_ID = 250  # of RabbitMQ's message_id, which has 255 bytes
+_REPLACED = {*_OF_EVENTS, EVENT_ID}
+_LONGEST_ID = 250  # RabbitMQ's message_id has at most 255 bytes
 _TRACE = ("traceparent", "tracestate")
 _FIELDS = ("topic", "key", "event_type", "aggregate_type", "aggregate_id")
 CLOUD_EVENTS_PREFIX = "ce-"
@@ -34,18 +34,18 @@ _STRUCTURED = "application/cloudevents+json"
 
 
 class Form(StrEnum):
-    """How a message is put."""
+    """The format of a message at the sink."""
 
     ATTRIBUTES = "attributes"
-    """The payload as it is, and headers event_id, event_type, aggregate_type, aggregate_id and created_at."""
+    """The payload as it is, with headers event_id, event_type, aggregate_type, aggregate_id and created_at."""
     CLOUDEVENTS = "cloudevents"
-    """CloudEvents 1.0, binary: the payload as it is, and headers ce-id, ce-type, …"""
+    """CloudEvents 1.0, binary: the payload as it is, with headers ce-id, ce-type, …"""
     CLOUDEVENTS_STRUCTURED = "cloudevents-structured"
-    """CloudEvents 1.0, structured: a JSON object with all of it."""
+    """CloudEvents 1.0, structured: one JSON object with the payload and the attributes."""
 
 
 class Unfit(Exception):
-    """A message that can never be sent as it is; the text says why."""
+    """A message that can never be sent as it is, with the reason."""
 
 
 class Envelope:
@@ -63,14 +63,14 @@ class Envelope:
     ) -> None:
         self._published_at: datetime | None = None
         self._moment = ""
-        """That one as text: messages that were published together have the same."""
+        """The same time as text. Messages that were published together share it."""
         self._target = target
         self._quote = quote
-        """What values that are filled in have to go through."""
+        """Escapes values that are inserted into the target."""
         self._is_plain = "{" not in target and "}" not in target
         self._source = source
         self._suffix = f":{route}{suffix}" if route else suffix
-        """Of deduplication ids: each route sends a message once, and what a replay sends is sent on purpose."""
+        """The end of deduplication ids: each route sends a message once, and each replay sends it once more."""
         try:
             self._form = Form(form)
         except ValueError:
@@ -80,20 +80,20 @@ class Envelope:
             raise InvalidOption(f"source {source!r} is not a name", remedy="give a URI, or a path such as /shop/orders")
 
     def parcel(self, message: Message) -> Parcel:
-        """A message on its way. Raises Unfit."""
+        """Make the parcel of a message. Raises Unfit."""
         headers = message.headers
         key = message.key if message.key is not None else headers.get(AGGREGATE_ID)
         body, content_type = message.payload, safe_content_type(message.content_type)
-        told = {name: value for name, value in headers.items() if name not in _NOT_TOLD} if headers else {}
+        sent = {name: value for name, value in headers.items() if name not in _REPLACED} if headers else {}
         event_id = message.event_id
         if self._form is Form.ATTRIBUTES:
-            told["event_id"], told["created_at"] = event_id, self._told_moment(message)
+            sent["event_id"], sent["created_at"] = event_id, self._time_text(message)
             if headers:
-                told |= {given: headers[name] for name, given in _OF_EVENTS.items() if name in headers}
+                sent |= {given: headers[name] for name, given in _OF_EVENTS.items() if name in headers}
             if message.correlation_id is not None:
-                told["correlation_id"] = message.correlation_id
+                sent["correlation_id"] = message.correlation_id
         elif self._form is Form.CLOUDEVENTS:
-            told |= {CLOUD_EVENTS_PREFIX + name: value for name, value in self._cloud_event(message, key).items()}
+            sent |= {CLOUD_EVENTS_PREFIX + name: value for name, value in self._cloud_event(message, key).items()}
         else:
             body, content_type = self._structured(message, key), _STRUCTURED
         return Parcel(
@@ -103,7 +103,7 @@ class Envelope:
             key=key,
             body=body,
             content_type=content_type,
-            headers=told,
+            headers=sent,
             message=message,
         )
 
@@ -120,7 +120,7 @@ class Envelope:
                 found = f"{event_id}:{own}{self._suffix}"
         return found if len(found) <= _LONGEST_ID else hashlib.sha256(found.encode()).hexdigest()
 
-    def _told_moment(self, message: Message) -> str:
+    def _time_text(self, message: Message) -> str:
         if message.published_at is not self._published_at:
             self._published_at = message.published_at
             self._moment = message.published_at.astimezone(UTC).isoformat().replace("+00:00", "Z")
@@ -138,26 +138,27 @@ class Envelope:
 
     def _cloud_event(self, message: Message, key: str | None) -> dict[str, str]:
         headers = message.headers
-        told: dict[str, str | None] = {
+        attributes: dict[str, str | None] = {
             "specversion": "1.0",
             "id": message.event_id,
             "source": self._source,
             "type": headers.get(EVENT_TYPE) or message.topic,
             "subject": headers.get(AGGREGATE_ID) or key,
-            "time": self._told_moment(message),
+            "time": self._time_text(message),
             "partitionkey": key,
             "aggregatetype": headers.get(AGGREGATE_TYPE),
             "eventversion": headers.get(EVENT_VERSION),
             "correlationid": message.correlation_id,
         }
-        return {name: value for name, value in told.items() if value}
+        return {name: value for name, value in attributes.items() if value}
 
     def _structured(self, message: Message, key: str | None) -> bytes:
         content_type = safe_content_type(message.content_type)
-        told = self._cloud_event(message, key) | {"datacontenttype": content_type}
-        told |= {name: message.headers[name] for name in _TRACE if name in message.headers}
-        head = json.dumps(told)[:-1].encode()
-        # As it is, so that no number changes. What only says that it is JSON could close the object and forge the rest.
+        attributes = self._cloud_event(message, key) | {"datacontenttype": content_type}
+        attributes |= {name: message.headers[name] for name in _TRACE if name in message.headers}
+        head = json.dumps(attributes)[:-1].encode()
+        # JSON is inserted as it is, so that no number changes. Text that only claims to be JSON could close the object
+        # and forge attributes, so it is checked.
         if holds_json(message.payload, content_type):
             return head + b', "data": ' + message.payload + b"}"
         if content_type.startswith("text/"):

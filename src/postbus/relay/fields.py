@@ -1,4 +1,4 @@
-"""Header fields: what a transport lets through of names and values."""
+"""Header fields: the names and values that a transport accepts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from urllib.parse import quote
 
 HTTP = re.compile(r"[A-Za-z0-9!#$&'*+.^_`|~-]+")
-"""Names of header fields in HTTP, and in NATS, which has them from there."""
-_SAFE = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # all that can be seen but the percent sign
+"""Names of header fields in HTTP, and in NATS, which uses the same rule."""
+_SAFE = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # all visible characters except the percent sign
 
 
 def encoded(headers: Mapping[str, str], names: re.Pattern[str]) -> dict[str, str]:
-    """Headers as one line each: what is not ASCII, or cannot be seen, is percent-encoded. Refuses other names."""
+    """Percent-encode values that are not ASCII or not visible, so that each header is one line. Refuses other names."""
     for name in headers:
         if not names.fullmatch(name):
             raise ValueError(f"header {name!r} has a name that the sink does not take")

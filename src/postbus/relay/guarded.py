@@ -1,4 +1,4 @@
-"""Requests of HTTP that reach nothing but what a rule allows. Needs httpx, and is imported only where that is used."""
+"""HTTP requests that reach only addresses which a rule allows. It needs httpx, and is imported only for that."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ERRORS: tuple[tuple[type[Exception], type[httpx.TransportError]], ...] = (
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):
-    """Sends requests by connections that obey a rule; never by a proxy, which would get round it."""
+    """Sends requests by connections that obey a rule, and never by a proxy, which would bypass it."""
 
     def __init__(self, reach: Reach, *, connections: int) -> None:
         self._pool = httpcore.AsyncConnectionPool(
@@ -70,7 +70,7 @@ class _Stream(httpx.AsyncByteStream):
 
 
 class _GuardedBackend(httpcore.AsyncNetworkBackend):
-    """Connects to addresses that it has checked itself: between the check and the connection no name is asked again."""
+    """Connects to addresses that it has checked: no name is resolved between the check and the connection."""
 
     def __init__(self, reach: Reach) -> None:
         self._reach = reach
@@ -102,7 +102,10 @@ class _GuardedBackend(httpcore.AsyncNetworkBackend):
         raise failure
 
     def _may_stay(self, host: str, connected: Any) -> bool:
-        """Whether it leads where it may. This machine's public address is none: firewalls do not guard it from us."""
+        """Whether a connection leads to an allowed address. This machine's own public one is no such address.
+
+        Firewalls do not guard it against requests from here.
+        """
         peer, own = connected.getpeername()[0], connected.getsockname()[0]
         return self._reach.allows(host, peer) and (peer != own or self._reach.names(host, peer))
 
@@ -121,7 +124,7 @@ async def _addresses(host: str, port: int, timeout: float | None) -> list[str]:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Errors as httpx has them."""
+    """Translate errors of httpcore into those of httpx."""
     try:
         yield
     except Exception as error:

@@ -25,13 +25,13 @@ class KafkaSink:
     def __init__(
         self, url: str = "kafka://127.0.0.1:9092", *, config: Mapping[str, Any] | None = None, timeout: Duration = 30.0
     ) -> None:
-        """`url` may name several brokers, with commas; `config` is more of librdkafka's configuration."""
+        """`url` may name several brokers, separated by commas. `config` has further settings of librdkafka."""
         self._kafka: Any = client("confluent_kafka", "kafka")
         self._timeout = as_timedelta(timeout, name="timeout").total_seconds()
         own = dict(config or {})
         for name in _OURS:
             if name in own:
-                raise InvalidOption(f"config has {name!r}, which the sink sets itself", remedy="leave it out")
+                raise InvalidOption(f"config has {name!r}, which the sink sets itself", remedy="omit it")
         brokers = url.partition("://")[2].rstrip("/")
         if not brokers:
             raise InvalidOption(f"the address {url!r} names no broker", remedy="such as kafka://host:9092")
@@ -39,12 +39,12 @@ class KafkaSink:
             "partitioner": "murmur2_random",
             "linger.ms": 1,
             "log_level": 0,
-            "topic.metadata.propagation.max.ms": 10_000,  # how long a topic may be unknown
+            "topic.metadata.propagation.max.ms": 10_000,  # the time for which a topic may be unknown
             **own,
             "bootstrap.servers": brokers,
             "enable.idempotence": True,
             "acks": "all",
-            # It tries for as long as it lives: what has gone out may arrive, and nothing may overtake it.
+            # The producer never gives up a message: one that has gone out may arrive, and no later one may overtake it.
             "message.timeout.ms": 0,
         }
         self._producer: Any = None
@@ -69,7 +69,7 @@ class KafkaSink:
     async def send(self, parcels: Sequence[Parcel]) -> Sequence[Outcome]:
         outcomes: list[Outcome] = [Release()] * len(parcels)
         producer = self._producer
-        for place, one in enumerate(parcels):
+        for index, one in enumerate(parcels):
             try:
                 producer.produce(
                     one.target,
@@ -77,40 +77,40 @@ class KafkaSink:
                     key=None if one.key is None else one.key.encode(),
                     headers=_headers(one),
                     timestamp=int(one.message.published_at.timestamp() * 1000),
-                    on_delivery=lambda error, _, place=place: outcomes.__setitem__(place, self._outcome(error)),
+                    on_delivery=lambda error, _, index=index: outcomes.__setitem__(index, self._outcome(error)),
                 )
             except self._kafka.KafkaException as error:
-                outcomes[place] = self._outcome(error.args[0])
+                outcomes[index] = self._outcome(error.args[0])
             except BufferError:
-                break  # these come again
+                break  # the buffer is full: the rest is sent again later
         if await asyncio.to_thread(producer.flush, self._timeout) > 0:
-            await asyncio.to_thread(_end, producer)  # which tells of those that are left
+            await asyncio.to_thread(_end, producer)  # calls on_delivery for the rest
         return outcomes
 
     def _outcome(self, error: Any) -> Outcome:
         if error is None:
             return Ack()
-        told = f"Kafka refused it: {error.str()}"
+        reason = f"Kafka refused it: {error.str()}"
         if error.name() in _REFUSED:
-            return DeadLetter(reason=told)
+            return DeadLetter(reason=reason)
         is_away = error.fatal() or error.retriable() or error.name().startswith("_")
         is_unknown_topic = error.name() == "_UNKNOWN_TOPIC"
-        return Release() if is_away and not is_unknown_topic else Retry(error=told)
+        return Release() if is_away and not is_unknown_topic else Retry(error=reason)
 
 
 def _headers(parcel: Parcel) -> list[tuple[str, bytes]]:
-    """Names as the Kafka binding of CloudEvents has them."""
-    told = [
+    """The headers, with the names of the Kafka binding of CloudEvents."""
+    named = [
         (
             f"ce_{name.removeprefix(CLOUD_EVENTS_PREFIX)}" if name.startswith(CLOUD_EVENTS_PREFIX) else name,
             value.encode(),
         )
         for name, value in parcel.headers.items()
     ]
-    return [*told, ("content-type", parcel.content_type.encode())]
+    return [*named, ("content-type", parcel.content_type.encode())]
 
 
 def _end(producer: Any) -> None:
-    """Give up what is not delivered: it comes again, by another producer."""
+    """Drop what is not delivered: another producer sends it again."""
     producer.purge()
     producer.flush(1.0)

@@ -1,4 +1,4 @@
-"""NATS JetStream: the target is a subject, which a stream has to listen to."""
+"""NATS JetStream: the target is a subject, to which a stream must listen."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from postbus.options import Duration, as_timedelta
 from postbus.relay.fields import HTTP, encoded
 from postbus.relay.sink import NotNow, Parcel, check_address, client
 
-_OWN = "nats-"  # headers that begin so mean something to the server
+_OWN = "nats-"  # the server interprets headers with this prefix
 _TOO_LARGE = 10054  # error code of JetStream: message size exceeds maximum allowed
 _NOT_NOW = (10002, 10005, 10008, 10023, 10028, 10047, 10077, 10118)
 """Error codes of JetStream: no resources, no storage, no leader, the stream is full or offline."""
-_PER_SUBJECT = "per subject"  # in the text of 10077, if only the message's own subject is full
+_PER_SUBJECT = "per subject"  # in the text of 10077 if only the message's own subject is full
 _Answer = asyncio.Future[Outcome]
 
 
@@ -42,7 +42,7 @@ class NatsSink:
         credentials: str | None = None,
         timeout: Duration = 10.0,
     ) -> None:
-        """`url` may be several, with commas. `stream` refuses subjects of others; `credentials` names a file."""
+        """`url` may be several, separated by commas. Subjects must belong to `stream`. `credentials` names a file."""
         for one in url.split(","):
             check_address(
                 one if "://" in one else f"nats://{one}",
@@ -62,19 +62,19 @@ class NatsSink:
         self._inbox = ""
         self._numbers = itertools.count()
         self._duplicates = 0
-        """Messages that a stream had already, and that are not told of yet."""
+        """The number of messages that a stream had already, until it is logged."""
         self._answers: dict[str, _Answer] = {}
-        """Of what is published, by the subject that the stream answers to."""
+        """The futures for published messages, by the subject to which the stream answers."""
 
     async def open(self) -> None:
         await self.close()
         options = {} if self._credentials is None else {"user_credentials": self._credentials}
         try:
-            # Without reconnecting: what is left in the client's buffer would overtake what we send again.
+            # No reconnecting: messages that are left in the client's buffer would overtake those that are sent again.
             self._client = await self._nats.connect(
                 self._url.split(","),
                 allow_reconnect=False,
-                max_reconnect_attempts=1,  # which holds for connecting, too
+                max_reconnect_attempts=1,  # also limits the first attempts to connect
                 reconnect_time_wait=0.05,
                 connect_timeout=self._timeout,
                 closed_cb=self._was_closed,
@@ -94,14 +94,14 @@ class NatsSink:
             await client_to_close.close()
 
     async def send(self, parcels: Sequence[Parcel]) -> Sequence[Outcome]:
-        told = [await self._publish(one) for one in parcels]
-        answers = [one for one in told if isinstance(one, asyncio.Future)]
+        sent = [await self._publish(one) for one in parcels]
+        answers = [one for one in sent if isinstance(one, asyncio.Future)]
         if answers:
             await asyncio.wait(answers, timeout=self._timeout)
         if self._duplicates:
             event(logging.INFO, "sink.duplicate", sink=self.kind, messages=self._duplicates)
             self._duplicates = 0
-        return [_outcome(one) if isinstance(one, asyncio.Future) else one for one in told]
+        return [_outcome(one) if isinstance(one, asyncio.Future) else one for one in sent]
 
     async def _publish(self, parcel: Parcel) -> Outcome | _Answer:
         if any(character.isspace() or character in "*>" for character in parcel.target):
@@ -115,10 +115,10 @@ class NatsSink:
         if self._stream is not None:
             headers["Nats-Expected-Stream"] = self._stream
         client_now = self._client
-        if client_now is None:  # closed meanwhile, for another call
+        if client_now is None:  # another call closed it meanwhile
             return Release()
         size, most = _size(headers, parcel.body), client_now.max_payload
-        if size > most:  # which would make the server close the connection
+        if size > most:  # otherwise the server would close the connection
             return DeadLetter(reason=f"{size} bytes, headers included, are more than the server's max_payload, {most}")
         subject = f"{self._inbox}.{next(self._numbers)}"
         answer: _Answer = asyncio.get_running_loop().create_future()
@@ -136,9 +136,9 @@ class NatsSink:
     async def _was_answered(self, answered: Any) -> None:
         answer = self._answers.get(answered.subject)
         if answer is not None:
-            _set(answer, self._told(answered))
+            _set(answer, self._outcome_of(answered))
 
-    def _told(self, answered: Any) -> Outcome:
+    def _outcome_of(self, answered: Any) -> Outcome:
         if answered.headers and answered.headers.get("Status") == "503":
             return Retry(error="no stream listens to the subject")
         answer = json.loads(answered.data)
@@ -147,13 +147,13 @@ class NatsSink:
             if answer.get("duplicate"):
                 self._duplicates += 1
             return Ack()
-        told = f"JetStream refused it: {error.get('description')} ({error.get('err_code')})"
-        if error.get("err_code") in _NOT_NOW and _PER_SUBJECT not in told:
-            return NotNow(told)
-        return DeadLetter(reason=told) if error.get("err_code") == _TOO_LARGE else Retry(error=told)
+        reason = f"JetStream refused it: {error.get('description')} ({error.get('err_code')})"
+        if error.get("err_code") in _NOT_NOW and _PER_SUBJECT not in reason:
+            return NotNow(reason)
+        return DeadLetter(reason=reason) if error.get("err_code") == _TOO_LARGE else Retry(error=reason)
 
     async def _was_closed(self) -> None:
-        """Nothing that was not answered by now ever will be."""
+        """Release all messages without an answer, because none will come."""
         for answer in list(self._answers.values()):
             _set(answer, Release())
 

@@ -1,4 +1,4 @@
-"""Planning a relay: what is asked for, what the topic is, and the handler that comes of it."""
+"""Planning a relay: from a topic, a sink and options to a handler."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from postbus._runtime.log_events import event
 from postbus.catch_up import CatchUp
 from postbus.errors import InvalidOption, PostbusError, TopicNotFound
 from postbus.options import Duration, as_timedelta
-from postbus.relay.away import Away
 from postbus.relay.envelope import Envelope, Form
 from postbus.relay.relay import EventRegistry, Relay
 from postbus.relay.sink import Sink
+from postbus.relay.sink_monitor import SinkMonitor
 from postbus.retry import RetryPolicy
 from postbus.start import Start
 from postbus.subscription import HandlerOptions
 
 BATCH, CONCURRENCY, POLL, MAX_ATTEMPTS, RETENTION = 50, 1, timedelta(milliseconds=500), 25, timedelta(days=30)
 IN_ORDER = CatchUp(max_rate=None, beside_from=2**62)
-"""A relay that is behind skips nothing, and sends what is old before what is new."""
+"""A relay that is behind skips nothing, and sends old messages before new ones."""
 
 
 class RelayOptions(TypedDict, total=False):
-    """How messages are relayed. What is left out has the default named here."""
+    """Options of a relay. The default of each is in brackets."""
 
     target: str | None
-    """Where in the sink they go: a template with {topic}, {key}, {event_type}, {aggregate_type}, {aggregate_id}
-    ({topic}; a sink with an address of its own: that one)."""
+    """The target in the sink: a template with {topic}, {key}, {event_type}, {aggregate_type}, {aggregate_id}
+    (the sink's own address if it has one, else {topic})."""
     form: Form | str
     """attributes, cloudevents or cloudevents-structured (attributes)."""
     source: str | None
-    """Who sends, for CloudEvents (/postbus/, the database's source, and the topic)."""
+    """The source attribute of CloudEvents (/postbus/, the database's source, and the topic)."""
     registry: EventRegistry | None
-    """Says which messages must not be sent: these are dead letters at once (none)."""
+    """Checks messages: those that it refuses become dead letters at once (none)."""
     batch: int
-    """Messages that are sent at a time (50)."""
+    """The number of messages that are sent at a time (50)."""
     concurrency: int
-    """Batches that are under way at the same time; messages of one key are in one of them (1)."""
+    """The number of batches under way at the same time. Messages of one key are in one of them (1)."""
     poll: Duration
-    """How often to look for messages while nobody rings (500 ms)."""
+    """The time between polls while there are no wake-ups (500 ms)."""
     max_attempts: int
-    """Attempts before a message that the sink refuses becomes a dead letter (25); the topic says how long apart."""
+    """Attempts before a refused message becomes a dead letter; the topic has the time between them (25)."""
     retention: Duration
-    """How long sent messages should be kept, to be sent again; a topic that keeps them for less is told (30 days)."""
+    """How long sent messages should be kept for replays. A topic that keeps them for less is logged (30 days)."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ async def plan(
     form = options.get("form", Form.ATTRIBUTES)
     envelope = Envelope(target, form=form, source=source, route=route, suffix=suffix, quote=quote)
     is_queue = found[0]["semantics"] == "QUEUE"
-    away = Away(store, topic, None if is_queue else route, getattr(sink, "address", None) or kind_of(sink))
-    relay = Relay(route, sink, envelope, registry=options.get("registry"), is_stopping=is_stopping, away=away)
+    monitor = SinkMonitor(store, topic, None if is_queue else route, getattr(sink, "address", None) or kind_of(sink))
+    relay = Relay(route, sink, envelope, registry=options.get("registry"), is_stopping=is_stopping, monitor=monitor)
     handling: HandlerOptions = {
         "batch": options.get("batch", BATCH),
         "concurrency": options.get("concurrency", CONCURRENCY),
@@ -120,7 +120,7 @@ async def register(planned: Planned, handlers: HandlerRegistry, start: Start | s
 
 
 def retry_of(topic: Mapping[str, Any], max_attempts: int) -> RetryPolicy:
-    """The topic's own waits, with another number of attempts."""
+    """The retry policy of a topic, with another number of attempts."""
     return RetryPolicy(
         max_attempts=max_attempts,
         initial=topic["retry_initial"].total_seconds(),
@@ -147,8 +147,8 @@ def short_retention(has: timedelta, wanted: timedelta) -> str | None:
 
 def as_retention(kept: timedelta) -> str:
     """The value for --retention on the command line, with --max-retention beyond the default of 30 days."""
-    told = f"{kept.total_seconds():.0f}s"
-    return f"{told} --max-retention {told}" if kept > RETENTION else told
+    length = f"{kept.total_seconds():.0f}s"
+    return f"{length} --max-retention {length}" if kept > RETENTION else length
 
 
 def kind_of(sink: object) -> str:

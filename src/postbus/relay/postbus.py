@@ -1,4 +1,4 @@
-"""Another Postbus: the target is a topic there, and a batch is one transaction."""
+"""Another database with Postbus: the target is a topic there, and a batch is one transaction."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from postbus.relay.envelope import CLOUD_EVENTS_PREFIX
 from postbus.relay.sink import NotNow, Parcel, one_by_one
 
 _NOT_NOW = ("25006", "53100", "53300", "55P03")  # read-only, disk full, too many connections, locked
-_NOT_NOW_CLASSES = ("40", "58")  # rolled back for others' sake, trouble with files
+_NOT_NOW_CLASSES = ("40", "58")  # deadlocks and the like, trouble with files
 
 
 class PostbusSink:
-    """Publishes with the parcel's id as deduplication key: within its topic's window, exactly once.
+    """Publishes with the parcel's id as deduplication key, so exactly once within its topic's window.
 
-    The message keeps its identity there, as its header event-id, however many databases it passes through.
+    The header event-id keeps the identity of the message, however many databases it passes through.
     """
 
     keeps_order = True
@@ -53,7 +53,7 @@ class PostbusSink:
             if not _says_not_now(error):
                 raise
             return [NotNow(error.message)] * len(parcels)
-        except InvalidInput:  # something in the batch was refused, and with it all of it: find out what
+        except InvalidInput:  # a message was refused, and with it the batch: find out which
             return await one_by_one(self._send_one, parcels)
 
     async def _send_one(self, parcel: Parcel) -> Outcome:
@@ -82,7 +82,7 @@ class PostbusSink:
 
 
 def _says_not_now(error: SinkUnavailable) -> bool:
-    """Whether the other database itself said that it cannot write at the moment, whatever the message."""
+    """Whether the other database said that it cannot write at the moment, whatever the message."""
     unavailable = error.__cause__
     refusal = None if unavailable is None else unavailable.__cause__
     if not isinstance(refusal, asyncpg.PostgresError):
@@ -92,12 +92,12 @@ def _says_not_now(error: SinkUnavailable) -> bool:
 
 
 def _outgoing(parcel: Parcel) -> Outgoing:
-    told = {name: value for name, value in parcel.headers.items() if name.startswith(CLOUD_EVENTS_PREFIX)}
+    of_cloud_events = {name: value for name, value in parcel.headers.items() if name.startswith(CLOUD_EVENTS_PREFIX)}
     return Outgoing(
         payload=parcel.body,
         content_type=parcel.content_type,
         key=parcel.key,
-        headers={**parcel.message.headers, **told, EVENT_ID: parcel.event_id},
+        headers={**parcel.message.headers, **of_cloud_events, EVENT_ID: parcel.event_id},
         correlation_id=parcel.message.correlation_id,
         dedup_key=parcel.id,
     )

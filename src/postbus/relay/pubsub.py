@@ -1,4 +1,4 @@
-"""Google Pub/Sub: the target is a topic, and messages of one key have it as their ordering key."""
+"""Google Pub/Sub: the target is a topic, and a message's key is its ordering key."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from postbus.message import Ack, DeadLetter, Outcome, Release, Retry
 from postbus.options import Duration, as_timedelta
 from postbus.relay.sink import NotNow, Parcel, client
 
-_TOLD = (DeadLetter, Release)  # what needs no answer
-_RESERVED = ("topic", "data", "ordering_key", "retry", "timeout")  # what the client takes for its own
+_FINAL = (DeadLetter, Release)  # outcomes of messages that were not sent
+_RESERVED = ("topic", "data", "ordering_key", "retry", "timeout")  # the client's own parameters
 
 
 class PubSubSink:
@@ -24,7 +24,7 @@ class PubSubSink:
     kind = "pubsub"
 
     def __init__(self, url: str, *, emulator: str | None = None, timeout: Duration = 30.0) -> None:
-        """`url` is pubsub://PROJECT. `emulator` is host and port of one; PUBSUB_EMULATOR_HOST otherwise."""
+        """`url` is pubsub://PROJECT. `emulator` is the host and port of an emulator (PUBSUB_EMULATOR_HOST)."""
         self._project = url.partition("://")[2].strip("/")
         if not self._project:
             raise InvalidOption(f"the address {url!r} names no project", remedy="such as pubsub://my-project")
@@ -69,12 +69,12 @@ class PubSubSink:
     async def send(self, parcels: Sequence[Parcel]) -> Sequence[Outcome]:
         publisher = self._client  # another call may close it meanwhile
         answers = [self._publish(publisher, one) for one in parcels]
-        waiting = [asyncio.wrap_future(one) for one in answers if not isinstance(one, _TOLD)]
-        told = iter(await asyncio.gather(*waiting, return_exceptions=True))
-        outcomes = [one if isinstance(one, _TOLD) else self._outcome(next(told)) for one in answers]
+        waiting = [asyncio.wrap_future(one) for one in answers if not isinstance(one, _FINAL)]
+        results = iter(await asyncio.gather(*waiting, return_exceptions=True))
+        outcomes = [one if isinstance(one, _FINAL) else self._outcome(next(results)) for one in answers]
         for one, outcome in zip(parcels, outcomes, strict=True):
-            if one.key and not isinstance(outcome, Ack):  # what came behind it was not sent
-                with suppress(RuntimeError):  # it was closed
+            if one.key and not isinstance(outcome, Ack):  # the client holds back the messages behind it
+                with suppress(RuntimeError):  # the client was closed
                     publisher.resume_publish(self._topic(one), one.key)
         return outcomes
 
@@ -82,7 +82,7 @@ class PubSubSink:
         return f"projects/{self._project}/topics/{parcel.target}"
 
     def _publish(self, publisher: Any, parcel: Parcel) -> Any:
-        attributes = {  # empty ones are refused
+        attributes = {  # Pub/Sub refuses empty ones
             f"header_{name}" if name in _RESERVED else name: value for name, value in parcel.headers.items() if value
         }
         attributes |= {"event_id": parcel.event_id, "content_type": parcel.content_type}
@@ -90,19 +90,19 @@ class PubSubSink:
             return publisher.publish(self._topic(parcel), parcel.body, parcel.key or "", **attributes)
         except (ValueError, TypeError, self._pubsub.publisher.exceptions.MessageTooLargeError) as error:
             return DeadLetter(reason=f"it cannot be sent to Pub/Sub: {error}")
-        except RuntimeError:  # it was closed
+        except RuntimeError:  # the client was closed
             return Release()
 
-    def _outcome(self, told: Any) -> Outcome:
+    def _outcome(self, result: Any) -> Outcome:
         errors = self._errors
-        if not isinstance(told, BaseException):
+        if not isinstance(result, BaseException):
             return Ack()
-        if isinstance(told, errors.InvalidArgument):
-            return DeadLetter(reason=f"Pub/Sub refused it: {told}")
+        if isinstance(result, errors.InvalidArgument):
+            return DeadLetter(reason=f"Pub/Sub refused it: {result}")
         is_away = (errors.ServerError, errors.RetryError, errors.TooManyRequests, TimeoutError)
         paused = self._pubsub.publisher.exceptions.PublishToPausedOrderingKeyException
-        if isinstance(told, is_away):
-            return NotNow(f"Pub/Sub does not take it: {told}")
-        if isinstance(told, (paused, asyncio.CancelledError)):
+        if isinstance(result, is_away):
+            return NotNow(f"Pub/Sub does not take it: {result}")
+        if isinstance(result, (paused, asyncio.CancelledError)):
             return Release()
-        return Retry(error=f"Pub/Sub refused it: {told}")
+        return Retry(error=f"Pub/Sub refused it: {result}")

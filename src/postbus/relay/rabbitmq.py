@@ -1,4 +1,4 @@
-"""RabbitMQ: the target is a routing key, or without an exchange the name of a queue."""
+"""RabbitMQ: the target is a routing key or, without an exchange, the name of a queue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RabbitSink:
     def __init__(
         self, url: str = "amqp://guest:guest@127.0.0.1/", *, exchange: str = "", timeout: Duration = 10.0
     ) -> None:
-        """`exchange` has to exist; without one messages go to the queue that their target names."""
+        """`exchange` must exist. Without one, messages go to the queue that their target names."""
         if not isinstance(exchange, str):
             raise InvalidOption(f"exchange {exchange!r} is not a name", remedy="give the name of an exchange")
         check_address(url, "amqp", "amqps", of="RabbitMQ", example="amqp://host/")
@@ -75,23 +75,23 @@ class RabbitSink:
             if isinstance(error, asyncio.CancelledError) and _is_ours(asyncio.current_task()):
                 raise
             return Release()
-        except (ValueError, TypeError) as error:  # longer than AMQP can say
+        except (ValueError, TypeError) as error:  # longer than AMQP allows
             return DeadLetter(reason=f"it cannot be written as AMQP: {error}")
         return Ack()
 
     def _message(self, parcel: Parcel) -> Any:
         message = parcel.message
-        told = {  # names of the AMQP binding of CloudEvents
+        headers = {  # with the names of the AMQP binding of CloudEvents
             f"cloudEvents_{name.removeprefix(CLOUD_EVENTS_PREFIX)}"
             if name.startswith(CLOUD_EVENTS_PREFIX)
             else name: value
             for name, value in parcel.headers.items()
         }
         if parcel.key is not None:
-            told["key"] = parcel.key
+            headers["key"] = parcel.key
         return self._pika.Message(
             parcel.body,
-            headers=told,
+            headers=headers,
             content_type=parcel.content_type,
             message_id=parcel.id,
             correlation_id=_short(message.correlation_id),
@@ -102,10 +102,10 @@ class RabbitSink:
 
 
 def _short(text: str | None) -> str | None:
-    """A text, where AMQP has room for it: 255 bytes. The headers have it as well, in any length."""
+    """A text of at most 255 bytes, the limit of AMQP, or None. The headers have it in any length."""
     return text if text is None or len(text.encode()) <= _SHORT else None
 
 
 def _is_ours(task: asyncio.Task[Any] | None) -> bool:
-    """Whether it is us who are cancelled, and not the answer that is waited for."""
+    """Whether this task is cancelled, and not only the answer that it awaits."""
     return task is not None and task.cancelling() > 0

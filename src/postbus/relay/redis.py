@@ -11,7 +11,7 @@ from postbus.options import Duration, as_timedelta
 from postbus.relay.sink import NotNow, Parcel, check_address, client, one_by_one
 
 _NOT_NOW = ("OOM", "READONLY", "MISCONF", "NOREPLICAS", "BUSY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
-"""Answers of a server that takes nothing at the moment."""
+"""Errors of a server that accepts no writes at the moment."""
 
 
 class RedisSink:
@@ -31,9 +31,9 @@ class RedisSink:
         max_length: int | None = None,
         timeout: Duration = 10.0,
     ) -> None:
-        """`max_length` lets the server drop the oldest messages of a stream that has about so many."""
+        """The server drops the oldest messages of a stream that is longer than about `max_length`."""
         if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
-            raise InvalidOption(f"max_length {max_length!r} is not 1 or more", remedy="give a number, or leave it out")
+            raise InvalidOption(f"max_length {max_length!r} is not 1 or more", remedy="give a number, or omit it")
         if not url.startswith("unix://"):
             check_address(url, "redis", "rediss", of="Redis", example="redis://host:6379/0")
         self._redis: Any = client("redis", "redis")
@@ -64,12 +64,12 @@ class RedisSink:
 
     async def send(self, parcels: Sequence[Parcel]) -> Sequence[Outcome]:
         errors = self._redis.exceptions
-        # MULTI … EXEC: either all of them reach the log that Redis recovers from, or none.
+        # MULTI … EXEC: all of them reach the log from which Redis recovers, or none.
         async with self._client.pipeline(transaction=True) as pipeline:
             for one in parcels:
                 pipeline.xadd(one.target, _fields(one), maxlen=self._max_length, approximate=True)
             try:
-                told = await pipeline.execute(raise_on_error=False)
+                answers = await pipeline.execute(raise_on_error=False)
             except (errors.ConnectionError, errors.TimeoutError, OSError) as error:
                 raise SinkUnavailable(f"Redis did not take them: {error}") from error
             except errors.ResponseError as error:  # Redis refused a command before EXEC, and with it all of them
@@ -77,16 +77,16 @@ class RedisSink:
                 if isinstance(outcome, NotNow):
                     return [outcome] * len(parcels)
                 return [outcome] if len(parcels) == 1 else await one_by_one(self._send_one, parcels)
-        return [self._outcome(one) for one in told]
+        return [self._outcome(one) for one in answers]
 
     async def _send_one(self, parcel: Parcel) -> Outcome:
         return (await self.send([parcel]))[0]
 
-    def _outcome(self, told: Any) -> Outcome:
-        if not isinstance(told, Exception):
+    def _outcome(self, answer: Any) -> Outcome:
+        if not isinstance(answer, Exception):
             return Ack()
-        error = f"Redis refused it: {told}"
-        is_for_now = isinstance(told, self._not_now) or any(code in str(told).split() for code in _NOT_NOW)
+        error = f"Redis refused it: {answer}"
+        is_for_now = isinstance(answer, self._not_now) or any(code in str(answer).split() for code in _NOT_NOW)
         return NotNow(error) if is_for_now else Retry(error=error)
 
 

@@ -1,4 +1,4 @@
-"""The relay: the handler of a group, which sends messages to a sink and says what became of each."""
+"""The relay: a handler that sends messages to a sink and returns the outcome of each."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from postbus._runtime.log_events import event
 from postbus._runtime.loop import Backoff
 from postbus.errors import InvalidOption, PostbusError, SinkUnavailable
 from postbus.message import DeadLetter, Message, Outcome, Release, Retry
-from postbus.relay.away import Away
 from postbus.relay.envelope import Envelope, Unfit
 from postbus.relay.sink import NotNow, Parcel, Sink, one_by_one
+from postbus.relay.sink_monitor import SinkMonitor
 
-_LOOK = 0.2  # seconds between looks at whether the process is to end, while the sink is away
+_CHECK_EVERY = 0.2  # seconds between checks whether the process is stopping, while the sink is away
 
 
 class EventRegistry(Protocol):
-    """Knows the types of events, and what their payloads look like."""
+    """Checks whether messages are valid events."""
 
     def check(self, message: Message) -> object:
-        """Raises a PostbusError for a message that nobody could read. What it returns does not matter."""
+        """Raise a PostbusError for a message that no consumer could read. The returned value is ignored."""
 
 
 class Relay:
     """Sends messages to one sink.
 
-    A message is acked when the sink has acknowledged it. Of messages of one key none is sent before the one before it
-    was taken, or given up. While the sink is away this waits; that counts as no attempt.
+    A message is acked when the sink has acknowledged it. A message of a key is sent only after the one before it was
+    accepted or given up. While the sink is away, the relay waits, and no attempt is counted.
     """
 
     def __init__(
@@ -42,40 +42,40 @@ class Relay:
         *,
         registry: EventRegistry | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
-        away: Away | None = None,
+        monitor: SinkMonitor | None = None,
     ) -> None:
         for method in ("open", "send", "close"):
             if not callable(getattr(sink, method, None)):
                 raise InvalidOption(f"{sink!r:.100} is no sink: it has no {method}()", remedy="see postbus.relay.Sink")
         self.name = name
-        """Of its group."""
+        """The name of its group."""
         self.sink = sink
         self._envelope = envelope
         self._registry = registry
         self._is_stopping = is_stopping
-        self._away = away
+        self._monitor = monitor
         self._opening = asyncio.Lock()
         self._is_open = False
         self._opening_number = 0
 
     async def handle(self, messages: list[Message]) -> Sequence[Outcome]:
-        """Send messages; an outcome for each."""
+        """Send messages. Returns an outcome for each."""
         outcomes: list[Outcome] = [Release()] * len(messages)
         parcels: dict[int, Parcel] = {}
-        for place, message in enumerate(messages):
+        for index, message in enumerate(messages):
             packed = self._pack(message)
             if isinstance(packed, Parcel):
-                parcels[place] = packed
+                parcels[index] = packed
             else:
-                outcomes[place] = packed
+                outcomes[index] = packed
         held_up: set[str | None] = set()
         for wave in [list(parcels)] if getattr(self.sink, "keeps_order", False) else _waves(parcels):
-            places = [place for place in wave if parcels[place].key not in held_up]
-            told = await self._deliver([parcels[place] for place in places]) if places else []
-            for place, outcome in zip(places, told, strict=True):
-                outcomes[place] = outcome
-                if isinstance(outcome, Retry | Release) and parcels[place].key is not None:
-                    held_up.add(parcels[place].key)
+            indexes = [index for index in wave if parcels[index].key not in held_up]
+            results = await self._deliver([parcels[index] for index in indexes]) if indexes else []
+            for index, outcome in zip(indexes, results, strict=True):
+                outcomes[index] = outcome
+                if isinstance(outcome, Retry | Release) and parcels[index].key is not None:
+                    held_up.add(parcels[index].key)
         return outcomes
 
     def _pack(self, message: Message) -> Parcel | Outcome:
@@ -89,23 +89,23 @@ class Relay:
             return DeadLetter(reason=str(error))
 
     async def _deliver(self, parcels: Sequence[Parcel]) -> list[Outcome]:
-        """Send parcels, again and again while the sink is away. Released are only those left when the process ends."""
+        """Send parcels, again and again while the sink is away. Only the end of the process leaves some released."""
         outcomes: dict[str, Outcome] = {}
         left = list(parcels)
         failures = 0
         backoff = Backoff()
         while left and await self._opened():
             opening = self._opening_number
-            told, error = await self._send(left)
-            outcomes |= {one.id: outcome for one, outcome in zip(left, told, strict=True)}
-            # What the sink left out behind one that it refused waits for that one, and is not sent now.
+            results, error = await self._send(left)
+            outcomes |= {one.id: outcome for one, outcome in zip(left, results, strict=True)}
+            # A message behind a refused one of its key waits for that one, and is not sent now.
             refused = {one.key for one in left if isinstance(outcomes[one.id], Retry)} - {None}
             left = [one for one in left if isinstance(outcomes[one.id], Release) and one.key not in refused]
             if not left:
                 break
             was_closed = self._opening_number != opening or not self._is_open
             await self._closed(opening)
-            if was_closed:  # by another call, for reasons of its own: no message of this one is to blame
+            if was_closed:  # another call closed it: no message of this one is to blame
                 continue
             if refusals := [one for one in map(outcomes.get, (one.id for one in left)) if isinstance(one, NotNow)]:
                 await self._wait(refusals[0].error, backoff.next())
@@ -114,9 +114,9 @@ class Relay:
                 continue
             failures += 1
             if failures == 2 and len(left) > 1:
-                # It opens, and goes away again: one of these may be the reason, and is to be found out.
-                told = await one_by_one(self._deliver_one, left)
-                outcomes |= {one.id: outcome for one, outcome in zip(left, told, strict=True)}
+                # The sink opens and goes away again. One of these messages may be the reason: find out which.
+                results = await one_by_one(self._deliver_one, left)
+                outcomes |= {one.id: outcome for one, outcome in zip(left, results, strict=True)}
                 break
             if failures == 2:
                 outcomes[left[0].id] = Retry(error=f"the sink goes away when it gets this: {error}")
@@ -130,31 +130,31 @@ class Relay:
         opening = self._opening_number
         sending = self.sink.send(parcels)
         try:
-            told = await (sending if self._away is None else self._away.watch(sending))
+            outcomes = await (sending if self._monitor is None else self._monitor.watch(sending))
         except SinkUnavailable as error:
-            if self._away is not None:
-                await self._away.note(error.message)
+            if self._monitor is not None:
+                await self._monitor.report(error.message)
             return [Release()] * len(parcels), error.message
         except Exception:
             if self._is_open and self._opening_number == opening:
                 raise
             return [Release()] * len(parcels), "another call closed it"
-        if len(told) != len(parcels):
-            raise InvalidOption(f"{self.sink!r:.100} told {len(told)} outcomes of {len(parcels)} messages")
-        if self._away is not None and not all(isinstance(one, Release) for one in told):
-            await self._away.is_back()
-        return told, "it was not reached"
+        if len(outcomes) != len(parcels):
+            raise InvalidOption(f"{self.sink!r:.100} returned {len(outcomes)} outcomes for {len(parcels)} messages")
+        if self._monitor is not None and not all(isinstance(one, Release) for one in outcomes):
+            await self._monitor.is_back()
+        return outcomes, "it was not reached"
 
     async def _wait(self, error: str, seconds: float) -> None:
-        """The sink is there, and takes nothing at the moment."""
+        """Wait, because the sink is there but accepts nothing at the moment."""
         will_take_long()
-        if self._away is not None:
-            await self._away.note(error)
+        if self._monitor is not None:
+            await self._monitor.report(error)
         event(logging.WARNING, "sink.away", relay=self.name, error=error, retry_in=f"{seconds:.2f}s")
         await self._pause(seconds)
 
     async def _opened(self) -> bool:
-        """Wait until the sink is open. False if the process is to end first."""
+        """Wait until the sink is open. False if the process stops first."""
         backoff = Backoff()
         async with self._opening:
             while not self._is_open:
@@ -167,8 +167,8 @@ class Relay:
                     event(logging.INFO, "sink.opened", relay=self.name)
                 except PostbusError as error:
                     will_take_long()
-                    if self._away is not None:
-                        await self._away.note(str(error))
+                    if self._monitor is not None:
+                        await self._monitor.report(str(error))
                     wait = backoff.next()
                     event(logging.WARNING, "sink.away", relay=self.name, error=str(error), retry_in=f"{wait:.2f}s")
                     await self._pause(wait)
@@ -176,8 +176,8 @@ class Relay:
 
     async def _pause(self, seconds: float) -> None:
         while seconds > 0 and not self._is_stopping():
-            await asyncio.sleep(min(seconds, _LOOK))
-            seconds -= _LOOK
+            await asyncio.sleep(min(seconds, _CHECK_EVERY))
+            seconds -= _CHECK_EVERY
 
     async def _closed(self, opening: int | None = None) -> None:
         """Close the sink, unless it was opened again since the given opening."""
@@ -187,20 +187,20 @@ class Relay:
                 await self.sink.close()
 
     async def close(self) -> None:
-        """Let go of the sink; it is opened again when there is something to send."""
+        """Close the sink. It is opened again when there are messages to send."""
         await self._closed()
-        if self._away is not None:
-            await self._away.is_back()
+        if self._monitor is not None:
+            await self._monitor.is_back()
 
 
 def _waves(parcels: dict[int, Parcel]) -> list[list[int]]:
-    """Places of parcels, in steps none of which has two of a key."""
+    """The indexes of parcels in steps, none of which has two parcels of one key."""
     waves: defaultdict[int, list[int]] = defaultdict(list)
     seen: Counter[str] = Counter()
-    for place, parcel in parcels.items():
+    for index, parcel in parcels.items():
         if parcel.key is None:
-            waves[0].append(place)
+            waves[0].append(index)
         else:
-            waves[seen[parcel.key]].append(place)
+            waves[seen[parcel.key]].append(index)
             seen[parcel.key] += 1
     return [waves[step] for step in sorted(waves)]

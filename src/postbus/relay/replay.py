@@ -1,4 +1,4 @@
-"""Replaying: what a topic still has is sent once more, beside the relay, whose place does not change."""
+"""Replaying: retained messages are sent once more, beside the relay, whose position does not change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAGE = 1000
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """Which messages. All that is said has to fit."""
+    """The messages to replay: those that match all given conditions."""
 
     since: datetime | None = None
     until: datetime | None = None
@@ -38,7 +38,7 @@ class Replayed:
     found: int = 0
     sent: int = 0
     refused: list[tuple[int, str]] = field(default_factory=list)
-    """Ids, and why the sink did not take them."""
+    """The ids of messages that the sink refused, with the reasons."""
 
 
 class Replay:
@@ -51,24 +51,24 @@ class Replay:
         self._batch = batch
         self._retry = retry
 
-    async def run(self, wanted: ReplayRequest, tell: Callable[[Replayed], None] = lambda replayed: None) -> Replayed:
-        """Send what is wanted. What the sink refuses is tried again as often as a relay does, and then told."""
+    async def run(self, wanted: ReplayRequest, report: Callable[[Replayed], None] = lambda replayed: None) -> Replayed:
+        """Send the requested messages. A refused one is tried as often as by a relay, and then reported as refused."""
         replayed = Replayed()
-        place = (0, -1)
-        while page := await self._store.retained(self._topic, wanted.filters(), place, _PAGE):
-            place = page[-1][0]
+        position = (0, -1)
+        while page := await self._store.retained(self._topic, wanted.filters(), position, _PAGE):
+            position = page[-1][0]
             messages = [message for _, message in page]
             replayed.found += len(messages)
             for start in range(0, len(messages), self._batch):
                 await self._send(messages[start : start + self._batch], replayed)
-                tell(replayed)
+                report(replayed)
         return replayed
 
     async def count(self, wanted: ReplayRequest) -> int:
-        """How many these are."""
-        count, place = 0, (0, -1)
-        while page := await self._store.retained(self._topic, wanted.filters(), place, _PAGE):
-            count, place = count + len(page), page[-1][0]
+        """The number of these messages."""
+        count, position = 0, (0, -1)
+        while page := await self._store.retained(self._topic, wanted.filters(), position, _PAGE):
+            count, position = count + len(page), page[-1][0]
         return count
 
     async def _send(self, messages: Sequence[Message], replayed: Replayed) -> None:

@@ -1,4 +1,4 @@
-"""Settings of relays: routes from topics to sinks, by a file, the environment and options, each counting more."""
+"""Settings of relays: routes from topics to sinks. The environment overrides a file, and options override both."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _COUNTS = {"batch": 10_000, "concurrency": 10_000, "max_attempts": 10_000}
 _DURATIONS = ("poll", "retention")
 _TEXTS = ("target", "form", "source", "registry")
 OF_ROUTES = (*_COUNTS, *_DURATIONS, *_TEXTS)
-"""What can be said for each route, and for all of them."""
+"""The settings of a route, which may also be given for all routes."""
 OF_ONE = ("topic", "group", "sink")
 _ALERTS = {"max_backlog": int, "max_age": timedelta, "max_dead": int}
 
 
 @dataclass(frozen=True)
 class SinkSettings:
-    """Where a sink is, and its own options."""
+    """The address of a sink, and its own options."""
 
     url: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class SinkSettings:
 
 @dataclass(frozen=True)
 class Route:
-    """From a topic to a sink."""
+    """A route from a topic to a sink."""
 
     topic: str
     group: str
@@ -55,19 +55,19 @@ class Route:
 
 @dataclass(frozen=True)
 class Alerts:
-    """From which values on somebody should look."""
+    """Limits above which a relay needs attention."""
 
     max_backlog: int = 10_000
-    """Messages that are not sent."""
+    """The number of unsent messages."""
     max_age: timedelta = timedelta(minutes=5)
-    """Of the oldest of them."""
+    """The age of the oldest unsent message."""
     max_dead: int = 0
-    """Messages that were given up."""
+    """The number of dead letters."""
 
 
 @dataclass(frozen=True)
 class RelaySettings:
-    """All that relays are told."""
+    """The settings of all relays of a process."""
 
     routes: list[Route] = field(default_factory=list)
     alerts: Alerts = field(default_factory=Alerts)
@@ -80,12 +80,12 @@ def read(
     given = _from_environment(environment)
     path = path or (Path(given["config"]) if "config" in given else None)
     file = _from_file(path, environment) if path is not None else {}
-    said = {name: value for name, value in given.items() if name != "config"}
-    said |= {name: value for name, value in options.items() if value is not None}
+    direct = {name: value for name, value in given.items() if name != "config"}
+    direct |= {name: value for name, value in options.items() if value is not None}
     where = f"{path}" if path is not None else ""
     return RelaySettings(
-        _routes(file, said, sink_options, where),
-        _alerts({**_table(file, "alerts", where), **{name: said[name] for name in _ALERTS if name in said}}),
+        _routes(file, direct, sink_options, where),
+        _alerts({**_table(file, "alerts", where), **{name: direct[name] for name in _ALERTS if name in direct}}),
     )
 
 
@@ -120,7 +120,7 @@ def _from_file(path: Path, environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _filled(value: Any, environment: Mapping[str, str], where: str) -> Any:
-    """The same with ${NAME} replaced: so that passwords need not stand in files."""
+    """Replace ${NAME} in texts by environment variables, so that files need not contain passwords."""
     if isinstance(value, dict):
         return {name: _filled(one, environment, f"{where}: {name}") for name, one in value.items()}
     if isinstance(value, list):
@@ -137,45 +137,47 @@ def _filled(value: Any, environment: Mapping[str, str], where: str) -> Any:
 
 
 def _routes(
-    file: Mapping[str, Any], said: Mapping[str, Any], sink_options: Mapping[str, Any], where: str
+    file: Mapping[str, Any], direct: Mapping[str, Any], sink_options: Mapping[str, Any], where: str
 ) -> list[Route]:
     common = {name: file[name] for name in OF_ROUTES if name in file}
-    over = {name: said[name] for name in OF_ROUTES if name in said}
+    over = {name: direct[name] for name in OF_ROUTES if name in direct}
     listed = file.get("routes", [])
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         raise InvalidOption(f"{where}: routes is not a list of tables", remedy="write [[routes]] before each")
-    if listed and "sink" in said:
-        raise InvalidOption("a sink is given beside the routes of a file", remedy="leave one of them out")
+    if listed and "sink" in direct:
+        raise InvalidOption("a sink is given beside the routes of a file", remedy="omit one of them")
     sinks = {name: _sink(one, f"{where}: sinks.{name}") for name, one in _table(file, "sinks", where).items()}
     routes = []
     for number, one in enumerate(listed, 1):
-        place = f"{where}: route {number}"
+        route_name = f"{where}: route {number}"
         unknown = sorted(set(one) - {*OF_ROUTES, *OF_ONE})
         if unknown:
             raise InvalidOption(
-                f"{place} has {unknown[0]!r}, which is not known",
+                f"{route_name} has {unknown[0]!r}, which is not known",
                 remedy=f"there are {', '.join((*OF_ONE, *OF_ROUTES))}",
             )
         for name in ("topic", "sink"):
             if not isinstance(one.get(name), str) or not one[name]:
-                raise InvalidOption(f"{place} has no {name}", remedy=f'add {name} = "…"')
+                raise InvalidOption(f"{route_name} has no {name}", remedy=f'add {name} = "…"')
         sink = sinks.get(one["sink"])
         if sink is None:
             raise InvalidOption(
-                f"{place} names the sink {one['sink']!r}", remedy=f"add [sinks.{one['sink']}] with its url"
+                f"{route_name} names the sink {one['sink']!r}", remedy=f"add [sinks.{one['sink']}] with its url"
             )
         group = one.get("group") or f"relay-{one['sink']}"
-        routes.append(_route(one["topic"], group, sink, {**common, **_only(one), **over}, place))
+        routes.append(_route(one["topic"], group, sink, {**common, **_only(one), **over}, route_name))
     if listed:
         routes = [
-            one for one in routes if said.get("topic") in (None, one.topic) and said.get("group") in (None, one.group)
+            one
+            for one in routes
+            if direct.get("topic") in (None, one.topic) and direct.get("group") in (None, one.group)
         ]
         if not routes:
-            raise InvalidOption(f"{where} has no such route", remedy="see its routes, or leave --topic and --group out")
-    elif "topic" in said:
-        sink = SinkSettings(str(said["sink"]), sink_options) if "sink" in said else None
-        group = str(said.get("group") or f"relay-{kind_at(sink.url) if sink else 'sink'}")
-        routes.append(_route(str(said["topic"]), group, sink, {**common, **over}, "the options"))
+            raise InvalidOption(f"{where} has no such route", remedy="see its routes, or omit --topic and --group")
+    elif "topic" in direct:
+        sink = SinkSettings(str(direct["sink"]), sink_options) if "sink" in direct else None
+        group = str(direct.get("group") or f"relay-{kind_at(sink.url) if sink else 'sink'}")
+        routes.append(_route(str(direct["topic"]), group, sink, {**common, **over}, "the options"))
     _refuse_twice(routes)
     return routes
 
@@ -216,7 +218,7 @@ def _route(topic: str, group: str, sink: SinkSettings | None, given: Mapping[str
         elif name in _DURATIONS:
             values[name] = _duration(name, value, where)
         elif not isinstance(value, str) or not value:
-            raise InvalidOption(f"{where}: {name} {value!r} is not a text", remedy="give one")
+            raise InvalidOption(f"{where}: {name} {value!r} is not a text", remedy="give a text")
         else:
             values[name] = value
     if values.get("form", Form.ATTRIBUTES) not in tuple(Form):

@@ -1,8 +1,8 @@
-"""Signatures of webhooks: by which a receiver knows who has sent a request, and that nothing in it was changed.
+"""Signatures of webhooks, which prove to a receiver the sender of a request, and that nobody has changed it.
 
 Each request has two. `webhook-signature` is that of Standard Webhooks, for receivers that know it: HMAC-SHA256 over the
-message's id, the time of sending and the body. `postbus-signature` covers the headers too; `postbus-signed` names
-them. `verify` is what a receiver calls.
+message's id, the time of sending and the body. `postbus-signature` also covers the headers that `postbus-signed` names.
+A receiver calls `verify`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def signed(
     secrets: Sequence[str], message_id: str, timestamp: int, headers: Mapping[str, str], body: bytes
 ) -> dict[str, str]:
     """The headers that sign a request, for each of the secrets. `headers` are all others, in lower case."""
-    told = {_ID: message_id, _TIME: str(timestamp)}
+    own = {_ID: message_id, _TIME: str(timestamp)}
     if not secrets:
-        return told
+        return own
     names = [_ID, _TIME, *sorted(headers)]
-    covered = _covered(names, {**headers, **told}, body)
-    return told | {
+    covered = _covered(names, {**headers, **own}, body)
+    return own | {
         _STANDARD: " ".join(sign(secret, message_id, timestamp, body) for secret in secrets),
         _SIGNED: " ".join(names),
         _SIGNATURE: " ".join(_signature(secret, covered) for secret in secrets),
@@ -51,8 +51,8 @@ def verify(
 ) -> bool:
     """Whether a request was signed with the secret, was sent within `tolerance` seconds from now, and is unchanged.
 
-    That holds for the body and for the headers that `postbus-signed` names: among them all whose name begins with
-    `postbus-`. Believe no other header.
+    This covers the body and the headers that `postbus-signed` names, which include all whose names begin with
+    `postbus-`. Trust no other header.
     """
     given = {name.lower(): value for name, value in headers.items()}
     sent_at, names = given.get(_TIME, ""), given.get(_SIGNED, "").split(" ")
@@ -60,17 +60,19 @@ def verify(
         return False
     if abs((time.time() if now is None else now) - int(sent_at)) > tolerance:
         return False
-    told = {name for name in given if name.startswith("postbus-")} - OURS
-    if not (_NEEDED | told) <= set(names) <= given.keys() or len(set(names)) < len(names):
+    of_postbus = {name for name in given if name.startswith("postbus-")} - OURS
+    if not (_NEEDED | of_postbus) <= set(names) <= given.keys() or len(set(names)) < len(names):
         return False
     wanted = _signature(secret, _covered(names, given, body)).encode()
     return any(hmac.compare_digest(wanted, one.encode()) for one in given.get(_SIGNATURE, "").split(" "))
 
 
 def check_secret(secret: str) -> None:
-    """Refuse a secret that signs nothing."""
+    """Refuse a secret that is too short to protect anything."""
     if not isinstance(secret, str) or len(_key(secret)) < 16:
-        raise InvalidOption("the webhook's secret is shorter than 16 bytes", remedy="such as: openssl rand -hex 32")
+        raise InvalidOption(
+            "the webhook's secret is shorter than 16 bytes", remedy="make one, such as by: openssl rand -hex 32"
+        )
 
 
 def _covered(names: Sequence[str], headers: Mapping[str, str], body: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Sinks: where a relay sends messages. The protocol is all that one has to keep to write another."""
+"""Sinks, to which relays send messages. A class that implements the protocol is a sink."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from postbus.message import Message, Outcome, Release, Retry
 
 
 class NotNow(Release, frozen=True):
-    """The sink says that it takes nothing at the moment, as with a full disk. No message is to blame."""
+    """The sink accepts nothing at the moment, as with a full disk. No message is to blame."""
 
     error: str = ""
 
 
 class Parcel(msgspec.Struct, frozen=True, kw_only=True):
-    """A message as it leaves for a sink."""
+    """A message in the form that is sent to a sink."""
 
     id: str
-    """By which the sink recognises a message that is sent again: event id, route, and the replay if it is one."""
+    """The id by which the sink recognises a message that is sent again: event id, route, and replay if there is one."""
     target: str
-    """Where in the sink it goes: a subject, a queue, a stream, a topic, an address."""
+    """The target in the sink: a subject, a queue, a stream, a topic, an address."""
     source: str
-    """Who sends, as CloudEvents have it."""
+    """The source attribute of CloudEvents."""
     key: str | None
-    """What order is kept by."""
+    """Messages with the same key keep their order."""
     body: bytes
     content_type: str
     headers: Mapping[str, str]
-    """The message's own, and what is told of it: event_id, event_type, … or the attributes of CloudEvents."""
+    """The message's own headers, and event_id, event_type, … or the attributes of CloudEvents."""
     message: Message
-    """As it was published."""
+    """The message as it was published."""
 
     @property
     def event_id(self) -> str:
@@ -46,33 +46,34 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class Sink(Protocol):
-    """A broker, or whatever else takes messages.
+    """A broker, or any other receiver of messages.
 
-    `open` is called before the first `send`, and again after the sink was away; both raise SinkUnavailable while it
-    is. A relay waits then, without counting attempts. Calls of `send` may overlap, but never with two messages of a
-    key, unless the sink says `keeps_order`: then a call has them in their order, and what follows one that is not
-    taken must not be taken either.
+    The relay calls `open` before the first `send`, and again after the sink was away. While it is away, both raise
+    SinkUnavailable, and the relay waits without counting attempts. Calls of `send` may overlap, but never with messages
+    of the same key. A call has two messages of a key only if the sink has `keeps_order`: then they are in their order,
+    and if one is not accepted, the sink must not accept those behind it either.
     """
 
     keeps_order: bool
 
     async def open(self) -> None:
-        """Connect. Raises SinkUnavailable, or InvalidOption if it never will."""
+        """Connect. Raises SinkUnavailable, or InvalidOption if connecting can never succeed."""
 
     async def send(self, parcels: Sequence[Parcel]) -> Sequence[Outcome]:
-        """Send; an outcome for each. Ack only what the sink has acknowledged, and Release what may not have reached it.
+        """Send messages. Returns an outcome for each.
 
-        Retry is for what it refused for now, DeadLetter for what it will always refuse. Return NotNow if the sink says
-        that it takes nothing at the moment: the relay waits for as long as that lasts. A message that comes back with
-        Release twice in a row may have driven the sink away, and is charged an attempt.
+        Ack means that the sink has acknowledged the message, Release that the message may not have reached it. Retry is
+        for messages that the sink refused for now, DeadLetter for those that it will always refuse. NotNow means that
+        the sink accepts nothing at the moment: the relay waits for as long as that lasts. A message that is released
+        twice in a row may have made the sink go away, and is charged an attempt.
         """
 
     async def close(self) -> None:
-        """Disconnect; also when it was never opened."""
+        """Disconnect. It may be called on a sink that was never opened."""
 
 
 async def one_by_one(send: Callable[[Parcel], Awaitable[Outcome]], parcels: Sequence[Parcel]) -> list[Outcome]:
-    """Send each alone, and of a key nothing behind one that was not taken."""
+    """Send each message alone, and none behind one of its key that was not accepted."""
     outcomes: list[Outcome] = []
     held_up: set[str | None] = set()
     for one in parcels:
@@ -84,14 +85,14 @@ async def one_by_one(send: Callable[[Parcel], Awaitable[Outcome]], parcels: Sequ
 
 
 def check_address(url: str, *schemes: str, of: str, example: str) -> None:
-    """Refuse an address of a sink that cannot be read, without a word of what it says: it may hold a password."""
+    """Refuse an address of a sink that cannot be read, without quoting it: it may contain a password."""
     problem = address_problem(url, schemes)
     if problem is not None:
         raise InvalidOption(f"the address of {of} is wrong: {problem}", remedy=f"such as {example}; {ENCODE}")
 
 
 def client(name: str, extra: str) -> ModuleType:
-    """The module of a sink's client, imported when the sink is made: others need not have it."""
+    """Import the module of a sink's client when the sink is made: programs without that sink need not have it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

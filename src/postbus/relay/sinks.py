@@ -24,7 +24,7 @@ Load = Callable[[str], Any]
 
 
 class NullSink:
-    """Acknowledges everything and keeps nothing: to measure what all else takes."""
+    """Acknowledges everything and keeps nothing, to measure the relay alone."""
 
     keeps_order = True
     kind = "null"
@@ -67,21 +67,19 @@ def kind_at(url: str) -> str:
 
 
 def sink_of(url: str, options: Mapping[str, Any], load: Load) -> Sink:
-    """The sink at an address, or the one that `module:name` names, with options that it knows."""
+    """Make the sink at an address, or the one that `module:name` names, with options. Refuses unknown options."""
     scheme = url.partition(":")[0].lower()
     if scheme in SCHEMES:
         return _made(SCHEMES[scheme], (url,), options, url)
     if "://" in url or ":" not in url:
-        raise InvalidOption(
-            f"sink {url!r:.100} is of no kind that is known", remedy=f"use {', '.join(SCHEMES)} or module:name"
-        )
+        raise InvalidOption(f"sink {url!r:.100} is of no known kind", remedy=f"use {', '.join(SCHEMES)} or module:name")
     found = load(url)
     if callable(found) and (inspect.isclass(found) or not isinstance(found, Sink)):
         return _made(found, (), options, url)
     if options:
-        raise InvalidOption(f"{url} is a sink already, and takes no options", remedy="name a class, or leave them out")
+        raise InvalidOption(f"{url} is a sink already, and takes no options", remedy="name a class, or omit them")
     if not isinstance(found, Sink):
-        raise InvalidOption(f"{url} is no sink but of type {type(found).__name__}", remedy="see postbus.relay.Sink")
+        raise InvalidOption(f"{url} is not a sink but of type {type(found).__name__}", remedy="see postbus.relay.Sink")
     return found
 
 
@@ -96,8 +94,8 @@ def _made(make: Callable[..., Any], args: tuple[str, ...], options: Mapping[str,
         made: Sink = make(*args, **options)
     except TypeError as error:
         raise InvalidOption(f"sink {_shown(url)} cannot be made: {error}") from error
-    with contextlib.suppress(TypeError):  # one with slots
-        vars(made).setdefault("address", _shown(url))  # as operators see it
+    with contextlib.suppress(TypeError):  # the sink has slots
+        vars(made).setdefault("address", _shown(url))  # shown to operators
     return made
 
 

@@ -1,4 +1,4 @@
-"""How relays stand: what they have not sent, since when, what was given up, and what somebody should look at."""
+"""The status of relays: unsent messages and their age, dead letters, and alerts."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from postbus.relay.settings import Alerts, Route
 
 @dataclass
 class RelayStatus:
-    """One relay."""
+    """The status of one relay."""
 
     topic: str
     group: str | None
     """None for a QUEUE, which has no groups."""
     state: str
     backlog: int
-    """Messages that are not sent."""
+    """The number of unsent messages."""
     oldest: timedelta | None
-    """Age of the oldest of them."""
+    """The age of the oldest of them."""
     retrying: int
     dead: int
-    """Messages at their last attempt, or refused for good."""
+    """The number of dead letters."""
     workers: int
-    """Processes that live and work for it."""
+    """The number of live processes that work for it."""
     alerts: list[str] = field(default_factory=list)
     sink: str | None = None
-    """Where it sends to, if that is away; …"""
+    """The address of its sink if that is away …"""
     away_since: datetime | None = None
-    """… since when, …"""
+    """… the time since when it is …"""
     error: str | None = None
     """… and the last error."""
     note: str = ""
-    """What is as it should be, and worth knowing."""
+    """Information that is no alert."""
 
 
 async def statuses(admin: Admin, routes: Sequence[Route], alerts: Alerts) -> list[RelayStatus]:
-    """Of these routes; without any, of all groups that are called relay-…"""
+    """The status of each route; without routes, of all groups whose names begin with relay-."""
     topics = {one["name"]: one for one in await admin.topics()}
     groups = await admin.groups()
     away = await admin.sinks_away()
@@ -89,7 +89,7 @@ def _of_log(route: Route, groups: Sequence[dict[str, Any]]) -> RelayStatus:
 
 
 def _how_to_run(topic: str, group: str | None) -> str:
-    """With the group: another one would begin anew, beside what this one has not sent."""
+    """The command, with the group: another group would start over, and leave this one's messages unsent."""
     named = f" --group {group}" if group else ""
     return f"postbus relay run --topic {topic}{named} --sink URL, or --config FILE"
 

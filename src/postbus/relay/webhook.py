@@ -1,4 +1,4 @@
-"""Webhooks: each message is a POST, signed so that whoever gets it knows where it comes from: see `signatures`."""
+"""Webhooks: each message is a POST request with signatures that prove its sender: see `signatures`."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from postbus.relay.sink import Parcel, client
 
 __all__ = ["WebhookSink", "check_secret", "sign", "verify"]
 
-_AT_FAULT = (400, 413, 415, 422)  # answers that blame the message, which does not change
-_READ = 4096  # bytes of an answer
-_TOLD = 500  # characters of an answer
-_GONE = "Server disconnected"  # how httpx begins to say that a connection was closed while nothing was asked
+_AT_FAULT = (400, 413, 415, 422)  # statuses that blame the message, which will not change
+_READ = 4096  # bytes that are read of a response
+_QUOTED = 500  # characters that errors quote of a response
+_GONE = "Server disconnected"  # httpx's message for a connection that was closed while it was idle begins so
 _STEERING = OURS | {
     "accept-encoding", "authorization", "connection", "content-encoding", "content-length", "content-type", "cookie",
     "expect", "forwarded", "host", "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer",
     "transfer-encoding", "upgrade", "via",
 }  # fmt: skip
-"""Headers that steer the request, or say who sends it. They are ours or the operator's, and never a message's."""
+"""Headers that control the request or name its sender. Only we and the operator set them, never a message."""
 
 
 class WebhookSink:
-    """POSTs messages to the address that is their target.
+    """POSTs each message to the address that is its target.
 
-    2xx is an acknowledgement. 400, 413, 415 and 422 make a dead letter at once; other answers are tried again, after
-    Retry-After if they have one. Where nobody listens the outcome is Release, and the sink is away until somebody does.
-    Of an answer a few KiB are read, as they are.
+    A status 2xx acknowledges the message. 400, 413, 415 and 422 make it a dead letter at once. After any other status
+    it is tried again, after Retry-After if that is given. If nobody listens at the address, the outcome is Release, and
+    the sink is away until somebody does. A few KiB of a response are read, without decompressing them.
     """
 
     keeps_order = False
@@ -57,11 +57,11 @@ class WebhookSink:
         reach: Reach | Sequence[str] | None = None,
         tells_answers: bool = True,
     ) -> None:
-        """`url` is the target of messages that have no other. `headers` go with each request.
+        """`url` is the target of messages that have no other. Each request has these `headers`.
 
-        `secrets` sign: two of them while one takes the place of the other. `reach`: beside public addresses only
-        those in this list are reached; without one all are, and proxies of the environment are used. `tells_answers`:
-        errors repeat what was answered.
+        `secrets` sign requests; give two while you replace one by the other. With `reach`, only public addresses and
+        those in the list are reached. Without it all are, and proxies of the environment are used. With
+        `tells_answers`, errors quote the response.
         """
         if url is not None:
             self.check_target(url)
@@ -93,10 +93,10 @@ class WebhookSink:
 
     @staticmethod
     def check_target(target: str) -> None:
-        """Refuse what is no address."""
-        told = public_address(target)
-        if urlsplit(told).scheme not in ("http", "https") or not urlsplit(told).netloc:
-            raise InvalidOption(f"target {told!r} is not an address", remedy="such as https://example.com/hook")
+        """Refuse a target that is not an address."""
+        address = public_address(target)
+        if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).netloc:
+            raise InvalidOption(f"target {address!r} is not an address", remedy="such as https://example.com/hook")
 
     async def open(self) -> None:
         if self._client is None:
@@ -152,32 +152,32 @@ class WebhookSink:
             return Release()
         if isinstance(error, httpx.InvalidURL):
             return DeadLetter(reason=f"target {public_address(parcel.target)!r} is not an address")
-        if isinstance(error, RuntimeError) and "closed" in str(error):  # the client was, meanwhile, for another call
+        if isinstance(error, RuntimeError) and "closed" in str(error):  # another call has closed the client meanwhile
             return Release()
         if isinstance(error, TimeoutError):
             return Retry(error=f"Timeout: there was no answer within {2 * self._timeout:g} s")
         if isinstance(error, OutOfReach):
             return Retry(error=str(error))
-        if isinstance(error, httpx.HTTPError | RuntimeError):  # the text may repeat what was answered
+        if isinstance(error, httpx.HTTPError | RuntimeError):  # the text may quote the response
             return Retry(
-                error=type(error).__name__ + (f": {visible(str(error))[:_TOLD]}" if self._tells_answers else "")
+                error=type(error).__name__ + (f": {visible(str(error))[:_QUOTED]}" if self._tells_answers else "")
             )
         raise error
 
     async def _exchange(self, parcel: Parcel, headers: Mapping[str, str]) -> Outcome:
-        """POST, and judge the answer. However slowly it comes, it ends: the client's own limit is for each step."""
+        """Send the request and judge the response, within a time limit for both: httpx limits only each step."""
         sending = self._client
         request = sending.build_request("POST", parcel.target, content=parcel.body, headers=headers)
         async with asyncio.timeout(2 * self._timeout):
             answer = await sending.send(request, stream=True)
             try:
-                told = await self._beginning(answer)
+                text = await self._beginning(answer)
             finally:
                 await answer.aclose()  # closes the connection, unless the whole answer was read
-        return _outcome(answer, self._httpx.codes.get_reason_phrase(answer.status_code), told)
+        return _outcome(answer, self._httpx.codes.get_reason_phrase(answer.status_code), text)
 
     async def _beginning(self, answer: Any) -> str:
-        """The first of an answer's body, as it was sent: nothing is decompressed. The status counts without it."""
+        """Read the beginning of a response's body, without decompressing it. If that fails, the status still counts."""
         taken = bytearray()
         try:
             async with asyncio.timeout(self._timeout):
@@ -189,16 +189,16 @@ class WebhookSink:
             pass
         if not self._tells_answers or "content-encoding" in answer.headers:
             return ""
-        return visible(taken.decode("utf-8", "replace").strip())[:_TOLD]
+        return visible(taken.decode("utf-8", "replace").strip())[:_QUOTED]
 
     def _headers_of(self, parcel: Parcel) -> dict[str, str]:
-        """All headers of a request, signed. Later ones win: ours over the operator's, and those over the message's."""
-        told = {name.replace("_", "-").lower(): value for name, value in parcel.headers.items()}  # some proxies drop _
+        """The headers of a request, with signatures. Ours override the operator's, and these override the message's."""
+        given = {name.replace("_", "-").lower(): value for name, value in parcel.headers.items()}  # some proxies drop _
         not_taken = _STEERING | self._headers.keys()
-        told = {name: value for name, value in told.items() if name not in not_taken}
-        headers = encoded(told | {"content-type": parcel.content_type}, HTTP)
-        webhook_id = parcel.id.replace(".", "%2E")  # a full stop is what ends it in that which is signed
-        # The operator's own headers are not signed: they may be for a proxy, which takes them off.
+        given = {name: value for name, value in given.items() if name not in not_taken}
+        headers = encoded(given | {"content-type": parcel.content_type}, HTTP)
+        webhook_id = parcel.id.replace(".", "%2E")  # a full stop ends the id in the signed text
+        # The operator's headers are not signed: they may be for a proxy, which removes them.
         signatures = signed(self._secrets, webhook_id, int(time.time()), headers, parcel.body)
         return {"accept-encoding": "identity"} | self._headers | headers | signatures
 
@@ -211,14 +211,14 @@ def _address(target: str) -> tuple[str, int]:
 def _outcome(answer: Any, phrase: str, text: str) -> Outcome:
     if answer.is_success:
         return Ack()
-    told = f"HTTP {answer.status_code} {phrase}: {text}".rstrip(": ")
+    reason = f"HTTP {answer.status_code} {phrase}: {text}".rstrip(": ")
     if answer.status_code in _AT_FAULT:
-        return DeadLetter(reason=told)
-    return Retry(error=told, delay=_retry_after(answer.headers.get("retry-after")))
+        return DeadLetter(reason=reason)
+    return Retry(error=reason, delay=_retry_after(answer.headers.get("retry-after")))
 
 
 def _retry_after(given: str | None) -> timedelta | None:
-    """Seconds, or a date. None if it says neither."""
+    """Read Retry-After: seconds or a date. None if it is neither."""
     if given is None:
         return None
     try:
