@@ -15,7 +15,7 @@ from postbus import InvalidInput, InvalidOption, LeaseLost, MessageInHand
 from postbus.inbox import RedisInbox
 from support.eventually import eventually
 
-pytest_plugins = ["fix_redis"]
+pytest_plugins = ["support.fix_redis"]
 
 _KEY = "postbus:inbox:c:m"
 

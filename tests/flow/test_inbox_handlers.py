@@ -16,7 +16,7 @@ from support.eventually import eventually
 from support.grouping import SOON, create_log, has, is_through
 from support.running import running
 
-pytest_plugins = ["fix_redis"]
+pytest_plugins = ["support.fix_redis"]
 
 INBOX = Inbox()
 
