@@ -1,4 +1,4 @@
-"""Benchmarks: Postbus beside a hand-written queue and beside the raw limit, in one run.
+"""Benchmarks: Postbus beside a hand-written queue and the limits of the server, in one run.
 
-What is measured, and how, is written down in bench/METHODOLOGY.md.
+bench/METHODOLOGY.md explains what is measured, and how.
 """

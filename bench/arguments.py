@@ -1,4 +1,4 @@
-"""The command line: which scenario is run, and how large."""
+"""The command line: which scenario to run, and at what size."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from postbus.cli._exits import INTERRUPTED, report
 
 _BACKLOG = "messages in the large backlog"
 _AGE = "age of the old transaction in seconds, at least 1"
-_LOAD: dict[str, tuple[float, str]] = {
-    "seconds": (4, "how many seconds the load lasts, at least 4"),
+_Options = dict[str, tuple[float, str]]
+_LOAD: _Options = {
+    "seconds": (3, "how many seconds the load lasts, at least 3"),
     "lanes": (1, "lanes of the topic"),
 }
-_COMPARED: dict[str, tuple[float, str]] = {"messages": (1000, _BACKLOG), "seconds": (1, _AGE)}
+_COMPARED: _Options = {"messages": (1000, _BACKLOG), "seconds": (1, _AGE)}
 
 _ABOUT = {
     "queue": "the queue: publishing, draining, latency, backlog, old transactions, memory",
@@ -41,7 +42,7 @@ _ABOUT = {
     "relay": "relaying to NATS JetStream and to nowhere, beside reading the log alone",
     "http": "the HTTP server: batches and single messages by 50 connections, and 1,000 waiting polls",
 }
-_OWN: dict[str, dict[str, tuple[float, str]]] = {
+_OWN: dict[str, _Options] = {
     "queue": _COMPARED,
     "log": _COMPARED,
     **{f"lt{number}": _LOAD for number in range(1, 8)},
@@ -124,7 +125,7 @@ def _at_least(kind: type[int] | type[float], least: float) -> Callable[[str], fl
 
 def _folder(text: str) -> Path:
     if not (path := Path(text)).is_dir():
-        raise argparse.ArgumentTypeError(f"{text} is no folder")
+        raise argparse.ArgumentTypeError(f"{text} is not a folder")
     return path
 
 

@@ -1,4 +1,4 @@
-"""Draining a topic by the real worker, in this process."""
+"""Draining a topic with the real worker, in this process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SINGLES = Handling(concurrency=500)
 
 
 class DrainFailed(PostbusError):
-    """The worker did not do what was to be measured, so there is no figure for it."""
+    """The worker did not handle all messages, so there is no figure."""
 
 
 class Counter:
@@ -47,7 +47,7 @@ class Counter:
         self.handled = 0
         self.first_at = 0.0
         self.first = 0
-        """Messages that the first call brought: the time that they took is not known."""
+        """Messages of the first call. They are not counted, since nobody knows when they were claimed."""
         self.reached_at = 0.0
         self.reached = asyncio.Event()
 
@@ -61,11 +61,11 @@ class Counter:
 
 
 AT_FULL_SPEED = CatchUp(beside_from=1 << 40)
-"""Of a group whose backlog is measured: it is read in order, and not beside others at a rate that spares them."""
+"""For a group whose backlog is measured: it reads in order, and is not throttled."""
 
 
 def subscribe(bus: Bus, topic: str, handling: Handling, counter: Counter, *, group: str | None = None) -> None:
-    """Register a handler that gets decoded orders and does nothing but count them. A group gets all there are."""
+    """Register a handler that decodes orders and counts them. A group starts at the beginning."""
     options = bus.subscribe(
         topic,
         concurrency=handling.concurrency,
@@ -90,8 +90,8 @@ def subscribe(bus: Bus, topic: str, handling: Handling, counter: Counter, *, gro
 async def drain(dsn: str, topic: str, handling: Handling, *, count: int, fill: Fill) -> float:
     """Fill an empty topic with `count` messages and drain it. Returns messages per second.
 
-    The worker has been at work in the topic before, as one has that runs all day. The clock runs from the
-    resumption of the topic, which is paused while it is filled, until everything is settled and the worker ends.
+    The worker has handled messages of the topic before, like one that runs all day. The clock runs from the
+    moment when the topic, paused while it is filled, is resumed until all messages are settled and the worker ends.
     """
     counter = Counter(1)
     async with Bus.open(dsn) as bus:
@@ -116,8 +116,8 @@ async def drain(dsn: str, topic: str, handling: Handling, *, count: int, fill: F
 async def drain_some(dsn: str, topic: str, handling: Handling, *, count: int) -> float:
     """Drain the first `count` messages of a paused topic. Returns messages per second.
 
-    The worker is new to the topic, but warm from another. The clock runs from the resumption of the topic until
-    the handler has had `count` messages.
+    The worker is new to the topic, but warmed up on another one. The clock runs from the resumption of the topic until
+    the handler has received `count` messages.
     """
     counter = Counter(count)
     warm = Counter(1)
@@ -136,7 +136,7 @@ async def drain_some(dsn: str, topic: str, handling: Handling, *, count: int) ->
 
 @contextlib.asynccontextmanager
 async def running(bus: Bus) -> AsyncIterator[asyncio.Task[bool]]:
-    """A worker for what is subscribed; it has drained and ended when this is left."""
+    """A worker for all subscriptions. At the end of the block it has drained and ended."""
     worker = asyncio.create_task(bus.run(), name="bench-worker")
     try:
         yield worker
@@ -146,7 +146,7 @@ async def running(bus: Bus) -> AsyncIterator[asyncio.Task[bool]]:
 
 
 async def reached(counter: Counter, worker: asyncio.Task[bool]) -> None:
-    """Wait until the handler has had enough messages; not for a worker that has ended."""
+    """Wait until the handler has received enough messages, or the worker has ended."""
     waiting = asyncio.create_task(counter.reached.wait())
     await asyncio.wait([waiting, worker], timeout=_LONGEST, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()

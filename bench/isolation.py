@@ -1,4 +1,4 @@
-"""A quiet topic beside one at full speed, in the same database, the same process and the same pool of connections."""
+"""A quiet topic beside one at full speed, in the same database, process and connection pool."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ _QUIET_GROUPS = 2
 _QUIET_RATE = 10  # messages per second
 _NOISY = "high-volume.events"
 _NOISY_GROUPS = 10
-_LEAST_NOISE = 10_000  # messages per second: with less, it would be no test
-_PATIENCE = 30.0  # seconds for what was published to the quiet topic to be delivered
+_LEAST_NOISE = 10_000  # messages per second: a lower rate would not be noise
+_PATIENCE = 30.0  # seconds for the last messages of the quiet topic to be delivered
 _HAS_BEGUN = "select exists (select from postbus.log where topic = $1)"
 
 
-class _Handled(NamedTuple):
-    """A message of the quiet topic, in one of its groups."""
+class _QuietMessage(NamedTuple):
+    """A message of the quiet topic that one of its groups handled."""
 
     group: int
     number: int
     at: float
     lag: float
-    """Seconds from before it was published until it was handled."""
+    """Seconds from before publishing until the handler."""
 
 
-class _Seen(NamedTuple):
-    """The figures of the consuming process."""
+class _Consumed(NamedTuple):
+    """The result of the consuming process."""
 
-    quiet: list[_Handled]
+    quiet: list[_QuietMessage]
     quiet_reads: list[Read]
     noisy: list[int]
-    """Messages, of each group."""
+    """Handled messages, by group."""
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """First the quiet topic alone, for a fourth of the time, then beside the other one."""
+    """Measure the quiet topic alone for a quarter of the time, then beside the other one."""
     alone, beside = plan.isolation_seconds / 4, plan.isolation_seconds * 3 / 4
     async with lab.database() as dsn:
         async with Bus.open(dsn) as bus:
@@ -84,7 +84,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
 
 
 def _report(
-    report: Report, seen: _Seen, published: int, alone: tuple[float, float], beside: tuple[float, float]
+    report: Report, seen: _Consumed, published: int, alone: tuple[float, float], beside: tuple[float, float]
 ) -> None:
     for name, (began, ended) in (("alone", alone), ("beside_noise", beside)):
         reads = [one.seconds for one in seen.quiet_reads if began <= one.at < ended]
@@ -108,7 +108,7 @@ def _report(
 
 
 async def _publish_quietly(dsn: str, seconds: float) -> int:
-    """One message per transaction, each at its time. Returns how many there were."""
+    """Publish one message per transaction on a schedule. Returns how many there were."""
     rng = random.Random(6)
     count = int(seconds * _QUIET_RATE)
     async with Bus.open(dsn) as bus, connection(dsn) as conn:
@@ -121,7 +121,7 @@ async def _publish_quietly(dsn: str, seconds: float) -> int:
 
 
 async def _publish_noisily(dsn: str, seconds: float) -> tuple[int, float]:
-    """Batches as fast as they go. Returns how many messages that were, in how many seconds."""
+    """Publish batches at full speed. Returns the number of messages, and the seconds that they took."""
     given = load.payloads(BATCH, seed=7)
     count = 0
     async with Bus.open(dsn) as bus, connection(dsn) as conn:
@@ -135,9 +135,9 @@ async def _publish_noisily(dsn: str, seconds: float) -> tuple[int, float]:
     return count, taken
 
 
-async def _consume(dsn: str) -> _Seen:
-    """All groups of both topics, until the noise is over and the quiet ones have had everything."""
-    seen = _Seen([], [], [0] * _NOISY_GROUPS)
+async def _consume(dsn: str) -> _Consumed:
+    """Consume both topics with all groups, until the noise is over and the quiet groups have had all their messages."""
+    seen = _Consumed([], [], [0] * _NOISY_GROUPS)
     with read_times(_QUIET) as reads:
         async with Bus.open(dsn) as bus, connection(dsn) as conn:
             _subscribe_quiet(bus, seen)
@@ -152,19 +152,19 @@ async def _consume(dsn: str) -> _Seen:
                     wanted = await conn.fetchval("select messages from published") if is_known else None
                     if wanted is not None and len({one[:2] for one in seen.quiet}) >= _QUIET_GROUPS * wanted:
                         break
-    return _Seen(seen.quiet, reads, noisy)
+    return _Consumed(seen.quiet, reads, noisy)
 
 
-def _subscribe_quiet(bus: Bus, seen: _Seen) -> None:
+def _subscribe_quiet(bus: Bus, seen: _Consumed) -> None:
     for group in range(_QUIET_GROUPS):
 
         @bus.subscribe(_QUIET, group=f"quiet-{group}", start=Start.NOW)
         async def handle(order: load.Order, group: int = group) -> None:
             now = time.monotonic()
-            seen.quiet.append(_Handled(group, order.number, now, now - order.sent_at / 1e9))
+            seen.quiet.append(_QuietMessage(group, order.number, now, now - order.sent_at / 1e9))
 
 
-def _subscribe_noisy(bus: Bus, seen: _Seen) -> None:
+def _subscribe_noisy(bus: Bus, seen: _Consumed) -> None:
     for group in range(_NOISY_GROUPS):
 
         @bus.subscribe(_NOISY, group=f"noisy-{group}", start=Start.NOW, batch=1000)

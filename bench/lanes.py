@@ -1,4 +1,4 @@
-"""Named lanes: pops find work in a thousand of a hundred thousand lanes, and keep none of them waiting."""
+"""Named lanes: pops find the thousand lanes with work among a hundred thousand, and serve all of them."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _TOPIC, _GROUP = "lanes", "g"
 _CONNECTIONS = 8
 _BATCH = 100
 _PUBLISH = "select postbus.publish_many($1, $2::bytea[], keys => $3::text[])"
-# Without waiting for the disk, as bus.pop does: a pop that a crash undoes is made again.
+# Without waiting for the disk, like bus.pop: a pop that a crash undoes is repeated.
 _POP = "select *, set_config('synchronous_commit', 'off', true) from postbus.pop($1, $2, 'bench', $3, floor => $4)"
 
 
 class _Topic:
-    """A topic with named lanes in a database of its own, with a group that pops."""
+    """A topic with named lanes and a group that pops, in a database of its own."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._floor: str | None = None
         self.pops: list[float] = []
-        """Seconds that each pop took which found something."""
+        """The seconds of each pop that found messages."""
 
     async def publish(self, lanes: range, each: int) -> None:
-        """Messages to lanes, in turns."""
+        """Publish to the lanes by turns."""
         keys = [f"lane-{number}" for _ in range(each) for number in lanes]
         payloads = [load.encode(payload) for payload in load.payloads(1000)]
         async with connection(self._dsn) as conn:
@@ -58,14 +58,14 @@ class _Topic:
         return keys
 
     async def drain(self, batch: int = _BATCH) -> int:
-        """Pop by several connections until nothing is left. Returns how many messages there were."""
+        """Pop by several connections until nothing is left. Returns the number of messages."""
         done = await asyncio.gather(*(self._drain(batch) for _ in range(_CONNECTIONS)))
         return sum(done)
 
     async def _drain(self, batch: int) -> int:
         count = empty = 0
         async with connection(self._dsn) as conn:
-            while empty < 3:  # others may have in hand what is left, or be about to bring more
+            while empty < 3:  # others may have leased the rest, or be about to publish more
                 if lanes := await self.pop(conn, batch):
                     count, empty = count + len(lanes), 0
                 else:
@@ -74,7 +74,7 @@ class _Topic:
         return count
 
     async def serve(self, pops: int) -> Counter[str]:
-        """Pop single messages, one after the other. Returns how often each lane was served."""
+        """Pop one message at a time. Returns how often each lane was served."""
         served: Counter[str] = Counter()
         async with connection(self._dsn) as conn:
             for _ in range(pops):
@@ -84,7 +84,7 @@ class _Topic:
 
 @contextlib.asynccontextmanager
 async def _topic(lab: Lab, lanes: int) -> AsyncIterator[_Topic]:
-    """A topic whose lanes have all had a message, and have none now."""
+    """A topic in which each lane has had a message, and none has one now."""
     async with lab.database() as dsn:
         async with Bus.open(dsn) as bus:
             await bus.admin.create_topic(_TOPIC, semantics="PUB_SUB", lanes="named", tracking="OFFSET_WATERMARK")
@@ -99,7 +99,7 @@ async def _topic(lab: Lab, lanes: int) -> AsyncIterator[_Topic]:
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """Work in a few of many lanes, beside the same work where there are only those few lanes."""
+    """Measure work in a few of many lanes, beside the same work in a topic that has only these few."""
     active = range(plan.active_lanes)
     async with _topic(lab, plan.named_lanes) as many, _topic(lab, plan.active_lanes) as few:
 

@@ -32,11 +32,11 @@ IS_LISTENING = """
 
 
 class Sent(NamedTuple):
-    """When a message was published. All clocks are CLOCK_MONOTONIC, which the processes share."""
+    """When a message was published, by CLOCK_MONOTONIC, which all processes share."""
 
     due_ns: int
     publish_ns: int
-    """Before publish() was called, in a transaction that had begun."""
+    """Before publish() was called, after BEGIN."""
     commit_ns: int
     """Before COMMIT was sent."""
     committed_ns: int
@@ -49,15 +49,15 @@ Handle = Callable[[str, int], Coroutine[Any, Any, list[int]]]
 
 
 async def measure(lab: Lab, plan: Plan, report: Report, *, semantics: str, p50_ms: float, p99_ms: float) -> None:
-    """One message per transaction, one connection, by turns with the peer; the first second is not counted."""
+    """Publish one message per transaction and connection, by turns with the peer. The first second is not counted."""
     ours: list[Times] = []
     peers: list[Times] = []
     handle = partial(_handle, semantics=semantics)
     turns = min(_TURNS, plan.rounds)
     seconds = plan.latency_seconds / turns
-    await _turn(lab, min(seconds, _WARM_SECONDS), _publish_by_hand, _handle_by_hand, semantics)  # the disk calms down
+    await _turn(lab, min(seconds, _WARM_SECONDS), _publish_by_hand, _handle_by_hand, semantics)  # lets the disk settle
     for number in range(2 * turns):
-        if number % 4 in (0, 3):  # neither always comes first
+        if number % 4 in (0, 3):  # so that neither always comes first
             ours += await _turn(lab, seconds, _publish, handle, semantics)
         else:
             peers += await _turn(lab, seconds, _publish_by_hand, _handle_by_hand, semantics)
@@ -86,8 +86,8 @@ async def _turn(lab: Lab, seconds: float, publish: Publish, handle: Handle, sema
         async with connection(dsn) as conn, Bus.open(dsn) as bus:
             await bus.admin.create_topic(_TOPIC, semantics=semantics)
             await peer.create(conn)
-            if lab.is_ours:  # else it may not be allowed
-                await conn.execute("checkpoint")  # what was written before is not to be paid for later
+            if lab.is_ours:  # on a user's server it may not be allowed
+                await conn.execute("checkpoint")  # so that earlier writes do not slow down what follows
         worker = asyncio.create_task(elsewhere(partial(handle, dsn, count)))
         await until(dsn, IS_LISTENING, worker=worker)
         sent = await elsewhere(partial(publish, dsn, count))
@@ -98,10 +98,10 @@ async def _turn(lab: Lab, seconds: float, publish: Publish, handle: Handle, sema
 def percentiles(name: str, nanoseconds: Sequence[int]) -> dict[str, float]:
     """The figures of a distribution, in milliseconds."""
     ordered = sorted(nanoseconds)
-    places = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+    parts = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
     return {
         f"{name}_{word}_ms": ordered[min(int(len(ordered) * part), len(ordered) - 1)] / 1e6
-        for word, part in places.items()
+        for word, part in parts.items()
     }
 
 
@@ -140,14 +140,14 @@ async def _publish_at_pace(
 
 
 async def sleep_until(due: int) -> None:
-    """Sleep, by a schedule that does not drift. The event loop goes on: ringing for consumers needs it."""
+    """Sleep by a schedule that does not drift. The event loop goes on, since sending wake-ups needs it."""
     left = due - time.monotonic_ns()
     if left > 0:
         await asyncio.sleep(left / 1e9)
 
 
 async def _handle(dsn: str, count: int, *, semantics: str) -> list[int]:
-    """When the handler of each message started, by the message's number."""
+    """Notes when the handler of each message started, by the message's number."""
     started = Started(count)
     group = "bench" if semantics == "PUB_SUB" else None
     async with Bus.open(dsn) as bus:
@@ -178,7 +178,7 @@ async def _handle_by_hand(dsn: str, count: int) -> list[int]:
 
 
 class Started:
-    """When the handler of each message started, by the message's number."""
+    """Notes when the handler of each message started, by the message's number."""
 
     def __init__(self, count: int) -> None:
         self._at = [0] * count

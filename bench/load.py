@@ -21,7 +21,7 @@ Payload = dict[str, Any]
 
 
 class Order(msgspec.Struct):
-    """A payload as handlers get it."""
+    """A payload as a handler receives it."""
 
     number: int
     customer: str
@@ -32,13 +32,13 @@ class Order(msgspec.Struct):
 
 
 def payloads(count: int, *, seed: int = 1, size: int = PAYLOAD_BYTES) -> list[Payload]:
-    """Payloads whose JSON has `size` bytes each: 100 and more."""
+    """Payloads whose JSON has `size` bytes each, at least 100."""
     rng = random.Random(seed)
     return [payload(rng, number, size=size) for number in range(count)]
 
 
 def payload(rng: random.Random, number: int, *, size: int = PAYLOAD_BYTES) -> Payload:
-    """One payload: fields as an order has them, filled up with random text."""
+    """One payload: the fields of an order, filled up with random text."""
     made = {"number": number, "customer": _text(rng, 16), "cents": rng.randrange(10**6), "note": ""}
     made["note"] = _text(rng, size - len(msgspec.json.encode(made)))
     return made
@@ -60,14 +60,14 @@ def entropy(given: Sequence[Payload]) -> float:
 
 
 def batches(given: Sequence[Payload], count: int) -> list[Sequence[Payload]]:
-    """`count` payloads in batches of BATCH; those given come again and again."""
-    wanted = [given[place : place + BATCH] for place in range(0, len(given), BATCH)]
+    """`count` payloads in batches of BATCH; the given ones are repeated."""
+    wanted = [given[start : start + BATCH] for start in range(0, len(given), BATCH)]
     repeated = [wanted[number % len(wanted)] for number in range(math.ceil(count / BATCH))]
     return [*repeated[:-1], repeated[-1][: count - sum(map(len, repeated[:-1]))]]
 
 
 async def fill(bus: Bus, conn: asyncpg.Connection, topic: str, given: Sequence[Payload], count: int) -> None:
-    """Publish `count` messages, a transaction for each BATCH."""
+    """Publish `count` messages, in a transaction for each BATCH."""
     for batch in batches(given, count):
         async with conn.transaction():
             await bus.publish_many(conn, topic, batch)

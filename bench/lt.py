@@ -1,4 +1,4 @@
-"""Load tests of fan-out: a steady rate to many groups, each with its own position, with and without receipts."""
+"""Load tests of fan-out: a steady rate to many groups, each at its own position, with and without receipts."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from bench.upkeep import Upkeep, beside, disk_mb_per_s
 from postbus import Bus, Start
 
 _TOPIC = "bench.load"
-_STORAGE = 100  # of the first topic that has its own
+_STORAGE = 100  # id of the first log storage that belongs to one topic
 _KEPT = "select coalesce(sum(count), 0) from postbus.segment"
-_PATIENCE = 30.0  # seconds for what was published to be delivered
+_PATIENCE = 30.0  # seconds for the last messages to be delivered
 
 
 class _Test(NamedTuple):
@@ -40,12 +40,12 @@ class _Test(NamedTuple):
 
 
 class Followed(NamedTuple):
-    """The figures of the consuming process."""
+    """The result of the consuming process."""
 
     handled: list[int]
-    """Messages, of each group."""
+    """Handled messages, by group."""
     lags: list[float]
-    """The age of the last message that the slowest group has handled, once per second."""
+    """The age of the last message that the slowest group has handled, sampled once per second."""
     read_seconds: list[float]
 
 
@@ -105,11 +105,11 @@ async def _measure(test: _Test, lab: Lab, plan: Plan, report: Report) -> None:
 
 
 async def _sweep(conn: asyncpg.Connection) -> tuple[int, float]:
-    """Let all that was published be dropped. Returns how many messages went, and the seconds that it took."""
+    """Sweep until all published messages are dropped. Returns their number, and how many seconds it took."""
     kept = await conn.fetchval(_KEPT)
     began = time.perf_counter()
     await conn.execute("update postbus.storage set period = '0'")
-    for days in range(1, 6):  # a new leaf, the old one closed, and dropped
+    for days in range(1, 6):  # a new partition is opened, and the old one closed and dropped
         await conn.execute("select postbus.sweep_log_as_of($1, now() + make_interval(days => $2))", _STORAGE, days)
     seconds = time.perf_counter() - began
     return kept - await conn.fetchval(_KEPT), seconds
@@ -141,11 +141,11 @@ SCENARIOS = (
 
 
 async def _publish(dsn: str, rate: int, seconds: float) -> float:
-    """Publish at a pace, and then say how much that was: the database's own count, by the sweep."""
+    """Publish at a pace. Returns the number of messages as the database counts them, after a sweep."""
     published_per_s = await publish_paced(dsn, _TOPIC, rate, seconds, batch=max(rate // 100, 1))
     async with connection(dsn) as conn:
         async with conn.transaction():
-            # A sweep that is under way may have begun too early to see everything.
+            # A sweep that is already running may have begun too early to count everything.
             await conn.execute("select pg_advisory_xact_lock(hashtext('postbus.sweep_log'), $1)", _STORAGE)
             await conn.execute("select postbus.sweep_log($1)", _STORAGE)
         await conn.execute("insert into published select sum(messages) from postbus.topic_count")
@@ -153,8 +153,8 @@ async def _publish(dsn: str, rate: int, seconds: float) -> float:
 
 
 async def _follow(dsn: str, groups: int) -> Followed:
-    """Consume until each group has had all that was published. Looks at the lag meanwhile."""
-    seen = _Seen(groups)
+    """Consume until each group has had all messages, and sample the lag meanwhile."""
+    seen = _Arrivals(groups)
     lags: list[float] = []
     published: int | None = None
     with read_times(_TOPIC) as reads:
@@ -173,18 +173,18 @@ async def _follow(dsn: str, groups: int) -> Followed:
     return Followed(seen.handled, lags or [0.0], [one.seconds for one in reads])
 
 
-class _Seen:
-    """The progress of each group: how many messages it has handled, and when the last of them was sent."""
+class _Arrivals:
+    """How many messages each group has handled, and when the last of them was sent."""
 
     def __init__(self, groups: int) -> None:
         self.handled = [0] * groups
         self.sent_at = [0] * groups
 
 
-def _subscribe(bus: Bus, number: int, seen: _Seen) -> None:
+def _subscribe(bus: Bus, number: int, seen: _Arrivals) -> None:
     @bus.subscribe(_TOPIC, group=f"group-{number}", start=Start.NOW, batch=1000)
     async def handle(orders: list[load.Order]) -> None:
-        for order in orders:  # looks at every message
+        for order in orders:  # decodes every message
             if order.sent_at:
                 seen.sent_at[number] = order.sent_at
         seen.handled[number] += len(orders)

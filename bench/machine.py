@@ -1,4 +1,4 @@
-"""The machine that a run was made on, and what its processes use of it."""
+"""The machine of a run, and how much of it the processes use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def machine() -> dict[str, Any]:
 
 
 def _million_additions() -> float:
-    """The seconds that they take, at best: a virtual machine is not as fast at all times."""
+    """The fastest of several tries, in seconds, since the speed of a virtual machine varies."""
 
     def once() -> float:
         began, total = time.perf_counter(), 0
@@ -50,7 +50,7 @@ def _cpu() -> str:
 
 
 def resident_mb(pid: int | None = None) -> float:
-    """The memory of a process now, or of this one; where /proc does not tell, the most that this one ever had."""
+    """The memory of a process, by default this one. Without /proc: the most that this process ever had."""
     try:
         pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text("ascii").split()[1])
     except OSError:
@@ -69,7 +69,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def server_cpu_seconds(backend: int) -> float:
-    """The processor time that all processes of a server have used: those of the postmaster that has this backend.
+    """The processor time that all processes of a server have used, found by one of its backends.
 
     0 where /proc does not show it, as for a server on another machine.
     """
@@ -84,11 +84,11 @@ def server_cpu_seconds(backend: int) -> float:
 
 _PARENT = 1
 _OWN_TICKS = slice(11, 13)
-_ALL_TICKS = slice(11, 15)  # with those of children that have ended
+_ALL_TICKS = slice(11, 15)  # including those of ended children
 
 
 def _stat(pid: int) -> list[int]:
-    """The fields of /proc for a process of PostgreSQL, from its state on (as 0); zeros for anything else."""
+    """The fields of /proc/PID/stat for a process of PostgreSQL, from its state (0) on. Zeros for other processes."""
     try:
         name, _, rest = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")
     except OSError:

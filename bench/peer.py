@@ -1,4 +1,4 @@
-"""The peer: the queue that a team writes by hand, as small and as fast as SKIP LOCKED makes it."""
+"""The peer: a queue written by hand with SKIP LOCKED, as small and as fast as possible."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ _decoder = msgspec.json.Decoder(Order)
 
 
 async def create(conn: asyncpg.Connection) -> None:
-    """Make the tables of the peer, and the one of the raw limit."""
+    """Create the tables of the peer, and the one for the limits."""
     await conn.execute(_TABLE)
 
 
 async def copy(conn: asyncpg.Connection, given: Sequence[bytes]) -> None:
-    """The raw limit of publishing: the same bytes by COPY."""
+    """The limit of publishing: the same bytes by COPY."""
     await conn.copy_records_to_table("plain", records=[(one,) for one in given], columns=["payload"])
 
 
 async def fill(conn: asyncpg.Connection, given: Sequence[Payload], count: int) -> None:
-    """Insert `count` messages, a transaction for each batch."""
+    """Insert `count` messages, in a transaction for each batch."""
     for batch in batches(given, count):
         await conn.execute(INSERT, [encode(one) for one in batch])
 
 
 async def publish_and_notify(conn: asyncpg.Connection, payload: Payload) -> None:
-    """Insert one message, in a transaction that wakes the consumers when it commits."""
+    """Insert one message, and wake the consumers when the transaction commits."""
     await conn.execute(_INSERT_AND_NOTIFY, encode(payload))
 
 
 async def lease_and_delete(
     conn: asyncpg.Connection, *, batch: int, handle: Callable[[Order], None] = lambda order: None
 ) -> int:
-    """Take up to `batch` messages, decode and handle them, delete them. Returns how many there were."""
+    """Lease up to `batch` messages, decode, handle and delete them. Returns their number."""
     rows = await conn.fetch(_LEASE, batch)
     if rows:
         for row in rows:
@@ -69,7 +69,7 @@ async def lease_and_delete(
 
 
 async def pop(conn: asyncpg.Connection, *, batch: int) -> int:
-    """The same without a lease: what a crash interrupts is lost."""
+    """The same without a lease: a crash loses the messages in hand."""
     rows = await conn.fetch(_POP, batch)
     for row in rows:
         _decoder.decode(row["payload"])
@@ -77,7 +77,7 @@ async def pop(conn: asyncpg.Connection, *, batch: int) -> int:
 
 
 async def read_all(conn: asyncpg.Connection, *, batch: int) -> int:
-    """The raw limit of draining: read and decode all rows, and finish none."""
+    """The limit of draining: read and decode all rows, without settling any."""
     count = 0
     async with conn.transaction():
         cursor = await conn.cursor("select payload from plain")

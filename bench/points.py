@@ -1,4 +1,4 @@
-"""Where the curves are measured."""
+"""The points at which the curves are measured."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Points:
-    """The values of each parameter, and how much is measured at each. The defaults are those of a full run."""
+    """The values of each parameter, and the size of each measurement. The defaults are those of the long form."""
 
     batches: tuple[int, ...] = (1, 10, 100, 1000)
     """Messages per call: published, and handled."""
     batch_messages: int = 20_000
-    """At each batch size; of small batches fewer, down to a twentieth."""
+    """Messages at each batch size; for small batches fewer, down to a twentieth."""
     groups: tuple[int, ...] = (1, 2, 5, 10, 20, 50, 100, 200)
     deliveries: int = 1_000_000
-    """At each number of groups."""
+    """Messages at each number of groups."""
     lanes: tuple[int, ...] = (1, 2, 4, 8)
     processes: tuple[int, ...] = (1, 2, 4)
     lane_messages: int = 200_000
-    """At each number of lanes and processes."""
+    """Messages at each number of lanes and processes."""
     backlogs: tuple[int, ...] = (10_000, 100_000, 1_000_000)
     drained: int = 5_000
-    """Messages that are taken from each backlog, once per round."""
+    """Messages that are drained from each backlog, per round."""
     payload_bytes: tuple[int, ...] = (100, 1_000, 10_000, 100_000)
     payload_total_bytes: int = 20_000_000
-    """At each payload size; at most 20,000 messages."""
+    """Bytes at each payload size, but at most 20,000 messages."""
     rates: tuple[int, ...] = (50, 200, 500, 1_000, 2_000, 4_000)
     """Messages per second at which latency is measured, from the lowest on."""
     rate_seconds: float = 4.0
-    """… for so long, after a second that is not counted."""
+    """… for this many seconds, after one that is not counted."""
     over_seconds: float = 30.0
-    """How long dead rows and memory are watched."""
+    """Seconds for which dead rows and memory are watched."""
     rounds: int = 2
 
     @classmethod
@@ -49,7 +49,7 @@ class Points:
         return cls(groups=(1, 5, 20, 100, 200), lanes=(1, 4, 8), rate_seconds=3.0, over_seconds=20.0)
 
     def up_to(self, messages: int) -> Self:
-        """The points with backlogs of up to so many messages, each ten times the one before."""
+        """The points with backlogs of up to this many messages, each ten times the previous one."""
         backlogs = [messages]
         while backlogs[0] >= 10 * max(self.drained, 1) and len(backlogs) < 4:
             backlogs.insert(0, backlogs[0] // 10)

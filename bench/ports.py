@@ -1,4 +1,4 @@
-"""Ports that nobody else gets while their server is down."""
+"""Ports that no other process gets while their server is down."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _HANDED_OUT: set[int] = set()
 
 
 def free_port() -> int:
-    """A free port on 127.0.0.1, below those that the kernel gives to outgoing connections.
+    """A free port on 127.0.0.1, below the range that the kernel uses for outgoing connections.
 
-    From among those, a client that tries to reach a server that is down may get the server's own port: it is then
+    Within that range, a client that tries to reach a stopped server may get the server's own port: it is then
     connected to itself, and the server cannot start again.
     """
     ports = list(range(_LOWEST, _first_ephemeral()))

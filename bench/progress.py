@@ -1,4 +1,4 @@
-"""Telling how far a run is: on standard error, and only if somebody looks."""
+"""The progress of a run, on standard error."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Self
 
 
 class Progress:
-    """A bar with the name of the part that is running (`shown`), or a line with that name (`told`), or nothing.
+    """A bar with the name of the current part (`shown`), a line with that name (`told`), or nothing.
 
-    It is drawn between parts only: a thread that draws would take time from what is measured.
+    It is drawn between parts only, since a drawing thread would slow down the measurement.
     """
 
     def __init__(self, parts: int, *, shown: bool, told: bool = False) -> None:

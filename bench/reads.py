@@ -1,4 +1,4 @@
-"""How long the reads of a log take, in the process that makes them."""
+"""The durations of a process's reads of the log."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 class Read(NamedTuple):
     at: float
-    """When it had ended, by time.monotonic(), which the processes of a machine share."""
+    """When it had ended, by time.monotonic(), which all processes of a machine share."""
     seconds: float
 
 
 @contextlib.contextmanager
 def read_times(topic: str) -> Iterator[list[Read]]:
-    """The reads of this process that find something in a topic, by their log events."""
+    """The reads of this process that find messages in a topic, taken from their log events."""
     reads: list[Read] = []
 
     def note(record: logging.LogRecord) -> bool:
@@ -36,6 +36,6 @@ def read_times(topic: str) -> Iterator[list[Read]]:
 
 
 def percentile_ms(seconds: Sequence[float], part: float) -> float:
-    """Milliseconds that this part of the values does not exceed; 0 if there are none."""
+    """The percentile of the durations in milliseconds; 0 if there are none."""
     ordered = sorted(seconds)
     return 1000 * ordered[min(int(len(ordered) * part), len(ordered) - 1)] if ordered else 0.0

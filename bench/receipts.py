@@ -1,4 +1,4 @@
-"""Receipts in a load test: a ledger that is old enough to be folded, and what is known of messages afterwards."""
+"""Receipts in a load test: the ledger is made old enough to be folded, and messages are looked up afterwards."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _SAMPLE = 200
 
 
 async def age_ledger(conn: asyncpg.Connection) -> None:
-    """Give each lane the rows of almost six minutes, as if its group had been at work: so the first fold is soon.
+    """Give each lane the ledger rows of almost six minutes of work, so that the first fold comes soon.
 
-    A lane's row is replaced twenty times a second. The ledger then has its normal size, and folds theirs.
+    A cursor moves twenty times a second. So the ledger and its folds have their normal size.
     """
     await conn.execute(_AGED)
     await conn.execute("analyze postbus.cursor")
 
 
 async def measure(conn: asyncpg.Connection, report: Report, *, topic: str, storage: int, groups: int) -> None:
-    """Let all of the ledger become receipts, and ask for some messages who had them, and when."""
+    """Fold the whole ledger into receipts, and ask for some messages which groups had them, and when."""
     folded = await conn.fetchval("select count(*) from postbus.receipt")
     began = time.perf_counter()
     left = await conn.fetchval("select postbus.fold_cursors($1, now() + interval '6 minutes')", storage)

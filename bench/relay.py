@@ -1,4 +1,4 @@
-"""Relaying: to NATS JetStream and to a sink that does nothing, beside reading the log alone and JetStream alone."""
+"""Relaying to NATS JetStream and to a sink that does nothing, beside only reading the log and only using JetStream."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from postbus.relay import NatsSink, NullSink, Parcel, Sink
 from postbus.relay.plan import BATCH
 
 _TOPIC, _SHORT = "bench.relay", "bench.relay.short"
-_SHARE = 10  # of the messages that are read, one in so many goes to JetStream, which syncs each
+_SHARE = 10  # JetStream syncs each message, so it gets one message for this many that are read
 _CONNECTIONS = 16
 _numbers = itertools.count(1)
 
 
 class _Counted:
-    """A sink, and how many messages it has got."""
+    """A sink that counts its messages."""
 
     def __init__(self, sink: Sink, counter: Counter) -> None:
         self.keeps_order = sink.keeps_order
@@ -44,7 +44,7 @@ class _Counted:
 
 
 async def _relayed(dsn: str, topic: str, sink: Sink, target: str, count: int) -> float:
-    """Messages per second, from the first that the sink has got to the last."""
+    """Messages per second, from the first that reaches the sink to the last."""
     counter = Counter(count)
     async with Bus.open(dsn) as bus:
         await bus.relay(topic, _Counted(sink, counter), name=f"relay-{next(_numbers)}", target=target)
@@ -52,7 +52,7 @@ async def _relayed(dsn: str, topic: str, sink: Sink, target: str, count: int) ->
 
 
 async def _read(dsn: str, count: int) -> float:
-    """The same for a handler that does nothing with batches as a relay gets them."""
+    """The same for an empty handler that gets batches like a relay."""
     counter = Counter(count)
     async with Bus.open(dsn) as bus:
 
@@ -75,7 +75,7 @@ async def _rate(bus: Bus, counter: Counter) -> float:
 
 @contextlib.asynccontextmanager
 async def _stream(address: str) -> AsyncIterator[tuple[Any, str]]:
-    """JetStream, and a new stream for one subject: it has seen none of the messages yet."""
+    """JetStream with a new stream for one subject, so that no message is a duplicate."""
     import nats
 
     subject = f"{_TOPIC}.{next(_numbers)}"
@@ -95,7 +95,7 @@ async def _to_jetstream(dsn: str, address: str, count: int) -> float:
 
 
 async def _jetstream_alone(given: Sequence[bytes], address: str, count: int) -> float:
-    """The speed of its client with batches of the same size."""
+    """Messages per second of the client alone, with batches of the same size."""
     async with _stream(address) as (stream, subject):
         began = time.perf_counter()
         for start in range(0, count, BATCH):

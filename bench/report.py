@@ -1,4 +1,4 @@
-"""The results of a run: figures, and checks of them against goals."""
+"""The report of a run: figures, and checks of figures against goals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<
 
 @dataclass(frozen=True)
 class Check:
-    """One figure and what it should be, such as ">= 0.8"."""
+    """A figure and its goal, such as ">= 0.8"."""
 
     name: str
     value: float
@@ -31,11 +31,11 @@ class Report:
     checks: list[Check] = field(default_factory=list)
 
     def add(self, **figures: float) -> None:
-        """Add figures. A name tells the unit."""
+        """Add figures. Their names end with the unit."""
         self.figures.update({name: shortened(value) for name, value in figures.items()})
 
     def check(self, name: str, value: float, comparison: str, goal: float) -> None:
-        """Add a check. The value as it is shown decides, so that readers can follow."""
+        """Add a check. The rounded value decides, since that is what readers see."""
         shown = shortened(value)
         self.checks.append(Check(name, shown, f"{comparison} {goal:g}", _COMPARISONS[comparison](shown, goal)))
 
@@ -50,5 +50,5 @@ class Report:
 
 
 def shortened(value: float) -> float:
-    """A number without the digits that mean nothing: whole from 1000 on, else with four digits."""
+    """A number without meaningless digits: whole from 1000 on, else with four digits."""
     return round(value) if abs(value) >= 1000 else float(f"{value:.4g}")

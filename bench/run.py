@@ -1,4 +1,4 @@
-"""Running a scenario and showing what it found out."""
+"""Running a scenario and showing its report."""
 
 from __future__ import annotations
 

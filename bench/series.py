@@ -1,7 +1,7 @@
-"""Figures that are points of a curve: name@parameter=value, as in publish_per_s@batch=100.
+"""Figures that are points of a curve: name@parameter=value, such as publish_per_s@batch=100.
 
-The unit is at the end of the name, and the parameter's own in its name. A report draws one chart of all series that
-have parameter and unit in common.
+The name ends with the unit; the parameter's unit is in its name. A report draws one chart of all series that
+have the same parameter and unit.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ UNITS = (
     "messages",
     "s",
 )
-"""The longest first, where one is the end of another."""
+"""A unit comes before those that are the end of it."""
 
 
 def point(name: str, parameter: str, value: float) -> str:
-    """The name of a figure that belongs to a value of a parameter."""
+    """The name of a figure for one value of a parameter."""
     return f"{name}@{parameter}={value:g}" if isinstance(value, float) else f"{name}@{parameter}={value}"
 
 
 def unit_of(name: str) -> str:
-    """The unit at the end of a figure's name; empty if there is none that we know."""
+    """The unit at the end of a figure's name; empty if it is not a known one."""
     return next((unit for unit in UNITS if name.endswith(f"_{unit}")), "")
 
 
@@ -54,16 +54,16 @@ class Series:
 
 
 def split(figures: Mapping[str, float]) -> tuple[dict[str, float], list[Series]]:
-    """The figures that stand alone, and the series."""
+    """The figures that belong to no series, and the series."""
     alone: dict[str, float] = {}
     series: dict[tuple[str, str], Series] = {}
     for name, value in figures.items():
         base, at, rest = name.partition("@")
-        parameter, equals, place = rest.partition("=")
+        parameter, equals, value_text = rest.partition("=")
         if not (at and equals):
             alone[name] = value
             continue
-        series.setdefault((base, parameter), Series(base, parameter)).points.append((float(place), value))
+        series.setdefault((base, parameter), Series(base, parameter)).points.append((float(value_text), value))
     for one in series.values():
         one.points.sort()
     return alone, list(series.values())

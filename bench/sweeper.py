@@ -1,4 +1,4 @@
-"""The sweep, as often as time is short; and how large all tables are meanwhile."""
+"""Sweeps at the pace of a shortened timeline, and samples the sizes of tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import mean
 
 from bench.lab import connection
 
-STORAGE = 100  # of the first topic that has its own
+STORAGE = 100  # id of the first log storage that belongs to one topic
 _EVERY = 0.1  # seconds
 _BYTES = """
     select sum(pg_total_relation_size(c.oid))::bigint from pg_class c
@@ -18,7 +18,7 @@ _BYTES = """
 
 
 class Sweeper:
-    """Sweeps ten times a second. Its sizes are those of tables whose names are like `tables`."""
+    """Sweeps ten times a second. Its sizes are those of the tables whose names are like `tables`."""
 
     def __init__(self, dsn: str, *, tables: str = "%") -> None:
         self._dsn = dsn
@@ -26,7 +26,7 @@ class Sweeper:
         self._bytes: list[tuple[float, int]] = []
 
     async def run(self) -> None:
-        """Sweep until cancelled. The ledger is folded, and vacuumed, long before its time: else it would only grow."""
+        """Sweep until cancelled. It also folds and vacuums the ledger early, which would only grow otherwise."""
         async with connection(self._dsn) as conn:
             for turn in itertools.count():
                 while await conn.fetchval("select more from postbus.sweep_log($1)", STORAGE):
@@ -38,7 +38,7 @@ class Sweeper:
                 await asyncio.sleep(_EVERY)
 
     async def look(self) -> int:
-        """The size now."""
+        """Sample the size."""
         async with connection(self._dsn) as conn:
             size: int = await conn.fetchval(_BYTES, self._tables)
             return size

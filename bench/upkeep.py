@@ -1,4 +1,4 @@
-"""The effect of a load on tables and on the write-ahead log, observed while it runs."""
+"""How a load affects tables and the write-ahead log, sampled while it runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WRITTEN = "select pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint"
 
 
 class Upkeep:
-    """Looks at dead rows, table by table, and at what was written."""
+    """Samples the dead rows of each table, and the written bytes."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -34,7 +34,7 @@ class Upkeep:
         self._seconds = 0.0
 
     async def watch(self) -> None:
-        """Look until cancelled."""
+        """Sample until cancelled."""
         async with connection(self._dsn) as conn:
             began, wal_began = time.monotonic(), await conn.fetchval(_WRITTEN)
             while True:
@@ -56,19 +56,19 @@ class Upkeep:
 
 @contextlib.asynccontextmanager
 async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Let something run as long as the block."""
+    """Let a task run for the length of the block."""
     task = asyncio.create_task(work)
     try:
         yield
         if task.done():
-            task.result()  # it failed
+            task.result()  # raises the reason
     finally:
         task.cancel()
         await asyncio.wait([task])
 
 
 def disk_mb_per_s(megabytes: int = 256) -> float:
-    """How fast the disk of temporary folders, where an embedded server has its data, takes what is written."""
+    """The write speed of the disk that has the temporary folders, where an embedded server keeps its data."""
     block = os.urandom(1 << 20)
     with tempfile.TemporaryFile() as file:
         began = time.perf_counter()

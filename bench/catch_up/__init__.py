@@ -1,4 +1,4 @@
-"""A late group works through history beside live groups and an application that needs the database."""
+"""A late group works through history beside live groups and an application on the same database."""
 
 from __future__ import annotations
 

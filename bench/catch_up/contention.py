@@ -1,4 +1,4 @@
-"""The cost of a catch-up to an application and to live groups, whether it yields, and whether it can be interrupted."""
+"""How a catch-up affects an application and live groups, whether it yields to load, and whether it can be cancelled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 
 from bench.catch_up import groups, oltp
-from bench.catch_up.groups import LATE, LIVE, TOPIC, Progress
+from bench.catch_up.groups import LATE, LIVE, TOPIC, CatchUpState
 from bench.lab import Lab, connection
 from bench.log.fanout import publish_paced
 from bench.plan import Plan
@@ -25,8 +25,8 @@ LIVE_RATE = 1000  # messages per second
 TRANSACTIONS = 500  # per second
 _LONGEST = 3600.0
 _LOOK = 0.25  # seconds
-_WINDOW = 10.0  # seconds whose p95 is looked at
-_HOGS = 8  # connections of the extra load, more than there are cores
+_WINDOW = 10.0  # seconds: the p95 is taken of windows of this length
+_HOGS = 8  # connections of the extra load: more than the machine has cores
 _ALL_ARE_LIVE = "select count(*) = $1 from postbus.groups where passed > 0"
 _IS_LET_GO = """
     select count(l.holder) = 0 from postbus.catch_ups u join postbus.lane l on l.subscription_id = u.subscription_id
@@ -35,13 +35,13 @@ _IS_LET_GO = """
 
 
 def options(plan: Plan) -> dict[str, Any]:
-    """The catch-up's options, for the report."""
+    """The options of the catch-up, for the report."""
     chosen = _options(plan)
     return {"batch_size": chosen.batch_size, "max_rate": chosen.max_rate, "target_latency_ms": 1000 * chosen.latency}
 
 
 def _options(plan: Plan) -> CatchUp:
-    """Aggressive, and all of it; smaller where the history is."""
+    """Aggressive and without a limit of messages; with smaller reads if the history is small."""
     aggressive = CatchUp.aggressive()
     return replace(
         aggressive,
@@ -53,12 +53,12 @@ def _options(plan: Plan) -> CatchUp:
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """Alone, beside live groups, beside the catch-up, and with a load that it has to yield to."""
+    """Measure alone, beside live groups, beside the catch-up, and with a load that the catch-up has to yield to."""
     async with lab.database() as dsn, Bus.open(dsn) as bus, connection(dsn) as conn:
         await bus.admin.create_topic(TOPIC, semantics="PUB_SUB")
         await oltp.create(conn)
         await elsewhere(partial(groups.fill, dsn, plan.history))
-        await conn.execute("checkpoint")  # what was written before is not to be paid for later
+        await conn.execute("checkpoint")  # so that earlier writes do not slow down what follows
         run = _Run(dsn, bus, conn, plan)
         application = asyncio.create_task(elsewhere(partial(oltp.run, dsn, TRANSACTIONS)))
         await until(dsn, "select max(id) > $1 from orders", oltp.ORDERS, worker=application)
@@ -83,13 +83,13 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
 
 
 class _Run:
-    """The phases of a run, and what the catch-up said of itself in them."""
+    """The phases of a run, and the progress that the catch-up reported in them."""
 
     def __init__(self, dsn: str, bus: Bus, conn: asyncpg.Connection, plan: Plan) -> None:
         self.phases: list[tuple[str, float, float]] = []
-        self.seen: list[Progress] = []
+        self.seen: list[CatchUpState] = []
         self.while_cancelled = 0
-        """Messages that went on being processed after the catch-up was let go of."""
+        """Messages that were processed after the catch-up had been cancelled."""
         self.rate_before_load = 0.0
         self.ended = 0.0
         self._dsn = dsn
@@ -103,13 +103,13 @@ class _Run:
         self.phases.append((name, began, time.monotonic()))
 
     async def catch_up(self, late: asyncio.Task[Any]) -> None:
-        """Undisturbed, cancelled and resumed, beside a heavy load, undisturbed again."""
+        """Run it undisturbed, cancel and resume it, run it beside a heavy load, then undisturbed again."""
         plan, seconds = self._plan, self._plan.catch_up_seconds
         await self._watch("catch-up", seconds / 4, lambda now: now.processed >= 0.3 * plan.history)
         await self._interrupt(late)
         await self._resume(late)
         await self._watch("catch-up", seconds / 6, lambda now: now.processed >= 0.45 * plan.history)
-        self.rate_before_load = self.seen[-1].allowed_rate or plan.history_rate  # until it says something else
+        self.rate_before_load = self.seen[-1].allowed_rate or plan.history_rate  # until it reports another rate
         hogs = asyncio.create_task(elsewhere(partial(_keep_busy, self._dsn, seconds / 8)))
         await self._watch("load", seconds, lambda _: hogs.done())
         await hogs
@@ -123,7 +123,7 @@ class _Run:
     def began(self) -> float:
         return next(began for name, began, _ in self.phases if name == "catch-up")
 
-    async def _watch(self, name: str, seconds: float, is_enough: Callable[[Progress], bool]) -> None:
+    async def _watch(self, name: str, seconds: float, is_enough: Callable[[CatchUpState], bool]) -> None:
         began = time.monotonic()
         while time.monotonic() < began + seconds:
             await asyncio.sleep(_LOOK)
@@ -134,7 +134,7 @@ class _Run:
         self.phases.append((name, began, time.monotonic()))
 
     async def _interrupt(self, late: asyncio.Task[Any]) -> None:
-        """Cancel it, if it has not ended; and look again at what it is compared with."""
+        """Cancel it unless it has ended, and measure the baseline again."""
         if (await groups.progress(self._conn)).status == "IN_PROGRESS":
             await self._bus.admin.cancel_catch_up(TOPIC, LATE)
             await until(self._dsn, _IS_LET_GO, LATE, worker=late)
@@ -153,7 +153,7 @@ class _Run:
             one for phase, began, ended in self.phases if phase == name for one in done if began <= one.began < ended
         ]
 
-    def said_in(self, *names: str) -> list[Progress]:
+    def said_in(self, *names: str) -> list[CatchUpState]:
         return [
             one for phase, began, ended in self.phases if phase in names for one in self.seen if began < one.at <= ended
         ]
@@ -179,7 +179,7 @@ def _report_application(report: Report, run: _Run, done: list[oltp.Done]) -> Non
 
 
 def _report_throttle(report: Report, run: _Run) -> None:
-    """The rate has to fall beside the load, and to come back when it is gone."""
+    """The allowed rate has to fall while the load lasts, and to recover afterwards."""
     before = run.rate_before_load
     lowest = min((one.allowed_rate for one in run.said_in("load", "recovery") if one.allowed_rate), default=0.0)
     highest = max((one.allowed_rate for one in run.said_in("recovery", "catch-up") if one.allowed_rate), default=0.0)
@@ -206,7 +206,9 @@ def _report_groups(report: Report, run: _Run, lags: list[groups.Lag]) -> None:
     report.check("live_lag_growth_s", median(last) - median(first), "<", 1)
 
 
-def _report_history(report: Report, plan: Plan, run: _Run, end: Progress, handled: groups.Handled, passed: int) -> None:
+def _report_history(
+    report: Report, plan: Plan, run: _Run, end: CatchUpState, handled: groups.LateGroupRun, passed: int
+) -> None:
     said = run.said_in("catch-up")
     report.add(
         history_processed_messages=end.processed,
@@ -224,7 +226,7 @@ def _report_history(report: Report, plan: Plan, run: _Run, end: Progress, handle
 
 
 async def _keep_busy(dsn: str, seconds: float) -> None:
-    """Let the server's processors have more to do than they can."""
+    """Overload the server's processors."""
     until_then = time.monotonic() + seconds
 
     async def one() -> None:

@@ -1,4 +1,4 @@
-"""The groups: two that are there from the beginning, and one that comes late. Each in a process."""
+"""The groups: two run from the beginning, and one subscribes late. Each has a process of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from postbus import Bus, CatchUp, Start
 TOPIC = "bench.history"
 LATE = "inventory"
 LIVE = ("email", "analytics")
-_FIRST = 10_000_000  # number of the first message of history: all have as many digits
+_FIRST = 10_000_000  # number of the first message of the history, so that all numbers have the same length
 _LOOK = 0.2  # seconds
 
 
@@ -29,20 +29,20 @@ class Lag(NamedTuple):
     """The age of the last message that the slowest group has handled."""
 
 
-class Handled(NamedTuple):
-    """The messages that the late group had."""
+class LateGroupRun(NamedTuple):
+    """The messages that the late group handled."""
 
     once: int
-    """Messages that were there before all others."""
+    """Messages of the history."""
     again: int
-    """Of these, more often than once."""
+    """Of these, the ones that it handled more than once."""
     later: int
-    """Those that were published while the run went on."""
+    """Messages that were published during the run."""
 
 
 async def fill(dsn: str, count: int) -> None:
     given = [{**one, "number": _FIRST} for one in load.payloads(10_000)]
-    for one in given:  # as long as before
+    for one in given:  # the payload keeps its length
         one["note"] = one["note"][: -(len(load.encode(one)) - load.PAYLOAD_BYTES)]
     async with Bus.open(dsn) as bus, connection(dsn) as conn:
         for start in range(0, count, BATCH):
@@ -56,11 +56,11 @@ async def follow(dsn: str) -> list[Lag]:
     sent_at = [0] * len(LIVE)
     lags: list[Lag] = []
     async with Bus.open(dsn) as bus:
-        for place, name in enumerate(LIVE):
+        for index, name in enumerate(LIVE):
 
             @bus.subscribe(TOPIC, group=name, start=Start.NOW, batch=100)
-            async def handle(orders: list[load.Order], place: int = place) -> None:
-                sent_at[place] = max(sent_at[place], *(order.sent_at for order in orders))
+            async def handle(orders: list[load.Order], index: int = index) -> None:
+                sent_at[index] = max(sent_at[index], *(order.sent_at for order in orders))
 
         async with running(bus) as worker:
             over = asyncio.create_task(until_over(dsn))
@@ -72,7 +72,7 @@ async def follow(dsn: str) -> list[Lag]:
     return lags
 
 
-async def come_late(dsn: str, options: CatchUp, count: int) -> Handled:
+async def come_late(dsn: str, options: CatchUp, count: int) -> LateGroupRun:
     """The late group, until the run is over."""
     times = bytearray(count)
     later = 0
@@ -89,11 +89,11 @@ async def come_late(dsn: str, options: CatchUp, count: int) -> Handled:
 
         async with running(bus) as worker:
             await until_over_or_ended(dsn, worker)
-    return Handled(count - times.count(0), sum(times) - (count - times.count(0)), later)
+    return LateGroupRun(count - times.count(0), sum(times) - (count - times.count(0)), later)
 
 
-class Progress(NamedTuple):
-    """The state of the catch-up in the database at a moment."""
+class CatchUpState(NamedTuple):
+    """The state of the catch-up at one moment, as the database reports it."""
 
     at: float
     status: str
@@ -103,7 +103,7 @@ class Progress(NamedTuple):
     p95_ms: float | None
 
 
-async def progress(conn: asyncpg.Connection) -> Progress:
+async def progress(conn: asyncpg.Connection) -> CatchUpState:
     row = await conn.fetchrow(
         "select status, processed, coalesce(rate, 0) as rate, allowed_rate, 1000 * extract(epoch from p95) as p95_ms "
         "from postbus.catch_ups where group_name = $1",
@@ -111,7 +111,7 @@ async def progress(conn: asyncpg.Connection) -> Progress:
     )
     assert row is not None
     p95 = None if row["p95_ms"] is None else float(row["p95_ms"])
-    return Progress(time.monotonic(), row["status"], row["processed"], row["rate"], row["allowed_rate"], p95)
+    return CatchUpState(time.monotonic(), row["status"], row["processed"], row["rate"], row["allowed_rate"], p95)
 
 
 def between(lags: Sequence[Lag], began: float, ended: float) -> list[float]:

@@ -1,4 +1,4 @@
-"""An application beside the log: short transactions on a table of its own, and how long each takes."""
+"""An application on the same database: short transactions on a table of its own, and their durations."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from bench.lab import connection
 from bench.processes import until_over
 
 _CONNECTIONS = 16
-ORDERS = 20_000  # before it begins
-_PATIENCE = 0.2  # seconds; what could not begin so long after its time is not made up for
+ORDERS = 20_000  # rows in the table at the beginning
+_PATIENCE = 0.2  # seconds: a transaction that is later than this is left out
 _CREATE = """
     create table orders (
         id bigint generated always as identity primary key, customer bigint not null, cents bigint not null,
@@ -31,12 +31,12 @@ _SELECT = "select * from orders where id = $1"
 
 
 class Done(NamedTuple):
-    """A transaction, by time.monotonic(), which the processes of a machine share."""
+    """A finished transaction. Its times are time.monotonic(), which all processes of a machine share."""
 
     began: float
     seconds: float
     late: float
-    """How long after its time it began, for want of a connection or of a processor."""
+    """How late it began, because no connection or processor was free."""
 
 
 async def create(conn: asyncpg.Connection) -> None:
@@ -46,7 +46,7 @@ async def create(conn: asyncpg.Connection) -> None:
 
 
 async def run(dsn: str, rate: float) -> list[Done]:
-    """Inserts, updates and queries by turns, each begun at its time, until the run is over."""
+    """Insert, update and query by turns, each at its scheduled time, until the run is over."""
     rng = random.Random(4)
     done: list[Done] = []
     async with contextlib.AsyncExitStack() as stack:
@@ -82,7 +82,7 @@ async def _transact(conn: asyncpg.Connection, number: int, id: int, due: float, 
 
 
 def p95_ms(done: Sequence[Done]) -> float:
-    """Of those that took the longest, 5 % are left out."""
+    """The p95 of the durations."""
     ordered = sorted(one.seconds for one in done)
     return 1000 * ordered[int(len(ordered) * 0.95)] if ordered else 0.0
 

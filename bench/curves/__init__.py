@@ -1,4 +1,4 @@
-"""How throughput, latency, space and memory change with batches, groups, lanes, backlogs, payloads, load and time."""
+"""How throughput, latency, space and memory depend on batch size, groups, lanes, backlog, payload, load and time."""
 
 from __future__ import annotations
 

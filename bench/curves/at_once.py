@@ -1,4 +1,4 @@
-"""Messages that become visible all at once, by one commit, to groups that wait for them."""
+"""Messages that become visible at once, by one commit, to waiting groups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ARE_READY = """
 async def publish_at_once(
     bus: Bus, conn: asyncpg.Connection, topic: str, given: Sequence[Payload], *, batch: int
 ) -> float:
-    """One transaction, a call for each batch. Returns when it was about to commit, by time.monotonic()."""
+    """Publish in one transaction, a call for each batch. Returns the time before the commit, by time.monotonic()."""
     transaction = conn.transaction()
     await transaction.start()
     for start in range(0, len(given), batch):
@@ -40,7 +40,7 @@ async def deliver_at_once(
 ) -> float:
     """Deliveries per second to new groups of a topic with one lane: from the commit to the last delivery.
 
-    Nothing can be read ahead before the clock runs, however little there is to read.
+    The groups can read nothing before the clock starts.
     """
     counter = Counter(groups * len(given))
     async with Bus.open(dsn) as bus, connection(dsn) as conn:

@@ -1,4 +1,4 @@
-"""By backlog: the first messages of it, drained from the queue and read from the log."""
+"""By backlog: drain the first messages from the queue, and read them from the log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import median
 
 from bench import load
 from bench.consume import BATCHES, drain_some
-from bench.curves.place import QUEUE
+from bench.curves.topics import QUEUE
 from bench.lab import Lab, connection
 from bench.log.backlog import reads
 from bench.log.publish import TOPIC
@@ -19,15 +19,15 @@ from bench.rounds import Measure, alternate
 from bench.series import point
 from postbus import Bus
 
-_READS = 40  # of the log, per round
-_IN_HAND = 3_000  # that a worker may take beyond what is counted, before it ends
+_READS = 40  # reads of the log per round
+_IN_HAND = 3_000  # messages that a worker may claim beyond the counted ones before it ends
 _NAMES = ("drain_queue", "read_log")
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """Each size in a database of its own, all filled before; then by turns."""
+    """Fill a database for each size first, then measure them by turns."""
     points = plan.points
-    rounds = 2 * points.rounds - 1  # more than of other curves: what is compared here is to be equal
+    rounds = 2 * points.rounds - 1  # more than for other curves, since these values are expected to be equal
     measures: dict[str, Measure] = {}
     async with contextlib.AsyncExitStack() as stack:
         for size in points.backlogs:
@@ -36,7 +36,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
             measures[f"drain_queue {size}"] = partial(drain_some, dsn, QUEUE, BATCHES, count=points.drained)
             measures[f"read_log {size}"] = partial(_read, dsn)
         async with connection(dsn) as conn:
-            await conn.execute("checkpoint")  # what was written before is not to be paid for later
+            await conn.execute("checkpoint")  # so that earlier writes do not slow down what follows
         rates = await alternate(measures, rounds=rounds)
     for name in _NAMES:
         for size in points.backlogs:
@@ -46,7 +46,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
 
 
 async def _fill(dsn: str, size: int, points: Points, rounds: int) -> None:
-    """The queue gets enough for all rounds: the last one still finds the whole backlog."""
+    """The queue gets enough messages for the last round to find the whole backlog, too."""
     given = load.payloads(min(size, 50_000))
     async with Bus.open(dsn) as bus, connection(dsn) as conn:
         await bus.admin.create_topic(QUEUE)
@@ -58,7 +58,7 @@ async def _fill(dsn: str, size: int, points: Points, rounds: int) -> None:
 
 
 async def _read(dsn: str) -> float:
-    """Messages per second, by the median of some reads at the beginning."""
+    """Messages per second: the median of several reads at the beginning of the log."""
     async with connection(dsn) as conn:
         await conn.execute("select postbus.seek($1, 'reader', 'FROM_BEGINNING')", TOPIC)
     return BATCH / median(await reads(dsn, _READS))

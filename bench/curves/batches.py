@@ -1,4 +1,4 @@
-"""By batch: publishing and consuming, and what a message takes of the disk and of the write-ahead log."""
+"""By batch size: publishing and consuming, and the bytes of disk and write-ahead log per message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import median
 
 from bench import load
 from bench.consume import Handling
-from bench.curves.place import LOG, QUEUE, Place, place
+from bench.curves.topics import LOG, QUEUE, Topics, topics
 from bench.lab import Lab
 from bench.plan import Plan
 from bench.points import Points
@@ -18,7 +18,7 @@ from bench.series import point
 
 _CONCURRENCY = 2
 _LOG_TIMES = 4
-"""The log is so much faster that it gets more to read."""
+"""How many more messages the log gets, since it is so much faster."""
 _WRITTEN = "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint"
 _SIZE = """
     select coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint from pg_class c
@@ -27,9 +27,9 @@ _SIZE = """
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """All sizes by turns, of the log and of the queue."""
+    """Measure all sizes by turns, for the log and the queue."""
     points = plan.points
-    async with place(lab) as here:
+    async with topics(lab) as here:
         space: dict[str, list[float]] = {}
         publishing: dict[str, Measure] = {}
         consuming: dict[str, Measure] = {}
@@ -48,9 +48,9 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
 
 
 async def _publish(
-    here: Place, kind: str, topic: str, given: Sequence[load.Payload], size: int, space: dict[str, list[float]]
+    here: Topics, kind: str, topic: str, given: Sequence[load.Payload], size: int, space: dict[str, list[float]]
 ) -> float:
-    """Messages per second; and the bytes that each took, by the name of their series."""
+    """Messages per second, and the bytes per message by the name of their series."""
     await here.empty_queue()
     wal, disk = await here.conn.fetchval(_WRITTEN), await here.conn.fetchval(_SIZE)
     rate = await here.publish(topic, given, batch=size)
@@ -62,5 +62,5 @@ async def _publish(
 
 
 def _count(points: Points, size: int) -> int:
-    """Messages for a batch size: small batches take longer, and get less."""
+    """How many messages to measure with. Small batches take longer, so they get fewer."""
     return max(points.batch_messages // 20, min(points.batch_messages, points.batch_messages * size // 100))

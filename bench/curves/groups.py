@@ -1,4 +1,4 @@
-"""By groups: how many deliveries a process makes that has so many groups, each of which gets everything."""
+"""By groups: the deliveries of one process with that many groups, each of which gets all messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _numbers = itertools.count(1)
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """By turns, each number of groups on a topic of its own and in a fresh process."""
+    """Measure by turns, each number of groups on a topic of its own and in a fresh process."""
     points = plan.points
     async with lab.database() as dsn:
 

@@ -1,4 +1,4 @@
-"""By lanes and processes: one group, whose processes share the lanes of a topic."""
+"""By lanes and processes: the processes of one group share the lanes of a topic."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HAS_ALL = "select passed >= $2 from postbus.groups where topic = $1"
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """The processes have shared the lanes when all messages become visible, by one commit."""
+    """One commit makes all messages visible, after the processes have divided the lanes among themselves."""
     async with lab.database() as dsn:
         for processes in plan.points.processes:
             for lanes in plan.points.lanes:
@@ -56,7 +56,7 @@ async def _rate(dsn: str, lanes: int, processes: int, count: int) -> float:
 
 
 async def _consume(dsn: str, topic: str, over: str) -> tuple[int, float]:
-    """Consume until all is over. Returns how many messages came, and when the last did."""
+    """Consume until the run is over. Returns the number of messages, and the time of the last one."""
     handled, last = 0, 0.0
     async with Bus.open(dsn) as bus:
 

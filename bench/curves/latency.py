@@ -1,4 +1,4 @@
-"""Latency by load: from the moment when a message was due to be published to the first line of its handler."""
+"""Latency by load: from the time at which a message was due to be published to the first line of its handler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import asyncpg
 
 from bench import load
 from bench.consume import running
-from bench.curves.place import LOG, QUEUE
+from bench.curves.topics import LOG, QUEUE
 from bench.lab import Lab, connection
 from bench.latency import IS_LISTENING
 from bench.plan import Plan
@@ -28,7 +28,7 @@ _WARM_SECONDS = 1.0
 _MOST_CONNECTIONS = 16
 _PER_CONNECTION = 100  # messages per second
 _CONCURRENCY = 10
-_PATIENCE = 10.0  # seconds for a backlog to go, before the next load
+_PATIENCE = 10.0  # seconds to work off a backlog before the next load
 _IS_DONE = {
     QUEUE: "select $1::bigint > 0 and not exists (select from postbus.queued union all select from postbus.lease)",
     LOG: "select passed >= $1 from postbus.groups",
@@ -36,20 +36,20 @@ _IS_DONE = {
 
 
 class _Load(NamedTuple):
-    """The publisher's figures at one rate."""
+    """The result of the publisher at one rate."""
 
     rate: int
     due_ns: dict[int, int]
-    """When each message was to be published, by its number, without those of the warm-up."""
+    """When each message was due, by its number, without the warm-up."""
     seconds: float
-    """That it took to publish all."""
+    """How long publishing all messages took."""
     messages: int
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """One message per transaction, by a process with as many connections as the load asks for; one that handles them.
+    """One process publishes one message per transaction, with as many connections as the load needs; one handles them.
 
-    Who publishes too late for the schedule makes the latency longer, as a waiting user would see it.
+    A publisher behind its schedule adds to the latency, as a waiting user would see it.
     """
     for kind, topic in (("queue", QUEUE), ("log", LOG)):
         async with lab.database() as dsn:
@@ -62,7 +62,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
                 await announce_end(conn)
             started = await worker
         for one in loads:
-            # What was not handled at all would have been later than all others.
+            # Messages that were not handled count as later than all others.
             seconds = [(started.get(number, time.monotonic_ns()) - due) / 1e9 for number, due in one.due_ns.items()]
             for word, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
                 name = point(f"latency_{kind}_{word}_ms", "rate_per_s", one.rate)
@@ -73,7 +73,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
 
 
 async def _publish(dsn: str, topic: str, points: Points) -> list[_Load]:
-    """Each load, one after the other; before the next one, all that was published has to be handled."""
+    """Publish at one rate after the other. Before the next one, all published messages have to be handled."""
     loads: list[_Load] = []
     first = 0
     async with Bus.open(dsn) as bus, contextlib.AsyncExitStack() as stack:
@@ -88,7 +88,7 @@ async def _publish(dsn: str, topic: str, points: Points) -> list[_Load]:
 
 
 async def _calm(conn: asyncpg.Connection, topic: str, published: int) -> None:
-    """Wait until all that was published is handled; not for ever, since it may have been too much."""
+    """Wait until all published messages are handled, or the time is up: the load may have been too high."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_PATIENCE):
             await until_true(conn, _IS_DONE[topic], published, look=0.05)
@@ -104,11 +104,11 @@ async def _publish_load(
     began = time.monotonic_ns() + 10_000_000
     due = {number: began + number * 1_000_000_000 // rate for number in range(count)}
 
-    async def caller(place: int) -> None:
-        for number in range(place, count, len(connections)):
+    async def caller(index: int) -> None:
+        for number in range(index, count, len(connections)):
             await asyncio.sleep(max(due[number] - time.monotonic_ns(), 0) / 1e9)
-            async with connections[place].transaction():
-                await bus.publish(connections[place], topic, given[number])
+            async with connections[index].transaction():
+                await bus.publish(connections[index], topic, given[number])
 
     await asyncio.gather(*map(caller, range(len(connections))))
     taken = (time.monotonic_ns() - began) / 1e9
@@ -116,7 +116,7 @@ async def _publish_load(
 
 
 async def _handle(dsn: str, topic: str) -> dict[int, int]:
-    """When the handler of each message started, by the message's number, until the run is over."""
+    """Consume until the run is over. Returns when the handler of each message started, by the message's number."""
     started: dict[int, int] = {}
     group = "bench" if topic == LOG else None
     async with Bus.open(dsn) as bus:

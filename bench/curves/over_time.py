@@ -1,4 +1,4 @@
-"""Over time: dead rows beside a transaction that stays open, and the memory of workers."""
+"""Over time: dead rows while a transaction stays open, and the memory of workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import asyncpg
 
 from bench import load, peer
 from bench.consume import running
-from bench.curves.place import LOG, QUEUE
+from bench.curves.topics import LOG, QUEUE
 from bench.lab import Lab, connection
 from bench.machine import resident_mb
 from bench.plan import Plan
@@ -36,7 +36,7 @@ _Memory = list[tuple[float, float]]
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """A thousand messages a second through the queue, the log and the hand-written queue, each by processes."""
+    """Send a thousand messages a second through the queue, the log and the hand-written queue, in other processes."""
     seconds = plan.points.over_seconds
     async with lab.database() as dsn, connection(dsn) as conn, connection(dsn) as old:
         async with Bus.open(dsn) as bus:
@@ -68,7 +68,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
 
 
 async def _watch(conn: asyncpg.Connection, seconds: float) -> list[tuple[float, dict[str, int]]]:
-    """Dead rows of each kind, from now on, by the server's statistics."""
+    """Sample the dead rows of each kind, from the server's statistics."""
     seen = []
     began = time.monotonic()
     for look in range(_LOOKS + 1):
@@ -79,7 +79,7 @@ async def _watch(conn: asyncpg.Connection, seconds: float) -> list[tuple[float, 
 
 
 async def _publish(dsn: str) -> None:
-    """Batches to all three, until this process is ended; of the third also the consumer."""
+    """Publish batches to all three, and consume the hand-written queue, until this process is terminated."""
     rng = random.Random(9)
     given = [load.payload(rng, number) for number in range(_BATCH)]
     async with Bus.open(dsn) as bus, connection(dsn) as conn:
@@ -95,7 +95,7 @@ async def _publish(dsn: str) -> None:
 
 
 async def _consume(dsn: str, kind: str, seconds: float) -> _Memory:
-    """Work until the run is over. Returns the memory of this process, from its first message on."""
+    """Consume until the run is over. Returns samples of this process's memory, from the first message on."""
     memory: _Memory = []
     has_begun = asyncio.Event()
     group = "bench" if kind == "log" else None

@@ -1,4 +1,4 @@
-"""By the size of payloads: publishing and consuming, in messages and in bytes."""
+"""By payload size: publishing and consuming, in messages and in bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 
 from bench import load
 from bench.consume import BATCHES, Handling
-from bench.curves.place import LOG, QUEUE, Place, place
+from bench.curves.topics import LOG, QUEUE, Topics, topics
 from bench.lab import Lab
 from bench.plan import BATCH, Plan
 from bench.report import Report
@@ -14,14 +14,14 @@ from bench.rounds import Measure, alternate
 from bench.series import point
 
 _MOST_MESSAGES = 20_000
-_CALL_BYTES = 1_000_000  # in a call of publish_many, at most
+_CALL_BYTES = 1_000_000  # per call of publish_many, at most
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """All sizes by turns: published to and consumed from the log and the queue."""
+    """Publish to and consume from the log and the queue, all sizes by turns."""
     points = plan.points
     measures: dict[str, Measure] = {}
-    async with place(lab) as here:
+    async with topics(lab) as here:
         for size in points.payload_bytes:
             given = load.payloads(max(min(_MOST_MESSAGES, points.payload_total_bytes // size), 1), size=size)
             batch = max(min(BATCH, _CALL_BYTES // size), 1)
@@ -40,7 +40,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
         report.add(**{name.replace("_per_s@", "_mb_per_s@"): rate * size / 2**20})
 
 
-async def _publish_to_queue(here: Place, given: list[load.Payload], batch: int) -> float:
+async def _publish_to_queue(here: Topics, given: list[load.Payload], batch: int) -> float:
     rate = await here.publish(QUEUE, given, batch=batch)
     await here.empty_queue()
     return rate

@@ -1,4 +1,4 @@
-"""The HTTP server: pushing, popping, and a thousand polls that wait."""
+"""The HTTP server: pushing, popping, and a thousand waiting polls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SCENARIO = Scenario(
         "push batches": throughput.measure_push,
         "pop batches": throughput.measure_pop,
         "one by one": throughput.measure_single,
-        "polls that wait": polls.measure,
+        "waiting polls": polls.measure,
     },
     lambda plan: {
         "connections": throughput.CONNECTIONS,

@@ -1,4 +1,4 @@
-"""A client that costs little, so that the server is what is measured."""
+"""A cheap client, so that the figures are those of the server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Served(NamedTuple):
 
 
 class RequestFailed(PostbusError):
-    """The server has refused what the benchmark asked for."""
+    """The server refused a request of the benchmark."""
 
 
 @contextlib.asynccontextmanager
@@ -77,7 +77,7 @@ class Connection:
 
 @contextlib.asynccontextmanager
 async def connections(to: Served, count: int) -> AsyncIterator[list[Connection]]:
-    """So many connections to a server."""
+    """Open this many connections to a server."""
     opened = [await Connection.open(to) for _ in range(count)]
     try:
         yield opened

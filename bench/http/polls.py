@@ -1,4 +1,4 @@
-"""Many polls that wait on one server: what they cost while nothing happens, and how soon a message wakes one."""
+"""Many waiting polls on one server: their cost while idle, and how soon a message wakes one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from postbus import Bus
 _TOPIC = "bench.polls"
 _RATE = 100
 _LONGEST = 60.0  # seconds
-_SETTLE = 1.0  # seconds after which polls are at rest
+_SETTLE = 1.0  # seconds until polls are idle
 
 
 class _Stamped(msgspec.Struct):
@@ -29,12 +29,12 @@ class _Message(msgspec.Struct):
     payload: _Stamped
 
 
-class _Popped(msgspec.Struct):
+class _PoppedStamp(msgspec.Struct):
     messages: list[_Message]
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """Memory and processor time of a server with idle polls, and the time from a push to the poll that it wakes."""
+    """Measure memory and processor time of a server with idle polls, and the time from a push until a poll wakes."""
     waits: list[int] = []
     count, all_came = int(_RATE * plan.latency_seconds), asyncio.Event()
     body = as_json({"wait": 60, "auto_ack": True})
@@ -43,7 +43,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
         while True:
             answer = await one.post(f"/v1/topics/{_TOPIC}/pop", body)
             now = time.monotonic_ns()
-            waits.extend(now - got.payload.sent_ns for got in msgspec.json.decode(answer, type=_Popped).messages)
+            waits.extend(now - got.payload.sent_ns for got in msgspec.json.decode(answer, type=_PoppedStamp).messages)
             if len(waits) == count:
                 all_came.set()
 
@@ -84,7 +84,7 @@ async def _idle(pid: int, plan: Plan, before: float) -> dict[str, float]:
 
 
 async def _push(pusher: Connection, count: int) -> None:
-    """One message after the other, at a steady pace."""
+    """Push one message after the other, at a steady pace."""
     for _ in range(count):
         await pusher.post(f"/v1/topics/{_TOPIC}/messages", as_json({"payload": {"sent_ns": time.monotonic_ns()}}))
         await asyncio.sleep(1 / _RATE)

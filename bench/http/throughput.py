@@ -1,4 +1,4 @@
-"""Pushing and popping by many connections at once, beside the same by Python without HTTP."""
+"""Pushing and popping by many connections at once, beside the same from Python without HTTP."""
 
 from __future__ import annotations
 
@@ -37,52 +37,52 @@ class _Popped(msgspec.Struct):
 
 
 @dataclass
-class _Place:
+class _Connected:
     bus: Bus
     opened: list[Connection]
     truncate: Callable[[], Awaitable[object]]
 
     async def by_all(self, work: Callable[[Connection], Awaitable[None]]) -> float:
-        """Let all connections work at the same time. Returns the seconds that it took."""
+        """Let all connections work at the same time. Returns how many seconds they took."""
         began = time.perf_counter()
         await asyncio.gather(*map(work, self.opened))
         return time.perf_counter() - began
 
 
 @contextlib.asynccontextmanager
-async def _place(lab: Lab) -> AsyncIterator[_Place]:
+async def _connected(lab: Lab) -> AsyncIterator[_Connected]:
     async with lab.database() as dsn, Bus.open(dsn) as bus, connection(dsn) as conn:
         await bus.admin.create_topic(_TOPIC)
         async with served(dsn) as server, connections(server, CONNECTIONS) as opened:
-            yield _Place(bus, opened, partial(conn.execute, "truncate postbus.queued"))
+            yield _Connected(bus, opened, partial(conn.execute, "truncate postbus.queued"))
 
 
 async def measure_push(lab: Lab, plan: Plan, report: Report) -> None:
-    """Batches of 100, by 50 connections; and the same by 50 tasks of one Python process."""
+    """Push batches of 100 by 50 connections, and by 50 tasks of one Python process."""
     given = payloads(PUSH_BATCH)
     body = as_json([{"payload": one} for one in given])
     count = max(plan.per_round // PUSH_BATCH, CONNECTIONS)
-    async with _place(lab) as place:
+    async with _connected(lab) as clients:
 
         async def by_http() -> float:
-            await place.truncate()
+            await clients.truncate()
             left = iter(range(count))
 
             async def push(one: Connection) -> None:
                 for _ in left:
                     await one.post(_PUSH, body)
 
-            return count * PUSH_BATCH / await place.by_all(push)
+            return count * PUSH_BATCH / await clients.by_all(push)
 
         async def direct() -> float:
-            await place.truncate()
+            await clients.truncate()
             left = iter(range(count))
 
             async def push(unused: Connection) -> None:
                 for _ in left:
-                    await place.bus.send_many(_TOPIC, given)
+                    await clients.bus.send_many(_TOPIC, given)
 
-            return count * PUSH_BATCH / await place.by_all(push)
+            return count * PUSH_BATCH / await clients.by_all(push)
 
         measures: dict[str, Measure] = {"http_push_batch_per_s": by_http, "http_push_batch_python_per_s": direct}
         rates = await alternate(measures, rounds=plan.rounds)
@@ -92,15 +92,15 @@ async def measure_push(lab: Lab, plan: Plan, report: Report) -> None:
 
 
 async def measure_pop(lab: Lab, plan: Plan, report: Report) -> None:
-    """Batches of 500, popped and acked, by 50 connections; and the same by 50 tasks of one Python process."""
+    """Pop and ack batches of 500 by 50 connections, and by 50 tasks of one Python process."""
     given = payloads(1000)
     count = max(plan.per_round, 2 * CONNECTIONS * POP_BATCH) if plan.rounds > 1 else plan.per_round
-    async with _place(lab) as place:
+    async with _connected(lab) as clients:
 
         async def fill() -> None:
-            await place.truncate()
+            await clients.truncate()
             for _ in range(0, count, len(given)):
-                await place.bus.send_many(_TOPIC, given)
+                await clients.bus.send_many(_TOPIC, given)
 
         async def by_http() -> float:
             await fill()
@@ -110,16 +110,16 @@ async def measure_pop(lab: Lab, plan: Plan, report: Report) -> None:
                 while (held := msgspec.json.decode(await one.post(_POP, body), type=_Popped)).messages:
                     await one.post("/v1/ack", msgspec.json.encode(held))
 
-            return count / await place.by_all(pop)
+            return count / await clients.by_all(pop)
 
         async def direct() -> float:
             await fill()
 
             async def pop(unused: Connection) -> None:
-                while popped := await place.bus.pop(_TOPIC, batch=POP_BATCH):
+                while popped := await clients.bus.pop(_TOPIC, batch=POP_BATCH):
                     await popped.ack()
 
-            return count / await place.by_all(pop)
+            return count / await clients.by_all(pop)
 
         measures: dict[str, Measure] = {"http_pop_batch_per_s": by_http, "http_pop_batch_python_per_s": direct}
         rates = await alternate(measures, rounds=plan.rounds)
@@ -129,10 +129,10 @@ async def measure_pop(lab: Lab, plan: Plan, report: Report) -> None:
 
 
 async def measure_single(lab: Lab, plan: Plan, report: Report) -> None:
-    """One message per request, by 50 connections: pushed; then popped and acked."""
+    """Push one message per request by 50 connections, then pop and ack one per request."""
     [given] = payloads(1)
     push_body, pop_body = as_json({"payload": given}), as_json({"count": 1})
-    async with _place(lab) as place:
+    async with _connected(lab) as clients:
 
         def turns() -> Iterator[int]:
             return iter(range(plan.singles))
@@ -144,7 +144,7 @@ async def measure_single(lab: Lab, plan: Plan, report: Report) -> None:
                 for _ in left:
                     await one.post(_PUSH, push_body)
 
-            return plan.singles / await place.by_all(push)
+            return plan.singles / await clients.by_all(push)
 
         async def pop_rate() -> float:
             left = turns()
@@ -153,7 +153,7 @@ async def measure_single(lab: Lab, plan: Plan, report: Report) -> None:
                 for _ in left:
                     await one.post("/v1/ack", await one.post(_POP, pop_body))
 
-            return plan.singles / await place.by_all(pop)
+            return plan.singles / await clients.by_all(pop)
 
         pushed, popped = [], []
         for _ in range(plan.rounds):

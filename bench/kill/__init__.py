@@ -1,16 +1,16 @@
-"""A group is killed, found dead, no longer waited for, and comes back. Minutes are seconds here."""
+"""A group is killed, becomes DEAD, is no longer required, and comes back. A few seconds stand for a minute."""
 
 from __future__ import annotations
 
-from bench.kill import story
+from bench.kill import timeline
 from bench.scenario import Scenario
 
 SCENARIO = Scenario(
     "kill-and-resurrect",
-    {"the life of a group": story.measure},
+    {"the life of a group": timeline.measure},
     lambda plan: {
-        "messages_per_second": story.RATE,
+        "messages_per_second": timeline.RATE,
         "seconds_per_minute": plan.minute,
-        "bound_messages": story.bound(plan),
+        "bound_messages": timeline.bound(plan),
     },
 )

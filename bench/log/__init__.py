@@ -1,4 +1,4 @@
-"""The log: publishing, consuming, fan-out, latency, and what must not make them slower."""
+"""The log: publishing, consuming, fan-out and latency; a backlog, an old transaction, and many topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One group reads everything: batches and single messages, beside plain rows."""
+"""One group reads all messages, with a batch handler and a single handler, beside plain rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _numbers = itertools.count(1)
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """Every round a new group reads from the beginning, with decoded payloads."""
+    """In every round a new group reads from the beginning, and decodes the payloads."""
     count = 4 * plan.per_round
     async with filled(lab, count) as (dsn, conn):
 
@@ -38,7 +38,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
                 "consume_single_handler_per_s": partial(read, SINGLES),
                 "consume_keyset_select_per_s": rows,
             },
-            rounds=3 * plan.rounds,  # they are short
+            rounds=3 * plan.rounds,  # since they are short
         )
     report.add(**rates.medians())
     ratio = rates.ratio("consume_batch_handler_per_s", "consume_keyset_select_per_s")

@@ -1,4 +1,4 @@
-"""Ten groups, each reading all: in one process, spread over several, and publishing beside them."""
+"""Ten groups that read all messages: in one process, in several, and with publishing beside them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from postbus import Bus, Start
 _GROUPS = 10
 _PROCESSES = 5
 _EACH = _GROUPS // _PROCESSES
-_PACED = 20_000  # messages per second beside groups
+_PACED = 20_000  # messages per second of the paced publisher
 _ALL_HAVE_READ = "select count(distinct subscription_id) filter (where passed > 0) >= $1 from postbus.cursor"
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """Deliveries per second of ten groups; as many readers of plain rows beside them. Every round has new groups."""
+    """Deliveries per second of ten groups, beside ten readers of plain rows. Every round has new groups."""
     count = 10 * plan.per_round
     async with filled(lab, count) as (dsn, _):
         numbers = itertools.count()
@@ -65,7 +65,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
 
 
 async def _at_once(dsn: str, works: list[partial[Coroutine[Any, Any, Consumed]]]) -> float:
-    """Deliveries per second of processes that run at the same time, from the first delivery to the last."""
+    """Deliveries per second of several processes at once, from the first delivery to the last."""
     parts = await together(dsn, works)
     seconds = max(one.ended for one in parts) - min(one.began for one in parts)
     return sum(one.deliveries for one in parts) / seconds
@@ -86,7 +86,7 @@ async def _read_rows(dsn: str, count: int) -> Consumed:
 
 
 async def measure_publishing(lab: Lab, plan: Plan, report: Report) -> None:
-    """How many messages per second a paced publisher gets out beside one group, and beside ten."""
+    """Measure how many messages per second a paced publisher sends beside one group, and beside ten."""
     rates = {}
     for groups in (1, _GROUPS):
         async with lab.database() as dsn:
@@ -117,7 +117,7 @@ async def _consume(dsn: str, groups: int) -> None:
 
 
 async def publish_paced(dsn: str, topic: str, rate: float, seconds: float, *, batch: int = 100) -> float:
-    """Publish batches at a pace; late ones are sent as soon as possible. Returns messages per second."""
+    """Publish batches at a pace, late ones as soon as possible. Returns messages per second."""
     rng = random.Random(3)
     given = [load.payload(rng, number) for number in range(batch)]
     sent = 0

@@ -1,4 +1,4 @@
-"""A log to read from, and the same messages as plain rows beside it."""
+"""A log to read from, and the same messages as plain rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from postbus import Bus
 
 @contextlib.asynccontextmanager
 async def filled(lab: Lab, count: int) -> AsyncIterator[tuple[str, asyncpg.Connection]]:
-    """A database that has `count` messages in both; its DSN and a connection."""
+    """A database with `count` messages in both. Yields its DSN and a connection."""
     async with lab.database() as dsn, Bus.open(dsn) as bus, connection(dsn) as conn:
         await bus.admin.create_topic(TOPIC, semantics="PUB_SUB")
         await peer.create(conn)

@@ -1,4 +1,4 @@
-"""Groups that read a topic, and how fast they are."""
+"""Groups that read a topic, and their rates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SINGLES = Handling(concurrency=10)
 
 
 class Consumed(NamedTuple):
-    """Deliveries between two points in time, by time.monotonic(), which the processes of a machine share."""
+    """Deliveries between two times by time.monotonic(), which all processes of a machine share."""
 
     deliveries: int
     began: float
@@ -26,7 +26,7 @@ class Consumed(NamedTuple):
 
 
 async def consume_all(dsn: str, topic: str, names: list[str], handling: Handling, *, count: int) -> Consumed:
-    """Let some groups read `count` messages each. What counts is from the first delivery to the last."""
+    """Let groups read `count` messages each. The clock runs from the first delivery to the last."""
     counter = Counter(count * len(names))
     async with Bus.open(dsn) as bus:
         for name in names:
@@ -39,5 +39,5 @@ async def consume_all(dsn: str, topic: str, names: list[str], handling: Handling
 
 
 async def all_hold_their_lane(dsn: str, groups: int, worker: asyncio.Task[Any]) -> None:
-    """Wait until as many groups, on topics with one lane, have begun to read."""
+    """Wait until this many groups, on topics with one lane, have begun to read."""
     await until(dsn, "select count(holder) >= $1 from postbus.lane", groups, worker=worker)

@@ -1,4 +1,4 @@
-"""The cost of many topics and groups to a process that has nothing to do."""
+"""The cost of many topics and groups in an idle process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from postbus import Bus, Start
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """The processor time of an idle process, and of the server for it, with few and with many topics and groups."""
+    """Measure the processor time of an idle process and of its server, with few and with many topics and groups."""
     topics, groups = plan.topics, plan.groups
     async with lab.database() as few, lab.database() as many:
         for dsn, topic_count, group_count in ((few, 10, 10), (many, topics, groups)):
@@ -41,7 +41,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
 
 
 async def _run(dsn: str, groups: int, wanted_seconds: float) -> tuple[float, float]:
-    """The parts of a processor that a process with idle groups uses, and that the server uses for it."""
+    """The share of a processor that a process with idle groups uses, and the share that its server uses."""
     async with Bus.open(dsn) as bus, connection(dsn) as conn:
         backend = conn.get_server_pid()
         for number in range(groups):
@@ -52,7 +52,7 @@ async def _run(dsn: str, groups: int, wanted_seconds: float) -> tuple[float, flo
 
         async with running(bus) as worker:
             await all_hold_their_lane(dsn, groups, worker)
-            await asyncio.sleep(wanted_seconds / 2)  # until all of them are at rest
+            await asyncio.sleep(wanted_seconds / 2)  # until all of them are idle
             began, cpu, server = time.perf_counter(), time.process_time(), server_cpu_seconds(backend)
             await asyncio.sleep(wanted_seconds)
             seconds = time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""The raw limits beside the log: plain segments, and plain rows by COPY and keyset SELECT."""
+"""The limits of the server beside the log: plain segments, and plain rows by COPY and keyset SELECT."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def create(conn: asyncpg.Connection) -> None:
 
 
 async def insert_segment(conn: asyncpg.Connection, batch: Sequence[Payload]) -> None:
-    """The raw limit of publishing: the same bytes as one row."""
+    """The limit of publishing: the same bytes as one row."""
     async with conn.transaction():
         await conn.execute("insert into raw_segment (payloads) values ($1)", [encode(one) for one in batch])
 

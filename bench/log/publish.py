@@ -1,4 +1,4 @@
-"""Publishing in bulk, beside the raw insert of segments and COPY of rows."""
+"""Publishing in bulk, beside a plain insert of segments and COPY of rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Send = Callable[[asyncpg.Connection, Sequence[Payload]], Awaitable[None]]
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """Batches of 1000, each in a transaction of its own."""
+    """Measure batches of 1000, each in a transaction of its own."""
     given = batches(payloads(min(plan.per_round, 50_000)), plan.per_round)
     async with lab.database() as dsn, Bus.open(dsn) as bus, connection(dsn) as conn:
         await bus.admin.create_topic(TOPIC, semantics="PUB_SUB")
@@ -38,13 +38,13 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
                 await send(conn, batch)
             return plan.per_round / (time.perf_counter() - began)
 
-        await many(conn, given[0])  # plans are made
+        await many(conn, given[0])  # so that statements are prepared
         measures: dict[str, Measure] = {
             "publish_bulk_per_s": partial(rate, many),
             "publish_bulk_raw_segments_per_s": partial(rate, peer.insert_segment),
             "publish_bulk_raw_copy_per_s": partial(rate, peer.copy_rows),
         }
-        rates = await alternate(measures, rounds=3 * plan.rounds)  # they are short
+        rates = await alternate(measures, rounds=3 * plan.rounds)  # since they are short
     report.add(**rates.medians())
     report.check(
         "publish_bulk_to_raw_segments_ratio",

@@ -1,4 +1,4 @@
-"""Charts: lines of series, and bars of what stands beside each other."""
+"""Charts: lines for series, and bars for systems beside each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LABEL_ROOM = 16
 
 
 def line_chart(title: str, lines: Sequence[Series], labels: Sequence[str]) -> str:
-    """All lines have the same parameter and unit."""
+    """A chart of series with the same parameter and unit."""
     right = 38 + _LETTER * max(map(len, labels))
     drawing = Drawing(_WIDTH, _HEIGHT, title)
     x = parameter_axis([at for line in lines for at, _ in line.points], _LEFT, _WIDTH - right)
@@ -42,7 +42,7 @@ def line_chart(title: str, lines: Sequence[Series], labels: Sequence[str]) -> st
 
 
 def bar_chart(title: str, values: Mapping[str, float], unit: str, *, ours: Sequence[str]) -> str:
-    """From the top down; those of `ours` in another colour than the rest."""
+    """A chart of bars from the top down. Those of `ours` have another colour."""
     ordered = list(values.items())
     left = 32 + _LETTER * max(len(words.plain(name)) for name in values)
     row = 26
@@ -80,7 +80,7 @@ def _kind(scale: Scale) -> str:
 
 
 def _apart(heights: Sequence[float]) -> list[float]:
-    """Heights for labels, from the top down, that leave room for each; near their lines."""
+    """Heights for labels, from the top down: near their lines, but without overlap."""
     places: list[float] = []
     for height in heights:
         places.append(max(height, places[-1] + _LABEL_ROOM) if places else height)

@@ -10,18 +10,18 @@ from bench.paper.pictures import Picture, pictures
 from bench.series import split
 
 _VARIES = ("load_at_start", "measured_at")
-"""What differs from run to run on the same machine."""
+"""Facts that differ from run to run on the same machine."""
 _LOAD_SETTINGS = ("groups", "messages_per_second", "tracking")
 _LOAD_FIGURES = ("deliveries_per_s", "lag_max_s", "fetch_p95_ms", "bloat_worst_table_percent", "wal_mb_per_s")
 _HELD, _MISSED = "✓", "✗ missed"
 
 
 def page(reports: Sequence[Mapping[str, Any]], failures: Mapping[str, str], *, folder: str = "") -> str:
-    """All scenarios: what held first, then each with its charts and figures. `folder` has the charts."""
+    """The page: first which checks hold, then each scenario with its charts and figures."""
     lines = ["# Benchmarks", ""]
     dates = sorted(str(one["machine"].get("measured_at", "")) for one in reports)
     if dates and dates[-1]:
-        lines += [f"Measured {_period(dates)}. How: bench/METHODOLOGY.md.", ""]
+        lines += [f"Measured {_period(dates)} by `make bench`; bench/METHODOLOGY.md explains how.", ""]
     for machine in _machines(reports):
         lines += [*_table(["machine", ""], [[words.plain(name), str(value)] for name, value in machine.items()]), ""]
     lines += [
@@ -43,7 +43,7 @@ def _period(dates: Sequence[str]) -> str:
 
 
 def _machines(reports: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Usually one; more if the folder has runs of several."""
+    """The machines of the runs: usually one."""
     found: list[dict[str, Any]] = []
     for report in reports:
         same = {name: value for name, value in report["machine"].items() if name not in _VARIES}
@@ -65,7 +65,7 @@ def _verdicts(reports: Sequence[Mapping[str, Any]], failures: Mapping[str, str])
 
 
 def _load_tests(reports: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The load tests of fan-out beside each other."""
+    """A table of all load tests of fan-out."""
     tests = [one for one in reports if one["scenario"].startswith("lt")]
     if not tests:
         return []

@@ -13,7 +13,7 @@ from bench.paper.charts import bar_chart, line_chart
 from bench.series import Series, split, unit_of
 
 _QUANTITIES = {"per_s": "throughput", "mb_per_s": "throughput in bytes", "bytes_per_message": "space per message"}
-"""What a chart of these units is about; others say it in the names of their lines."""
+"""The subject of a chart by unit. For other units, the names of the lines tell it."""
 _BY = {
     "batch": "by batch",
     "backlog_messages": "by backlog",
@@ -39,13 +39,13 @@ _BARS = {
 _OURS = "postbus"
 _OTHERS = ("handwritten", "raw", "keyset")
 _ROW = "row_"
-"""A scenario with peers says in its settings which rows its figures are of: row_NAME, for NAME_PEER_UNIT."""
+"""The settings of a scenario with peers name its rows: row_NAME stands for the figures NAME_PEER_UNIT."""
 _PERCENTILE = re.compile(r"_(p\d+)$")
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A chart, and the numbers in it as a table."""
+    """A chart, and its numbers as a table."""
 
     name: str
     title: str
@@ -94,7 +94,7 @@ def _table(
 
 
 def _bars(scenario: str, figures: Mapping[str, float]) -> list[Picture]:
-    """The charts beside hand-written queues and raw limits."""
+    """Bars of Postbus beside hand-written queues and limits of the server."""
     made = []
     for about, patterns in _BARS.get(scenario, {}).items():
         chosen = {name: value for name, value in figures.items() if any(fnmatch(name, one) for one in patterns)}
@@ -110,7 +110,7 @@ def _bars(scenario: str, figures: Mapping[str, float]) -> list[Picture]:
 
 
 def _rows(settings: Mapping[str, Any], figures: Mapping[str, float]) -> list[Picture]:
-    """A chart for each row that is measured of all peers; of latencies, for each percentile."""
+    """A chart for each row that all peers have; for a latency, one for each percentile."""
     charts: dict[tuple[str, str], dict[str, float]] = {}
     rows = sorted((name.removeprefix(_ROW) for name in settings if name.startswith(_ROW)), key=len, reverse=True)
     for name, value in figures.items():
@@ -138,7 +138,7 @@ def _bar_picture(about: str, values: Mapping[str, float], unit: str, ours: Seque
 
 
 def _common_words(names: Sequence[str]) -> str:
-    """The words, with the underscore after them, that all names begin with."""
+    """The common beginning of all names, up to an underscore."""
     common: list[str] = []
     for column in zip(*(name.split("_") for name in names), strict=False):
         if len(set(column)) > 1:

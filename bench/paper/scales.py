@@ -1,4 +1,4 @@
-"""From values to places on a chart, with the marks of an axis."""
+"""From values to pixels of a chart, with the marks of an axis."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _LOG_FROM = 20.0
-"""How many times the smallest value the largest is, at least, for a logarithmic axis of values …"""
+"""An axis of values is logarithmic if the largest is at least this many times the smallest …"""
 _PARAMETER_LOG_FROM = 8.0
-"""… and of a parameter, whose values are chosen by doubling or by tens."""
+"""… and an axis of a parameter, whose values are usually chosen by doubling or by tens, from this factor on."""
 
 _MOST_CHOSEN = 10
-"""Values of a parameter beyond these are moments in time, or the like."""
+"""A parameter with more values than this is treated as continuous, such as time."""
 _ROUND = (1.0, 2.0, 5.0, 10.0)
 
 
@@ -39,7 +39,7 @@ def _calls_for_log(values: Sequence[float], times: float) -> bool:
 
 
 def values_axis(values: Sequence[float], begin: float, end: float) -> Scale:
-    """An axis with round numbers: from zero, or logarithmic where values call for it."""
+    """An axis with round numbers, from zero or logarithmic."""
     if _calls_for_log(values, _LOG_FROM):
         low, high = _down(min(values)), _up(max(values))
         return Scale(low, high, begin, end, is_log=True, ticks=tuple(_log_ticks(low, high)))
@@ -51,7 +51,7 @@ def values_axis(values: Sequence[float], begin: float, end: float) -> Scale:
 
 
 def parameter_axis(values: Sequence[float], begin: float, end: float) -> Scale:
-    """An axis whose marks are the values that were measured, as far as there is room for them."""
+    """An axis marked with the measured values, as far as there is room."""
     found = sorted(set(values))
     if len(found) == 1:
         return Scale(0.0, 2 * found[0] or 1.0, begin, end, is_log=False, ticks=(found[0],))
@@ -71,7 +71,7 @@ def parameter_axis(values: Sequence[float], begin: float, end: float) -> Scale:
 
 
 def _step(largest: float) -> float:
-    """A round step of which four to eight reach the largest value."""
+    """A round step, so that four to eight steps reach the largest value."""
     power = _power(largest)
     for part in (0.1, 0.2, 0.25, 0.5, 1.0, 2.0):
         if largest / (part * power) <= 6:
@@ -80,13 +80,13 @@ def _step(largest: float) -> float:
 
 
 def _down(value: float) -> float:
-    """The next of 1, 2, 5, 10, 20, … below."""
+    """The next lower of 1, 2, 5, 10, 20, …"""
     power = _power(value)
     return power * max(one for one in _ROUND if one <= value / power + 1e-9)
 
 
 def _up(value: float) -> float:
-    """The next of them above."""
+    """The next higher of these numbers."""
     power = _power(value)
     return power * min(one for one in _ROUND if one >= value / power - 1e-9)
 
@@ -96,7 +96,7 @@ def _power(value: float) -> float:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten; with 2 and 5 between them where they are few."""
+    """Powers of ten, with 2 and 5 between them if they are few."""
     decades = range(math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9) + 1)
     parts = (1.0, 2.0, 5.0) if math.log10(high / low) <= 2.5 else (1.0,)
     ticks = [part * 10.0**decade for decade in decades for part in parts]

@@ -1,4 +1,4 @@
-"""A drawing as SVG text. Its colours are its own, for light and for dark."""
+"""A drawing as SVG text, with colours for light and dark pages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COLOURS = 8
 
 
 class Drawing:
-    """Collects shapes, and writes them down."""
+    """Collects shapes, and returns them as SVG."""
 
     def __init__(self, width: int, height: int, title: str) -> None:
         self.width = width
@@ -65,7 +65,7 @@ class Drawing:
         )
 
     def mark(self, x: float, y: float, *, kind: str, shape: int) -> None:
-        """A point of a line. Lines differ by shape, too, for those who do not see colours."""
+        """A point of a line. Its shape differs by line, for readers who cannot tell the colours apart."""
         r = 3.6
         shapes = (
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{r}" class="{kind}"/>',

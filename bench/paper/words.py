@@ -1,4 +1,4 @@
-"""Numbers, units and names, as people read them."""
+"""Numbers, units and names in readable form."""
 
 from __future__ import annotations
 

@@ -15,13 +15,13 @@ _PARTS = {"scenario", "machine", "settings", "figures", "checks"}
 
 
 class NoReports(PostbusError):
-    """The folder has nothing that a report could be made of."""
+    """The folder has no reports, or a file that is not one."""
 
 
 def write(folder: Path, *, order: list[str] | None = None) -> list[Path]:
     """Write REPORT.md and an SVG per chart into a folder with NAME.json files. Returns what was written.
 
-    A NAME.log without a NAME.json is of a scenario that could not be run. `order` is that of the sections.
+    A NAME.log without a NAME.json belongs to a scenario that could not be run. `order` is that of the sections.
     """
     reports = read(folder)
     failures = {log.stem: _reason(log) for log in sorted(folder.glob("*.log")) if not log.with_suffix(".json").exists()}
@@ -41,7 +41,7 @@ def write(folder: Path, *, order: list[str] | None = None) -> list[Path]:
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """All reports of a folder. A file that is none is refused."""
+    """All reports of a folder. Refuses other JSON files."""
     reports = []
     for path in sorted(folder.glob("*.json")):
         try:

@@ -1,4 +1,4 @@
-"""Postbus beside other systems, inside PostgreSQL and outside of it, each used in its own best way."""
+"""Postbus beside other systems, inside and outside PostgreSQL, each used in the way that its authors recommend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from bench import load
 from bench.lab import Lab
 from bench.peers import rows
-from bench.peers.gathering import BROKERS, LOG, ORDER, RIVALS, Gathering, gathered
+from bench.peers.available import BROKERS, LOG, ORDER, RIVALS, Available, open_systems
 from bench.peers.system import System
 from bench.plan import Plan
 from bench.report import Report
@@ -22,7 +22,7 @@ from bench.scenario import Scenario
 
 _TURNS = 2
 _LATE = 100.0
-"""Seconds after which no other turn begins: on a busy machine one takes minutes, since nobody keeps the pace."""
+"""No turn begins after this many seconds: on a busy machine one takes minutes, since no system keeps the pace."""
 _MOST_GIVEN = 20_000
 
 _MEANINGS = {
@@ -62,17 +62,17 @@ class _Beside(Scenario):
         return {name: line for name, line in lines.items() if line}
 
     @contextlib.asynccontextmanager
-    async def place(self, lab: Lab, report: Report) -> AsyncIterator[Gathering]:
-        """All systems, at their servers."""
-        async with gathered(lab) as found:
+    async def workspace(self, lab: Lab, report: Report) -> AsyncIterator[Available]:
+        """All systems that are here, on their servers."""
+        async with open_systems(lab) as found:
             report.settings.update({f"row_{name}": meaning for name, meaning in _MEANINGS.items()})
             report.settings.update({f"version_{name}": version for name, version in found.versions.items()})
             report.settings.update({f"absent_{name}": reason for name, reason in found.absent.items()})
             yield found
 
 
-async def _by_turns(found: Gathering, plan: Plan, report: Report, *, row: str, unit: str, work: _Work) -> None:
-    """Measure all systems that can do it, and compare."""
+async def _by_turns(found: Available, plan: Plan, report: Report, *, row: str, unit: str, work: _Work) -> None:
+    """Measure all systems that support it, and compare."""
     able = [one for one in found.systems.values() if one.has_groups or not row.startswith("ten_groups")]
     names = {one.name: f"{row}_{one.name}_{unit}" for one in able}
     measures = {names[one.name]: partial(work, one) for one in able}
@@ -90,7 +90,7 @@ def _ratio(rates: Rates, names: dict[str, str], row: str, peer: str, ours: str) 
 
 
 def _compare(report: Report, name: str, peer: str, ratio: float) -> None:
-    """Postbus is to be ahead of what is inside PostgreSQL, too. Brokers play another game: their ratios are told."""
+    """Postbus has to be ahead of the other systems inside PostgreSQL. For brokers there are ratios, but no goals."""
     if peer in RIVALS:
         report.check(name, ratio, ">=", 1)
     else:
@@ -101,17 +101,17 @@ def _count(system: System, plan: Plan) -> int:
     return max(int(plan.peer_messages * system.share), 60)
 
 
-async def _singles(found: Gathering, plan: Plan, report: Report, *, connections: int, row: str) -> None:
+async def _singles(found: Available, plan: Plan, report: Report, *, connections: int, row: str) -> None:
     work = partial(rows.publish_singles, connections=connections, seconds=plan.peer_seconds)
     await _by_turns(found, plan, report, row=row, unit="per_s", work=work)
 
 
-async def _batches(found: Gathering, plan: Plan, report: Report) -> None:
+async def _batches(found: Available, plan: Plan, report: Report) -> None:
     work = partial(rows.publish_batches, seconds=plan.peer_seconds)
     await _by_turns(found, plan, report, row="publish_batches_of_100", unit="per_s", work=work)
 
 
-async def _drain(found: Gathering, plan: Plan, report: Report) -> None:
+async def _drain(found: Available, plan: Plan, report: Report) -> None:
     given = load.payloads(min(4 * plan.peer_messages, _MOST_GIVEN))
     report.settings["messages_drained"] = {name: _count(one, plan) for name, one in found.systems.items()}
 
@@ -121,7 +121,7 @@ async def _drain(found: Gathering, plan: Plan, report: Report) -> None:
     await _by_turns(found, plan, report, row="drain", unit="per_s", work=work)
 
 
-async def _ten_groups(found: Gathering, plan: Plan, report: Report, *, processes: int, row: str) -> None:
+async def _ten_groups(found: Available, plan: Plan, report: Report, *, processes: int, row: str) -> None:
     given = load.payloads(min(4 * plan.peer_messages, _MOST_GIVEN))
 
     async def work(system: System) -> float:
@@ -131,7 +131,7 @@ async def _ten_groups(found: Gathering, plan: Plan, report: Report, *, processes
     await _by_turns(found, plan, report, row=row, unit="deliveries_per_s", work=work)
 
 
-async def _latency(found: Gathering, plan: Plan, report: Report) -> None:
+async def _latency(found: Available, plan: Plan, report: Report) -> None:
     times: dict[str, list[int]] = {name: [] for name in found.systems}
 
     async def turn(name: str, system: System) -> None:
@@ -150,8 +150,8 @@ async def _latency(found: Gathering, plan: Plan, report: Report) -> None:
         else:
             for one in found.systems.items():
                 await turn(*one)
-    for place, word in ((49, "p50"), (98, "p99")):
-        ms = {name: quantiles(many, n=100, method="inclusive")[place] / 1e6 for name, many in times.items() if many}
+    for percent, word in ((49, "p50"), (98, "p99")):
+        ms = {name: quantiles(many, n=100, method="inclusive")[percent] / 1e6 for name, many in times.items() if many}
         report.add(**{f"latency_{name}_{word}_ms": value for name, value in ms.items()})
         for peer, ours in (RIVALS | BROKERS).items():
             if peer in ms:

@@ -1,8 +1,8 @@
-"""The parent of a server that ends with us, also when we are killed.
+"""The parent process of a server. It ends the server when the benchmark ends, even if that is killed.
 
-It is a process of its own. Standard input tells what to run, and stays open as long as the server is wanted: the kernel
-closes it when its other end dies, in whatever way. Then the server's processes are ended and its folder is removed. The
-lines KILL and START in between end it, and start it again with what is in its folder.
+It reads the command from standard input, which stays open as long as the server is needed: the kernel
+closes it when the other end dies, however it dies. Then this process ends the server and removes its folder. The
+line KILL kills the server meanwhile, and the line START starts it again on the same folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KILL, START = "kill", "start"
 
 
 def main() -> None:
-    # Ctrl-C and a supervisor's SIGTERM reach our starter; when it ends, we do our work.
+    # Ctrl-C and SIGTERM are for the benchmark; when it ends, this process cleans up.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     plan = json.loads(sys.stdin.readline())
@@ -54,7 +54,7 @@ def _started(plan: dict[str, Any], folder: Path) -> list[subprocess.Popen[bytes]
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
-    """At once, with all of its processes: nobody needs what is in its folder any more."""
+    """Kill all processes of the server at once; its folder is not needed any more."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
     server.wait()

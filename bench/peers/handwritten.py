@@ -1,4 +1,4 @@
-"""The queue that a team writes by hand, with SKIP LOCKED."""
+"""A queue written by hand, with SKIP LOCKED."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BATCH = {Style.BULK: 500, Style.PROMPT: 10}
 
 
 class Handwritten(InTables):
-    """One table; a message is leased by an update and deleted when it is done. NOTIFY wakes the consumer."""
+    """One table. An update leases a message, and a delete settles it. NOTIFY wakes the consumer."""
 
     tables = ("handwritten",)
 

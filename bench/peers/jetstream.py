@@ -1,4 +1,4 @@
-"""NATS JetStream: a stream in a file, which is synced with each message."""
+"""NATS JetStream: a stream in a file that is synced with each message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PATIENCE = 10.0
 
 
 class JetStream(System):
-    """publish() waits for the stream's answer, batches by publish_async(); pull consumers, one ack per batch."""
+    """publish() waits for the stream's answer, publish_async() sends batches; pull consumers, one ack per batch."""
 
     has_groups = True
     share = 0.05

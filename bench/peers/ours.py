@@ -1,4 +1,4 @@
-"""Postbus itself, as a queue and as a log."""
+"""Postbus itself, with a QUEUE and with a PUB_SUB topic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOG_BATCH = 1000
 
 
 class Ours(InPostgres):
-    """The common part of both: how they publish, and how a worker runs."""
+    """The common parts of both: how they publish, and how a worker runs."""
 
     client = "postbus"
 
@@ -71,7 +71,7 @@ class Ours(InPostgres):
 
 
 class PostbusQueue(Ours):
-    """A topic with QUEUE semantics; a worker with a batch handler, or with one for single messages."""
+    """A QUEUE topic, and a worker with a batch handler or a single handler."""
 
     async def create(self, groups: Sequence[str]) -> None:
         async with Bus.open(self.address) as bus:
@@ -86,7 +86,7 @@ class PostbusQueue(Ours):
 
 
 class PostbusLog(Ours):
-    """A topic with PUB_SUB semantics; groups of one process share their reads."""
+    """A PUB_SUB topic. The groups of one process share their reads."""
 
     has_groups = True
     share = 4.0

@@ -1,4 +1,4 @@
-"""PgQ: events in tables that take turns, read in batches between two ticks."""
+"""PgQ: events in rotating tables, read in batches between two ticks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bench.lab import connection
 from bench.load import Payload, batches, encode
 from bench.peers.system import Handle, InPostgres, Publisher, Style, decode
 
-_IDLE = 0.002  # seconds until the next look
+_IDLE = 0.002  # seconds between two polls
 
 
 class Pgq(InPostgres):
-    """Extension pgq. Ticks are made by us: one per 1000 events that wait, or whenever a prompt consumer looks."""
+    """The extension pgq. The benchmark ticks once per 1000 waiting events, or at each poll of a prompt consumer."""
 
     has_groups = True
 
@@ -83,7 +83,7 @@ class Pgq(InPostgres):
         await conn.execute("select pgq.ticker($1)", self.topic)
 
     async def _batch(self, conn: asyncpg.Connection, group: str, handle: Handle) -> int | None:
-        """How many events the next batch had. None if there is no batch."""
+        """The number of events in the next batch. None if there is no batch."""
         async with conn.transaction():
             batch = await conn.fetchval("select pgq.next_batch($1, $2)", self.topic, group)
             if batch is None:

@@ -17,7 +17,7 @@ _BATCH = {Style.BULK: 500, Style.PROMPT: 10}
 
 
 class Pgqueuer(InTables):
-    """Tables as installed (durable), autovacuum as it recommends; enqueue() in a transaction; a QueueManager."""
+    """Durable tables with the recommended autovacuum settings, enqueue() in a transaction, and a QueueManager."""
 
     client = "pgqueuer"
     share = 0.2
@@ -57,7 +57,7 @@ class Pgqueuer(InTables):
         from pgqueuer.queries import Queries
 
         left = count
-        # A pool: jobs are taken and logged at the same time.
+        # A pool, since jobs are claimed and logged at the same time.
         async with asyncpg.create_pool(self.address, min_size=4, max_size=4) as pool:
             manager = QueueManager(Queries(AsyncpgPoolDriver(pool)))
 

@@ -16,7 +16,7 @@ _CONCURRENCY = {Style.BULK: 30, Style.PROMPT: 10}
 
 
 class Procrastinate(InTables):
-    """defer() in a transaction on the caller's connection; one worker, jobs deleted when they are done."""
+    """defer() in a transaction on the caller's connection, and one worker that deletes finished jobs."""
 
     client = "procrastinate"
     share = 0.02
@@ -72,10 +72,10 @@ class Procrastinate(InTables):
                 await asyncio.wait([waiting, worker], return_when=asyncio.FIRST_COMPLETED)
             finally:
                 waiting.cancel()
-                worker.cancel()  # it ends what it has begun
+                worker.cancel()  # lets running jobs finish
                 await asyncio.wait([worker])
             if not worker.cancelled():
-                worker.result()  # it failed
+                worker.result()  # raises the reason
 
     def _app(self, connections: int) -> Any:
         from procrastinate import App, PsycopgConnector

@@ -14,7 +14,7 @@ _BATCH = {Style.BULK: 500, Style.PROMPT: 1}
 
 
 class RabbitMq(System):
-    """A queue for each group. publish() waits for the confirm, batches wait for all; acks of many at once."""
+    """A queue for each group. publish() waits for the confirm, a batch for all confirms; acks cover many messages."""
 
     has_groups = True
     share = 0.05
@@ -67,7 +67,7 @@ class RabbitMq(System):
             nonlocal left
             handle([decode(message.body)])
             left -= 1
-            is_last = left == 0  # before the await: others run meanwhile
+            is_last = left == 0  # read before the await, since other tasks run meanwhile
             if left % batch == 0:
                 await message.ack(multiple=True)
             if is_last:

@@ -1,4 +1,4 @@
-"""Redis Streams: an append-only file, which is synced with each write."""
+"""Redis Streams: an append-only file that is synced with each write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BLOCK = 1000  # milliseconds
 
 
 class RedisStreams(System):
-    """XADD, pipelined for batches; XREADGROUP and one XACK per batch. The client parses with hiredis."""
+    """XADD, pipelined for batches; XREADGROUP and one XACK per batch. The client uses hiredis."""
 
     has_groups = True
     share = 0.3

@@ -1,4 +1,4 @@
-"""The measurements, taken of each system in the same way."""
+"""The measurements, which are the same for each system."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ T = TypeVar("T")
 
 
 def fresh(system: System) -> System:
-    """The system with a topic that nobody has used."""
+    """The system with a new topic."""
     return system.on(f"bench{next(_numbers)}")
 
 
 async def publish_singles(system: System, connections: int, seconds: float) -> float:
-    """Messages per second, one per commit."""
+    """Messages per second, with one message per commit."""
     given = itertools.cycle(load.payloads(1000))
     return await _publish(system, connections, seconds, 1, lambda publisher: publisher.one(next(given)))
 
 
 async def publish_batches(system: System, seconds: float) -> float:
-    """Messages per second, BATCH per commit, by one connection."""
+    """Messages per second, with BATCH messages per commit, by one connection."""
     given = load.payloads(10 * BATCH)
     batches = itertools.cycle([given[at : at + BATCH] for at in range(0, len(given), BATCH)])
     return await _publish(system, 1, seconds, BATCH, lambda publisher: publisher.many(next(batches)))
@@ -55,7 +55,7 @@ async def _publish(
 ) -> float:
     sent = 0
     async with fresh(system).created([GROUP]) as topic, topic.publishers(connections) as publishers:
-        await asyncio.gather(*map(step, publishers))  # plans are made
+        await asyncio.gather(*map(step, publishers))  # so that statements are prepared
         began = time.perf_counter()
 
         async def caller(publisher: Publisher) -> None:
@@ -71,7 +71,7 @@ async def _publish(
 
 
 async def drain(system: System, given: Sequence[load.Payload], count: int) -> float:
-    """Messages per second, from the first delivery until all are acknowledged and the consumer has ended."""
+    """Messages per second, from the first delivery until all are settled and the consumer has ended."""
     async with fresh(system).created([GROUP]) as topic:
         await topic.fill(given, count)
         taken = await _take(topic, count, partial(topic.consume, GROUP, count, style=Style.BULK))
@@ -79,14 +79,14 @@ async def drain(system: System, given: Sequence[load.Payload], count: int) -> fl
 
 
 async def _take(system: System, wanted: int, consume: Callable[..., Coroutine[Any, Any, None]]) -> Consumed:
-    """The first delivery is not counted, since the time that it took is not known."""
+    """Messages of the first delivery are not counted, since nobody knows when they were claimed."""
     counter, called_at = Counter(wanted), time.monotonic()
     async with asyncio.timeout(_LONGEST):
         await consume(handle=lambda orders: counter.add(len(orders)))
     ended = time.monotonic()
     if counter.handled != wanted:
         raise DrainFailed(f"{system.name}: {counter.handled} messages were handled instead of {wanted}")
-    if counter.first == wanted:  # so few that one delivery brings all: with the time of starting, then
+    if counter.first == wanted:  # one delivery brought all messages: then the time of starting is included
         return Consumed(wanted, called_at, ended)
     return Consumed(wanted - counter.first, counter.first_at, ended)
 
@@ -94,7 +94,7 @@ async def _take(system: System, wanted: int, consume: Callable[..., Coroutine[An
 async def fan_out(
     system: System, given: Sequence[load.Payload], count: int, processes: int, helpers: Executor
 ) -> float:
-    """Deliveries per second to GROUPS groups that have all messages, in some processes."""
+    """Deliveries per second to GROUPS groups, each of which gets all messages, in one or several processes."""
     names = [f"group{number}" for number in range(GROUPS)]
     each = GROUPS // processes
     shares = [names[at : at + each] for at in range(0, GROUPS, each)]
@@ -112,7 +112,7 @@ async def _read(system: System, groups: list[str], count: int) -> Consumed:
 
 
 async def latencies(system: System, seconds: float, helpers: Executor) -> list[int]:
-    """Nanoseconds from the call that publishes, here, to the handler in another process; not of the first second."""
+    """Nanoseconds from the publishing call in this process to the handler in another one, without the first second."""
     warm = int(RATE * min(_WARM_SECONDS, seconds))
     count = 1 + warm + int(RATE * seconds)
     async with fresh(system).created([GROUP]) as topic, asyncio.timeout(_LONGEST):
@@ -151,7 +151,7 @@ async def _follow(system: System, count: int, ready: Path) -> list[int]:
 
 
 async def _publish_at_pace(system: System, count: int, is_followed: Callable[[], Awaitable[None]]) -> list[int]:
-    """When publishing of each message began. The first one shows that somebody follows."""
+    """When the call that published each message began. The first message shows that the consumer runs."""
     given = load.payloads(count, seed=2)
     async with system.publishers(1, Style.PROMPT) as (publisher,):
         sent = [time.monotonic_ns()]

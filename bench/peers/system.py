@@ -1,4 +1,4 @@
-"""A messaging system as it is measured: the same few things of each, done in its own best way."""
+"""The interface of a measured system: the same few operations, each done in the way that suits the system best."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.load import Order, Payload, batches
 from postbus.errors import PostbusError
 
 GROUP = "bench"
-"""The one that reads where there is one only."""
+"""The name of the only group."""
 
 Handle = Callable[[Sequence[Order]], None]
 decode = msgspec.json.Decoder(Order).decode
@@ -40,7 +40,7 @@ class Style(Enum):
 
 @dataclass(frozen=True)
 class Publisher:
-    """A connection to publish by. Both return when what was published is on disk."""
+    """A connection that publishes. Both methods return when the messages are on disk."""
 
     one: Callable[[Payload], Awaitable[object]]
     many: Callable[[Sequence[Payload]], Awaitable[object]]
@@ -48,69 +48,69 @@ class Publisher:
 
 @dataclass(frozen=True)
 class System(abc.ABC):
-    """A system, at an address. Processes of their own get copies of it."""
+    """A system at an address. It is copied to other processes."""
 
     name: str
     address: str
     topic: str = "bench"
     has_groups: ClassVar[bool] = False
-    """Whether each of several groups can get all messages."""
+    """Whether several groups can each get all messages."""
     share: ClassVar[float] = 1.0
-    """What it drains, beside the others: few messages take slow ones long enough, fast ones need many."""
+    """The share of the messages that it drains: slow systems need long enough even for a few."""
     client: ClassVar[str] = "asyncpg"
-    """The distribution of the client, whose version is told."""
+    """The distribution of the client, whose version is reported."""
 
     def on(self, topic: str) -> Self:
-        """The same system with another topic."""
+        """This system with another topic."""
         return replace(self, topic=topic)
 
     async def version(self) -> str:
         return f"{self.client} {importlib.metadata.version(self.client)}"
 
     async def install(self) -> None:
-        """Make what all topics need, once."""
+        """Create what all topics need, once."""
         return
 
     @abc.abstractmethod
     async def create(self, groups: Sequence[str]) -> None:
-        """Make the topic, empty, with its groups."""
+        """Create the empty topic with its groups."""
 
     async def remove(self, groups: Sequence[str]) -> None:
-        """Remove the topic and what is in it."""
+        """Remove the topic with its messages."""
         return
 
     @contextlib.asynccontextmanager
     async def publishers(self, count: int, style: Style = Style.BULK) -> AsyncIterator[list[Publisher]]:
-        """Open connections to publish by; with PROMPT, somebody waits for the messages."""
+        """Open connections that publish. With PROMPT, a consumer waits for the messages."""
         async with contextlib.AsyncExitStack() as stack:
             shared = await stack.enter_async_context(self.shared())
             yield [await stack.enter_async_context(self.publisher(shared, style)) for _ in range(count)]
 
     def shared(self) -> AbstractAsyncContextManager[Any]:
-        """The state that the publishers of a process share."""
+        """The resources that all publishers of a process share."""
         return contextlib.nullcontext()
 
     @abc.abstractmethod
     def publisher(self, shared: Any, style: Style) -> AbstractAsyncContextManager[Publisher]:
-        """One of them."""
+        """One publisher."""
 
     @abc.abstractmethod
     async def consume(self, group: str, count: int, handle: Handle, style: Style) -> None:
-        """Handle `count` messages, decoded. Returns when all of them are acknowledged."""
+        """Decode and handle `count` messages. Returns when all of them are settled."""
 
     async def consume_all(self, groups: Sequence[str], count: int, handle: Handle) -> None:
         """Let each group handle `count` messages, in this process."""
         await asyncio.gather(*(self.consume(group, count, handle, Style.BULK) for group in groups))
 
     async def fill(self, given: Sequence[Payload], count: int) -> None:
-        """Publish `count` messages, as fast as may be."""
+        """Publish `count` messages at full speed."""
         async with self.publishers(1) as (publisher,):
             for batch in batches(given, count):
                 await publisher.many(batch)
 
     @contextlib.asynccontextmanager
     async def created(self, groups: Sequence[str]) -> AsyncIterator[Self]:
-        """The topic, as long as the block."""
+        """The topic exists for the length of the block."""
         await self.create(groups)
         try:
             yield self
@@ -130,7 +130,7 @@ class InTables(InPostgres):
     """A system whose messages are rows of a table."""
 
     tables: ClassVar[tuple[str, ...]]
-    """That one, and others that grow with it."""
+    """The table of the messages, and others that grow with it."""
 
     async def create(self, groups: Sequence[str]) -> None:
         async with connection(self.address) as conn:

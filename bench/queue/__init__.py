@@ -1,4 +1,4 @@
-"""The queue: publishing, draining, latency, and what must not make them slower."""
+"""The queue: publishing, draining and latency; a backlog, an old transaction, and the memory of a worker."""
 
 from __future__ import annotations
 

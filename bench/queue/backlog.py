@@ -1,4 +1,4 @@
-"""Draining with many messages waiting, and with few."""
+"""Draining with a large backlog and with a small one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOPIC = "bench.backlog"
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """As many messages per round from each: the first of a large backlog, or a small one whole."""
+    """Drain the same number of messages per round: the first of a large backlog, or the whole small one."""
     given = load.payloads(min(plan.messages, 50_000))
     async with lab.database() as full, lab.database() as almost_empty:
 
@@ -32,7 +32,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
             async with Bus.open(dsn) as bus:
                 await bus.admin.create_topic(_TOPIC)
                 await bus.admin.pause_topic(_TOPIC)
-        # Enough for all rounds: the last one still finds the whole backlog.
+        # Enough for the last round to find the whole backlog, too.
         rounds = 2 * plan.rounds
         await fill(full, plan.messages + rounds * plan.few)
         from_large = partial(drain_some, full, _TOPIC, BATCHES, count=plan.few)

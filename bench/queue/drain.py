@@ -1,4 +1,4 @@
-"""Draining: what waits in a topic, by the real worker in one process."""
+"""Draining a topic with the real worker in one process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from postbus import Bus
 
 _TOPIC = "bench.drain"
 _PEER_BATCHES = (100, 500, 1000)
-"""The usual one, and how many messages our two kinds of handlers have in hand."""
+"""The usual batch, and the numbers of messages that our two kinds of handlers have in hand."""
 
 _Step = Callable[[], Awaitable[int]]
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """A batch handler and a one-message handler, beside hand-written loops and the raw limit."""
+    """Measure a batch handler and a single handler, beside hand-written loops and the limit of the server."""
     count = plan.per_round
     given = load.payloads(min(count, 50_000))
     async with lab.database() as dsn, Bus.open(dsn) as bus, connection(dsn) as conn:
@@ -61,7 +61,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
 
 
 async def peer_rate(step: _Step, count: int) -> float:
-    """Messages per second of a sequential loop over `step`, which returns how many it has done."""
+    """Messages per second of a loop over `step`, which returns the number of its messages."""
     began = time.perf_counter()
     done = 0
     while done < count:

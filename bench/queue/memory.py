@@ -19,7 +19,7 @@ _MOST_GROWTH_PART = 0.2
 
 
 class _Marks(Counter):
-    """Notes the memory of the process at the first message, after a tenth of them, and at the last."""
+    """Notes the memory of the process at the first message, after a tenth of all, and at the last."""
 
     def __init__(self, wanted: int) -> None:
         super().__init__(wanted)
@@ -34,7 +34,7 @@ class _Marks(Counter):
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """One process, one-message handlers: the kind with the most tasks in memory."""
+    """Measure one process with a single handler: the kind with the most tasks in memory."""
     async with lab.database() as dsn:
         async with Bus.open(dsn) as bus, connection(dsn) as conn:
             await load.fill(bus, conn, _TOPIC, load.payloads(min(plan.messages, 50_000)), plan.messages)

@@ -1,4 +1,4 @@
-"""Draining beside a transaction that has been open for minutes, while nothing could be vacuumed."""
+"""Draining beside a transaction that has been open for minutes, so that nothing could be vacuumed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from postbus import Bus
 _TOPIC = "bench.old"
 _SIZE = 100
 _EVERY = 0.05
-"""Seconds between two batches of the traffic: 2000 messages per second."""
+"""Seconds between two batches of the traffic, which makes 2000 messages per second."""
 
 
 class _Side:
-    """A database with both queues in it, and traffic through them."""
+    """A database with both queues, and traffic through them."""
 
     def __init__(self, dsn: str, conn: asyncpg.Connection, given: list[load.Payload]) -> None:
         self.dsn = dsn
@@ -36,7 +36,7 @@ class _Side:
         self._given = given
 
     async def traffic(self, seconds: float) -> None:
-        """Publish and drain for a while, in both queues."""
+        """Publish and drain for a while in both queues."""
         until = time.monotonic() + seconds
         await asyncio.gather(self._ours(until), self._peers(until))
 
@@ -68,7 +68,7 @@ class _Side:
             return await drain(self.dsn, _TOPIC, BATCHES, count=count, fill=fill)
 
     async def drain_by_newcomer(self, count: int) -> float:
-        """By a worker that is new to the topic, and has to step over all that is left there."""
+        """Drain with a worker that is new to the topic, and has to step over all dead rows."""
         async with Bus.open(self.dsn) as bus:
             await bus.admin.pause_topic(_TOPIC)
             await load.fill(bus, self._conn, _TOPIC, self._given, count)
@@ -80,9 +80,9 @@ class _Side:
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """Two servers with the same traffic; on one of them a transaction is open all the time.
+    """Measure two servers with the same traffic. On one of them, a transaction is open all the time.
 
-    Two servers and not two databases: the transaction's id is in every snapshot of its server.
+    Two databases of one server would not do: the transaction's id is in every snapshot of its server.
     """
     given = load.payloads(10_000)
     with lab.twin() as other:
@@ -108,7 +108,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
 
 
 async def _rates(beside: _Side, without: _Side, plan: Plan) -> Rates:
-    # The peer needs many times longer beside the old transaction, so it gets less to do.
+    # The peer takes many times longer beside the old transaction, so it gets fewer messages.
     few = max(plan.few // 5, 500)
     measures: dict[str, Measure] = {
         "beside": partial(beside.drain_ours, plan.few),
@@ -131,5 +131,5 @@ async def _side(lab: Lab, given: list[load.Payload]) -> AsyncIterator[_Side]:
 
 
 async def _open(conn: asyncpg.Connection) -> None:
-    """Begin a transaction that has a snapshot, which it keeps, and a transaction id."""
+    """Begin a transaction that has a transaction id and keeps its snapshot."""
     await conn.execute("begin isolation level repeatable read; select pg_current_xact_id()")

@@ -1,4 +1,4 @@
-"""Publishing: in bulk, one by one, and by many callers at once."""
+"""Publishing in bulk, one by one, and by many callers at once."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _CALLERS = 100
 _Send = Callable[[asyncpg.Connection, Any], Awaitable[None]]
 
 
-class _Place:
-    """A database with both queues in it, and the ways to publish there."""
+class _Queues:
+    """A database with both queues, and the ways to publish to them."""
 
     def __init__(self, bus: Bus, conn: asyncpg.Connection) -> None:
         self.bus = bus
         self.conn = conn
 
     async def empty(self) -> None:
-        """Every round begins with tables that are empty and have no dead rows."""
+        """Empty the tables, so that each round begins without dead rows."""
         await self.conn.execute("truncate postbus.queued, handwritten, plain")
 
     async def many(self, conn: asyncpg.Connection, batch: Sequence[Any]) -> None:
@@ -62,25 +62,25 @@ class _Place:
 
 
 async def measure_bulk(lab: Lab, plan: Plan, report: Report) -> None:
-    """Batches of 1000, each in a transaction of its own."""
+    """Measure batches of 1000, each in a transaction of its own."""
     given = batches(payloads(min(plan.per_round, 50_000)), plan.per_round)
     encoded = [[encode(one) for one in batch] for batch in given]
-    async with _place(lab) as place:
+    async with _queues(lab) as queues:
 
         async def rate(send: _Send, batches: Sequence[Sequence[Any]]) -> float:
-            await place.empty()
+            await queues.empty()
             began = time.perf_counter()
             for batch in batches:
-                await send(place.conn, batch)
+                await send(queues.conn, batch)
             return plan.per_round / (time.perf_counter() - began)
 
         measures: dict[str, Measure] = {
-            "publish_bulk_per_s": partial(rate, place.many, given),
-            "publish_bulk_bytes_per_s": partial(rate, place.many, encoded),
-            "publish_bulk_handwritten_per_s": partial(rate, place.many_handwritten, given),
-            "publish_bulk_raw_copy_per_s": partial(rate, place.many_copied, encoded),
+            "publish_bulk_per_s": partial(rate, queues.many, given),
+            "publish_bulk_bytes_per_s": partial(rate, queues.many, encoded),
+            "publish_bulk_handwritten_per_s": partial(rate, queues.many_handwritten, given),
+            "publish_bulk_raw_copy_per_s": partial(rate, queues.many_copied, encoded),
         }
-        rates = await alternate(measures, rounds=3 * plan.rounds)  # they are short
+        rates = await alternate(measures, rounds=3 * plan.rounds)  # since they are short
     report.add(**rates.medians())
     ours = "publish_bulk_per_s"
     report.add(publish_bulk_to_raw_copy_ratio=rates.ratio(ours, "publish_bulk_raw_copy_per_s"))
@@ -89,13 +89,13 @@ async def measure_bulk(lab: Lab, plan: Plan, report: Report) -> None:
 
 
 async def measure_single(lab: Lab, plan: Plan, report: Report) -> None:
-    """One message per transaction, by one connection and by 16; and send() by 100 callers."""
+    """Measure one message per transaction by one connection and by 16, and send() by 100 callers."""
     given = payloads(plan.singles)
-    async with _place(lab) as place, contextlib.AsyncExitStack() as stack:
-        sixteen = [await stack.enter_async_context(connection(place.bus.dsn)) for _ in range(_CONNECTIONS)]
+    async with _queues(lab) as queues, contextlib.AsyncExitStack() as stack:
+        sixteen = [await stack.enter_async_context(connection(queues.bus.dsn)) for _ in range(_CONNECTIONS)]
 
         async def rate(send: _Send, connections: Sequence[asyncpg.Connection]) -> float:
-            await place.empty()
+            await queues.empty()
             left = iter(given)
 
             async def caller(conn: asyncpg.Connection) -> None:
@@ -107,11 +107,11 @@ async def measure_single(lab: Lab, plan: Plan, report: Report) -> None:
             return plan.singles / (time.perf_counter() - began)
 
         measures: dict[str, Measure] = {
-            "publish_single_1_connection_per_s": partial(rate, place.one, sixteen[:1]),
-            "publish_single_1_connection_handwritten_per_s": partial(rate, place.one_handwritten, sixteen[:1]),
-            "publish_single_16_connections_per_s": partial(rate, place.one, sixteen),
-            "publish_single_16_connections_handwritten_per_s": partial(rate, place.one_handwritten, sixteen),
-            "send_100_callers_per_s": partial(rate, place.one_sent, [place.conn] * _CALLERS),
+            "publish_single_1_connection_per_s": partial(rate, queues.one, sixteen[:1]),
+            "publish_single_1_connection_handwritten_per_s": partial(rate, queues.one_handwritten, sixteen[:1]),
+            "publish_single_16_connections_per_s": partial(rate, queues.one, sixteen),
+            "publish_single_16_connections_handwritten_per_s": partial(rate, queues.one_handwritten, sixteen),
+            "send_100_callers_per_s": partial(rate, queues.one_sent, [queues.conn] * _CALLERS),
         }
         rates = await alternate(measures, rounds=plan.rounds)
     report.add(**rates.medians())
@@ -121,8 +121,8 @@ async def measure_single(lab: Lab, plan: Plan, report: Report) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _place(lab: Lab) -> AsyncIterator[_Place]:
+async def _queues(lab: Lab) -> AsyncIterator[_Queues]:
     async with lab.database() as dsn, Bus.open(dsn) as bus, connection(dsn) as conn:
         await bus.admin.create_topic(_TOPIC)
         await peer.create(conn)
-        yield _Place(bus, conn)
+        yield _Queues(bus, conn)

@@ -1,7 +1,7 @@
-"""Eighteen days of a topic with a partition per day, and a verdict for each thing that has to be so.
+"""Eighteen days of a topic with a partition per day, and a check for each expectation.
 
-One group is paused from the second day to the tenth: what it lacks has to stay, though its retention is over. Another
-one is killed on the ninth: what that one lacks must not stay.
+One group is paused from the second day to the tenth: its messages have to stay beyond their retention. Another
+group is killed on the ninth day: its messages must not stay.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 import asyncpg
 
 from bench.lab import Lab, connection
-from bench.partitions import crew
-from bench.partitions.crew import ENOUGH, TOPIC, Published, Worked
-from bench.partitions.leaves import LeafWatch
+from bench.partitions import processes
+from bench.partitions.processes import ENOUGH, TOPIC, PacedGroupRun, Published
+from bench.partitions.watch import PartitionWatch
 from bench.plan import Plan
 from bench.processes import announce_end, doomed, elsewhere, until
 from bench.reads import Read, percentile_ms
@@ -35,16 +35,16 @@ _FIRST_IS_GONE_BY = 8.5
 _KILL_AT = 9.0
 _RESUME_AT = 9.5
 _RESUME_BY = 16.0
-"""A group that is paused lets go within three seconds: where days are short, it lacks nothing before a later one."""
+"""A pause takes effect within three seconds, so with short days the first message that it misses is of a later day."""
 DAYS = 18.5
-"""By then the leaf of the kill is past its retention …"""
+"""By then the partition of the kill is past its retention …"""
 _GONE_BY = 26.0
-"""… and by then it has to be gone, also where the sweep is late."""
+"""… and by then it has to be gone, even if the sweep is late."""
 
 _FAST, _PAUSED, _KILLED = "email", "analytics", "inventory"
 _PAUSES = {_FAST: 0.0, _PAUSED: 0.0005, _KILLED: 0.004}
 _LATE = 0.3  # seconds that the sweep may need
-_NEAR = 0.3  # seconds around what happens to a leaf
+_NEAR = 0.3  # seconds around a change of a partition
 _ARE_WORKING = "select count(*) filter (where passed > 0) = $1 from postbus.groups"
 _IS_LET_GO = """
     select count(l.holder) = 0 from postbus.subscription s join postbus.lane l on l.subscription_id = s.id
@@ -57,12 +57,12 @@ _STATE = "select state from postbus.groups where group_name = $1"
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
     async with lab.database() as dsn, Bus.open(dsn) as bus, connection(dsn) as conn:
         await _create_topic(bus, conn, plan.day)
-        sizes, watch = Sweeper(dsn, tables="segment%"), LeafWatch(dsn)
+        sizes, watch = Sweeper(dsn, tables="segment%"), PartitionWatch(dsn)
         working = [asyncio.create_task(elsewhere(_worker(dsn, group))) for group in (_FAST, _PAUSED)]
         with doomed(_worker(dsn, _KILLED)) as process:
             await until(dsn, "select count(holder) >= 12 from postbus.lane", worker=working[0])
             async with beside(sizes.run()), beside(watch.run()):
-                publishing = asyncio.create_task(elsewhere(partial(crew.publish, dsn, plan.day_rate)))
+                publishing = asyncio.create_task(elsewhere(partial(processes.publish, dsn, plan.day_rate)))
                 await until(dsn, _ARE_WORKING, 3, worker=publishing)
                 days = _Days(plan.day)
                 await _live(dsn, bus, conn, days, watch, report, process, working)
@@ -96,15 +96,15 @@ class _Days:
     async def until(self, day: float) -> None:
         await asyncio.sleep(max(self.at(day) - time.monotonic(), 0))
 
-    async def until_seen(self, day: float, watch: LeafWatch, is_so: Callable[[], bool]) -> None:
-        """Wait until a look at the leaves shows something, but no longer than until then."""
+    async def until_seen(self, day: float, watch: PartitionWatch, is_so: Callable[[], bool]) -> None:
+        """Wait until a sample of the partitions shows something, or the given time has come."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.at(day) - time.monotonic()), watch.has_looked:
                 await watch.has_looked.wait_for(is_so)
 
 
-def _worker(dsn: str, group: str) -> partial[Coroutine[Any, Any, Worked]]:
-    return partial(crew.work, dsn, group, _PAUSES[group])
+def _worker(dsn: str, group: str) -> partial[Coroutine[Any, Any, PacedGroupRun]]:
+    return partial(processes.work, dsn, group, _PAUSES[group])
 
 
 async def _create_topic(bus: Bus, conn: asyncpg.Connection, day: float) -> None:
@@ -129,22 +129,22 @@ async def _live(
     bus: Bus,
     conn: asyncpg.Connection,
     days: _Days,
-    watch: LeafWatch,
+    watch: PartitionWatch,
     report: Report,
     process: Any,
-    working: list[asyncio.Task[Worked]],
+    working: list[asyncio.Task[PacedGroupRun]],
 ) -> None:
-    """All that happens in these days, and what is to be so at certain moments of them."""
+    """The events of these days, and the checks at certain moments."""
     await days.until(_PAUSE_AT)
     await bus.admin.pause_group(TOPIC, _PAUSED)
     await until(dsn, _IS_LET_GO, _PAUSED, worker=working[1])
     await days.until(_FIRST_IS_GONE_BY)
-    first = watch.leaves[min(watch.leaves)]
+    first = watch.partitions[min(watch.partitions)]
     report.check("first_leaf_dropped_on_day_8", float(bool(first.dropped_at)), ">=", 1)
     await days.until(_KILL_AT)
     process.kill()
     await days.until(_RESUME_AT)
-    # Those of the second day: their retention is over, and a live group has not had them.
+    # Those of the second day: their retention is over, but a live group has not had them.
     await days.until_seen(_RESUME_BY, watch, lambda: bool(_overdue(watch, days)))
     report.check("leaves_kept_for_a_live_group", len(_overdue(watch, days)), ">=", 1)
     await bus.admin.resume_group(TOPIC, _PAUSED)
@@ -154,26 +154,26 @@ async def _live(
     await days.until_seen(_GONE_BY, watch, lambda: bool(_lacked_and_dropped(watch, days)) and not _overdue(watch, days))
 
 
-def _overdue(watch: LeafWatch, days: _Days) -> list[int]:
-    """Leaves that are there though their retention has been over for some moments."""
+def _overdue(watch: PartitionWatch, days: _Days) -> list[int]:
+    """Partitions that are still there although their retention has been over for a moment."""
     due = time.monotonic() - RETENTION * days.seconds - _LATE
-    return [leaf.epoch for leaf in watch.closed() if leaf.closed_at < due and not leaf.dropped_at]
+    return [partition.epoch for partition in watch.closed() if partition.closed_at < due and not partition.dropped_at]
 
 
-def _lacked_and_dropped(watch: LeafWatch, days: _Days) -> list[int]:
-    """Leaves that were written to when the group was killed, or later, and are gone."""
-    return [leaf.epoch for leaf in watch.dropped() if leaf.closed_at >= days.at(_KILL_AT)]
+def _lacked_and_dropped(watch: PartitionWatch, days: _Days) -> list[int]:
+    """Dropped partitions that were written to when the group was killed, or later."""
+    return [partition.epoch for partition in watch.dropped() if partition.closed_at >= days.at(_KILL_AT)]
 
 
 async def _empty(conn: asyncpg.Connection, sizes: Sweeper) -> int:
-    """Let all that was published be dropped. Returns the bytes that are left."""
-    for days in range(1, 40):  # a new leaf, the old one closed, and all dropped, one by one
+    """Sweep until all published messages are dropped. Returns the bytes that are left."""
+    for days in range(1, 40):  # a new partition is opened, the old one closed, and all are dropped one by one
         await conn.execute("select postbus.sweep_log_as_of($1, now() + make_interval(days => $2))", STORAGE, days)
     return await sizes.look()
 
 
 def _report_days(report: Report, days: _Days, sizes: Sweeper, calls: list[Read], reads: list[Read]) -> None:
-    """How it went from day to day."""
+    """The checks of the partitions, day by day."""
     for day in range(1, int(DAYS) + 1):
         began, ended = days.at(day - 1), days.at(day)
         report.add(**{point("size_of_leaves_mb", "day", day): sizes.mean_bytes(began, ended) / 2**20})
@@ -182,25 +182,27 @@ def _report_days(report: Report, days: _Days, sizes: Sweeper, calls: list[Read],
             report.add(**{point(f"latency_{name}_p95_ms", "day", day): percentile_ms(of_day, 0.95)})
 
 
-def _report_leaves(report: Report, watch: LeafWatch, day: float, left: list[int]) -> None:
+def _report_leaves(report: Report, watch: PartitionWatch, day: float, left: list[int]) -> None:
     closed, dropped = watch.closed(), watch.dropped()
-    kept_days = [(leaf.dropped_at - leaf.last_at) / day for leaf in dropped]
+    kept_days = [(partition.dropped_at - partition.last_at) / day for partition in dropped]
     report.add(
-        leaves_made=len(watch.leaves),
+        leaves_made=len(watch.partitions),
         leaves_dropped=len(dropped),
-        leaf_messages_mean=sum(leaf.messages for leaf in closed) / max(len(closed), 1),
+        leaf_messages_mean=sum(partition.messages for partition in closed) / max(len(closed), 1),
         kept_shortest_days=min(kept_days, default=0.0),
         kept_longest_days=max(kept_days, default=0.0),
     )
-    # Each is written to for a day, and until the sweep comes by.
+    # Each is written to for a day, and until the next sweep.
     report.check("leaves_made_by_themselves", len(closed), ">=", int(0.75 * DAYS))
-    report.check("leaves_made_ahead_ratio", sum(leaf.was_ahead for leaf in closed) / max(len(closed), 1), ">=", 1)
+    report.check(
+        "leaves_made_ahead_ratio", sum(partition.was_ahead for partition in closed) / max(len(closed), 1), ">=", 1
+    )
     report.check("leaves_dropped", len(dropped), ">=", int(0.75 * (DAYS - RETENTION - 1)))
     report.check("kept_shortest_days", min(kept_days, default=0.0), ">=", RETENTION)
     report.check("leaves_pinned_by_the_zombie", len(left), "<", 1)
 
 
-def _report_groups(report: Report, published: Published, worked: list[Worked], state: str) -> None:
+def _report_groups(report: Report, published: Published, worked: list[PacedGroupRun], state: str) -> None:
     lost = sum(one.missing + published.messages - 1 - one.last for one in worked)
     report.add(
         published_messages=published.messages,
@@ -211,8 +213,8 @@ def _report_groups(report: Report, published: Published, worked: list[Worked], s
     report.check("lost_messages", lost, "<", 1)
 
 
-def _report_latency(report: Report, watch: LeafWatch, calls: list[Read], reads: list[Read]) -> None:
-    """Calls near a moment in which a leaf was made, closed or dropped, beside all others."""
+def _report_latency(report: Report, watch: PartitionWatch, calls: list[Read], reads: list[Read]) -> None:
+    """Compare the calls near a change of a partition with all others."""
     for name, times in (("publish", calls), ("fetch", reads)):
         near, apart = _divided(times, watch.events)
         report.add(

@@ -1,4 +1,4 @@
-"""The story, and a verdict for each thing that has to be so."""
+"""The timeline of the run, and a check for each expectation."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import asyncpg
 
-from bench.kill import crew
-from bench.kill.crew import TOPIC
+from bench.kill import processes
+from bench.kill.processes import TOPIC
 from bench.lab import Lab, connection
 from bench.plan import Plan
 from bench.processes import announce_end, doomed, elsewhere, until
@@ -24,7 +24,7 @@ from postbus import Bus, CatchUp
 RATE = 1000  # messages per second
 _STEADY = ("email", "analytics")
 _KILLED = "inventory"
-# In minutes:
+# In minutes of the timeline:
 _KILL_AT = 4
 _DEAD_FOR = 10
 _TIMEOUT = 3
@@ -49,7 +49,7 @@ _CAUGHT_UP = """
 
 
 def bound(plan: Plan) -> int:
-    """How much the group may catch up with: a ninth of what it misses."""
+    """How many messages the group may catch up with: a ninth of what it misses."""
     return int(RATE * _DEAD_FOR * plan.minute / 9)
 
 
@@ -57,17 +57,17 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
     async with lab.database() as dsn, Bus.open(dsn) as bus, connection(dsn) as conn:
         await _create_topic(bus, conn, plan.minute)
         upkeep = Sweeper(dsn)
-        working = [asyncio.create_task(elsewhere(partial(crew.work, dsn, group))) for group in _STEADY]
+        working = [asyncio.create_task(elsewhere(partial(processes.work, dsn, group))) for group in _STEADY]
         async with beside(upkeep.run()):
-            with doomed(partial(crew.work, dsn, _KILLED)) as process:
-                publishing = asyncio.create_task(elsewhere(partial(crew.publish, dsn, RATE)))
+            with doomed(partial(processes.work, dsn, _KILLED)) as process:
+                publishing = asyncio.create_task(elsewhere(partial(processes.publish, dsn, RATE)))
                 await until(dsn, _ARE_WORKING, 3, worker=publishing)
                 await asyncio.sleep(_KILL_AT * plan.minute)
                 process.kill()
             await _die(dsn, conn, plan, report, upkeep, publishing)
             passed = (await bus.admin.group(TOPIC, _KILLED))["passed"]
             catch_up = CatchUp(max_messages=bound(plan), beside_from=100)
-            working.append(asyncio.create_task(elsewhere(partial(crew.work, dsn, _KILLED, catch_up))))
+            working.append(asyncio.create_task(elsewhere(partial(processes.work, dsn, _KILLED, catch_up))))
             await _come_back(dsn, conn, plan, report, working[-1])
             await asyncio.sleep(plan.minute)
             publishing.cancel()
@@ -158,5 +158,5 @@ async def _come_back(dsn: str, conn: asyncpg.Connection, plan: Plan, report: Rep
 
 
 def _gaps(numbers: list[int]) -> int:
-    """Messages that are missing between the first and the last."""
+    """The numbers that are missing between the first and the last."""
     return max(numbers) - min(numbers) + 1 - len(set(numbers))

@@ -1,4 +1,4 @@
-"""The participants: a publisher, and groups, each in a process of its own."""
+"""The publisher and the groups, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _LOOK = 0.1  # seconds
 _BATCH = 10
 
 
-class Worked(NamedTuple):
-    """The figures of a process of a group."""
+class GroupRun(NamedTuple):
+    """The result of a group's process."""
 
     numbers: list[int]
-    """Of the messages that it handled."""
+    """The numbers of the messages that it handled."""
     lags: list[float]
-    """The age of the last message that it has handled, many times a second."""
+    """The age of the last handled message, sampled many times a second."""
 
 
 async def publish(dsn: str, rate: int) -> None:
-    """Messages with rising numbers, until this process is ended."""
+    """Publish messages with rising numbers, until this process is terminated."""
     rng = random.Random(5)
     given = [load.payload(rng, 0) for _ in range(_BATCH)]
     async with Bus.open(dsn) as bus, connection(dsn) as conn:
@@ -43,8 +43,8 @@ async def publish(dsn: str, rate: int) -> None:
             number += _BATCH
 
 
-async def work(dsn: str, group: str, catch_up: CatchUp | None = None) -> Worked:
-    """Work for a group until the run is over."""
+async def work(dsn: str, group: str, catch_up: CatchUp | None = None) -> GroupRun:
+    """Consume for a group until the run is over."""
     numbers: list[int] = []
     lags: list[float] = []
     last = 0
@@ -64,4 +64,4 @@ async def work(dsn: str, group: str, catch_up: CatchUp | None = None) -> Worked:
                 if last and not over.done():
                     lags.append(time.monotonic() - last / 1e9)
             over.cancel()
-    return Worked(numbers, lags)
+    return GroupRun(numbers, lags)

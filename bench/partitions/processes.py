@@ -1,4 +1,4 @@
-"""The participants: a publisher, and groups of different speed, each in a process of its own."""
+"""The publisher and groups of different speed, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from postbus.errors import PostbusError
 
 TOPIC = "orders.events"
 ENOUGH = "enough"
-"""What is announced when no more is to be published."""
-_BATCHES = 100  # published per second
+"""The word that ends publishing."""
+_BATCHES = 100  # per second
 
 
 class Published(NamedTuple):
-    """The publisher's figures."""
+    """The result of the publisher."""
 
     messages: int
     failures: int
     calls: list[Read]
-    """How long publishing and committing a batch took."""
+    """The duration of publishing and committing each batch."""
 
 
-class Worked(NamedTuple):
-    """The figures of a process of a group."""
+class PacedGroupRun(NamedTuple):
+    """The result of a group's process."""
 
     first: int
     """The number of the first message that it handled."""
     last: int
     missing: int
-    """Messages between these that it did not handle."""
+    """Messages between the first and the last that it did not handle."""
     reads: list[Read]
 
 
 async def publish(dsn: str, rate: int) -> Published:
-    """Batches with rising numbers, at a pace, until there are enough. What fails is counted, and sent again."""
+    """Publish batches with rising numbers at a pace, until told to end. Failed batches are counted and sent again."""
     rng = random.Random(8)
     size = max(rate // _BATCHES, 1)
     given = [load.payload(rng, 0) for _ in range(size)]
@@ -68,8 +68,8 @@ async def publish(dsn: str, rate: int) -> Published:
     return Published(number, failures, calls)
 
 
-async def work(dsn: str, group: str, pause: float) -> Worked:
-    """Work for a group until the run is over, with a pause for each hundred messages."""
+async def work(dsn: str, group: str, pause: float) -> PacedGroupRun:
+    """Consume for a group until the run is over, with a pause after each hundred messages."""
     times = bytearray()
     async with Bus.open(dsn) as bus:
 
@@ -86,4 +86,4 @@ async def work(dsn: str, group: str, pause: float) -> Worked:
             async with running(bus) as worker:
                 await until_over_or_ended(dsn, worker)
     first = times.find(1)
-    return Worked(first, len(times) - 1, times.count(0, first), reads)
+    return PacedGroupRun(first, len(times) - 1, times.count(0, first), reads)

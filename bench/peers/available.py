@@ -1,4 +1,4 @@
-"""All systems that can be measured here, and why the others cannot."""
+"""The systems that can be measured here, and why the others cannot."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _PGQ = Path("/usr/share/postgresql/15/extension/pgq.control")
 QUEUE, LOG = "postbus_queue", "postbus_log"
 QUEUE_15, LOG_15 = "postbus_queue_pg15", "postbus_log_pg15"
 RIVALS = {"handwritten": QUEUE, "pgqueuer": QUEUE, "procrastinate": QUEUE, "pgq": LOG_15}
-"""The peers inside PostgreSQL, and what of Postbus does the same on the same server."""
+"""The peers inside PostgreSQL, and the part of Postbus that does the same on the same server."""
 BROKERS = {"nats_jetstream": LOG, "redis_streams": LOG, "rabbitmq": QUEUE}
-"""Those outside it, and what of Postbus is most like them."""
+"""The peers outside it, and the part of Postbus that is most like them."""
 
 _INSIDE: Mapping[str, tuple[type[System], tuple[str, ...]]] = {
     QUEUE: (PostbusQueue, ()),
@@ -52,8 +52,8 @@ ORDER = (*_INSIDE, *_INSIDE_15, *_OUTSIDE)
 
 
 @dataclass
-class Gathering:
-    """The peers that are present."""
+class Available:
+    """The systems that were found, and the absent ones with the reason."""
 
     helpers: Executor
     """Two other processes."""
@@ -62,7 +62,7 @@ class Gathering:
     absent: dict[str, str] = field(default_factory=dict)
 
     async def add(self, system: System) -> None:
-        """Install a system, and let it show that it works. A peer that does not is absent; Postbus has to."""
+        """Install a system, and try it. A peer that fails is absent; Postbus has to work."""
         try:
             await system.install()
             async with system.on(f"probe_{system.name}").created([GROUP]):
@@ -76,7 +76,7 @@ class Gathering:
 
     @contextlib.contextmanager
     def unless_absent(self, *names: str) -> Iterator[None]:
-        """Note why something cannot be had, and go on without it."""
+        """If the block finds something absent, note why and go on without it."""
         try:
             yield
         except (Absent, EmbeddedError) as error:
@@ -84,11 +84,11 @@ class Gathering:
 
 
 @contextlib.asynccontextmanager
-async def gathered(lab: Lab) -> AsyncIterator[Gathering]:
-    """Start what has to be started, install what has to be installed, and end all of it with the block."""
+async def open_systems(lab: Lab) -> AsyncIterator[Available]:
+    """Start the servers and install the systems. All of them end with the block."""
     async with AsyncExitStack() as stack:
-        found = Gathering(stack.enter_context(helpers(2)))
-        # All at once: some of them take long to start.
+        found = Available(stack.enter_context(helpers(2)))
+        # All at once, since some take long to start.
         await asyncio.gather(
             _add_inside(found, stack, lab),
             _add_inside_15(found, stack),
@@ -98,7 +98,7 @@ async def gathered(lab: Lab) -> AsyncIterator[Gathering]:
         yield found
 
 
-async def _add_inside(found: Gathering, stack: AsyncExitStack, lab: Lab) -> None:
+async def _add_inside(found: Available, stack: AsyncExitStack, lab: Lab) -> None:
     dsn = await stack.enter_async_context(lab.database())
     for name, (kind, needed) in _INSIDE.items():
         with found.unless_absent(name):
@@ -106,7 +106,7 @@ async def _add_inside(found: Gathering, stack: AsyncExitStack, lab: Lab) -> None
             await found.add(kind(name, dsn))
 
 
-async def _add_inside_15(found: Gathering, stack: AsyncExitStack) -> None:
+async def _add_inside_15(found: Available, stack: AsyncExitStack) -> None:
     with found.unless_absent(*_INSIDE_15):
         lab = await asyncio.to_thread(stack.enter_context, _debian())
         dsn = await stack.enter_async_context(lab.database())
@@ -115,7 +115,7 @@ async def _add_inside_15(found: Gathering, stack: AsyncExitStack) -> None:
                 await found.add(kind(name, dsn))
 
 
-async def _add_outside(found: Gathering, stack: AsyncExitStack, name: str) -> None:
+async def _add_outside(found: Available, stack: AsyncExitStack, name: str) -> None:
     kind, needed, server = _OUTSIDE[name]
     with found.unless_absent(name):
         _need(needed)
@@ -124,7 +124,7 @@ async def _add_outside(found: Gathering, stack: AsyncExitStack, name: str) -> No
 
 @contextlib.contextmanager
 def _debian() -> Iterator[Lab]:
-    """A server of Debian's PostgreSQL 15, for which there is PgQ."""
+    """A server of Debian's PostgreSQL 15, for which PgQ is packaged."""
     if not (DEBIAN / "postgres").exists() or not _PGQ.exists():
         raise Absent("PgQ for PostgreSQL 15 is not installed", remedy="apt-get install postgresql-15-pgq3")
     with Lab.open(bin_dir=str(DEBIAN)) as lab:

@@ -1,4 +1,4 @@
-"""A database with a queue and a log in it, to publish to and to consume from."""
+"""A database with a queue and a log to publish to and consume from."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LOG = "bench.log"
 _numbers = itertools.count(1)
 
 
-class Place:
-    """The ways to publish and to consume there."""
+class Topics:
+    """Publishes to the queue and the log, and consumes from them."""
 
     def __init__(self, dsn: str, bus: Bus, conn: asyncpg.Connection) -> None:
         self.dsn = dsn
@@ -29,7 +29,7 @@ class Place:
         self.conn = conn
 
     async def publish(self, topic: str, given: Sequence[Payload], *, batch: int) -> float:
-        """A transaction for each batch. Returns messages per second."""
+        """Publish in a transaction for each batch. Returns messages per second."""
         began = time.perf_counter()
         for start in range(0, len(given), batch):
             async with self.conn.transaction():
@@ -54,11 +54,11 @@ class Place:
 
 
 @contextlib.asynccontextmanager
-async def place(lab: Lab) -> AsyncIterator[Place]:
+async def topics(lab: Lab) -> AsyncIterator[Topics]:
     async with lab.database() as dsn, Bus.open(dsn) as bus, connection(dsn) as conn:
         await bus.admin.create_topic(QUEUE)
         await bus.admin.create_topic(LOG, semantics="PUB_SUB", lanes=1)
-        made = Place(dsn, bus, conn)
+        made = Topics(dsn, bus, conn)
         warm = [{"number": 0, "customer": "", "cents": 0, "note": "plans are made"}]
         for topic in (QUEUE, LOG):
             await made.publish(topic, warm, batch=1)
