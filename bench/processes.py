@@ -1,4 +1,4 @@
-"""Work in processes of its own."""
+"""Work in other processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerProcess
 from typing import Any, TypeVar
 
 import asyncpg
@@ -21,8 +21,12 @@ from postbus.errors import PostbusError
 
 T = TypeVar("T")
 
+# Forked from a process that has done nothing but import the benchmarks, which takes longer than many measurements.
+_FRESH = multiprocessing.get_context("forkserver")
+_FRESH.set_forkserver_preload(["bench.run"])
+
 _LONGEST = 300.0  # seconds
-_GATE = 8_042_026  # the advisory lock that processes wait for which are to begin at the same time
+_GATE = 8_042_026  # the advisory lock that makes processes begin at the same time
 _ARE_AT_THE_GATE = """
     select count(*) >= $1 from pg_locks join pg_database d on d.oid = database
      where locktype = 'advisory' and datname = current_database() and objid = $2::bigint::oid and not granted
@@ -30,20 +34,19 @@ _ARE_AT_THE_GATE = """
 
 
 class ProcessFailed(PostbusError):
-    """A process ended without a result. It has told why on standard error."""
+    """A process ended without a result. Standard error has the reason."""
 
 
 Work = Callable[[], Coroutine[Any, Any, T]]
-"""What a process does, in an event loop of its own; it is sent there by its name."""
+"""What a process runs in its event loop. It is pickled, so by its name."""
 
 
 async def elsewhere(work: Work[T]) -> T:
-    """Do some work in a fresh process, which ends with it: also when we are cancelled, or killed."""
-    fresh = multiprocessing.get_context("spawn")
-    ours, theirs = fresh.Pipe(duplex=False)
-    process = fresh.Process(target=_run, args=(theirs, work), daemon=True)
+    """Do some work in a fresh process. That ends also if this task is cancelled or this process killed."""
+    ours, theirs = _FRESH.Pipe(duplex=False)
+    process = _FRESH.Process(target=_run, args=(theirs, work), daemon=True)
     process.start()
-    theirs.close()  # so that its end is seen here
+    theirs.close()  # so that this process notices its end
     try:
         await _readable(ours)
         result: T = ours.recv()
@@ -57,7 +60,7 @@ async def elsewhere(work: Work[T]) -> T:
 
 
 async def until(dsn: str, is_so: str, *args: object, worker: asyncio.Task[Any]) -> None:
-    """Wait until a query answers true, which the process of `worker` is to bring about."""
+    """Wait until a query answers true, or the process of `worker` has ended, which is an error."""
     async with connection(dsn) as conn, asyncio.timeout(_LONGEST):
         while not await conn.fetchval(is_so, *args):
             await asyncio.wait([worker], timeout=0.05)
@@ -66,25 +69,25 @@ async def until(dsn: str, is_so: str, *args: object, worker: asyncio.Task[Any]) 
 
 
 async def announce_end(conn: asyncpg.Connection, word: str = "over") -> None:
-    """Tell all processes that the run is over, or a part of it: see until_over."""
+    """Tell all processes that the run, or a part of it, is over: see until_over."""
     await conn.execute(f"create table {word} ()")
 
 
 async def until_over(dsn: str, word: str = "over") -> None:
-    """Wait until the run, or a part of it, is said to be over."""
+    """Wait until announce_end was called for the run, or for a part of it."""
     async with connection(dsn) as conn:
         await until_true(conn, "select to_regclass($1) is not null", word, look=0.1)
 
 
 async def until_over_or_ended(dsn: str, worker: asyncio.Task[Any], word: str = "over") -> None:
-    """The same, but no longer than a worker that has ended by itself."""
+    """The same, or until a worker has ended by itself."""
     over = asyncio.create_task(until_over(dsn, word))
     await asyncio.wait([over, worker], return_when=asyncio.FIRST_COMPLETED)
     over.cancel()
 
 
 async def until_true(conn: asyncpg.Connection, is_so: str, *args: object, look: float) -> None:
-    """Wait until a query answers true, asked every `look` seconds."""
+    """Wait until a query answers true. Asks every `look` seconds."""
     while True:
         if await conn.fetchval(is_so, *args):
             return
@@ -92,7 +95,7 @@ async def until_true(conn: asyncpg.Connection, is_so: str, *args: object, look: 
 
 
 async def together(dsn: str, works: Sequence[Work[T]]) -> list[T]:
-    """Do some works in processes of their own, which all begin when the last of them comes to the gate."""
+    """Do several works, each in a fresh process. All begin when the last of them has reached the gate."""
     async with connection(dsn) as gate:
         await gate.execute("select pg_advisory_lock($1)", _GATE)
         started = [asyncio.create_task(elsewhere(work)) for work in works]
@@ -102,30 +105,30 @@ async def together(dsn: str, works: Sequence[Work[T]]) -> list[T]:
 
 
 async def pass_the_gate(dsn: str) -> None:
-    """Wait for the other processes that are to begin at the same time."""
+    """Wait until all processes that begin at the same time have come here."""
     async with connection(dsn) as conn:
         await conn.execute("select pg_advisory_lock_shared($1)", _GATE)
 
 
 @contextlib.contextmanager
 def helpers(count: int) -> Iterator[Executor]:
-    """Processes for many pieces of work, one after the other. They end with the block, or with us."""
+    """A pool of processes. They end with the block, or with this process."""
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_to_watch)
+    pool = ProcessPoolExecutor(count, mp_context=_FRESH, initializer=_begin_to_watch)
     try:
         yield pool
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        # Not waited for: one may be busy with what nobody wants any more.
+        # Without waiting, since one may be busy with work that is not needed any more.
         for process in set(multiprocessing.active_children()) - others:
             process.terminate()
             process.join()
 
 
 @contextlib.contextmanager
-def doomed(work: Work[object]) -> Iterator[SpawnProcess]:
-    """A process that is to be killed."""
-    process = multiprocessing.get_context("spawn").Process(target=_run_alone, args=(work,), daemon=True)
+def doomed(work: Work[object]) -> Iterator[ForkServerProcess]:
+    """A process that the caller kills."""
+    process = _FRESH.Process(target=_run_alone, args=(work,), daemon=True)
     process.start()
     try:
         yield process

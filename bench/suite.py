@@ -1,4 +1,4 @@
-"""All scenarios, one after the other, each in a process of its own; then the report of all of them."""
+"""Running several scenarios one after the other, each in a process of its own, and reporting on all of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 FOLDER = Path("build/bench")
 MINUTES = 30.0
 _LOOK = 0.5  # seconds
-_PATIENCE = 30.0  # seconds for a scenario that is told to end
+_PATIENCE = 30.0  # seconds for a scenario to clean up
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Outcome:
 
     name: str
     code: int | None
-    """0 all checks hold, 1 some do not, others: it failed; None: there was no time for it."""
+    """0: all checks hold; 1: some do not; others: it failed; None: no time was left."""
     seconds: float
 
     @property
@@ -51,13 +51,13 @@ def run_all(
 ) -> int:
     """Run scenarios and write NAME.json, NAME.log, REPORT.md and charts. Returns the exit code: 0 if all checks hold.
 
-    `size` is the option that all of them get. What has not ended after `minutes` is ended, and what has not begun
-    is not run: either counts as failed.
+    All of them get the option `size`. After `minutes`, the running scenario is ended and the others are not run:
+    both count as failed.
     """
     show = _Show(out or sys.stdout)
     folder.mkdir(parents=True, exist_ok=True)
     _clear(folder)
-    read(folder)  # refuses files of somebody else now, rather than in half an hour
+    read(folder)  # refuses other JSON files now rather than in half an hour
     ends_at = None if minutes is None else time.monotonic() + 60 * minutes
     outcomes = []
     for number, name in enumerate(names, 1):
@@ -70,18 +70,18 @@ def run_all(
 
 
 def _clear(folder: Path) -> None:
-    """Remove what former runs have left there, and nothing else."""
+    """Remove the files of former runs, and nothing else."""
     for name in SCENARIOS:
         for old in (folder / f"{name}.json", folder / f"{name}.log", *folder.glob(f"{name}-*.svg")):
             old.unlink(missing_ok=True)
 
 
 def _run(name: str, options: list[str], folder: Path, ends_at: float | None, show: _Show, label: str) -> Outcome:
-    """One scenario, in a process that ends in any case."""
+    """Run one scenario, in a process that ends in any case."""
     began = time.monotonic()
     log, unfinished = folder / f"{name}.log", folder / f"{name}.json.part"
     if ends_at is not None and began >= ends_at:
-        log.write_text("there was no time left for it\n", "utf-8")
+        log.write_text("not run: no time left\n", "utf-8")
         show.line(f"{label} no time left")
         return Outcome(name, None, 0.0)
     command = [sys.executable, "-m", "bench", name, "--json", "--tell-parts", *options]
@@ -89,6 +89,7 @@ def _run(name: str, options: list[str], folder: Path, ends_at: float | None, sho
         told.write(f"python {shlex.join(command[1:])}\n")
         told.flush()
         process = subprocess.Popen(command, stdout=answer, stderr=told, stdin=subprocess.DEVNULL, cwd=ROOT)
+        is_late = False
         try:
             while process.poll() is None:
                 show.now(label, f"{_duration(time.monotonic() - began)}  {_last_line(log)}")
@@ -96,13 +97,15 @@ def _run(name: str, options: list[str], folder: Path, ends_at: float | None, sho
                     raise TimeoutError
                 _wait(process, _LOOK)
         except TimeoutError:
+            is_late = True
             _end(process)
-            told.write("it was ended: there was no time left\n")
+            told.write("ended: no time left\n")
         except BaseException:
             _end(process)
             raise
-    # A report that was ended half-way is none, whatever it says.
-    code = process.returncode if unfinished.stat().st_size else max(abs(process.returncode), 2)
+    # Without a report in time it failed, whatever its exit code says.
+    is_complete = unfinished.stat().st_size > 0 and not is_late
+    code = process.returncode if is_complete else max(abs(process.returncode), 2)
     if code in (0, 1):
         unfinished.rename(folder / f"{name}.json")
     else:
@@ -120,7 +123,7 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """As with Ctrl-C: its server and its databases go, too."""
+    """End it as with Ctrl-C, so that it removes its server and its databases."""
     process.send_signal(signal.SIGINT)
     _wait(process, _PATIENCE)
     process.kill()
@@ -128,7 +131,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _last_line(log: Path) -> str:
-    """The part that it is at; the first line is the command."""
+    """The current part. The first line of the log is the command."""
     lines = log.read_text("utf-8", "replace").splitlines()
     return lines[-1] if len(lines) > 1 else "starting"
 
@@ -138,7 +141,7 @@ def _duration(seconds: float) -> str:
 
 
 class _Show:
-    """Tells how far it is: on a terminal in one line that changes, else a line for each scenario that has ended."""
+    """Shows the progress: on a terminal in one changing line, else with a line for each scenario."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -161,7 +164,7 @@ class _Show:
         self._out.flush()
 
     def table(self, reports: Sequence[dict[str, Any]], outcomes: Sequence[Outcome], *, order: list[str]) -> None:
-        """Every check of every scenario, and what could not be run."""
+        """Print every check of every scenario, and the scenarios that could not be run."""
         rows = [
             (report["scenario"], check["name"], words.full(check["value"]), check["goal"], _verdict(check["ok"]))
             for report in sorted(reports, key=lambda one: order.index(one["scenario"]))
@@ -169,7 +172,7 @@ class _Show:
         ]
         rows += [(one.name, one.word, "", "", "FAILED") for one in outcomes if one.code not in (0, 1)]
         rows.insert(0, ("scenario", "check", "value", "goal", ""))
-        widths = [max(len(row[place]) for row in rows) for place in range(5)]
+        widths = [max(len(row[column]) for row in rows) for column in range(5)]
         self.line("")
         for row in rows:
             cells = [row[0].ljust(widths[0]), row[1].ljust(widths[1]), row[2].rjust(widths[2]), row[3].ljust(widths[3])]

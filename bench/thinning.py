@@ -1,4 +1,4 @@
-"""Publishing to a topic while its old messages are deleted from partitions that a neighbour's paused group holds."""
+"""Publishing to a topic while its old messages are deleted from partitions that a group of another topic needs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from postbus._maintenance.sweeper import Sweeper
 _LOAD = "thinning.load"
 _NEIGHBOUR = "thinning.neighbour"
 _CLERKS = 2
-_AT_ONCE = 10  # messages of a transaction
-_ROUNDS = 6  # of each kind, by turns; two where it is only shown that it works
-_WARM_SECONDS = 0.5  # of each round, which do not count
+_AT_ONCE = 10  # messages per transaction
+_ROUNDS = 6  # of each kind, by turns; two in the quick form
+_WARM_SECONDS = 0.5  # seconds of each round that do not count
+_SHORTEST = 0.75  # seconds of a round that count: in less, no partition may be swept
 _PERIOD = 0.5  # seconds
 _BETWEEN = 0.5  # seconds between two sweeps
 _REMOVED = "select coalesce(sum(removed_total), 0)::bigint from postbus.sweep_job where job = 'drop_leaves'"
@@ -34,16 +35,16 @@ _GOING = {"retention": "0", "zero_subscription_retention": "0", "max_retention":
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """Rounds by turns: the topic keeps its messages, or those of all closed partitions are deleted meanwhile."""
+    """Measure by turns: the topic keeps its messages, or those of all closed partitions are deleted meanwhile."""
     rounds = min(_ROUNDS, 2 * plan.rounds)
-    seconds = plan.isolation_seconds / (2 * rounds)
+    seconds = max(plan.isolation_seconds / (2 * rounds), _SHORTEST)
     rates: dict[bool, list[float]] = {False: [], True: []}
     removed: list[int] = []
     async with lab.database() as dsn, connection(dsn) as conn:
         await _create_topics(conn)
         async with beside(_sweep(dsn)):
             for number in range(2 * rounds):
-                is_thinned = number % 4 in (1, 2)  # neither kind is always the first of a pair
+                is_thinned = number % 4 in (1, 2)  # so that neither kind always comes first
                 options = json.dumps(_GOING if is_thinned else _KEPT)
                 await conn.execute("select postbus.set_topic($1, $2)", _LOAD, options)
                 before = await conn.fetchval(_REMOVED)
@@ -75,7 +76,7 @@ async def _create_topics(conn: asyncpg.Connection) -> None:
 
 
 async def _sweep(dsn: str) -> None:
-    """Sweep as a worker does, and let the neighbour have something in each partition."""
+    """Sweep like a worker, and publish to the other topic, so that it has messages in each partition."""
     async with Bus.open(dsn) as bus, connection(dsn) as conn:
         sweeper = Sweeper(await bus.connect())
         while True:
@@ -84,7 +85,7 @@ async def _sweep(dsn: str) -> None:
 
 
 async def _publish(dsn: str, seconds: float, seed: int) -> float:
-    """As fast as it goes. Returns the rate, without the beginning."""
+    """Publish at full speed. Returns the rate, without the first part."""
     given = load.payloads(_AT_ONCE, seed=seed)
     async with Bus.open(dsn) as bus, connection(dsn) as conn:
         counts_from = time.monotonic() + _WARM_SECONDS

@@ -1,4 +1,4 @@
-"""The same read with few messages waiting, with many, and beside an old transaction."""
+"""The same read with a small backlog, with a large one, and beside an old transaction."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _READS = 40  # per round
 
 
 async def measure(lab: Lab, plan: Plan, report: Report) -> None:
-    """Reads of a thousand messages and the cursor's move behind them, at the beginning of a backlog."""
-    given = load.payloads(50_000)
+    """Measure reads of a thousand messages at the beginning of a backlog, each with the move of the cursor."""
+    given = load.payloads(min(plan.log_messages, 50_000))
     async with lab.database() as small, lab.database() as large:
         for dsn, count in ((small, plan.few), (large, plan.log_messages)):
             async with Bus.open(dsn) as bus, connection(dsn) as conn:
@@ -36,12 +36,12 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
     )
     ratio = seconds_small / seconds_large
     report.check("read_large_to_small_backlog_speed_ratio", ratio, ">=", 0.8)
-    # The transaction is in the other database: the small one tells how fast the machine is by then.
+    # The old transaction is in the other database, so the small one shows the speed of the machine at that time.
     report.check("read_old_transaction_speed_ratio", (beside_small / beside_large) / ratio, ">=", 0.8)
 
 
 async def _in_turns(small: str, large: str, plan: Plan) -> tuple[float, float]:
-    """The seconds of a read in each of them."""
+    """The seconds of a read in each database, by turns."""
     seconds_small: list[float] = []
     seconds_large: list[float] = []
     for _ in range(2 * plan.rounds):
@@ -51,7 +51,7 @@ async def _in_turns(small: str, large: str, plan: Plan) -> tuple[float, float]:
 
 
 async def reads(dsn: str, count: int) -> list[float]:
-    """The seconds of reads, each with the cursor's move. When the end is reached, the group starts again."""
+    """The seconds of reads, each with the move of the cursor. At the end of the log, the group starts again."""
     times = []
     async with connection(dsn) as conn:
         for _ in range(count):
@@ -83,7 +83,7 @@ async def _read(conn: asyncpg.Connection) -> bool:
 
 
 async def _beside_old_transaction(small: str, large: str, plan: Plan) -> tuple[float, float]:
-    """The same beside a transaction in the large one that has grown old, while cursors moved all the time."""
+    """The same beside an old transaction in the large database; cursors have moved all the time since it began."""
     async with connection(large) as holder:
         transaction = holder.transaction(isolation="repeatable_read")
         await transaction.start()

@@ -9,14 +9,14 @@ import pytest
 from bench.paper.pictures import pictures
 from bench.plan import Plan
 from bench.series import split
-from support.bench_reports import held, quick_report
+from support.bench_reports import Quick, held
 
 pytestmark = pytest.mark.timeout(180)  # a busy machine takes its time
 
 
 @pytest.fixture(scope="module")
-def report() -> dict[str, Any]:
-    return quick_report("curves")
+def report(quick: Quick) -> dict[str, Any]:
+    return quick("curves")
 
 
 def test_every_curve_has_a_point_for_each_value_of_its_parameter(report: dict[str, Any]) -> None:

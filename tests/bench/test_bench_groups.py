@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from support.bench_reports import held, quick_report
+from support.bench_reports import Quick, held
 
 pytestmark = pytest.mark.timeout(180)  # a busy machine takes its time
 
 
-def _run(scenario: str, *options: str) -> tuple[dict[str, float], dict[str, bool]]:
-    """A quick run. Returns its figures, and which checks hold."""
-    report = quick_report(scenario, *options)
-    return report["figures"], held(report)
-
-
-def test_a_load_test_with_receipts_tells_of_each_message_who_had_it() -> None:
+def test_a_load_test_with_receipts_tells_of_each_message_who_had_it(quick: Quick) -> None:
     """The ledger is folded while the load goes on, and nothing of it is lost on the way to the receipts."""
-    figures, holds = _run("lt1", "--seconds", "7")
+    report = quick("lt1", "--seconds", "7")
+    figures, holds = report["figures"], held(report)
 
     assert figures["delivered_messages"] >= 4 * figures["published_messages"] > 0
     assert holds["delivered_to_published_ratio"]
@@ -29,9 +24,10 @@ def test_a_load_test_with_receipts_tells_of_each_message_who_had_it() -> None:
     assert {"bloat_worst_table_percent", "fetch_p95_ms", "lag_max_s", "sweep_to_publish_rate_ratio"} <= set(holds)
 
 
-def test_a_late_group_loses_nothing_when_it_is_interrupted() -> None:
+def test_a_late_group_loses_nothing_when_it_is_interrupted(quick: Quick) -> None:
     """Whatever the application's latencies are on a busy machine: both are measured, and history is handled once."""
-    figures, holds = _run("catch-up")
+    report = quick("catch-up")
+    figures, holds = report["figures"], held(report)
 
     assert holds["handled_to_passed_ratio"]
     assert holds["history_handled_again_messages"]
@@ -48,9 +44,10 @@ def test_a_late_group_loses_nothing_when_it_is_interrupted() -> None:
     } <= set(holds)
 
 
-def test_a_group_that_is_killed_holds_up_nobody_and_comes_back_within_bounds() -> None:
+def test_a_group_that_is_killed_holds_up_nobody_and_comes_back_within_bounds(quick: Quick) -> None:
     """A verdict for each of: detection, cleaning up, growth, bounds, no stalls, recovery."""
-    figures, holds = _run("kill-and-resurrect")
+    report = quick("kill-and-resurrect")
+    figures, holds = report["figures"], held(report)
 
     for criterion in ("dead_detection", "cleanup_unblocked", "bounded_backfill", "steady_state_recovery"):
         of_it = {name: is_so for name, is_so in holds.items() if name.startswith(criterion)}
@@ -61,9 +58,10 @@ def test_a_group_that_is_killed_holds_up_nobody_and_comes_back_within_bounds() -
     assert figures["caught_up_messages"] > 0
 
 
-def test_publishing_is_measured_while_partitions_are_thinned() -> None:
+def test_publishing_is_measured_while_partitions_are_thinned(quick: Quick) -> None:
     """Messages go in each round of that kind; whether the ratio holds is not tested on a busy machine."""
-    figures, holds = _run("thinning")
+    report = quick("thinning")
+    figures, holds = report["figures"], held(report)
 
     assert figures["kept_published_per_s"] > 0
     assert holds["thinned_in_each_round_messages"]

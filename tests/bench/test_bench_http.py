@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
+from support.bench_reports import Quick
+
 
 @pytest.fixture(scope="module")
-def report() -> dict[str, Any]:
-    """The report that a quick run prints."""
-    command = [sys.executable, "-m", "bench", "http", "--quick", "--json"]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
-    assert finished.returncode in (0, 1), finished.stderr
-    answer: dict[str, Any] = json.loads(finished.stdout)
-    return answer
+def report(quick: Quick) -> dict[str, Any]:
+    return quick("http")
 
 
 def test_every_part_has_figures(report: dict[str, Any]) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from support.bench_reports import held, quick_report
+from support.bench_reports import Quick, held
 
 pytestmark = pytest.mark.timeout(180)  # a busy machine takes its time
 
 
-def test_the_log_is_measured_beside_its_raw_limits() -> None:
+def test_the_log_is_measured_beside_its_raw_limits(quick: Quick) -> None:
     """Every part has figures, and every goal a check."""
-    report = quick_report("log")
+    report = quick("log")
 
     assert set(held(report)) == {
         "publish_bulk_to_raw_segments_ratio",
@@ -29,9 +29,9 @@ def test_the_log_is_measured_beside_its_raw_limits() -> None:
     assert all(value >= 0 for value in report["figures"].values())
 
 
-def test_a_load_test_delivers_everything_to_every_group() -> None:
+def test_a_load_test_delivers_everything_to_every_group(quick: Quick) -> None:
     """Whatever the timings are on a busy machine: each group has had each message, and the sweep dropped them."""
-    report = quick_report("lt7", "--seconds", "3")
+    report = quick("lt7", "--seconds", "3")
 
     figures = report["figures"]
     assert figures["published_messages"] > 0
@@ -39,3 +39,14 @@ def test_a_load_test_delivers_everything_to_every_group() -> None:
     assert figures["delivered_messages"] >= 100 * figures["published_messages"]
     assert figures["fetches"] > 0
     assert figures["swept_messages"] == figures["published_messages"]
+
+
+def test_named_lanes_are_served_by_turns(quick: Quick) -> None:
+    """Nothing is lost; among many lanes, each one with work is popped from as often as the others."""
+    report = quick("lanes")
+
+    holds = held(report)
+    assert set(holds) == {"many_to_few_lanes_ratio", "most_to_least_turns_of_a_lane", "lost_messages"}
+    assert holds["lost_messages"]
+    assert holds["most_to_least_turns_of_a_lane"]
+    assert report["figures"]["least_turns_of_a_lane"] > 0

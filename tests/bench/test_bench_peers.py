@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from bench.lab import Lab
-from bench.peers import gathering, servers
-from bench.peers.gathering import Gathering, gathered
+from bench.peers import available, servers
+from bench.peers.available import Available, open_systems
 from bench.peers.system import Absent
-from support.bench_reports import held, quick_report
+from support.bench_reports import Quick, held
 from support.eventually import eventually
 
 pytestmark = pytest.mark.timeout(180)  # a busy machine takes its time
@@ -39,8 +39,8 @@ asyncio.run(hold())
 
 
 @pytest.fixture(scope="module")
-def report() -> dict[str, Any]:
-    return quick_report("peers")
+def report(quick: Quick) -> dict[str, Any]:
+    return quick("peers")
 
 
 def _present(report: dict[str, Any]) -> set[str]:
@@ -56,7 +56,7 @@ def test_each_system_is_measured_or_absent_with_a_reason(report: dict[str, Any])
     """Nobody is passed over in silence, and nobody is both."""
     absent = _absent(report)
 
-    assert _present(report) | set(absent) == set(gathering.ORDER)
+    assert _present(report) | set(absent) == set(available.ORDER)
     assert not _present(report) & set(absent)
     assert all(absent.values())
     assert set(_ALWAYS) <= _present(report)
@@ -66,7 +66,7 @@ def test_every_row_has_a_figure_of_every_system_that_is_there(report: dict[str, 
     """And of no other: what was not measured has no number."""
     for row in _ROWS:
         measured = {name for name in report["figures"] if name.startswith(f"{row}_")}
-        for system in gathering.ORDER:
+        for system in available.ORDER:
             has_figure = any(f"{row}_{system}_{unit}" in measured for unit in ("per_s", "p50_ms"))
             assert has_figure == (system in _present(report)), (row, system)
     assert all(value > 0 for value in report["figures"].values())
@@ -76,8 +76,8 @@ def test_every_row_has_a_figure_of_every_system_that_is_there(report: dict[str, 
 def test_the_checks_are_on_the_peers_inside_postgresql(report: dict[str, Any]) -> None:
     """Of brokers there are ratios, and no goals."""
     names = set(held(report))
-    inside = set(gathering.RIVALS) & _present(report)
-    outside = set(gathering.BROKERS) & _present(report)
+    inside = set(available.RIVALS) & _present(report)
+    outside = set(available.BROKERS) & _present(report)
 
     for peer in inside:
         assert {f"drain_postbus_to_{peer}_ratio", f"latency_p99_postbus_to_{peer}_speed_ratio"} <= names
@@ -95,14 +95,16 @@ async def test_what_is_not_installed_is_absent_with_a_remedy(
         if modules:
             raise Absent(f"{modules[0]} is not installed", remedy="make peers")
 
-    monkeypatch.setattr(gathering, "_need", nothing)
-    monkeypatch.setattr(gathering, "DEBIAN", tmp_path)
+    monkeypatch.setattr(available, "_need", nothing)
+    monkeypatch.setattr(available, "DEBIAN", tmp_path)
 
-    async with gathered(Lab(server.dsn())) as found:
+    lab = Lab(server.dsn())
+    async with open_systems(lab) as found:
         assert set(found.systems) == set(_ALWAYS)
-        assert set(found.absent) == set(gathering.ORDER) - set(_ALWAYS)
+        assert set(found.absent) == set(available.ORDER) - set(_ALWAYS)
         assert "make peers" in found.absent["pgqueuer"]
         assert "apt-get install postgresql-15-pgq3" in found.absent["pgq"]
+    await lab.close()
 
 
 async def test_a_server_that_does_not_start_is_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -156,7 +158,7 @@ async def test_a_server_ends_when_its_starter_is_killed() -> None:
 def test_a_gathering_passes_on_errors_that_are_not_absence() -> None:
     """A bug is not a missing package."""
     with ThreadPoolExecutor() as helpers:
-        found = Gathering(helpers)
+        found = Available(helpers)
 
         with pytest.raises(ValueError, match="a bug"), found.unless_absent("pgq"):
             raise ValueError("a bug")

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import pytest
+
+from support.bench_reports import Quick, held
 
 
 @pytest.mark.timeout(180)
-def test_relaying_is_measured_beside_reading() -> None:
+def test_relaying_is_measured_beside_reading(quick: Quick) -> None:
     """Both ways of publishing have figures of reading, of a sink that does nothing, and of JetStream."""
-    command = [sys.executable, "-m", "bench", "relay", "--quick", "--json"]
-    finished = subprocess.run(command, check=False, capture_output=True, text=True, timeout=170)
-    assert finished.stdout, finished.stderr
-    report = json.loads(finished.stdout)
-    assert finished.returncode == (0 if all(check["ok"] for check in report["checks"]) else 1)
+    report = quick("relay")
+
     for way in ("bulk", "singles"):
         for what in ("read", "relay_to_null", "relay_to_jetstream", "jetstream_alone"):
             assert report["figures"][f"{way}_{what}_per_s"] > 0
-    assert len(report["checks"]) == 4
+    assert len(held(report)) == 4

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
+Quick = Callable[..., dict[str, Any]]
+"""Makes a quick run of a scenario, and returns its report."""
 
-def quick_report(scenario: str, *options: str) -> dict[str, Any]:
-    """The one JSON object that a quick run on a server of its own prints; its exit code is that of its checks."""
-    command = [sys.executable, "-m", "bench", scenario, "--quick", "--json", *options]
+
+def quick_report(scenario: str, *options: str, dsn: str | None = None) -> dict[str, Any]:
+    """The one JSON object that a quick run prints. Without `dsn` it starts a server of its own."""
+    on = [] if dsn is None else ["--dsn", dsn]
+    command = [sys.executable, "-m", "bench", scenario, "--quick", "--json", *on, *options]
     finished = subprocess.run(command, check=False, capture_output=True, text=True, timeout=170)
     assert finished.stdout, finished.stderr
     report: dict[str, Any] = json.loads(finished.stdout)
