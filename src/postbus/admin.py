@@ -10,7 +10,7 @@ from postbus._admin.access import AccessAdmin
 from postbus._admin.groups import GroupAdmin
 from postbus._admin.outbox_import.runner import ImportResult, Progress, import_outbox
 from postbus._content.names import check_topic_name
-from postbus._maintenance.sweeper import tell_group_events
+from postbus._maintenance.sweeper import log_group_events
 from postbus.errors import (
     InvalidInput,
     MessageNotFound,
@@ -317,7 +317,7 @@ class Admin(GroupAdmin, AccessAdmin):
         while more:
             swept = await store.sweep()
             storages = await store.sweep_storages()
-            await tell_group_events(store)
+            await log_group_events(store)
             for name in of_queues:
                 removed[name] += swept[name]
             removed["groups_died"] += sum(one["dead"] for one in storages)

@@ -22,9 +22,9 @@ from postbus._group.log_reader import LogReader
 from postbus._group.scope_watcher import ScopeWatcher, tell_bounded
 from postbus._handling.isolation import Suspects, Suspicious
 from postbus._handling.settler import Settler
-from postbus._maintenance.heartbeat import CONNECTIONS, TELL_COUNTS, ProcessHeartbeat
-from postbus._maintenance.lease_extender import LOOK_AT_LEASES, LeaseExtender
-from postbus._maintenance.sweeper import RETURN_EXPIRED, SWEEP, SWEEP_SUBSCRIPTIONS, Sweeper, tell_group_events
+from postbus._maintenance.heartbeat import CONNECTIONS, WRITE_COUNTS, ProcessHeartbeat
+from postbus._maintenance.lease_extender import EXTEND_LEASES, LeaseExtender
+from postbus._maintenance.sweeper import Sweeper, log_group_events
 from postbus._queue.claimer import Claimer
 from postbus._queue.dispatcher import Dispatcher
 from postbus._runtime.log_events import event
@@ -174,21 +174,18 @@ class Worker:
                 if self._is_alone:
                     raise
                 self._beside.extend(_started(self._join_later(group, start, error)))
-        extender, sweeper = LeaseExtender(heartbeat_store, settler.leases), Sweeper(upkeep_store)
+        extender = LeaseExtender(heartbeat_store, settler.leases)
         ended = asyncio.Event()
         upkeep = _started(
             settler.run(),
             repeat(heartbeat.tick, name="heartbeat", every=1.0, stop=ended),
             repeat(lanes.heartbeats.tick, name="group heartbeat", every=1.0, stop=ended),
-            repeat(lanes.tell_counts, name="counts", every=TELL_COUNTS, stop=ended),
+            repeat(lanes.tell_counts, name="counts", every=WRITE_COUNTS, stop=ended),
             repeat(lanes.tick, name="lanes", every=1.0, stop=self._stop),
             repeat(self._scopes.tick, name="scopes", every=1.0, stop=self._stop, wake=scope_waker),
-            repeat(sweeper.sweep_log, name="sweep log", every=SWEEP, stop=ended),
             self._assigner.cursor_writer.run(),
-            repeat(extender.tick, name="leases", every=LOOK_AT_LEASES, stop=ended),
-            repeat(sweeper.return_expired, name="return expired", every=RETURN_EXPIRED, stop=ended),
-            repeat(sweeper.sweep, name="sweep", every=SWEEP, stop=ended),
-            repeat(sweeper.sweep_subscriptions, name="subscriptions", every=SWEEP_SUBSCRIPTIONS, stop=ended),
+            repeat(extender.tick, name="leases", every=EXTEND_LEASES, stop=ended),
+            *(job.run(ended) for job in Sweeper(upkeep_store).jobs),
         )
         if store.is_pooled:  # who listens there leaves that to whoever gets the server's connection next
             event(logging.INFO, "wake.by_polling", worker=self.name, reason="a connection pooler is before the server")
@@ -349,7 +346,7 @@ class Worker:
         upkeep_store = self._stores[1]
         info = await upkeep_store.subscribe(group.topic, group.name, start, group.on_failure, group.catch_up)
         if info.was_dead:
-            await tell_group_events(upkeep_store)
+            await log_group_events(upkeep_store)
         else:
             tell_bounded(group.name, group.topic, info.missed, info.skipped)
         topic = (await upkeep_store.topics(group.topic))[0]

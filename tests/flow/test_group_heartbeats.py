@@ -124,15 +124,15 @@ async def ignore(n: int) -> None: ...
 
 async def test_only_changed_counters_are_sent(bus: Bus, conn: Any, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Members are reported once when they start, and later only if they have done something."""
-    monkeypatch.setattr("postbus.worker.TELL_COUNTS", 0.02)
+    monkeypatch.setattr("postbus.worker.WRITE_COUNTS", 0.02)
     looks: list[int] = []
-    original = MemberCounts.tell
+    original = MemberCounts.write
 
-    async def tell(self: MemberCounts, groups: Any) -> None:
+    async def write(self: MemberCounts, groups: Any) -> None:
         await original(self, groups)
         looks.append(len(groups))
 
-    monkeypatch.setattr(MemberCounts, "tell", tell)
+    monkeypatch.setattr(MemberCounts, "write", write)
     for topic in ("busy", "idle"):
         await create_log(bus, topic)
         collect(bus, topic=topic, start=Start.BEGINNING)

@@ -491,7 +491,7 @@ async def test_woken_lane_set_reads_messages_published_before_the_wake_up(
     bus: Bus, conn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another lane set's read is no position to read up to, because it was taken before the wake-up."""
-    monkeypatch.setattr("postbus._group.consumer.GroupConsumer.join_strands", lambda _: None)
+    monkeypatch.setattr("postbus._group.consumer.GroupConsumer.join_lane_sets", lambda _: None)
     await create_log(bus, lanes=2)
     keys = {await conn.fetchval("select postbus.lane_of($1, 2)", key): key for key in "abcdef"}
     got: list[int] = []
@@ -562,7 +562,7 @@ async def test_idle_process_writes_nothing(
     look_often(monkeypatch)
     monkeypatch.setattr("postbus._group.redelivery._IDLE_POLL", 0.1)
     for name in ("SWEEP", "RETURN_EXPIRED"):
-        monkeypatch.setattr(f"postbus.worker.{name}", 0.1)
+        monkeypatch.setattr(f"postbus._maintenance.sweeper.{name}", 0.1)
     next_xid = "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
     settings = {"autovacuum": "off"}
     with EmbeddedPostgres.start(own_folder / "pg", settings=settings) as server:

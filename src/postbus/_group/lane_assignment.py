@@ -15,7 +15,7 @@ from postbus._group.consumer import GroupConsumer
 from postbus._group.cursor_writer import CursorWriter
 from postbus._group.lane_set import LaneSet
 from postbus._maintenance.heartbeat import GroupHeartbeats, MemberCounts
-from postbus._maintenance.sweeper import tell_group_events
+from postbus._maintenance.sweeper import log_group_events
 from postbus._runtime.log_events import event
 from postbus.catch_up import CatchUp
 from postbus.errors import DatabaseUnavailable
@@ -42,8 +42,8 @@ class LaneAssigner:
         self.cursor_writer = CursorWriter(cursor_writer_store, self._lose)
         self.heartbeats = GroupHeartbeats(
             heartbeat_store,
-            fell_silent=self._fall_silent,
-            is_heard=self._is_heard_again,
+            on_silent=self._fall_silent,
+            on_heard=self._is_heard_again,
         )
         self._counts = MemberCounts(store)
         self.consumers: dict[int, GroupConsumer] = {}
@@ -109,7 +109,7 @@ class LaneAssigner:
     async def _stop(self, consumer: GroupConsumer) -> None:
         await consumer.stop()
         with suppress(DatabaseUnavailable):  # then others get the lanes when our lease ends
-            await self._counts.tell({consumer.history_of or consumer.subscription_id: consumer.group})
+            await self._counts.write({consumer.history_of or consumer.subscription_id: consumer.group})
             if consumer.subscription_id not in self.consumers:  # not started again meanwhile
                 await self.heartbeats.remove([consumer.subscription_id])
                 await self._store.leave_groups(self._worker, [consumer.subscription_id], is_stop=True)
@@ -165,7 +165,7 @@ class LaneAssigner:
         dead = [one for one, state in stopped.items() if state == "DEAD"]
         if dead:  # not by a heartbeat, which may not take long: what was missed is counted
             await self._store.resurrect(dead)
-            await tell_group_events(self._store)
+            await log_group_events(self._store)
         return _LOOK_SOON if dead or told["catch_up"] else wait
 
     def _end(self, consumer: GroupConsumer) -> None:
@@ -221,7 +221,7 @@ class LaneAssigner:
 
     async def tell_counts(self) -> None:
         groups = [one for one in self.consumers.values() if one.history_of is None]
-        await self._counts.tell({one.subscription_id: one.group for one in groups})
+        await self._counts.write({one.subscription_id: one.group for one in groups})
 
     def _fall_silent(self) -> None:
         """Stop consuming: our groups may be taken for DEAD, and then nothing is kept for what they still do."""

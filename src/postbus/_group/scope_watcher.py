@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from postbus._db.statements.scopes import Joined
 from postbus._db.store import Store
-from postbus._maintenance.sweeper import tell_group_events
+from postbus._maintenance.sweeper import log_group_events
 from postbus._runtime.log_events import event
 from postbus.errors import DatabaseUnavailable, PostbusError
 from postbus.group import Group
@@ -43,7 +43,7 @@ class ScopeWatcher:
         for one in joined:
             if one.is_new:
                 tell_bounded(group.name, one.topic, one.missed, one.skipped)
-        await tell_group_events(self._store)
+        await log_group_events(self._store)
         if group.scope.is_wide:
             self._groups[group] = start
         self._begin([(group, one) for one in joined])

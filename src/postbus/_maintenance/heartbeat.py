@@ -1,6 +1,6 @@
-"""Heartbeats: a process shows that it is alive, and that somebody works for its groups.
+"""Heartbeats: a process shows that it is alive, and that its groups have a consumer.
 
-They go over connections of their own, so that neither a full pool nor a slow statement delays them.
+They have connections of their own, so that neither a full pool nor a slow statement delays them.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from postbus.group import Counts, Group
 
 T = TypeVar("T")
 
-CONNECTIONS = 3  # one for the process, one for its groups, one to prolong leases: none waits for another
-TELL_COUNTS = 10.0  # seconds
-_INTERVAL = 10.0  # seconds between heartbeats of the process, unless lanes are lost sooner
-_TIMEOUT = 5.0  # seconds for each
-_LOOK = 1.0  # seconds, at most, between looks at what is due
+CONNECTIONS = 3  # for the process, for its groups, and to extend leases: none waits for another
+WRITE_COUNTS = 10.0  # seconds
+_INTERVAL = 10.0  # seconds between heartbeats of the process, at most
+_TIMEOUT = 5.0  # seconds for each heartbeat
+_LONGEST_WAIT = 1.0  # seconds between two checks of what is due
 _TOO_MANY_FAILURES = 10
 
 
 class ProcessHeartbeat:
-    """Shows that this process is alive, and what it consumes."""
+    """Shows that this process is alive, and which topics it consumes."""
 
     def __init__(self, store: Store, name: str, topics: Sequence[str], leases: Callable[[], Iterable[timedelta]]):
         self._store = store
@@ -46,7 +46,10 @@ class ProcessHeartbeat:
         self._absent_until = -math.inf
 
     async def tick(self) -> float:
-        """Send one if it is due: more often where lanes are lost sooner, which a group that starts may change."""
+        """Send a heartbeat if it is due. Returns after how many seconds to call again.
+
+        A third of the shortest lane lease bounds the interval. A group that starts may shorten it.
+        """
         lease = min((one.total_seconds() for one in self._leases()), default=math.inf)
         every = min(_INTERVAL, lease / 3)
         now = time.monotonic()
@@ -59,7 +62,7 @@ class ProcessHeartbeat:
         return _until(self._sent_at + every)
 
     def was_seen_ever_since(self, time_before: float) -> bool:
-        """Whether nobody can have taken our lanes since a time (monotonic), as far as this process knows."""
+        """Whether no other process can have taken our lanes since a time (monotonic), as far as this one knows."""
         return self._absent_until <= time_before and time.monotonic() <= self._is_good_until
 
     async def sign_off(self) -> None:
@@ -76,52 +79,58 @@ class _Pulse:
     def was_sent(self, jitter: float = 1.0) -> None:
         self.due_at = time.monotonic() + self.interval * jitter
 
-    def may_go_along(self, now: float, interval: float) -> bool:
-        """Whether it is due soon: so groups that start one after the other come together within an interval.
+    def is_due_soon(self, now: float, interval: float) -> bool:
+        """Whether it may be sent together with a heartbeat that is due and has `interval`.
 
-        In less than half of its interval, or of that of another group which is due.
+        It may if it is due within half of its own interval, or half of the other one. So groups that started one after
+        the other come to share their heartbeats.
         """
         return now >= self.due_at - min(self.interval, interval) / 2
 
 
 class GroupHeartbeats:
-    """Shows that groups have a process that works for them, each as often as its topic says."""
+    """Shows that groups have a consumer, each as often as its topic says."""
 
     def __init__(
         self,
         store: Store,
         *,
-        fell_silent: Callable[[], None],
-        is_heard: Callable[[], None],
+        on_silent: Callable[[], None],
+        on_heard: Callable[[], None],
     ) -> None:
         self._store = store
-        self._fell_silent = fell_silent
-        self._is_heard = is_heard
+        self._on_silent = on_silent
+        """Called when so many heartbeats have failed that groups may be taken for DEAD."""
+        self._on_heard = on_heard
+        """Called when a heartbeat succeeds after that."""
         self._pulses: dict[int, _Pulse] = {}
         self._failures = 0
         self._sending = asyncio.Lock()
 
     def add(self, subscription_id: int, interval: timedelta) -> None:
-        """From now on; subscribing was the first heartbeat."""
+        """Send heartbeats for a group from now on. Subscribing was the first one."""
         self._pulses[subscription_id] = _Pulse(interval)
 
     async def remove(self, subscription_ids: Iterable[int]) -> None:
-        """From now on send none, and none is under way: it would end a stop that is told after this."""
+        """Send no more heartbeats for groups. When this returns, none is under way.
+
+        A heartbeat after the stop of a group would undo that stop.
+        """
         for one in subscription_ids:
             self._pulses.pop(one, None)
         async with self._sending:
             pass
 
     async def tick(self) -> float:
-        """Send what is due, in one statement. Returns after how many seconds to look again."""
+        """Send the heartbeats that are due, in one statement. Returns after how many seconds to call again."""
         now = time.monotonic()
         due = [pulse.interval for pulse in self._pulses.values() if now >= pulse.due_at]
         if due:
             async with self._sending:
                 await self._send(
-                    {one: pulse for one, pulse in self._pulses.items() if pulse.may_go_along(now, min(due))}
+                    {one: pulse for one, pulse in self._pulses.items() if pulse.is_due_soon(now, min(due))}
                 )
-        next_at = min((pulse.due_at for pulse in self._pulses.values()), default=now + _LOOK)
+        next_at = min((pulse.due_at for pulse in self._pulses.values()), default=now + _LONGEST_WAIT)
         return _until(next_at)
 
     async def _send(self, due: dict[int, _Pulse]) -> None:
@@ -132,27 +141,27 @@ class GroupHeartbeats:
             if self._failures == _TOO_MANY_FAILURES:
                 event(logging.ERROR, "heartbeats.failed", failures=self._failures, error=error.message,
                       groups="consume nothing here until one succeeds")  # fmt: skip
-                self._fell_silent()
+                self._on_silent()
             raise
         if self._failures >= _TOO_MANY_FAILURES:
             event(logging.WARNING, "heartbeats.succeeded", failures=self._failures, groups="consume again")
-            self._is_heard()
+            self._on_heard()
         self._failures = 0
-        jitter = random.uniform(0.8, 1.0)  # never late, and the same for all, so that they stay together
+        jitter = random.uniform(0.8, 1.0)  # never late, and the same for all groups, so that they stay together
         for pulse in due.values():
             pulse.was_sent(jitter)
 
 
 class MemberCounts:
-    """Tells what members of groups have done: only of those who have done something since the last time."""
+    """Writes the counts of members to the database, for members that have done something since the last write."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def tell(self, groups: Mapping[int, Group]) -> None:
-        """Of groups by the ids of their subscriptions."""
+    async def write(self, groups: Mapping[int, Group]) -> None:
+        """Write the counts of groups. They are given by the ids of their subscriptions."""
         counts: list[tuple[int, str, int, int, int, int, float]] = []
-        told: list[tuple[Counts, Counts]] = []
+        written: list[tuple[Counts, Counts]] = []
         for subscription_id, group in groups.items():
             by_name: defaultdict[str, list[tuple[Counts, Counts]]] = defaultdict(list)
             for name, have, known in group.unreported():
@@ -165,16 +174,16 @@ class MemberCounts:
                     in_flight = sum(have.in_flight for have, _ in parts)
                     seconds = sum(have.handling_seconds - known.handling_seconds for have, known in parts)
                     counts.append((subscription_id, name, processed, failed, filtered, in_flight, seconds))
-                    told += [(known, replace(have)) for have, known in parts]
+                    written += [(known, replace(have)) for have, known in parts]
         if counts:
             await self._store.group_heartbeat([], counts)
-        for known, now in told:  # what was done meanwhile is told next time
+        for known, now in written:  # the next write has what was done meanwhile
             known.become(now)
 
 
 def _until(due_at: float) -> float:
-    """Seconds to wait for it, but not so long that a group which starts meanwhile is overlooked."""
-    return max(0.01, min(_LOOK, due_at - time.monotonic()))
+    """Seconds to wait until then, but not so many that a group which starts meanwhile is overlooked."""
+    return max(0.01, min(_LONGEST_WAIT, due_at - time.monotonic()))
 
 
 async def _in_time(asked: Awaitable[T]) -> T:
@@ -183,5 +192,5 @@ async def _in_time(asked: Awaitable[T]) -> T:
             return await asked
     except TimeoutError as error:
         raise DatabaseUnavailable(
-            f"a heartbeat was not answered within {_TIMEOUT:.0f} s", remedy="it is sent again by itself"
+            f"a heartbeat was not answered within {_TIMEOUT:.0f} s", remedy="Postbus sends it again by itself"
         ) from error

@@ -12,13 +12,15 @@ from uuid import UUID
 
 from postbus._runtime.log_events import event
 
-LOOK_AT_LEASES = 0.2  # seconds; leases are of 1 second at least
+EXTEND_LEASES = 0.2  # seconds between two searches for leases that are due; a lease lasts at least 1 second
 
 
 class ExtendsLeases(Protocol):
-    """Prolongs leases by their tokens, and says which are lost."""
+    """A backend that extends leases."""
 
-    async def extend(self, tokens: Sequence[UUID], lease: timedelta) -> set[UUID]: ...
+    async def extend(self, tokens: Sequence[UUID], lease: timedelta) -> set[UUID]:
+        """Extend leases by their tokens. Returns the tokens of those that are lost."""
+        ...
 
 
 class ExtendableLease(Protocol):
@@ -43,7 +45,7 @@ class ExtendableLease(Protocol):
 
 
 class LeaseExtender:
-    """Prolongs the leases of what is still in hand, in one statement for all of the same length."""
+    """Extends the leases of messages that are still in hand: all leases of the same length in one statement."""
 
     def __init__(self, store: ExtendsLeases, leases: Mapping[UUID, ExtendableLease]) -> None:
         self._store = store
@@ -56,9 +58,9 @@ class LeaseExtender:
                 due[lease.length].append(token)
         for length, tokens in due.items():
             lost = await self._store.extend(tokens, length)
-            for held in [self._leases[token] for token in tokens if token in self._leases]:
-                held.was_prolonged()
-                if held.token in lost:
-                    held.is_lost = True
-                    if held.in_hand:  # else all of it was settled meanwhile
-                        event(logging.WARNING, "lease.lost", topic=held.topic, messages=sorted(held.in_hand))
+            for lease in [self._leases[token] for token in tokens if token in self._leases]:
+                lease.was_prolonged()
+                if lease.token in lost:
+                    lease.is_lost = True
+                    if lease.in_hand:  # otherwise all its messages were settled meanwhile
+                        event(logging.WARNING, "lease.lost", topic=lease.topic, messages=sorted(lease.in_hand))

@@ -10,7 +10,7 @@ from typing import Any
 
 from postbus._db.error_map import DRIVER_ERRORS
 from postbus._db.store import Store
-from postbus._maintenance.sweeper import RETURN_EXPIRED, SWEEP, SWEEP_SUBSCRIPTIONS, Sweeper
+from postbus._maintenance.sweeper import RETURN_EXPIRED, Sweeper
 from postbus._runtime.log_events import event
 from postbus._wakeup.waiters import Wakers
 from postbus.errors import DatabaseUnavailable, PostbusError
@@ -24,12 +24,8 @@ class PopMaintenance:
     def __init__(self, store: Store, wakers: Wakers) -> None:
         self._sweeper = Sweeper(store)
         self._wakers = wakers
-        self._every: dict[Callable[[], Awaitable[float | None]], float] = {
-            self._sweeper.sweep: SWEEP,
-            self._sweeper.sweep_log: SWEEP,
-            self._sweeper.sweep_subscriptions: SWEEP_SUBSCRIPTIONS,
-        }
-        self._due_at = dict.fromkeys(self._every, 0.0)
+        self._jobs = self._sweeper.removal_jobs
+        self._due_at = {job.name: 0.0 for job in self._jobs}
         self._began = 0.0
         self._returning: asyncio.Task[bool] | None = None
         self._sweeping: asyncio.Task[None] | None = None
@@ -50,21 +46,21 @@ class PopMaintenance:
         return await asyncio.shield(self._returning)
 
     async def _return_expired(self) -> bool:
-        returned = await self._attempt(self._sweeper.give_back)
+        returned = await self._attempt(self._sweeper.count_returned)
         if returned:
             self._wakers.wake_all()
         return bool(returned)
 
     async def _sweep(self) -> None:
-        for job, every in self._every.items():
-            if time.monotonic() >= self._due_at[job]:
-                again = await self._attempt(job)
-                self._due_at[job] = time.monotonic() + (every if again is None else again)
+        for job in self._jobs:
+            if time.monotonic() >= self._due_at[job.name]:
+                wait = await self._attempt(job.tick)
+                self._due_at[job.name] = time.monotonic() + (job.every if wait is None else wait)
 
-    async def _attempt(self, job: Callable[[], Awaitable[Any]]) -> Any:
+    async def _attempt(self, tick: Callable[[], Awaitable[Any]]) -> Any:
         """Run a job. Its failure is logged, for it is no concern of the pop that started it."""
         try:
-            return await job()
+            return await tick()
         except (PostbusError, *DRIVER_ERRORS) as error:
             level = logging.DEBUG if isinstance(error, DatabaseUnavailable) else logging.WARNING
             event(level, "upkeep.failed", error=error)

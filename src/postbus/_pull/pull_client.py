@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from postbus._db.statements.queue import PulledLease
-from postbus._maintenance.lease_extender import LOOK_AT_LEASES, LeaseExtender
+from postbus._maintenance.lease_extender import EXTEND_LEASES, LeaseExtender
 from postbus._pull.lease import PoppedLease
 from postbus._pull.request import PopRequest
 from postbus._pull.settlements import LeaseSettler, SettlementBackend
@@ -41,7 +41,7 @@ class PullClient(ABC):
         if self._stop_keeping is None and given:
             self._stop_keeping = asyncio.Event()
             tick = LeaseExtender(_ExtendsByToken(self._backend, self._kept), self._kept).tick
-            self._start(repeat(tick, name="leases", every=LOOK_AT_LEASES, stop=self._stop_keeping), "keep")
+            self._start(repeat(tick, name="leases", every=EXTEND_LEASES, stop=self._stop_keeping), "keep")
         try:
             yield
         finally:

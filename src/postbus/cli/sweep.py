@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from postbus._maintenance.sweeper import MaintenanceLoop
+from postbus._maintenance.maintenance_loop import MaintenanceLoop
 from postbus.cli._command import (
     Cli,
     DataDirOption,

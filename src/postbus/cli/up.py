@@ -10,7 +10,7 @@ import typer
 
 from postbus._db.connect import connect
 from postbus._db.error_map import translated_errors
-from postbus._maintenance.sweeper import MaintenanceLoop
+from postbus._maintenance.maintenance_loop import MaintenanceLoop
 from postbus._runtime.event_loop import run
 from postbus._runtime.loop import pause
 from postbus.bus import Bus

@@ -10,7 +10,7 @@ from typing import Any
 
 import uvicorn
 
-from postbus._maintenance.sweeper import MaintenanceLoop
+from postbus._maintenance.maintenance_loop import MaintenanceLoop
 from postbus.bus import Bus
 from postbus.server.app import make_app, new_context
 from postbus.server.connections import ConnectionSlots, protocol_of
