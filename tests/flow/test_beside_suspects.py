@@ -25,7 +25,7 @@ _ALONE = (
 
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("postbus._handling.isolation._LOOK", 0.1)
+    monkeypatch.setattr("postbus._handling.isolation._INTERVAL", 0.1)
     monkeypatch.setattr("postbus._group.redelivery._IDLE_POLL", 0.1)
 
 
@@ -251,20 +251,20 @@ async def test_suspects_that_take_the_slots_of_a_waiting_claimer_do_not_end_it(b
         claimed = await store.claim("t", member="m", max_count=count)
         assert claimed.token is not None
         lease = ClaimedLease("t", claimed.token, claimed.messages, claimed.length, on_settled=dispatcher.was_settled)
-        settler.hold(lease)
+        settler.add(lease)
         return lease, claimed.messages
 
     in_hand, (suspected, suspects) = await claim(subscription.slots - 1), await claim(2)
     settling = asyncio.create_task(settler.run())
     dispatcher.accept(*in_hand)
-    room = asyncio.create_task(dispatcher.wait_for_room())
+    slots = asyncio.create_task(dispatcher.wait_for_slots())
     await asyncio.sleep(0)  # it has found one slot, and gathers more
     trying = asyncio.create_task(dispatcher.try_alone(suspected, deque(suspects)))
     await asyncio.sleep(0.05)
 
-    assert not room.done()
+    assert not slots.done()
     gate.set()
-    assert await room > 0
+    assert await slots > 0
     await trying
     settling.cancel()
     dispatcher.close()

@@ -124,7 +124,7 @@ async def ignore(n: int) -> None: ...
 
 async def test_only_changed_counters_are_sent(bus: Bus, conn: Any, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Members are reported once when they start, and later only if they have done something."""
-    monkeypatch.setattr("postbus.worker.WRITE_COUNTS", 0.02)
+    monkeypatch.setattr("postbus._group.started_groups.WRITE_COUNTS", 0.02)
     looks: list[int] = []
     original = MemberCounts.write
 

@@ -41,7 +41,8 @@ async def test_message_does_not_overtake_those_parked_before_lanes_were_lost(
             events.append("lost")
             lost.append(args[2])
             assert bus._worker is not None
-            bus._worker._was_cut_off()
+            assert bus._worker._started_groups is not None
+            bus._worker._started_groups.server_may_have_crashed()
         return told
 
     events: list[str] = []

@@ -88,8 +88,8 @@ async def are_shared(conn: Any, *expected: int) -> None:
 
 def look_often(patch: pytest.MonkeyPatch) -> None:
     """Let processes ask for lanes twenty times a second, so that tests need not wait for it."""
-    patch.setattr("postbus._group.lane_assignment._LOOK", 0.05)
-    patch.setattr("postbus._group.lane_assignment._LOOK_WHEN_STABLE", 0.05)
+    patch.setattr("postbus._group.lane_assignment._INTERVAL", 0.05)
+    patch.setattr("postbus._group.lane_assignment._INTERVAL_WHEN_STABLE", 0.05)
 
 
 async def group_row(conn: Any, group: str = "g", topic: str = "t") -> dict[str, Any]:

@@ -57,10 +57,10 @@ class _Reads:
 
 
 def _read(
-    reader: LogReader, lane: int, cursor: str, taken_at: float, *, is_between: bool = False
+    reader: LogReader, lane: int, cursor: str, taken_at: float, *, may_have_target: bool = False
 ) -> asyncio.Task[ReadResult]:
     return asyncio.create_task(
-        reader.read("t", (lane,), cursor, taken_at, SERVER, is_between=is_between, max_count=1, max_bytes=1)
+        reader.read("t", (lane,), cursor, taken_at, SERVER, may_have_target=may_have_target, max_count=1, max_bytes=1)
     )
 
 
@@ -103,7 +103,7 @@ async def test_no_reader_returns_to_a_position_taken_beside_its_read() -> None:
     """A read half-way takes no turn, because it is unknown which of the two positions is later."""
     reads: Any = _Reads()
     reader = LogReader(reads)
-    half_way = _read(reader, 1, "a", 0.0, is_between=True)
+    half_way = _read(reader, 1, "a", 0.0, may_have_target=True)
     same = _read(reader, 1, "a", 0.0)
     other = _read(reader, 2, "b", 0.0)
     await asyncio.sleep(0.001)

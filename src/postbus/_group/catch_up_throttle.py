@@ -1,4 +1,4 @@
-"""Slowing down: a catch-up goes no faster than it may, and slower while the database is under pressure."""
+"""Throttles catch-ups: to the rate that is allowed, and further while the database is under pressure."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from collections import deque
 from postbus.catch_up import CatchUp
 
 _SAMPLES = 100
-_JUDGED = 20  # samples since the last change, at most, of which …
-_TOO_MANY = 2  # … so many above the target make it slower: one may be an accident
-_ENOUGH = 5  # … and so many, all well below it, make it faster
-_ALL_WELL = 0.7  # of the target
+_JUDGED = 20  # samples that count, at most, all since the last change
+_TOO_SLOW = 2  # samples above the target that make a catch-up slower: one may be an accident
+_ENOUGH = 5  # samples that make it faster, if all are well below the target
+_WELL_BELOW = 0.7  # of the target
 _SMALLEST_BATCH = 100
-_SMALLEST_PART = 16  # of the batch size: where it begins, and below which it becomes rarer instead of smaller
+_SMALLEST_PART = 16  # the first batch is this part of the batch size. Below it, reads become rarer instead of smaller
 _SLOWEST = 100.0  # messages per second
-_SOON = 0.2  # seconds between reads, where the rate has fallen
-_PAUSE = 1.0  # of the time that a read took: so the database has nothing to do with it for half of the time
+_SOON = 0.2  # seconds between two reads after the rate has fallen
+_PAUSE = 1.0  # pause after a read, in times of its duration: so a catch-up uses the database half of the time at most
 
 
 class Throttle:
-    """Decides when the next read of a catch-up may begin, and how much it may bring.
+    """Decides when the next read of a catch-up may begin, and how many messages it may bring.
 
-    The measure is how long its own statements take. It begins with small batches, which grow as long as they are
-    quick. Above the target the batch shrinks first, since a large one takes long in itself; a small one that takes long
-    tells of others who need the database more.
+    The measure is how long the catch-up's own statements take. Batches begin small, and grow as long as they are quick.
+    Above the target the batch shrinks first, since a large batch takes long in itself. If a small batch takes long,
+    others need the database more, and the rate falls.
     """
 
     def __init__(self, options: CatchUp) -> None:
@@ -43,25 +43,25 @@ class Throttle:
 
     @property
     def batch(self) -> int:
-        """Messages that the next read may bring. Few where the rate has fallen: so it is soon seen when all is well."""
+        """How many messages the next read may bring. After the rate has fallen it is few, to notice recovery soon."""
         if self._rate < self._most:
             return max(min(self._batch, int(self._rate * self._share * _SOON)), 1)
         return self._batch
 
     @property
     def allowed_rate(self) -> float | None:
-        """Messages per second, of all processes; None where there is no limit."""
+        """Messages per second of all processes, or None if there is no limit."""
         return None if math.isinf(self._rate) else self._rate
 
     @property
     def p95(self) -> float | None:
-        """Seconds that its statements take, but for the slowest 5 %."""
+        """The 95th percentile of the seconds that its statements take."""
         if not self._samples:
             return None
         return sorted(self._samples)[min(int(len(self._samples) * 0.95), len(self._samples) - 1)]
 
     def take_share(self, share: float) -> None:
-        """This process has so much of the work: of the lanes."""
+        """Set the share of the lanes, and so of the work, that this process has."""
         self._share = share
 
     async def ready(self) -> None:
@@ -71,7 +71,7 @@ class Throttle:
             await asyncio.sleep(wait)
 
     def was_read(self, count: int, seconds: float) -> None:
-        """So many messages have come, in a statement that took so long: the next has to wait accordingly."""
+        """Note a read: how many messages it brought, and how long its statement took. The next one waits for that."""
         now = time.monotonic()
         self._samples.append(seconds)
         self._judged.append(seconds)
@@ -84,19 +84,19 @@ class Throttle:
 
     def _judge(self) -> None:
         target = self._options.latency
-        if sum(one > target for one in self._judged) >= _TOO_MANY:
+        if sum(one > target for one in self._judged) >= _TOO_SLOW:
             self._slow_down()
-        elif len(self._judged) >= _ENOUGH and all(one < _ALL_WELL * target for one in self._judged):
+        elif len(self._judged) >= _ENOUGH and all(one < _WELL_BELOW * target for one in self._judged):
             self._speed_up()
         else:
             return
-        self._judged.clear()  # what comes now is measured anew
+        self._judged.clear()  # measure the change on its own
 
     def _slow_down(self) -> None:
         if self._batch > self._least:
             self._batch = max(self._batch // 2, self._least)
         else:
-            # From what it really came to: a limit far above that would have to fall for long to make a difference.
+            # Begin at the measured rate: a limit far above it would have to fall for long to make a difference.
             self._rate = max(min(self._rate, self._measured_rate()) * 0.7, min(_SLOWEST, self._most))
 
     def _speed_up(self) -> None:
@@ -108,7 +108,7 @@ class Throttle:
             self._batch = min(self._batch * 2, self._options.batch_size)
 
     def _measured_rate(self) -> float:
-        """Messages per second that it came to lately, as if this process had all of the work."""
+        """Messages per second that were read lately, extrapolated from this process's share."""
         since = self._counted[0][0]
         read = sum(count for _, count in list(self._counted)[1:])
         return read / max(time.monotonic() - since, 0.001) / max(self._share, 0.001)

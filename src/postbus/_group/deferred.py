@@ -1,4 +1,4 @@
-"""Messages that a group does not handle in the order of the log: tried again, or waiting behind one of their key."""
+"""Which messages of a group are deferred, in the lanes of this process."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Collection
 from postbus.message import Message
 
 
-class _KeyLine:
-    """Ids of one key that wait, the lowest first."""
+class _IdsOfKey:
+    """The ids of the deferred messages of one key, and the lowest of them."""
 
     __slots__ = ("_heap", "ids")
 
@@ -30,34 +30,35 @@ class _KeyLine:
 
 
 class DeferredMessages:
-    """Which messages wait, in the lanes that this process holds for a group."""
+    """The deferred messages in the lanes of this process, and those that were settled before the log brings them."""
 
     def __init__(self, *, blocks: bool) -> None:
         self._blocks = blocks
-        """Messages wait behind others of their key."""
-        self._places: dict[int, tuple[str | None, int]] = {}  # keys and lanes, by id
-        self._lines: dict[str, _KeyLine] = {}
+        """Whether a message waits behind a deferred one of its key."""
+        self._keys_and_lanes: dict[int, tuple[str | None, int]] = {}
+        """By the ids of deferred messages."""
+        self._by_key: dict[str, _IdsOfKey] = {}
         self._ahead: set[int] = set()
-        """Of these, what somebody else had put off, and the log still brings to us."""
+        """Deferred messages that the log will still bring, because an earlier holder of the lane deferred them."""
         self._settled: dict[int, int] = {}
-        """Lanes of messages that the log still brings although they are settled, by id."""
+        """Lanes of settled messages that the log will still bring, by id."""
 
     def __bool__(self) -> bool:
-        return bool(self._places)
+        return bool(self._keys_and_lanes)
 
     @property
-    def concerns_log(self) -> bool:
-        """Whether messages of the log have to be looked at."""
-        return bool(self._places or self._settled)
+    def affects_log(self) -> bool:
+        """Whether each message that the log brings has to be checked."""
+        return bool(self._keys_and_lanes or self._settled)
 
-    def passes_by(self, message_id: int) -> bool:
-        """Whether a message that the log brings is to be left out: it waits, or is settled."""
+    def skips(self, message_id: int) -> bool:
+        """Whether a message that the log brings now is to be left out, because it is deferred or settled."""
         self._ahead.discard(message_id)
-        is_settled = self._settled.pop(message_id, None) is not None  # perhaps although it waits: it was put off
-        return is_settled or message_id in self._places
+        is_settled = self._settled.pop(message_id, None) is not None  # it may also be deferred
+        return is_settled or message_id in self._keys_and_lanes
 
     def take_over(self, message_id: int, key: str | None, lane: int, *, is_done: bool, ahead: bool) -> None:
-        """A message that the former holder of a lane has put off, or has settled before its turn."""
+        """Add a message that an earlier holder of the lane has deferred, or has settled ahead of the cursor."""
         if is_done:
             self._settled[message_id] = lane
             return
@@ -66,32 +67,33 @@ class DeferredMessages:
             self._ahead.add(message_id)
 
     def add(self, message_id: int, key: str | None, lane: int) -> None:
-        if message_id in self._places:
+        if message_id in self._keys_and_lanes:
             return
-        self._places[message_id] = key, lane
+        self._keys_and_lanes[message_id] = key, lane
         if key is not None and self._blocks:
-            self._lines.setdefault(key, _KeyLine()).add(message_id)
+            self._by_key.setdefault(key, _IdsOfKey()).add(message_id)
 
     def remove(self, message_id: int) -> None:
-        """It is settled, or no longer ours."""
-        key, lane = self._places.pop(message_id, (None, 0))
+        """Forget a message that is settled, or whose lane is no longer ours."""
+        key, lane = self._keys_and_lanes.pop(message_id, (None, 0))
         if message_id in self._ahead:
             self._ahead.remove(message_id)
             self._settled[message_id] = lane
-        if key is not None and (line := self._lines.get(key)) is not None:
-            line.ids.discard(message_id)
-            if not line.ids:
-                del self._lines[key]
+        if key is not None and (of_key := self._by_key.get(key)) is not None:
+            of_key.ids.discard(message_id)
+            if not of_key.ids:
+                del self._by_key[key]
 
     def remove_lanes(self, lanes: Collection[int]) -> None:
-        """Forget lanes that are somebody else's from now on."""
-        for message_id in [one for one, (_, lane) in self._places.items() if lane in lanes]:
+        """Forget the messages of lanes that are no longer ours."""
+        for message_id in [one for one, (_, lane) in self._keys_and_lanes.items() if lane in lanes]:
             self.remove(message_id)
         self._settled = {one: lane for one, lane in self._settled.items() if lane not in lanes}
 
     def is_blocked(self, key: str | None) -> bool:
-        return key is not None and key in self._lines
+        """Whether new messages of a key have to be parked."""
+        return key is not None and key in self._by_key
 
     def is_behind(self, message: Message) -> bool:
-        """Whether an earlier message of the same key waits."""
-        return message.key is not None and message.key in self._lines and self._lines[message.key].first < message.id
+        """Whether an earlier message of the same key is deferred."""
+        return message.key is not None and message.key in self._by_key and self._by_key[message.key].first < message.id

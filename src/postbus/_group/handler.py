@@ -1,4 +1,4 @@
-"""Handling for a group: each message goes to the member that wants it, alone or in a batch."""
+"""Handles messages of the log for a group: each goes to the member that wants it, alone or in a batch."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from postbus.message import Outcome
 from postbus.subscription import HandlerCall
 
 Chosen = dict[Member, tuple[list[Part], list[Any]]]
-"""Messages and payloads, by who gets them."""
+"""Messages and payloads, by the member that gets them."""
 
 
 class GroupHandler:
-    """Calls handlers with messages in the order of the log. What fails is out of the way when a call returns.
+    """Calls handlers with messages in the order of the log. When a method returns, failed messages are deferred.
 
-    The calls return whether all of it is settled. If not, the lane set was lost meanwhile.
+    The methods return whether all messages are done, or deferred. If not, the lane set is ending or lost.
     """
 
-    def __init__(self, members: Members, aside: Deferral) -> None:
+    def __init__(self, members: Members, deferral: Deferral) -> None:
         self._members = members
-        self._aside = aside
+        self._deferral = deferral
 
     async def handle_one(self, lane_set: LaneSet, segment: Segment, index: int) -> bool:
-        if self._aside.concerns_log and await self._aside.stands_aside(lane_set, segment, index):
+        if self._deferral.affects_log and await self._deferral.skip_or_park(lane_set, segment, index):
             return not lane_set.is_lost
         chosen = self._members.only or self._members.choose(segment.message(index))
         if chosen is None:
@@ -49,15 +49,15 @@ class GroupHandler:
                 chosen.counts.processed += 1
                 return True
             chosen.counts.failed += 1
-            await self._aside.set_aside(lane_set, segment, index, outcome, handling)
+            await self._deferral.defer_by_outcome(lane_set, segment, index, outcome, handling)
         else:
-            await self._aside.set_aside(lane_set, segment, index, chosen, None)
+            await self._deferral.defer_by_outcome(lane_set, segment, index, chosen, None)
         return not lane_set.is_lost
 
     async def handle_batch(self, entry: WindowEntry, parts: Sequence[Part]) -> bool:
-        """Handle some of an entry's messages together."""
+        """Handle some messages of an entry together."""
         lane_set, member = entry.lane_set, self._members.only
-        if member is None or self._aside.concerns_log:
+        if member is None or self._deferral.affects_log:
             return await self._handle_chosen(entry, parts)
         handling = self._members.handling_of(member)
         call = handling.call
@@ -72,28 +72,28 @@ class GroupHandler:
         return await self._call_batch(lane_set, member, messages, parts, payloads)
 
     async def _handle_chosen(self, entry: WindowEntry, parts: Sequence[Part]) -> bool:
-        """A batch whose messages have to be looked at one by one before they are handled."""
+        """Handle a batch whose messages have to be checked one by one before."""
         lane_set = entry.lane_set
         by_member = await self.choose_each(lane_set, parts)
         for member, (chosen_parts, payloads) in by_member.items():
-            if lane_set.is_ending:  # meanwhile: nothing more begins, not even for another member
+            if lane_set.is_ending:  # since the last call: nothing more begins, not even for another member
                 return False
             messages = [(segment, index) for segment, index, _ in chosen_parts]
             if not await self._call_batch(lane_set, member, messages, chosen_parts, payloads):
                 return False
-            entry.handled += chosen_parts  # whatever becomes of the other members' calls
+            entry.handled += chosen_parts  # these are done, even if the call for another member is cancelled
         return not lane_set.is_lost
 
     async def choose_each(self, lane_set: LaneSet, parts: Sequence[Part]) -> Chosen:
-        """Who gets which messages; those that nobody can handle now are out of the way afterwards."""
+        """Choose members for messages, and decode the payloads. Defers messages that cannot be handled now."""
         by_member: defaultdict[Member, tuple[list[Part], list[Any]]] = defaultdict(lambda: ([], []))
         for segment, start, stop in parts:
             for index in range(start, stop):
-                if await self._aside.stands_aside(lane_set, segment, index):
+                if await self._deferral.skip_or_park(lane_set, segment, index):
                     continue
                 if lane_set.is_lost:
-                    # Lost while another message was put off. With the lane we forgot which keys wait, so a message of
-                    # such a key would overtake those that were parked.
+                    # Lost while another message was deferred. With the lane we forgot which keys are blocked, so a
+                    # message of such a key would overtake the parked ones.
                     return {}
                 chosen = self._members.only or self._members.choose(segment.message(index))
                 if chosen is None:
@@ -104,12 +104,12 @@ class GroupHandler:
                         payload = payload_of(handling, segment, index)
                     except NOT_DECODABLE as error:
                         chosen.counts.failed += 1
-                        await self._aside.set_aside(lane_set, segment, index, not_decodable(error), handling)
+                        await self._deferral.defer_by_outcome(lane_set, segment, index, not_decodable(error), handling)
                         continue
                     by_member[chosen][0].append((segment, index, index + 1))
                     by_member[chosen][1].append(payload)
                 else:
-                    await self._aside.set_aside(lane_set, segment, index, chosen, None)
+                    await self._deferral.defer_by_outcome(lane_set, segment, index, chosen, None)
         return by_member
 
     async def _call_batch(
@@ -137,30 +137,31 @@ class GroupHandler:
         member.counts.processed += count - failed
         member.counts.failed += failed
         if failed:
-            places = [(segment, index) for segment, start, stop in parts for index in range(start, stop)]
-            await self._set_aside(lane_set, places, outcomes, handling)
+            handled = [(segment, index) for segment, start, stop in parts for index in range(start, stop)]
+            await self._defer_failed(lane_set, handled, outcomes, handling)
         return not failed or not lane_set.is_lost
 
-    async def _set_aside(
-        self, lane_set: LaneSet, places: list[tuple[Segment, int]], outcomes: Sequence[Outcome], handling: Handling
+    async def _defer_failed(
+        self, lane_set: LaneSet, handled: list[tuple[Segment, int]], outcomes: Sequence[Outcome], handling: Handling
     ) -> None:
-        """Take what failed out of the way, and behind it what was handled after it though it has the same key.
+        """Defer the messages of a batch that failed, and park the later ones of their keys.
 
-        That comes again when its turn has come: else what failed would be the later one of the two.
+        The later ones are delivered again though they succeeded. Otherwise a key's earlier message would be handled
+        after its later one.
         """
-        held_up: set[str] = set()
-        for (segment, index), outcome in zip(places, outcomes, strict=True):
+        blocked_keys: set[str] = set()
+        for (segment, index), outcome in zip(handled, outcomes, strict=True):
             key = segment.key(index)
             if outcome is not ACK:
-                await self._aside.set_aside(lane_set, segment, index, outcome, handling)
-                if key is not None and self._aside.waiting.is_blocked(key):
-                    held_up.add(key)
-            elif key in held_up:
-                await self._aside.put_off(lane_set, segment, index, "park")
+                await self._deferral.defer_by_outcome(lane_set, segment, index, outcome, handling)
+                if key is not None and self._deferral.messages.is_blocked(key):
+                    blocked_keys.add(key)
+            elif key in blocked_keys:
+                await self._deferral.defer(lane_set, segment, index, "park")
 
 
 def _payloads(call: HandlerCall, segment: Segment, start: int, stop: int) -> list[Any]:
-    """What a batch handler gets of a part of a segment; raises what NOT_DECODABLE lists."""
+    """Decode a part of a segment for a batch handler. Raises what NOT_DECODABLE lists."""
     decode = call.decoder
     if decode is None:
         return [call.payload(segment.message(index)) for index in range(start, stop)]

@@ -1,4 +1,4 @@
-"""Members of a group in this process: who gets a message, and what the handler is given."""
+"""Members of a group in this process: chooses who gets a message, and decodes it for the handler."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Members:
 
     @property
     def only(self) -> Member | None:
-        """The one who gets everything."""
+        """The member that gets every message, if there is one: a single member without filters."""
         if self.group.filter is None and len(self.group.members) == 1:
             member = next(iter(self.group.members.values()))
             return member if member.filter is None else None
         return None
 
     def choose(self, message: Message) -> Member | Outcome | None:
-        """Who gets a message. None: all filters reject it; an outcome: a filter failed."""
+        """Choose the member for a message. Returns None if all filters reject it, or an outcome if a filter fails."""
         try:
             return self.group.member_for(message)
         except BaseException as error:
@@ -47,7 +47,7 @@ class Members:
 
 
 def payload_of(handling: Handling, segment: Segment, index: int) -> Any:
-    """What the handler is given of a message; raises what NOT_DECODABLE lists."""
+    """Decode a message for its handler. Raises what NOT_DECODABLE lists."""
     decode = handling.call.decoder
     if decode is None:
         return handling.call.payload(segment.message(index))
@@ -55,5 +55,5 @@ def payload_of(handling: Handling, segment: Segment, index: int) -> Any:
         if decode.is_shareable and len(segment) > 1:
             return segment.decoded(decode)[index]
     except NOT_DECODABLE:
-        pass  # not necessarily this one
+        pass  # another message of the segment may be the one that does not decode
     return decode(segment.payloads[index], segment.type_of(index))

@@ -1,4 +1,4 @@
-"""Consuming for scopes: each topic in one has a consumer of its own, also those that come later."""
+"""Finds the topics of groups that subscribe to a scope. Each has a consumer, even if it comes later."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from postbus.errors import DatabaseUnavailable, PostbusError
 from postbus.group import Group
 from postbus.start import Start
 
-_LOOK = 1.0  # seconds between looks at what has come into scopes, while nobody rings …
-_LONGEST_LOOK = 30.0  # … or longer, where there are many topics,
-_SHARE = 50  # so that looking takes no more than a fiftieth of the time
+_INTERVAL = 1.0  # seconds between two searches for new topics of scopes, if no wake-up comes, …
+_LONGEST_INTERVAL = 30.0  # … or more if there are many topics …
+_SHARE = 50  # … so that searching takes no more than a fiftieth of the time
 
 
 class ScopeWatcher:
-    """Finds the topics of groups that have a scope, and consumes them."""
+    """Finds the topics of groups that have a scope, and has them consumed."""
 
     def __init__(
         self,
         store: Store,
         known: Callable[[], Collection[int]],
         consume: Callable[[Group, Joined], None],
-        joined: Callable[[], Awaitable[object]],
+        take_lanes: Callable[[], Awaitable[object]],
     ) -> None:
         self._store = store
         self._known = known
-        """The subscriptions that this process consumes for."""
+        """The ids of the subscriptions that this process consumes for."""
         self._consume = consume
-        self._joined = joined
-        """Takes lanes of what is new."""
+        self._take_lanes = take_lanes
+        """Takes lanes of new subscriptions."""
         self._groups: dict[Group, Start] = {}
 
     async def add(self, group: Group, start: Start) -> None:
-        """Subscribe a group to its scope, and consume for all that is in it, now and later."""
+        """Subscribe a group to its scope, and consume all topics in it, now and later."""
         joined = await self._store.subscribe_scope(group.name, group.scope, start, group.on_failure, group.catch_up)
         for one in joined:
             if one.is_new:
-                tell_bounded(group.name, one.topic, one.missed, one.skipped)
+                log_bounded_catch_up(group.name, one.topic, one.missed, one.skipped)
         await log_group_events(self._store)
         if group.scope.is_wide:
             self._groups[group] = start
@@ -52,36 +52,36 @@ class ScopeWatcher:
         self._groups.pop(group, None)
 
     async def tick(self) -> float:
-        """Look once what has come into scopes. Returns after how many seconds to look again."""
+        """Search once for new topics. Returns after how many seconds to call again."""
         groups = list(self._groups)
         if not groups:
-            return _LOOK
+            return _INTERVAL
         began = time.monotonic()
         news = await self._store.scope_news([(one.name, one.scope) for one in groups], list(self._known()))
-        self._begin([(groups[place], one) for place, one in news.joined if groups[place] in self._groups])
-        for place in news.not_joined:
-            if groups[place] in self._groups:
-                await self._add_again(groups[place])
+        self._begin([(groups[number], one) for number, one in news.joined if groups[number] in self._groups])
+        for number in news.not_joined:
+            if groups[number] in self._groups:
+                await self._resubscribe(groups[number])
         if news.joined or news.not_joined:
-            await self._joined()
-            return _LOOK
-        return min(max(_LOOK, _SHARE * (time.monotonic() - began)), _LONGEST_LOOK)
+            await self._take_lanes()
+            return _INTERVAL
+        return min(max(_INTERVAL, _SHARE * (time.monotonic() - began)), _LONGEST_INTERVAL)
 
-    async def _add_again(self, group: Group) -> None:
+    async def _resubscribe(self, group: Group) -> None:
         try:
             await self.add(group, self._groups[group])
         except DatabaseUnavailable:
             raise
-        except PostbusError as error:  # others must not end with it; it is tried at the next look
+        except PostbusError as error:  # other groups go on; the next tick tries this one again
             event(logging.ERROR, "consumer.failed", topic=str(group.scope), group=group.name, error=str(error))
 
     def _begin(self, joined: Sequence[tuple[Group, Joined]]) -> None:
         for group, one in joined:
-            if one.subscription_id not in self._known():  # as another group of the same name may, in this process
+            if one.subscription_id not in self._known():  # another group of the same name may be known in this process
                 self._consume(group.part(one.topic), one)
 
 
-def tell_bounded(group: str, topic: str, missed: int | None, skipped: int | None) -> None:
-    """Tell that a new group does not get all of the history that it asked for."""
+def log_bounded_catch_up(group: str, topic: str, missed: int | None, skipped: int | None) -> None:
+    """Log that a new group does not get all of the history that it asked for."""
     if skipped:
         event(logging.WARNING, "catch_up.bounded", group=group, topic=topic, messages=missed, skipped=skipped)

@@ -1,4 +1,4 @@
-"""Transactional handlers of groups: what they do and the group's place commit together."""
+"""Transactional handlers of groups: their work and the group's position commit together."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from postbus._db.error_map import translate
-from postbus._db.store import Store
-from postbus._group.cursor_writer import CursorWriter
+from postbus._group.context import GroupContext
 from postbus._group.deferral import Deferral
 from postbus._group.handler import Chosen, GroupHandler
-from postbus._group.lane_set import LeasedLane, Lose, WindowEntry
+from postbus._group.lane_set import LeasedLane, WindowEntry
 from postbus._group.members import Members
 from postbus._group.work_queues import Work
 from postbus._handling.handling import ACK, Handling
-from postbus._handling.isolation import company
+from postbus._handling.isolation import running_calls
 from postbus._runtime.log_events import event
 from postbus._runtime.loop import Backoff
 from postbus.errors import CommitUnknown, DatabaseUnavailable, LeaseLost
@@ -29,35 +28,22 @@ from postbus.message import Message, Outcome, Release, Retry
 class GroupTransactions:
     """Runs handlers in transactions, as many at a time as the group's concurrency."""
 
-    def __init__(
-        self,
-        subscription_id: int,
-        members: Members,
-        handler: GroupHandler,
-        aside: Deferral,
-        *,
-        store: Store,
-        handler_store: Store,
-        cursor_writer: CursorWriter,
-        concurrency: int,
-        lose: Lose,
-    ) -> None:
-        self._subscription_id = subscription_id
+    def __init__(self, context: GroupContext, members: Members, handler: GroupHandler, deferral: Deferral) -> None:
+        self._subscription_id = context.subscription_id
+        self._store = context.store
+        self._handler_store = context.handler_store
+        self._cursor_writer = context.cursor_writer
+        self._slots = asyncio.Semaphore(context.options.concurrency)
         self._members = members
         self._handler = handler
-        self._aside = aside
-        self._store = store
-        self._handler_store = handler_store
-        self._cursor_writer = cursor_writer
-        self._slots = asyncio.Semaphore(concurrency)
-        self._lose = lose
-        self._company = company()
+        self._deferral = deferral
+        self._calls = running_calls()
         self.was_cut_short = False
-        """A handler was cancelled."""
+        """Whether a handler was cancelled."""
 
     async def handle(self, lane: LeasedLane, work: Work) -> None:
-        """Handle messages in the transaction in which the cursor moves behind them."""
-        async with self._company.counted():
+        """Handle messages in the transaction that moves the cursor behind them."""
+        async with self._calls.counted():
             await self._handle(lane, work)
 
     async def _handle(self, lane: LeasedLane, work: Work) -> None:
@@ -71,29 +57,34 @@ class GroupTransactions:
             if failed is None:
                 return
             for member, outcomes in failed.items():
-                places = [(segment, index) for segment, index, _ in chosen[member][0]]
-                member.counts.failed += len(places)
-                for place, outcome in zip(places, outcomes, strict=True):
-                    await self._aside.set_aside(lane_set, *place, outcome, self._members.handling_of(member))
+                messages = [(segment, index) for segment, index, _ in chosen[member][0]]
+                member.counts.failed += len(messages)
+                handling = self._members.handling_of(member)
+                for (segment, index), outcome in zip(messages, outcomes, strict=True):
+                    await self._deferral.defer_by_outcome(lane_set, segment, index, outcome, handling)
         if lane_set.is_lost:
             return
         entry.done()
-        if lane_set.is_putting_off:
+        if lane_set.is_deferring:
             await self._cursor_writer.settle(lane_set)
-            lane_set.has_put_off()
+            lane_set.deferral_was_written()
 
     async def _in_transaction(
         self, lane: LeasedLane, entry: WindowEntry, chosen: Chosen
     ) -> dict[Member, Sequence[Outcome]] | None:
-        """The outcomes of what has to be set aside: nothing if all is done, or lost; None if it was not even tried."""
+        """Call handlers in a transaction. Returns the outcomes of messages that have to be deferred.
+
+        There are none if all is done, or if the lane is lost. None means that no handler was called, because the lane
+        set is ending.
+        """
         backoff, mark = Backoff(), secrets.token_hex(8)
         while True:
             outcomes: dict[Member, Sequence[Outcome]] = {}
             try:
                 async with self._slots, self._handler_store.transaction(mark) as conn:
                     if not await self._store.hold_lane(lane.token, conn):
-                        raise self._is_lost(lane)
-                    if entry.lane_set.is_ending:  # meanwhile: nothing more begins
+                        raise self._lane_is_lost(lane)
+                    if entry.lane_set.is_ending:  # by now: nothing more begins
                         return None
                     for member, (parts, payloads) in chosen.items():
                         messages = [segment.message(index) for segment, index, _ in parts]
@@ -101,7 +92,7 @@ class GroupTransactions:
                         if any(outcome is not ACK for outcome in outcomes[member]):
                             raise _HandlerRolledBack
                     if await self._store.advance([entry.lane_set.step_after(entry)], conn, mark):
-                        raise self._is_lost(lane)
+                        raise self._lane_is_lost(lane)
                 lane.number += 1
                 entry.lane_set.was_advanced(entry)
                 for member, succeeded in outcomes.items():
@@ -114,15 +105,15 @@ class GroupTransactions:
                     else [Release()] * len(parts)
                     for member, (parts, _) in chosen.items()
                 }
-            except (LeaseLost, CommitUnknown) as error:  # if unknown, the ledger tells where to go on
-                self._tell_undone(error)
-                self._lose(entry.lane_set, error.message)
+            except (LeaseLost, CommitUnknown) as error:  # if it is unknown, the stored cursor tells where to go on
+                self._log_undone(error)
+                entry.lane_set.lose(error.message)
                 return {}
             except Exception as error:
                 if outcomes or not _is_away(error):
-                    again = Retry(error=self._members.handling_of(next(iter(chosen))).described(error))
-                    return {member: [again] * len(parts) for member, (parts, _) in chosen.items()}
-                # No handler was called: it is as if nothing had been read yet.
+                    retry = Retry(error=self._members.handling_of(next(iter(chosen))).described(error))
+                    return {member: [retry] * len(parts) for member, (parts, _) in chosen.items()}
+                # No handler was called, so this was no attempt: try once more.
                 if entry.lane_set.is_ending:
                     return None
                 await asyncio.sleep(backoff.next())
@@ -142,8 +133,10 @@ class GroupTransactions:
             member.counts.in_flight -= count
             member.counts.handling_seconds += time.monotonic() - began
 
-    async def try_again(self, lane: LeasedLane, message: Message, payload: Any, handling: Handling) -> Outcome | None:
-        """The outcome of a message that is tried again; None if it is settled."""
+    async def handle_deferred(
+        self, lane: LeasedLane, message: Message, payload: Any, handling: Handling
+    ) -> Outcome | None:
+        """Handle a deferred message in the transaction that settles it. Returns None if it needs no more settlement."""
         outcome: Outcome | None = None
         mark = secrets.token_hex(8)
         try:
@@ -153,26 +146,26 @@ class GroupTransactions:
                 outcome = (await handling.outcomes([message], [payload], conn))[0]
                 if outcome is not ACK:
                     raise _HandlerRolledBack
-                told = await self._store.settle_retrying(
+                results = await self._store.settle_retrying(
                     self._subscription_id, lane.lane, lane.token, [message.id], "done", conn=conn, mark=mark
                 )
-                if told[0] == "lost":
-                    raise self._is_lost(lane)
+                if results[0] == "lost":
+                    raise self._lane_is_lost(lane)
         except _HandlerRolledBack:
             return outcome
         except (LeaseLost, CommitUnknown) as error:
-            self._tell_undone(error, messages=[message.id])
+            self._log_undone(error, messages=[message.id])
         except Exception as error:
             return Release() if outcome is None and _is_away(error) else Retry(error=handling.described(error))
         if not lane.lane_set.is_lost:
-            self._aside.waiting.remove(message.id)
-        self._aside.is_due.set()
+            self._deferral.messages.remove(message.id)
+        self._deferral.may_be_due.set()
         return None
 
-    def _is_lost(self, lane: LeasedLane) -> LeaseLost:
+    def _lane_is_lost(self, lane: LeasedLane) -> LeaseLost:
         return LeaseLost(f"lane {lane.lane} of group {self._members.group.name} is lost")
 
-    def _tell_undone(self, error: LeaseLost | CommitUnknown, **details: Any) -> None:
+    def _log_undone(self, error: LeaseLost | CommitUnknown, **details: Any) -> None:
         group = self._members.group
         event(logging.WARNING, "message.undone", topic=group.topic, group=group.name, **details, error=error.message)
 
@@ -182,4 +175,4 @@ def _is_away(error: Exception) -> bool:
 
 
 class _HandlerRolledBack(Exception):
-    """Leaves a transaction whose handler did not succeed."""
+    """Rolls back the transaction of a handler that did not ack everything."""

@@ -1,4 +1,4 @@
-"""Handling: a handler is called, and what it does becomes an outcome."""
+"""Calls a handler, and turns what it returns or raises into an outcome."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Handling:
             and not subscription.transactional
             and not middleware
         )
-        """Nothing is around the handler: it takes one message, and needs no thread, no timeout, no connection."""
+        """The handler takes one message, and needs no thread, no timeout, no connection and no middleware."""
         self._threads = (
             None
             if subscription.is_async
@@ -46,9 +46,9 @@ class Handling:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def plain_outcome(self, payload: Any, message: Message | None) -> Outcome:
-        """What `outcomes` does, for a plain handler: in one coroutine, since most are of this kind.
+        """Do what `outcomes` does, for a plain handler. Most handlers are plain, so this is one coroutine only.
 
-        The message is for handlers that want it.
+        `message` may be None if the handler does not take it.
         """
         parameter = self.call.message_parameter
         try:
@@ -59,14 +59,17 @@ class Handling:
             return self.as_retry(error)
 
     async def outcomes(self, messages: Sequence[Message], payloads: list[Any], conn: Any) -> Sequence[Outcome]:
-        """Call the handler with messages whose payloads are decoded; one outcome for each."""
+        """Call the handler with messages whose payloads are decoded. Returns an outcome for each."""
         count = len(payloads)  # the handler may change the list
         return await self.outcomes_unless_acked(messages, payloads, conn) or [ACK] * count
 
     async def outcomes_unless_acked(
         self, messages: Sequence[Message], payloads: list[Any], conn: Any
     ) -> Sequence[Outcome] | None:
-        """The same, but None for a handler that returned nothing: all is acked, and that is how it mostly ends."""
+        """Do what `outcomes` does, but return None for a handler that returned nothing: all messages are acked.
+
+        Most calls end like that.
+        """
         count = len(payloads)
         try:
             returned = await self._call(messages, payloads, conn)
@@ -75,9 +78,9 @@ class Handling:
             return [self.as_retry(error)] * count
 
     def as_retry(self, error: BaseException) -> Retry:
-        """What an error of a handler or a filter means. Raises it if it is us who are to end, not the handler.
+        """Turn the error of a handler or a filter into a retry. Raises the error if it is meant to end our own task.
 
-        Others are failures of the handler alone, also those that are meant to pass all others by, as `sys.exit()` does.
+        All others are failures of the handler, even a `SystemExit`.
         """
         task = asyncio.current_task()
         is_cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling()
@@ -92,13 +95,13 @@ class Handling:
         return clean("".join(traceback.format_exception(error))[-4000:])
 
     def retry_delay(self, retry: Retry, attempt: int) -> timedelta | None:
-        """How long to wait before the next attempt; None leaves it to the topic's policy."""
+        """How long to wait before the next attempt. None leaves that to the topic's policy."""
         policy = self.subscription.retry
         return policy.delay(attempt) if retry.delay is None and policy else as_delay(retry.delay)
 
     @property
     def max_attempts(self) -> int | None:
-        """Of the subscription's own policy."""
+        """The limit of the subscription's own retry policy."""
         return self.subscription.retry.max_attempts if self.subscription.retry else None
 
     async def _call(self, messages: Sequence[Message], payloads: list[Any], conn: Any) -> Any:
@@ -120,7 +123,7 @@ class Handling:
     def _call_in_thread(self, payload: Any, named: dict[str, Any]) -> Any:
         try:
             return self.subscription.handler(payload, **named)
-        except StopIteration as error:  # which no future can hold
+        except StopIteration as error:  # no future can hold it
             raise RuntimeError("the handler raised StopIteration") from error
 
     def _as_outcomes(self, returned: Any, count: int) -> Sequence[Outcome]:
@@ -139,7 +142,7 @@ class Handling:
 
 
 def not_decodable(error: Exception) -> DeadLetter:
-    """What does not decode never will: it is given up at once."""
+    """The outcome of a message whose payload does not decode. It never will, so the message is given up at once."""
     return DeadLetter(
         reason=str(error) if isinstance(error, UnreadableEvent) else f"the payload does not decode: {error}"
     )
@@ -149,12 +152,12 @@ _LONGEST_DELAY = timedelta(days=36600)
 
 
 def as_delay(delay: timedelta | float | None) -> timedelta | None:
-    """A delay that the database takes; raises what is wrong with others."""
+    """Convert a delay, and refuse one that the database would not take."""
     if delay is None:
         return None
     wait = as_timedelta(delay, name="delay")
     if not timedelta(0) <= wait <= _LONGEST_DELAY:
-        raise InvalidOption(f"delay {wait} is negative or longer than a century", remedy="give one in between")
+        raise InvalidOption(f"delay {wait} is negative or longer than a century", remedy="give a delay in between")
     return wait
 
 

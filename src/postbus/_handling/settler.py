@@ -1,4 +1,4 @@
-"""Settling: what handlers have finished goes back to the database, in batches and fenced."""
+"""Settles messages of queues: acks go to the database in batches, and each settlement is fenced by a token."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from postbus._runtime.loop import Backoff
 from postbus.errors import DatabaseUnavailable
 from postbus.message import Message
 
-_PARTING = 2.0  # seconds
+_FAREWELL = 2.0  # seconds, at most, for the last settlements of a process
 
 
 class ClaimedLease:
-    """A lease in this process: which of its messages are still in hand, and which wait to be acked."""
+    """A lease of this process: its messages that are still in hand, and those that wait to be acked."""
 
     __slots__ = (
         "acked",
@@ -59,16 +59,16 @@ class ClaimedLease:
 
     @property
     def is_needed(self) -> bool:
-        """Whether it is worth prolonging."""
+        """Whether it is to be extended."""
         return not self.is_lost
 
     def was_prolonged(self, remaining: timedelta | None = None) -> None:
-        """The lease ends after its length from now, or after what remains of it."""
+        """Note that the lease ends after its length from now, or after `remaining`."""
         self.prolong_at = time.monotonic() + (remaining or self.length).total_seconds() / 3
 
 
 class Settler:
-    """Sends acks: all that gathered while the last ones were under way, and whole leases as one."""
+    """Sends acks: in one statement all that gathered during the last one. A lease is acked as a whole if it can be."""
 
     def __init__(self, store: Store, notify: Callable[[str], None]) -> None:
         self._store = store
@@ -79,11 +79,12 @@ class Settler:
         self._settled = asyncio.Event()
         self._settled.set()
 
-    def hold(self, lease: ClaimedLease) -> None:
+    def add(self, lease: ClaimedLease) -> None:
+        """Have the lease extended while messages of it are in hand."""
         self.leases[lease.token] = lease
 
     def ack(self, lease: ClaimedLease, message_id: int) -> None:
-        """The message is done; tell the database soon."""
+        """Note that a message is done. The database is told soon."""
         lease.acked.append(message_id)
         self._unsettled[lease.token] = lease
         self._settled.clear()
@@ -91,7 +92,7 @@ class Settler:
         self._drop(lease, message_id)
 
     def forget(self, lease: ClaimedLease, message_id: int) -> None:
-        """The message has been settled otherwise."""
+        """Note that a message has been settled in another way than by an ack."""
         self._drop(lease, message_id)
         self._was_settled(lease, 1)
 
@@ -102,24 +103,24 @@ class Settler:
 
     def _was_settled(self, lease: ClaimedLease, count: int) -> None:
         lease.on_settled(count)
-        if lease.ordered:  # the next message of the key can be claimed now, and nobody else rings for it
+        if lease.ordered:  # the next message of the key can be claimed now, and nobody else wakes a consumer for it
             self._notify(lease.topic)
 
     async def settled(self) -> None:
         """Wait until all acks so far have been sent."""
         await self._settled.wait()
 
-    async def part(self, given_back: Sequence[tuple[ClaimedLease, int]]) -> None:
-        """Send the last acks, and give back what was not handled. Where that takes long, leases end by themselves."""
+    async def finish(self, unhandled: Sequence[tuple[ClaimedLease, int]]) -> None:
+        """Send the last acks, and release messages that were not handled. If time runs out, their leases expire."""
         with suppress(DatabaseUnavailable, TimeoutError):
-            async with asyncio.timeout(_PARTING):
+            async with asyncio.timeout(_FAREWELL):
                 if self._unsettled:
                     await self.tick()
-                unhandled: defaultdict[ClaimedLease, list[int]] = defaultdict(list)
-                for lease, message_id in given_back:
+                by_lease: defaultdict[ClaimedLease, list[int]] = defaultdict(list)
+                for lease, message_id in unhandled:
                     if message_id in lease.in_hand and not lease.is_lost:
-                        unhandled[lease].append(message_id)
-                for lease, message_ids in unhandled.items():
+                        by_lease[lease].append(message_id)
+                for lease, message_ids in by_lease.items():
                     await self.release(lease, message_ids)
 
     async def run(self) -> None:
@@ -127,7 +128,7 @@ class Settler:
         backoff = Backoff()
         while True:
             await self._acked.wait()
-            # Clear before sending, not after: an ack that is given while we send must wake us again.
+            # Clear before sending, not after: an ack that comes while we send must wake us again.
             self._acked.clear()
             try:
                 await self.tick()
@@ -138,8 +139,8 @@ class Settler:
                 self._acked.set()
 
     async def tick(self) -> None:
-        """Send what is there. What could not be sent stays."""
-        # A lease that is lost may have messages that were dropped unhandled: only what was handled is acked.
+        """Send all acks. Those that could not be sent stay for the next tick."""
+        # A lease that is lost may have had messages that were dropped unhandled: ack only those that were handled.
         whole = [lease for lease in self._unsettled.values() if not lease.in_hand and not lease.is_lost]
         parts = [lease for lease in self._unsettled.values() if lease.in_hand or lease.is_lost]
         if whole:
@@ -154,7 +155,7 @@ class Settler:
 
     def _were_acked(self, lease: ClaimedLease, count: int, lost: Sequence[int]) -> None:
         if lost:
-            _tell_lost(lease, lost)
+            _log_lost(lease, lost)
         del lease.acked[:count]
         if not lease.acked:
             del self._unsettled[lease.token]
@@ -173,7 +174,7 @@ class Settler:
         )
         outcome = outcomes[message.id]
         if outcome == "lost":
-            _tell_lost(lease, [message.id])
+            _log_lost(lease, [message.id])
         else:
             level = logging.ERROR if outcome == "dead" else logging.WARNING
             event(level, f"message.{outcome}", topic=lease.topic, id=message.id, attempt=message.attempt,
@@ -182,7 +183,7 @@ class Settler:
 
     async def dead_letter(self, lease: ClaimedLease, message: Message, reason: str, error: str | None) -> None:
         if await self._store.dead_letter(lease.token, [message.id], reason, error):
-            _tell_lost(lease, [message.id])
+            _log_lost(lease, [message.id])
         else:
             event(logging.ERROR, "message.dead", topic=lease.topic, id=message.id, attempt=message.attempt,
                   error=reason)  # fmt: skip
@@ -198,5 +199,5 @@ def last_line(error: str | None) -> str:
     return (error or "").strip().rpartition("\n")[2]
 
 
-def _tell_lost(lease: ClaimedLease, message_ids: Sequence[int]) -> None:
+def _log_lost(lease: ClaimedLease, message_ids: Sequence[int]) -> None:
     event(logging.WARNING, "lease.lost", topic=lease.topic, messages=list(message_ids))

@@ -1,4 +1,4 @@
-"""Claiming: messages of one topic to one dispatcher, as many as it has room for."""
+"""Claims messages of one topic for one dispatcher, as many as it has free slots."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_SUSPECTS = 1000
 
 
 class Claimer:
-    """Keeps one dispatcher busy."""
+    """Keeps the dispatcher of one subscription busy."""
 
     def __init__(
         self,
@@ -44,55 +44,55 @@ class Claimer:
         self._member = member
         self._waker = waker
         self._floor = ScanFloor()
-        self._told_of_move = False
+        self._has_logged_move = False
         self._takes_suspects = False
         self._claiming = asyncio.Lock()
-        self._left = math.inf if subscription.limit is None else subscription.limit
+        self._limit_left = math.inf if subscription.limit is None else subscription.limit
 
     @property
     def topic(self) -> str:
         return self._subscription.topic
 
     async def halt(self) -> None:
-        """Give back what was claimed and has not begun. The topic is paused: what is claimed from now on is nothing."""
-        async with self._claiming:  # a claim that is under way may have come before that
-            await self._dispatcher.give_back()
+        """Release messages whose handlers have not begun. The topic is paused, so new claims return nothing."""
+        async with self._claiming:  # a claim that is under way may have begun before the pause
+            await self._dispatcher.release_ready()
 
     async def claim_suspect(self) -> Suspect | None:
-        """Messages that are suspected, to be handled at once while nothing else runs."""
+        """Claim suspects. The caller handles them at once, while no other handler runs."""
         self._takes_suspects = False
-        if self._left <= 0:
+        if self._limit_left <= 0:
             return None
         async with self._claiming:
             claim = await self._claim_suspects(_MOST_SUSPECTS, is_alone=True)
         if claim is None or claim.token is None:
             return None
-        lease, left = self._hold(claim, claim.token), deque(claim.messages)
+        lease, left = self._new_lease(claim, claim.token), deque(claim.messages)
 
-        async def share() -> None:
+        async def end_isolation() -> None:
             await self._store.not_alone(lease.token)
-            self._dispatcher.go_on_beside(lease, left)
+            self._dispatcher.continue_beside(lease, left)
 
-        return Suspect(claim.outlasted, partial(self._dispatcher.try_alone, lease, left), share)
+        return Suspect(claim.outlasted, partial(self._dispatcher.try_alone, lease, left), end_isolation)
 
     async def try_beside(self) -> None:
-        """Something else runs: claim suspects when there is room for them."""
+        """Claim suspects like other messages when there are free slots, because other handlers run."""
         self._takes_suspects = True
         self._waker.set()
 
-    async def _claim_suspects(self, room: int, *, is_alone: bool) -> Claim | None:
+    async def _claim_suspects(self, slots: int, *, is_alone: bool) -> Claim | None:
         claim = await self._store.claim_suspects(
             self._subscription.topic,
             member=self._member,
-            max_count=room,
+            max_count=slots,
             lease=self._subscription.lease,
             is_alone=is_alone,
         )
         if claim is not None:
-            self._left -= len(claim.messages)
+            self._limit_left -= len(claim.messages)
         return claim
 
-    def _hold(self, claim: Claim, token: UUID) -> ClaimedLease:
+    def _new_lease(self, claim: Claim, token: UUID) -> ClaimedLease:
         lease = ClaimedLease(
             self._subscription.topic,
             token,
@@ -102,22 +102,22 @@ class Claimer:
             remaining=claim.remaining,
             on_settled=self._dispatcher.was_settled,
         )
-        self._settler.hold(lease)
+        self._settler.add(lease)
         return lease
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Claim until `stop` is set, or as many as the subscription wants have been claimed."""
+        """Claim until `stop` is set, or until the subscription has its `limit` of messages."""
         backoff = Backoff()
         wait = 0.01
-        while not stop.is_set() and self._left > 0:
-            room = await self._dispatcher.wait_for_room()
-            if stop.is_set() or room == 0:
+        while not stop.is_set() and self._limit_left > 0:
+            slots = await self._dispatcher.wait_for_slots()
+            if stop.is_set() or slots == 0:
                 break
             # Clear before claiming, not after: a message that commits while we claim must wake us again.
             self._waker.clear()
             try:
                 async with self._claiming:
-                    asked_again_in = await self.tick(room)
+                    next_claim_in = await self.tick(slots)
                 backoff.reset()
             except DatabaseUnavailable as error:
                 self._floor.forget()
@@ -126,38 +126,38 @@ class Claimer:
                       retry_in=f"{wait:.2f}s", error=error.message)  # fmt: skip
                 await pause(wait, stop)
                 continue
-            if asked_again_in == 0:
+            if next_claim_in == 0:
                 wait = 0.01
                 continue
-            # Look again soon after work, and less and less often while there is none.
-            wait = min(wait * 2, self._subscription.poll, asked_again_in)
-            await self._waker.woken_within(wait)  # for the end, too
+            # Claim again soon after there was work, and less and less often while there is none.
+            wait = min(wait * 2, self._subscription.poll, next_claim_in)
+            await self._waker.woken_within(wait)  # stopping the worker wakes us, too
 
-    async def tick(self, room: int) -> float:
-        """Claim once. Returns after how many seconds to ask again, unless the waker rings; 0 for at once."""
+    async def tick(self, slots: int) -> float:
+        """Claim once. Returns after how many seconds to claim again if no wake-up comes; 0 means at once."""
         if self._takes_suspects:
-            suspects = await self._claim_suspects(int(min(room, self._left)), is_alone=False)
+            suspects = await self._claim_suspects(int(min(slots, self._limit_left)), is_alone=False)
             if suspects is not None and suspects.token is not None:
-                self._dispatcher.accept(self._hold(suspects, suspects.token), suspects.messages)
+                self._dispatcher.accept(self._new_lease(suspects, suspects.token), suspects.messages)
                 return 0
             self._takes_suspects = False
         floor = self._floor.current()
         claim = await self._store.claim(
             self._subscription.topic,
             member=self._member,
-            max_count=int(min(room, self._left)),
+            max_count=int(min(slots, self._limit_left)),
             lease=self._subscription.lease,
             floor=floor,
             max_bytes=self._subscription.max_bytes,
         )
         self._floor.moved(claim.floor, given=floor, took=claim.took)
-        if claim.moved and claim.token is None and not self._told_of_move:
-            self._told_of_move = True
+        if claim.moved and claim.token is None and not self._has_logged_move:
+            self._has_logged_move = True
             event(logging.WARNING, "queue.moved", topic=self._subscription.topic,
                   remedy="the topic is PUB_SUB by now, and its queue is empty: subscribe with group=…")  # fmt: skip
         if claim.token is not None:
-            self._dispatcher.accept(self._hold(claim, claim.token), claim.messages)
-            self._left -= len(claim.messages)
+            self._dispatcher.accept(self._new_lease(claim, claim.token), claim.messages)
+            self._limit_left -= len(claim.messages)
         if claim.more:
             return 0
         if claim.next_due is not None:

@@ -1,18 +1,18 @@
-"""The floor of a queue: where a search for messages begins, so that it need not step over what was taken before."""
+"""The scan floor of a queue: where a search begins, so that it need not step over messages that are gone."""
 
 from __future__ import annotations
 
 import math
 import time
 
-_AGE = 30.0  # seconds after which a search starts at the beginning again, unless told otherwise
-_COST = 50  # … and this many times longer than such a search takes in the server
+_AGE = 30.0  # seconds, at least, between two searches from the beginning, by default
+_COST = 50  # a search from the beginning comes after this many times as long as the last one took in the server
 
 
 class ScanFloor:
-    """What the last claim of a queue said about where the next one may begin.
+    """Where the next claim of a queue may begin, as the last one said.
 
-    A claim that was rolled back leaves messages below it, so from time to time a search starts at the beginning.
+    A claim that was rolled back leaves messages below the floor. So from time to time a search starts at the beginning.
     """
 
     def __init__(self, age: float = _AGE) -> None:
@@ -25,9 +25,9 @@ class ScanFloor:
         return self._value if time.monotonic() < self._until else None
 
     def moved(self, value: str | None, *, given: str | None, took: float) -> None:
-        """A claim that began at `given` says where the next one may begin, and how many seconds the server took.
+        """Note the new floor after a claim that began at `given`, and that took so many seconds in the server.
 
-        The quicker of the last two full searches counts: one that a stalled server held up must not put off the next.
+        The quicker of the last two full searches sets the interval: a stalled server must not delay the next search.
         """
         self._value = value
         if given is None:
@@ -35,5 +35,5 @@ class ScanFloor:
             self._last_took = took
 
     def forget(self) -> None:
-        """Another server may answer next, to which it means nothing."""
+        """Forget the floor. Another server may answer next, and the floor means nothing to it."""
         self._value = None

@@ -19,6 +19,10 @@ _FIRST_WAIT = 0.05
 _LONGEST_WAIT = 5.0
 
 
+class Stopped(Exception):
+    """The process was stopped while it waited for the database."""
+
+
 class Backoff:
     """Waits while the database is away: longer each time, with jitter."""
 
@@ -55,15 +59,15 @@ async def pause(seconds: float, *events: asyncio.Event) -> None:
 
 
 async def patiently(ask: Callable[[], Awaitable[T]], *, stop: asyncio.Event | None = None) -> T:
-    """Ask the database. While it is away, wait and ask again, until `stop` is set."""
+    """Ask the database. While it is away, wait and ask again. Raises `Stopped` if `stop` is set meanwhile."""
     backoff = Backoff()
     while True:
         try:
             return await ask()
-        except DatabaseUnavailable:
+        except DatabaseUnavailable as error:
             await pause(backoff.next(), *([stop] if stop is not None else []))
             if stop is not None and stop.is_set():
-                raise
+                raise Stopped from error
 
 
 async def repeat(
