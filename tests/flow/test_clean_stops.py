@@ -313,7 +313,7 @@ async def test_stop_while_lanes_are_released_repeats_nothing(
         await bus.send("t", n, key=key)
     run = asyncio.create_task(bus.run())
     await eventually(all_began)
-    [consumer] = bus._worker._keeper.consumers.values()  # type: ignore[union-attr]
+    [consumer] = bus._worker._started_groups._assigner.consumers.values()  # type: ignore[union-attr]
     settle = consumer._cursor_writer.settle
     monkeypatch.setattr(consumer._cursor_writer, "settle", settle_after_the_stop)
     monkeypatch.setattr(Store, "note_done", note_slowly)

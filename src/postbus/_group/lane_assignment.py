@@ -215,7 +215,7 @@ class LaneAssigner:
                 event(logging.INFO, "catch_up.ended", group=name, topic=topic)
             elif state == "CANCELLED":
                 event(logging.WARNING, "group.stopped", group=name, topic=topic, reason="cancelled or removed",
-                      remedy="start the group again, or this process")  # fmt: skip
+                      remedy="subscribe again: start the group or this process again")  # fmt: skip
             elif state != self._states.get(subscription_id, "ACTIVE"):
                 level = logging.INFO if state == "ACTIVE" else logging.WARNING
                 event(level, "group.state", group=name, topic=topic, state=state)
