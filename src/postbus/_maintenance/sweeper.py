@@ -56,8 +56,8 @@ class Sweeper:
     def removal_jobs(self) -> list[Job]:
         """The jobs that remove rows."""
         return [
-            Job("sweep log", self.sweep_log, SWEEP),
             Job("sweep", self.sweep, SWEEP),
+            Job("sweep log", self.sweep_log, SWEEP),
             Job("subscriptions", self.sweep_subscriptions, SWEEP_SUBSCRIPTIONS),
         ]
 
