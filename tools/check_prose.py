@@ -17,11 +17,9 @@ CODE = ("src", "tools", "faults", "bench", "tests", "examples")
 TO_DO = (
     "_admin",
     "_consumers",
-    "_db",
     "_group",
     "_handling",
     "_maintenance",
-    "_pull",
     "_queue",
     "admin.py",
     "cli",
