@@ -20,11 +20,12 @@ test: .venv/ready server-$(PG) test-servers ## run the tests; PG=14 to PG=17 for
 	    [ $$? = 1 ] && echo "what failed is run again, with nothing beside it: does it fail, or was the machine too busy?" \
 	    && $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none $(TESTS); }
 
-check: .venv/ready ## format, lint, types, import layers, SQL rules, prose and links
+check: .venv/ready ## format, lint, types, layers, the shape of the tree, SQL rules, prose
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python tools/check_layers.py
+	@$(BIN)/python tools/check_tree.py
 	@$(BIN)/python tools/check_sql.py
 	@$(BIN)/python tools/check_prose.py
 
