@@ -79,6 +79,10 @@ class Plan:
     peers_at_once: bool = False
     """Whether all systems are measured at the same time. That shows that they work, not how fast they are."""
 
+    def more_rounds(self, times: int) -> int:
+        """The rounds of a measurement that is short, or whose ratio needs many of them."""
+        return times * self.rounds if self.rounds > 1 else 1
+
     @classmethod
     def quick(cls) -> Self:
         """A few seconds for each part. That shows that it works, not how fast it is."""

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
+
 from bench.http import polls, throughput
+from bench.lab import Lab
+from bench.report import Report
 from bench.scenario import Scenario
 
-SCENARIO = Scenario(
+
+class _Http(Scenario):
+    @contextlib.asynccontextmanager
+    async def workspace(self, lab: Lab, report: Report) -> AsyncIterator[throughput.Clients]:
+        """A server for all parts but the polls, which need one of their own."""
+        async with throughput.clients_of_server(lab) as clients:
+            yield clients
+
+
+SCENARIO = _Http(
     "http",
     {
         "push batches": throughput.measure_push,

@@ -8,7 +8,7 @@ import time
 import msgspec
 
 from bench.http.client import Connection, as_json, connections, served
-from bench.lab import Lab
+from bench.http.throughput import Clients
 from bench.latency import percentiles
 from bench.machine import cpu_seconds, resident_mb
 from bench.plan import Plan
@@ -33,7 +33,7 @@ class _PoppedStamp(msgspec.Struct):
     messages: list[_Message]
 
 
-async def measure(lab: Lab, plan: Plan, report: Report) -> None:
+async def measure(clients: Clients, plan: Plan, report: Report) -> None:
     """Measure memory and processor time of a server with idle polls, and the time from a push until a poll wakes."""
     waits: list[int] = []
     count, all_came = int(_RATE * plan.latency_seconds), asyncio.Event()
@@ -47,7 +47,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
             if len(waits) == count:
                 all_came.set()
 
-    async with lab.database() as dsn:
+    async with clients.lab.database() as dsn:
         async with Bus.open(dsn) as bus:
             await bus.admin.create_topic(_TOPIC)
         async with served(dsn, "--max-polls", str(plan.polls)) as server, connections(server, plan.polls) as opened:

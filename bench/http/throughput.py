@@ -37,7 +37,10 @@ class _Popped(msgspec.Struct):
 
 
 @dataclass
-class _Connected:
+class Clients:
+    """Connections to a server, and a bus on the same database."""
+
+    lab: Lab
     bus: Bus
     opened: list[Connection]
     truncate: Callable[[], Awaitable[object]]
@@ -50,115 +53,113 @@ class _Connected:
 
 
 @contextlib.asynccontextmanager
-async def _connected(lab: Lab) -> AsyncIterator[_Connected]:
+async def clients_of_server(lab: Lab) -> AsyncIterator[Clients]:
     async with lab.database() as dsn, Bus.open(dsn) as bus, connection(dsn) as conn:
         await bus.admin.create_topic(_TOPIC)
         async with served(dsn) as server, connections(server, CONNECTIONS) as opened:
-            yield _Connected(bus, opened, partial(conn.execute, "truncate postbus.queued"))
+            yield Clients(lab, bus, opened, partial(conn.execute, "truncate postbus.queued"))
 
 
-async def measure_push(lab: Lab, plan: Plan, report: Report) -> None:
+async def measure_push(clients: Clients, plan: Plan, report: Report) -> None:
     """Push batches of 100 by 50 connections, and by 50 tasks of one Python process."""
     given = payloads(PUSH_BATCH)
     body = as_json([{"payload": one} for one in given])
     count = max(plan.per_round // PUSH_BATCH, CONNECTIONS)
-    async with _connected(lab) as clients:
 
-        async def by_http() -> float:
-            await clients.truncate()
-            left = iter(range(count))
+    async def by_http() -> float:
+        await clients.truncate()
+        left = iter(range(count))
 
-            async def push(one: Connection) -> None:
-                for _ in left:
-                    await one.post(_PUSH, body)
+        async def push(one: Connection) -> None:
+            for _ in left:
+                await one.post(_PUSH, body)
 
-            return count * PUSH_BATCH / await clients.by_all(push)
+        return count * PUSH_BATCH / await clients.by_all(push)
 
-        async def direct() -> float:
-            await clients.truncate()
-            left = iter(range(count))
+    async def direct() -> float:
+        await clients.truncate()
+        left = iter(range(count))
 
-            async def push(unused: Connection) -> None:
-                for _ in left:
-                    await clients.bus.send_many(_TOPIC, given)
+        async def push(unused: Connection) -> None:
+            for _ in left:
+                await clients.bus.send_many(_TOPIC, given)
 
-            return count * PUSH_BATCH / await clients.by_all(push)
+        return count * PUSH_BATCH / await clients.by_all(push)
 
-        measures: dict[str, Measure] = {"http_push_batch_per_s": by_http, "http_push_batch_python_per_s": direct}
-        rates = await alternate(measures, rounds=plan.rounds)
+    measures: dict[str, Measure] = {"http_push_batch_per_s": by_http, "http_push_batch_python_per_s": direct}
+    rates = await alternate(measures, rounds=plan.rounds)
     report.add(**rates.medians())
     ratio = rates.ratio("http_push_batch_per_s", "http_push_batch_python_per_s")
     report.check("http_push_batch_to_python_ratio", ratio, ">=", 0.25)
 
 
-async def measure_pop(lab: Lab, plan: Plan, report: Report) -> None:
+async def measure_pop(clients: Clients, plan: Plan, report: Report) -> None:
     """Pop and ack batches of 500 by 50 connections, and by 50 tasks of one Python process."""
     given = payloads(1000)
     count = max(plan.per_round, 2 * CONNECTIONS * POP_BATCH) if plan.rounds > 1 else plan.per_round
-    async with _connected(lab) as clients:
 
-        async def fill() -> None:
-            await clients.truncate()
-            for _ in range(0, count, len(given)):
-                await clients.bus.send_many(_TOPIC, given)
+    async def fill() -> None:
+        await clients.truncate()
+        for _ in range(0, count, len(given)):
+            await clients.bus.send_many(_TOPIC, given)
 
-        async def by_http() -> float:
-            await fill()
-            body = as_json({"count": POP_BATCH})
+    async def by_http() -> float:
+        await fill()
+        body = as_json({"count": POP_BATCH})
 
-            async def pop(one: Connection) -> None:
-                while (held := msgspec.json.decode(await one.post(_POP, body), type=_Popped)).messages:
-                    await one.post("/v1/ack", msgspec.json.encode(held))
+        async def pop(one: Connection) -> None:
+            while (held := msgspec.json.decode(await one.post(_POP, body), type=_Popped)).messages:
+                await one.post("/v1/ack", msgspec.json.encode(held))
 
-            return count / await clients.by_all(pop)
+        return count / await clients.by_all(pop)
 
-        async def direct() -> float:
-            await fill()
+    async def direct() -> float:
+        await fill()
 
-            async def pop(unused: Connection) -> None:
-                while popped := await clients.bus.pop(_TOPIC, batch=POP_BATCH):
-                    await popped.ack()
+        async def pop(unused: Connection) -> None:
+            while popped := await clients.bus.pop(_TOPIC, batch=POP_BATCH):
+                await popped.ack()
 
-            return count / await clients.by_all(pop)
+        return count / await clients.by_all(pop)
 
-        measures: dict[str, Measure] = {"http_pop_batch_per_s": by_http, "http_pop_batch_python_per_s": direct}
-        rates = await alternate(measures, rounds=plan.rounds)
+    measures: dict[str, Measure] = {"http_pop_batch_per_s": by_http, "http_pop_batch_python_per_s": direct}
+    rates = await alternate(measures, rounds=plan.rounds)
     report.add(**rates.medians())
     ratio = rates.ratio("http_pop_batch_per_s", "http_pop_batch_python_per_s")
     report.check("http_pop_batch_to_python_ratio", ratio, ">=", 0.25)
 
 
-async def measure_single(lab: Lab, plan: Plan, report: Report) -> None:
+async def measure_single(clients: Clients, plan: Plan, report: Report) -> None:
     """Push one message per request by 50 connections, then pop and ack one per request."""
     [given] = payloads(1)
     push_body, pop_body = as_json({"payload": given}), as_json({"count": 1})
-    async with _connected(lab) as clients:
+    await clients.truncate()
 
-        def turns() -> Iterator[int]:
-            return iter(range(plan.singles))
+    def turns() -> Iterator[int]:
+        return iter(range(plan.singles))
 
-        async def push_rate() -> float:
-            left = turns()
+    async def push_rate() -> float:
+        left = turns()
 
-            async def push(one: Connection) -> None:
-                for _ in left:
-                    await one.post(_PUSH, push_body)
+        async def push(one: Connection) -> None:
+            for _ in left:
+                await one.post(_PUSH, push_body)
 
-            return plan.singles / await clients.by_all(push)
+        return plan.singles / await clients.by_all(push)
 
-        async def pop_rate() -> float:
-            left = turns()
+    async def pop_rate() -> float:
+        left = turns()
 
-            async def pop(one: Connection) -> None:
-                for _ in left:
-                    await one.post("/v1/ack", await one.post(_POP, pop_body))
+        async def pop(one: Connection) -> None:
+            for _ in left:
+                await one.post("/v1/ack", await one.post(_POP, pop_body))
 
-            return plan.singles / await clients.by_all(pop)
+        return plan.singles / await clients.by_all(pop)
 
-        pushed, popped = [], []
-        for _ in range(plan.rounds):
-            pushed.append(await push_rate())
-            popped.append(await pop_rate())
+    pushed, popped = [], []
+    for _ in range(plan.rounds):
+        pushed.append(await push_rate())
+        popped.append(await pop_rate())
     report.add(
         http_push_single_per_s=sorted(pushed)[len(pushed) // 2], http_pop_single_per_s=sorted(popped)[len(popped) // 2]
     )

@@ -44,7 +44,7 @@ async def _in_turns(small: str, large: str, plan: Plan) -> tuple[float, float]:
     """The seconds of a read in each database, by turns."""
     seconds_small: list[float] = []
     seconds_large: list[float] = []
-    for _ in range(2 * plan.rounds):
+    for _ in range(plan.more_rounds(2)):
         seconds_small += await reads(small, _READS)
         seconds_large += await reads(large, _READS)
     return median(seconds_small), median(seconds_large)

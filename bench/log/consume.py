@@ -38,7 +38,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
                 "consume_single_handler_per_s": partial(read, SINGLES),
                 "consume_keyset_select_per_s": rows,
             },
-            rounds=3 * plan.rounds,  # since they are short
+            rounds=plan.more_rounds(3),
         )
     report.add(**rates.medians())
     ratio = rates.ratio("consume_batch_handler_per_s", "consume_keyset_select_per_s")

@@ -44,7 +44,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
             "publish_bulk_raw_segments_per_s": partial(rate, peer.insert_segment),
             "publish_bulk_raw_copy_per_s": partial(rate, peer.copy_rows),
         }
-        rates = await alternate(measures, rounds=3 * plan.rounds)  # since they are short
+        rates = await alternate(measures, rounds=plan.more_rounds(3))
     report.add(**rates.medians())
     report.check(
         "publish_bulk_to_raw_segments_ratio",

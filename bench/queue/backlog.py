@@ -33,7 +33,7 @@ async def measure(lab: Lab, plan: Plan, report: Report) -> None:
                 await bus.admin.create_topic(_TOPIC)
                 await bus.admin.pause_topic(_TOPIC)
         # Enough for the last round to find the whole backlog, too.
-        rounds = 2 * plan.rounds
+        rounds = plan.more_rounds(2)
         await fill(full, plan.messages + rounds * plan.few)
         from_large = partial(drain_some, full, _TOPIC, BATCHES, count=plan.few)
         rates = await alternate({"large": from_large, "small": from_small}, rounds=rounds)

@@ -118,7 +118,7 @@ async def _rates(beside: _Side, without: _Side, plan: Plan) -> Rates:
         "peer_beside": partial(beside.drain_peer, few),
         "peer_without": partial(without.drain_peer, few),
     }
-    return await alternate(measures, rounds=2 * plan.rounds)
+    return await alternate(measures, rounds=plan.more_rounds(2))
 
 
 @contextlib.asynccontextmanager

@@ -80,7 +80,7 @@ async def measure_bulk(lab: Lab, plan: Plan, report: Report) -> None:
             "publish_bulk_handwritten_per_s": partial(rate, queues.many_handwritten, given),
             "publish_bulk_raw_copy_per_s": partial(rate, queues.many_copied, encoded),
         }
-        rates = await alternate(measures, rounds=3 * plan.rounds)  # since they are short
+        rates = await alternate(measures, rounds=plan.more_rounds(3))
     report.add(**rates.medians())
     ours = "publish_bulk_per_s"
     report.add(publish_bulk_to_raw_copy_ratio=rates.ratio(ours, "publish_bulk_raw_copy_per_s"))
