@@ -46,6 +46,9 @@ peers: .venv/ready ## install what `python -m bench peers` measures beside Postb
 attacks: .venv/ready server-$(PG) test-servers ## attack everything, and write the table of attacks into docs/security.md
 	@PG=$(PG) $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -q --table-of-attacks docs/security.md tests/security
 
+schema: .venv/ready ## write src/postbus/sql/schema.sql, which shows the current schema
+	@$(BIN)/python tools/write_schema.py
+
 audit-dependencies: .venv/ready ## ask whether a pinned dependency has a known vulnerability; exit code 3: nobody could be asked
 	@$(BIN)/python tools/audit_dependencies.py
 

@@ -32,8 +32,6 @@ TIMES = {
     "subscribe_scope": {"start_at"},
 }
 LONGEST = 130
-# Functions that have not been split yet, and how long they are.
-LONGER = {"fates": 160}
 CREATED = re.compile(r"^create or replace (function|view) postbus(?:_outbox|_topics)?\.(\w+)", re.MULTILINE)
 
 
@@ -65,8 +63,8 @@ def problems_of(path: Path) -> Iterator[str]:
         yield "locks rows and does not say so in its header"
     if "execute " in statements and "format(" not in statements and "_sql(" not in statements:
         yield "has dynamic SQL without format()"
-    if len(text.splitlines()) > LONGER.get(path.stem, LONGEST):
-        yield f"has more than {LONGER.get(path.stem, LONGEST)} lines: split it"
+    if len(text.splitlines()) > LONGEST:
+        yield f"has more than {LONGEST} lines: split it"
     if any(len(line) > 150 for line in text.splitlines()):
         yield "has a line of more than 150 characters"
 

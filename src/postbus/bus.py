@@ -362,7 +362,10 @@ class Bus:
         return self._store
 
     async def _connect(self) -> None:
-        store = await Store.open(self.dsn, size=self._pool_size, actor=self._actor, migrate=self._migrate)
+        data_dir = None if self._server is None else self._server.data_dir
+        store = await Store.open(
+            self.dsn, size=self._pool_size, actor=self._actor, migrate=self._migrate, data_dir=data_dir
+        )
         self._publisher.connected(store)
         self._puller = Puller(self.dsn, store, self._wakers, self._publisher.notify)
         self._store = store

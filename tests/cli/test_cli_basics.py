@@ -230,7 +230,7 @@ async def test_migrate_lists_applied_migrations(empty_dsn: str, tmp_path: Path) 
 
     first, second = await cli("migrate"), await cli.quick("migrate", "--json")
 
-    assert "applied migration 0001_initial\n" in first.done().out
+    assert "applied migration 0001_schema\n" in first.done().out
     assert second.done().json["applied"] == []
 
 

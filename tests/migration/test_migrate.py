@@ -6,13 +6,14 @@ import asyncio
 import re
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
 from postbus import Bus, SchemaMissing, SchemaTooNew, SchemaTooOld, __version__
-from postbus._db.migrator import check, code, code_checksum, migrate, migrations, read_state, script
+from postbus._db.migrator import check, code, code_checksum, migrate, migrations, read_migrations, read_state, script
 
 # All that makes a schema.
 _EVERYTHING = """
@@ -139,12 +140,73 @@ async def test_a_database_without_the_schema_is_refused(empty_dsn: str) -> None:
             pass
 
 
-async def test_a_database_that_is_too_old_is_refused(conn: Any, dsn: str) -> None:
-    """A database that lacks a migration is refused with the command that applies it."""
-    await conn.execute("delete from postbus.migration")
+@pytest.fixture
+def second_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Adds a migration that this version does not have."""
+
+    def add(sql: str) -> None:
+        baseline = migrations()[0]
+        (tmp_path / f"0001_{baseline.name}.sql").write_text(baseline.sql)
+        (tmp_path / "0002_colours.sql").write_text(sql)
+        added = read_migrations(tmp_path)
+        monkeypatch.setattr("postbus._db.migrator.migrations", lambda: added)
+
+    return add
+
+
+_COLOURS = "create table postbus.colour (name text primary key);"
+
+
+async def test_a_database_that_lacks_a_migration_is_refused_until_it_is_migrated(
+    conn: Any, dsn: str, second_migration: Callable[[str], None]
+) -> None:
+    """The client names the command that applies it, and `migrate` applies that migration alone."""
+    await migrate(conn)
+    second_migration(_COLOURS)
     with pytest.raises(SchemaTooOld, match="postbus migrate"):
         async with Bus.open(dsn):
             pass
+
+    applied = await migrate(conn)
+
+    assert [name for name in applied if name.startswith("migration ")] == ["migration 0002_colours"]
+    assert await conn.fetchval("select count(*) from postbus.colour") == 0
+    await check(conn)
+
+
+async def test_a_new_database_gets_all_migrations(empty_dsn: str, second_migration: Callable[[str], None]) -> None:
+    """The baseline first, then what came later."""
+    second_migration(_COLOURS)
+    conn: Any = await asyncpg.connect(empty_dsn)
+    try:
+        applied = await migrate(conn)
+        assert [name for name in applied if name.startswith("migration ")] == [
+            "migration 0001_schema",
+            "migration 0002_colours",
+        ]
+        await check(conn)
+    finally:
+        await conn.close()
+
+
+@pytest.mark.parametrize(("first_line", "is_refused"), [("-- breaking\n", True), ("", False)])
+async def test_a_breaking_migration_keeps_older_clients_out(
+    conn: Any,
+    second_migration: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    first_line: str,
+    is_refused: bool,
+) -> None:
+    """Clients of this version serve a database with a later migration, unless that one is marked as breaking."""
+    second_migration(first_line + _COLOURS)
+    await migrate(conn)
+    monkeypatch.undo()
+    await conn.execute("update postbus.installed set code_version = '99.0.0'")
+    if is_refused:
+        with pytest.raises(SchemaTooNew, match="migrated to 2"):
+            await check(conn)
+    else:
+        await check(conn)
 
 
 async def test_a_breaking_newer_database_is_refused(conn: Any, dsn: str) -> None:

@@ -1,39 +1,29 @@
-"""Databases of earlier versions: what `postbus migrate --print` gave then, brought up to date."""
+"""Databases of earlier versions: what `postbus migrate --print` gave then, brought up to date or refused."""
 
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
-from migration.released_sql import advance, pass_all, put_off
 from migration.test_migrate import everything
-from postbus import Bus, Start
-from postbus._db.migrator import migrate
-from support.eventually import eventually
+from postbus import Bus, SchemaTooOld, Start
+from postbus._db.migrator import check, migrate, migrate_if_needed
 from support.grouping import collect, has
-from support.log_sql import (
-    create_topic,
-    publish_many,
-    read,
-    settle_retrying,
-    subscribe,
-    take,
-)
 from support.running import running
 
-_RELEASED = Path(__file__).parent / "released"
-RELEASED = sorted(_RELEASED.glob("*.sql.gz"))
+_HERE = Path(__file__).parent
+RELEASED = sorted((_HERE / "released").glob("*.sql.gz"))
+BEFORE_0_1 = sorted((_HERE / "before_0_1").glob("*.sql.gz"))
 
 
-async def installed(dsn: str, released: Path) -> Any:
+async def installed(dsn: str, file: Path) -> Any:
     """A connection to a database that has the schema of that time."""
     conn: Any = await asyncpg.connect(dsn)
-    await conn.execute(gzip.decompress(released.read_bytes()).decode())
+    await conn.execute(gzip.decompress(file.read_bytes()).decode())
     return conn
 
 
@@ -52,7 +42,7 @@ async def test_an_upgrade_ends_with_the_schema_of_a_new_database(empty_dsn: str,
 
 @pytest.mark.parametrize("released", RELEASED, ids=lambda path: path.name)
 async def test_a_queue_survives_an_upgrade(empty_dsn: str, released: Path) -> None:
-    """From each release: what waited and what was delayed is handled."""
+    """From each release: waiting and delayed messages are handled."""
     conn = await installed(empty_dsn, released)
     await conn.execute("select postbus.publish('q', '1'::jsonb), postbus.publish('q', '2'::jsonb, delay => '1 ms')")
     await migrate(conn)
@@ -69,114 +59,49 @@ async def test_a_queue_survives_an_upgrade(empty_dsn: str, released: Path) -> No
     assert sorted(got) == [1, 2]
 
 
-@pytest.mark.parametrize(("released", "tracking"), [("0003", "OFFSET_WATERMARK"), ("0004", "REFERENCE_COUNTING")])
-async def test_groups_survive_an_upgrade(empty_dsn: str, released: str, tracking: str) -> None:
-    """Each goes on at its place, in the middle of a segment too, with what is to be tried again and what is dead."""
-    conn = await installed(empty_dsn, _RELEASED / f"{released}.sql.gz")
-    options = json.dumps({"semantics": "PUB_SUB", "lanes": 1, "retry_initial": "0 s", "retry_max": "0 s"})
-    await conn.execute("select postbus.create_topic('t', $1)", options)
-    for group in ("begins", "half-way"):
-        await conn.execute("select postbus.subscribe('t', $1, 'FROM_BEGINNING')", group)
-    await conn.execute(
-        "select postbus.publish_many('t', array['0', '1', '2', '3']::bytea[], content_type => $1)", "application/json"
-    )
-    half = await conn.fetchval("select id from postbus.subscription where group_name = 'half-way'")
-    await conn.execute("select postbus.heartbeat('old', 'host', 1, '{}')")
-    lane = await conn.fetchrow("select * from postbus.lease_lanes('old', array[$1::bigint], '{}')", half)
-    rows = await conn.fetch("select * from postbus.read_log('t', '{0}', $1)", lane["cursor"])
-    await conn.execute(
-        "select postbus.advance(array[$1::bigint], '{0}', array[$2::bigint], array[$3], array[$4::bigint], "
-        "done_indexes => '{1}', passed => '{2}')",
-        half, lane["number"], rows[-1]["during_cursor"], rows[0]["position"],
-    )  # fmt: skip
-    await conn.execute("select postbus.sign_off('old')")
-
+@pytest.mark.parametrize("released", RELEASED, ids=lambda path: path.name)
+async def test_a_group_survives_an_upgrade(empty_dsn: str, released: Path) -> None:
+    """From each release: a group receives what was published before the upgrade and after it, once."""
+    conn = await installed(empty_dsn, released)
+    await conn.execute("select postbus.create_topic('t', '{\"semantics\": \"PUB_SUB\"}')")
+    await conn.execute("select postbus.subscribe('t', 'g', 'FROM_BEGINNING')")
+    await conn.execute("select postbus.publish('t', '1'::jsonb)")
     await migrate(conn)
-    known = await conn.fetch(
-        "select s.group_name, c.handed_out from postbus.current_cursor c "
-        "join postbus.subscription s on s.id = c.subscription_id"
-    )
-    assert dict(known) == {"begins": 0, "half-way": rows[0]["position"] & (1 << 43) - 1}, "which a rebase goes by"
-    async with Bus.open(empty_dsn) as bus:
-        assert (await bus.admin.topic("t"))["tracking"] == tracking, "as it was"
-        got = {name: collect(bus, name, start=Start.BEGINNING) for name in ("begins", "half-way", "new")}
-        async with running(bus):
-            await has(got["new"], 4)
-            await bus.send("t", 4)
-
-            async def all_have_come() -> None:
-                assert {name: sorted(numbers) for name, numbers in got.items()} == {
-                    "begins": [0, 1, 2, 3, 4], "half-way": [2, 3, 4], "new": [0, 1, 2, 3, 4],
-                }  # fmt: skip
-
-            await eventually(all_have_come)
-        await bus.admin.set_topic("t", tracking="REFERENCE_COUNTING")
-        for storage in await conn.fetch("select id from postbus.storage"):
-            await conn.execute("select postbus.sweep_log($1)", storage["id"])
     await conn.close()
-
-
-@pytest.mark.parametrize("tracking", ["OFFSET_WATERMARK", "REFERENCE_COUNTING"])
-async def test_what_was_completed_stays_completed_in_an_upgrade(empty_dsn: str, tracking: str) -> None:
-    """Groups that had come late were not required for it, and do not become so."""
-    conn = await installed(empty_dsn, _RELEASED / "0012.sql.gz")
-    await create_topic(conn, tracking=tracking)
-    group = await subscribe(conn, "g")
-    await publish_many(conn, "completed")
-    await pass_all(conn, group)
-    for late in ("late", "later"):
-        await subscribe(conn, late, "FROM_BEGINNING")
-        await publish_many(conn, f"for {late}")
-    await pass_all(conn, group)
-    states = "select status from postbus.message_states order by id"
-    expected = ["COMPLETED", "PROCESSING", "PROCESSING"]
-    assert [row["status"] for row in await conn.fetch(states)] == expected
-
-    await migrate(conn)
-    rows = await conn.fetch("select required, status from postbus.message_states order by id")
-    assert [tuple(row) for row in rows] == [
-        (["g"], "COMPLETED"),
-        (["g", "late", "later"], "PROCESSING"),
-        (["g", "late", "later"], "PROCESSING"),
-    ]
-    await conn.close()
-
-
-@pytest.mark.parametrize("tracking", ["OFFSET_WATERMARK", "REFERENCE_COUNTING"])
-async def test_what_was_done_ahead_before_an_upgrade_is_not_delivered_again(empty_dsn: str, tracking: str) -> None:
-    """It had been put off and done, or given up, before the group's place was past it, in segments beside others."""
-    conn = await installed(empty_dsn, _RELEASED / "0012.sql.gz")
-    await create_topic(conn, tracking=tracking, retry_initial="0 s", retry_max="0 s")
-    group = await subscribe(conn, "g")
-    await publish_many(conn, "0", "1", content_type="application/json")
-    ids = [
-        id
-        for numbers in (["2", "3", "4"], ["5", "6", "7"])
-        for id in await publish_many(conn, *numbers, content_type="application/json")
-    ]
-    [lane] = await take(conn, "w", group)
-    piece = await read(conn, lane.cursor)
-    assert piece.during is not None
-    await put_off(conn, lane, piece.after(3), "retry", "dead", "retry", "retry", "retry")
-    await conn.execute("select postbus.claim_retrying(array[$1::uuid], 10)", lane.token)
-    assert await settle_retrying(conn, lane, [ids[n] for n in (1, 4, 5)], "done") == ["done"] * 3
-    assert await settle_retrying(conn, lane, [ids[3]], "retry") == ["retried"]
-    await advance(conn, [lane], (await read(conn, lane.cursor, 2)).during or "", 2, done=piece.places[1])
-    await conn.execute("select postbus.leave_groups('w', array[$1::bigint])", group)
-    ahead = "select count(*) from postbus.settled_ahead"
-    assert await conn.fetchval(ahead) == 4
-
-    await migrate(conn)
-    states = "select status from postbus.message_states order by id"
-    statuses = [row["status"] for row in await conn.fetch(states)]
-    assert statuses == ["COMPLETED"] * 2 + ["PENDING", "COMPLETED", "FAILED", "PROCESSING", "COMPLETED", "COMPLETED"]
     async with Bus.open(empty_dsn) as bus:
         got = collect(bus, "g", start=Start.BEGINNING)
         async with running(bus):
+            await bus.send("t", 2)
             await has(got, 2)
-            await bus.send("t", 8)
-            await has(got, 3)
-    assert sorted(got) == [2, 5, 8]
-    statuses = [row["status"] for row in await conn.fetch(states)]
-    assert statuses == ["COMPLETED"] * 4 + ["FAILED"] + ["COMPLETED"] * 4
-    await conn.close()
+    assert sorted(got) == [1, 2]
+
+
+@pytest.mark.parametrize("old", BEFORE_0_1, ids=lambda path: path.name)
+async def test_a_schema_from_before_the_baseline_is_refused(empty_dsn: str, old: Path) -> None:
+    """Clients and migrations refuse it and change nothing. After the remedy a new schema can be installed."""
+    conn: Any = await installed(empty_dsn, old)
+    try:
+        await conn.execute("select postbus.publish('q', '1'::jsonb)")
+        for refuse in (check, migrate, migrate_if_needed):
+            with pytest.raises(SchemaTooOld, match="before 0.1") as refused:
+                await refuse(conn)
+        assert await conn.fetchval("select count(*) from postbus.queued") == 1
+        assert refused.value.remedy is not None
+        [drop] = [part for part in refused.value.remedy.split("; ") if "drop schema" in part]
+        await conn.execute(drop[drop.index("drop schema") :])
+        await migrate(conn)
+        await check(conn)
+    finally:
+        await conn.close()
+
+
+async def test_an_old_schema_of_the_embedded_server_names_its_folder(empty_dsn: str, tmp_path: Path) -> None:
+    """The remedy is to remove the folder, or to choose another one. Nothing is removed."""
+    conn: Any = await installed(empty_dsn, BEFORE_0_1[-1])
+    try:
+        with pytest.raises(SchemaTooOld) as refused:
+            await migrate_if_needed(conn, folder=tmp_path)
+        assert f"remove the folder {tmp_path}" in str(refused.value.remedy)
+        assert tmp_path.exists()
+    finally:
+        await conn.close()

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, Self, overload
 
 import asyncpg
@@ -43,11 +44,16 @@ class Database:
         connections.watch.on_deposed.append(lambda _: pool.expire_connections())
 
     @classmethod
-    async def open(cls, dsn: str, *, size: int = 10, actor: str = "", migrate: bool = False) -> Self:
-        """Connect. Refuses a database whose schema does not fit, unless `migrate` lets it be migrated first."""
+    async def open(
+        cls, dsn: str, *, size: int = 10, actor: str = "", migrate: bool = False, data_dir: Path | None = None
+    ) -> Self:
+        """Connect. Refuses a database whose schema does not fit, unless `migrate` lets it be migrated first.
+
+        data_dir: the folder of an embedded server, for errors to name.
+        """
         if migrate:
             async with connected(dsn) as conn:
-                await migrator.migrate_if_needed(conn, actor)
+                await migrator.migrate_if_needed(conn, actor, folder=data_dir)
         with translated_errors(), dsn_errors():
             connections = Connections(dsn, size)
             try:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
 
 import asyncpg
 
@@ -24,6 +26,11 @@ from postbus._version import VERSION
 from postbus.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 
 _SQL = files("postbus") / "sql"
+_NEW_DATABASE = (
+    "use a new database; or let consumers handle what is left, then run in this one: "
+    "drop schema if exists postbus, postbus_outbox, postbus_topics cascade; and then: postbus migrate"
+)
+_NEW_FOLDER = "remove the folder {folder}, or choose another one: --data-dir FOLDER, or POSTBUS_DATA_DIR"
 _LOCK = "select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('postbus.migrate'))"
 
 
@@ -42,8 +49,13 @@ class Migration:
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """All migrations, in order."""
-    found = sorted((_SQL / "migrations").iterdir(), key=lambda file: file.name)
+    """All migrations, in order. The first one is the baseline: the schema of 0.1."""
+    return read_migrations(_SQL / "migrations")
+
+
+def read_migrations(folder: Traversable) -> tuple[Migration, ...]:
+    """The migrations of a folder, in order."""
+    found = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
     return tuple(
         Migration(int(file.name[:4]), file.name[5:].removesuffix(".sql"), file.read_text("utf-8")) for file in found
     )
@@ -71,6 +83,8 @@ class SchemaState:
     breaking: int = 0
     code_version: str = ""
     code_checksum: str = ""
+    baseline: str = ""
+    """The name of the first migration. Schemas that were made before 0.1 have no such entry."""
 
     @property
     def is_current(self) -> bool:
@@ -83,7 +97,7 @@ async def read_state(conn: asyncpg.Connection) -> SchemaState | None:
         return None
     row = await conn.fetchrow("select * from postbus.schema_state()")
     assert row is not None
-    return SchemaState(**dict(row))
+    return SchemaState(**{field.name: row[field.name] for field in fields(SchemaState) if field.name in row})
 
 
 async def check(conn: asyncpg.Connection) -> None:
@@ -98,6 +112,7 @@ def _check_version(state: SchemaState | None) -> None:
     if state is None:
         raise SchemaMissing("the database has no schema postbus", remedy=MIGRATE)
     known = migrations()[-1].number
+    _check_baseline(state)
     if state.breaking > known:
         raise SchemaTooNew(
             f"the database was migrated to {state.breaking} by Postbus {state.code_version}; "
@@ -110,6 +125,20 @@ def _check_version(state: SchemaState | None) -> None:
             f"{state.code_version}; this version needs migration {known} and its own functions",
             remedy=MIGRATE,
         )
+
+
+def _check_baseline(state: SchemaState, folder: Path | None = None) -> None:
+    """Refuse a schema that was made before 0.1: no migration leads from there to the baseline.
+
+    folder: where the embedded server keeps the database, if it does.
+    """
+    if state.baseline:
+        return
+    raise SchemaTooOld(
+        f"the schema postbus of this database was made by a version before 0.1 (its migration {state.migrations}), "
+        "which cannot be upgraded",
+        remedy=_NEW_DATABASE if folder is None else _NEW_FOLDER.format(folder=folder),
+    )
 
 
 def _is_older(state: SchemaState) -> bool:
@@ -133,11 +162,16 @@ async def migrate(conn: asyncpg.Connection, actor: str = "") -> list[str]:
     return applied
 
 
-async def migrate_if_needed(conn: asyncpg.Connection, actor: str = "") -> None:
-    """The same for a client, which needs no rights to the schema as long as it is up to date."""
+async def migrate_if_needed(conn: asyncpg.Connection, actor: str = "", *, folder: Path | None = None) -> None:
+    """The same for a client, which needs no rights to the schema as long as it is up to date.
+
+    folder: where the embedded server keeps the database, if it does.
+    """
     async with committed(conn, repeatable=True):
         await check_owners(conn, is_client=True)
         state = await read_state(conn)
+        if state is not None:
+            _check_baseline(state, folder)
         is_current = state is not None and state.is_current and not await are_behind(conn)
     if not is_current:
         await migrate(conn, actor)
@@ -157,7 +191,11 @@ async def migrate_reporting(conn: asyncpg.Connection, actor: str = "") -> tuple[
 async def _apply(conn: asyncpg.Connection, actor: str) -> list[str]:
     await conn.execute(_LOCK)
     await check_owners(conn, is_client=False)
-    state = await read_state(conn) or SchemaState()
+    state = await read_state(conn)
+    if state is None:
+        state = SchemaState()
+    else:
+        _check_baseline(state)
     if state.breaking > migrations()[-1].number:
         _check_version(state)
     if not state.is_current:

@@ -1,35 +1,8 @@
--- What became of messages of some segments of a topic at each of its groups: one row for those of a segment that follow each other and
--- share their fate, and each group. From what is given of single messages (odd), and the stretches that the groups have worked through.
---
--- A group has settled what lies in one of its stretches, but for single messages that are known to wait, or to have ended otherwise.
--- status:
---
---   PENDING     not yet read, or just being handled
---   RETRYING    failed, to be tried again
---   WAITING     behind a message of its key that failed
---   COMPLETED   done: for good, whatever becomes of the group or its place
---   DEAD        given up: it is, or was, a dead letter of the group
---   ABANDONED   it was waiting when the group ended
---   SKIPPED     the group began later, or was set past it
---
--- is_completed is the same for all groups of a message: some group has completed it, none has given it up, and none that lives has it
--- before it. Or so it was at a joining: then no group that had it before it afterwards is required for it. required are those that
--- have completed a message, and, while it is not completed, those that have given it up, and live ones that have it before them.
--- was_wanted: the group is required for it, or was at some time.
-create or replace function postbus.fates(topic_id bigint, segments postbus.looked_at[], odd postbus.oddity[])
-returns table (
-    "position"      bigint,
-    first_index     integer,
-    last_index      integer,
-    group_name      text,
-    subscription_id bigint,
-    status          text,
-    required        boolean,
-    was_wanted      boolean,
-    is_completed    boolean,
-    is_before       boolean,    -- the group has it before it, though it may have completed it long ago
-    waits           boolean     -- to be tried, or to be popped, or it is in a pop's hands
-)
+-- What became of messages of some segments of a topic at each of its groups: one row for messages of a segment that follow each other
+-- and share their fate, and each group. From what is known of single messages (odd), and the stretches that the groups have worked
+-- through. A group has settled what lies in one of its stretches, except for single messages that are known to wait, or to have ended
+-- otherwise. See the comments of the type fate.
+create or replace function postbus.fates(topic_id bigint, segments postbus.looked_at[], odd postbus.oddity[]) returns setof postbus.fate
 language plpgsql stable
 set plan_cache_mode = force_generic_plan
 set enable_nestloop = off      -- nobody knows how many are given
@@ -99,12 +72,8 @@ begin
         ), told as materialized (
             select g.position, g.first_index, g.last_index, g.group_name, g.subscription_id, g.is_before, g.was_wanted,
                    case when o.waits is null or g.is_before then g.lives else o.waits_and_lives end as lives, o.waits is not null as waits,
-                   case when g.is_done or o.is_completed or g.is_ahead and o.waits is null and (o.is_dead or not o.is_letter) then 'COMPLETED'
-                        when o.waits is not null then o.waits
-                        when o.is_letter or o.is_dead and (not g.is_before or g.is_dead_ahead) then 'DEAD'
-                        when g.is_before then 'PENDING'
-                        when o.is_abandoned then 'ABANDONED'
-                        else 'SKIPPED' end as status
+                   postbus.status_at(g.is_done, g.is_before, g.is_ahead, g.is_dead_ahead, o.is_completed, o.waits, o.is_letter, o.is_dead,
+                                     o.is_abandoned) as status
               from at_group g
               left join own o on o.position = g.position and o.index = g.first_index and o.group_name = g.group_name
         ), past_all as materialized (   -- what all were past at a joining
